@@ -1,0 +1,65 @@
+"""How durations, sizes, counts and metric values are shown to people."""
+
+from __future__ import annotations
+
+import math
+
+
+def format_duration(seconds: float) -> str:
+    """Show a duration in the two units that matter.
+
+    >>> [format_duration(s) for s in (0.042, 1.0, 1.5, 90, 3661, -1)]
+    ['42ms', '1s', '1.5s', '1m 30s', '1h 01m', '—']
+    """
+    if not math.isfinite(seconds) or seconds < 0:
+        return "—"
+    if seconds < 1:
+        return f"{int(seconds * 1000)}ms"
+    if seconds < 60:
+        tenths = int(seconds * 10)
+        return f"{tenths // 10}s" if tenths % 10 == 0 else f"{tenths / 10:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m"
+
+
+def format_bytes(count: float) -> str:
+    """Show a size in powers of 1024.
+
+    >>> [format_bytes(n) for n in (512, 512_000, 104_857_600, 2_254_857_830)]
+    ['512 B', '500 KB', '100 MB', '2.1 GB']
+    """
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "KB")):
+        if count >= 1024**power:
+            return f"{count / 1024**power:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_metric(value: float) -> str:
+    """Show a metric with the digits that carry meaning.
+
+    >>> [format_metric(v) for v in (0, 0.0001, 0.5, 99.5, 1234.5678, float("nan"))]
+    ['0', '1.00e-04', '0.5000', '99.5000', '1234.57', 'nan']
+    """
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size < 0.001:
+        return f"{value:.2e}"
+    return f"{value:.4f}" if size < 100 else f"{value:.2f}"
+
+
+def format_count(count: int) -> str:
+    """Show a number of parameters.
+
+    >>> [format_count(n) for n in (12, 12_300, 4_560_000)]
+    ['12', '12.3K', '4.6M']
+    """
+    for size, unit in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)

@@ -1,0 +1,109 @@
+"""Dotted paths: how parts of a model, their tags and their metrics are addressed.
+
+A path is segments joined by dots. In a pattern, `*`, `?` and `[…]` work inside one segment and
+`**` stands for any number of segments, none included:
+
+>>> matches("encoder.*", "encoder.scan"), matches("encoder.*", "encoder.scan.hidden")
+(True, False)
+>>> matches("**.hidden", "encoder.scan.hidden"), matches("**.hidden", "hidden")
+(True, True)
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from .errors import PathError, TagError
+
+_GLOB = re.compile(r"[*?\[]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
+
+
+def check_name(name: object, what: str) -> str:
+    """Return `name` if it can be one segment of a path; `what` names it in the error.
+
+    >>> check_name("hidden", "tag")
+    'hidden'
+    >>> check_name("a.b", "tag")
+    Traceback (most recent call last):
+    flodl.core.errors.TagError: the tag 'a.b' has a dot, which separates the segments of a path. \
+Use letters, digits, '_' and '-', for example 'a_b'.
+    """
+    if isinstance(name, str) and _NAME.match(name):
+        return name
+    if isinstance(name, str) and "." in name:
+        why = "has a dot, which separates the segments of a path"
+    elif name == "":
+        why = "is empty"
+    elif isinstance(name, str):
+        why = "is not a name"
+    else:
+        why = f"is a {type(name).__name__}, not a string"
+    usable = re.sub(r"[^A-Za-z0-9_\-]", "_", str(name)) or what
+    if not _NAME.match(usable):
+        usable = f"{what}_{usable}"
+    raise TagError(f"the {what} {name!r} {why}. Use letters, digits, '_' and '-', for example {usable!r}.")
+
+
+def split(path: str) -> list[str]:
+    """Split a path into its segments; an empty path or segment is an error."""
+    segments = path.split(".") if isinstance(path, str) else []
+    if not segments or not all(segments):
+        raise PathError(
+            f"{path!r} is not a path. Write the names from the outside in, joined by dots: 'encoder.scan'."
+        )
+    return segments
+
+
+def is_glob(path: str) -> bool:
+    """Say whether a path is a pattern."""
+    return bool(_GLOB.search(path))
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Say whether `path` fits `pattern`, segment by segment."""
+    return _match(pattern.split("."), path.split("."))
+
+
+def _match(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(_match(pattern[1:], path[skip:]) for skip in range(len(path) + 1))
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and _match(pattern[1:], path[1:])
+
+
+def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
+    """Give the known names that look most like `name`, best first.
+
+    >>> nearest("encodr.scan", ["encoder.scan", "decoder", "encoder"])
+    ['encoder.scan', 'encoder', 'decoder']
+    """
+    known = list(dict.fromkeys(candidates))
+    lowered: dict[str, str] = {}
+    for candidate in known:
+        lowered.setdefault(candidate.lower(), candidate)
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=limit, cutoff=0.55)
+    return [lowered[match] for match in close]
+
+
+def suggestion(name: str, candidates: Iterable[str], *, known_as: str) -> str:
+    """Word a hint for an unknown name: the nearest names, or all of them when there are few.
+
+    >>> suggestion("hiden", ["hidden", "output"], known_as="tags")
+    "Did you mean 'hidden'?"
+    >>> suggestion("q", ["hidden", "output"], known_as="tags")
+    "The tags here are 'hidden', 'output'."
+    """
+    known = list(dict.fromkeys(candidates))
+    close = nearest(name, known)
+    if close:
+        return f"Did you mean {' or '.join(repr(match) for match in close)}?"
+    if not known:
+        return f"There are no {known_as} here."
+    shown = ", ".join(repr(candidate) for candidate in known[:12])
+    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
+    return f"The {known_as} here are {shown}{more}."
