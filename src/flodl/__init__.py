@@ -1,1 +1,88 @@
-"""flodl."""
+"""flodl: models as graphs, training that can be followed, on PyTorch.
+
+Names are loaded when they are first used, so `import flodl` costs nothing and imports no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ArgmaxSelector": "graph",
+    "FixedSelector": "graph",
+    "FlodlError": "core",
+    "FlowBuilder": "graph",
+    "Graph": "graph",
+    "GraphError": "core",
+    "LearnedHalt": "graph",
+    "LoadReport": "checkpoint",
+    "PathError": "core",
+    "Progress": "core",
+    "Rng": "core",
+    "SigmoidRouter": "graph",
+    "SoftmaxRouter": "graph",
+    "ThresholdHalt": "graph",
+    "TopKRouter": "graph",
+    "Trend": "observe",
+    "TrendGroup": "observe",
+    "load_checkpoint": "checkpoint",
+    "manual_seed": "core",
+    "save_checkpoint": "checkpoint",
+    "set_verbosity": "core",
+}
+_PACKAGES = ("checkpoint", "core", "data", "graph", "nn", "observe", "optim")
+
+__all__ = [
+    "ArgmaxSelector",
+    "FixedSelector",
+    "FlodlError",
+    "FlowBuilder",
+    "Graph",
+    "GraphError",
+    "LearnedHalt",
+    "LoadReport",
+    "PathError",
+    "Progress",
+    "Rng",
+    "SigmoidRouter",
+    "SoftmaxRouter",
+    "ThresholdHalt",
+    "TopKRouter",
+    "Trend",
+    "TrendGroup",
+    "load_checkpoint",
+    "manual_seed",
+    "save_checkpoint",
+    "set_verbosity",
+]
+
+if TYPE_CHECKING:
+    from . import checkpoint, core, data, graph, nn, observe, optim
+    from .checkpoint import LoadReport, load_checkpoint, save_checkpoint
+    from .core import FlodlError, GraphError, PathError, Progress, Rng, manual_seed, set_verbosity
+    from .graph import (
+        ArgmaxSelector,
+        FixedSelector,
+        FlowBuilder,
+        Graph,
+        LearnedHalt,
+        SigmoidRouter,
+        SoftmaxRouter,
+        ThresholdHalt,
+        TopKRouter,
+    )
+    from .observe import Trend, TrendGroup
+else:
+
+    def __getattr__(name):
+        if name in _PACKAGES:
+            return import_module(f".{name}", __name__)
+        if name not in _HOME:
+            raise AttributeError(f"module 'flodl' has no attribute {name!r}")
+        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted([*__all__, *_PACKAGES, "__version__"])

@@ -4,32 +4,54 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary sibling to write to; it takes the place of `path` when the block ends well.
+
+    The content is flushed to the disk before the rename, so readers see the old file or the new one,
+    never half of it, also after a power cut. When the block raises, the old file stays.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        _flush(target.parent)
+
+
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write `content` beside `path`, flush it to the disk, then rename: readers see old or new, never half.
+    """Write a whole file at once: old or new, never half.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomic(Path(folder) / "note.txt", "hello").read_text()
     'hello'
     """
-    target = Path(path)
-    data = content.encode() if isinstance(content, str) else content
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    return Path(path)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return target
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -1,0 +1,156 @@
+"""Named tensors in one file: safetensors with a little metadata, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save, save_file
+from torch import Tensor
+
+from flodl.core import CheckpointError
+from flodl.core.files import replacing
+from flodl.core.paths import matches, suggestion
+
+from .report import LoadReport
+
+Target = str | os.PathLike[str] | BinaryIO
+
+_FORMAT = "1"
+
+
+def save_checkpoint(
+    target: Target, named_tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write named tensors to a path or a binary stream.
+
+    Tensors that share their storage (tied weights) are written once and restored together.
+    """
+    tensors, aliases = _without_ties(named_tensors)
+    notes = {**(metadata or {}), "flodl_format": _FORMAT, "flodl_aliases": json.dumps(aliases)}
+    if not isinstance(target, str | os.PathLike):
+        target.write(save(tensors, notes))
+        return
+    try:
+        with replacing(target) as temporary:
+            save_file(tensors, temporary, notes)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"cannot write {str(target)!r}: {error}. What was there before is untouched; "
+            "make room or choose a folder that can be written."
+        ) from error
+
+
+def load_checkpoint(
+    source: Target,
+    named_tensors: Mapping[str, Tensor],
+    *,
+    allow_missing: Sequence[str] = (),
+    allow_unexpected: Sequence[str] = (),
+    structural_hash: str | None = None,
+) -> LoadReport:
+    """Fill named tensors, in place, from a path or a binary stream; all of them or none.
+
+    Names must agree except where a pattern in `allow_missing` (only in the model) or
+    `allow_unexpected` (only in the file) says otherwise. Values are cast to the dtype of the model.
+    """
+    stored, metadata = read_checkpoint(source)
+    where = str(source) if isinstance(source, str | os.PathLike) else "the stream"
+    missing = [name for name in named_tensors if name not in stored]
+    skipped = [name for name in stored if name not in named_tensors]
+    _refuse(missing, allow_missing, stored, f"{where!r} lacks", "allow_missing")
+    _refuse(
+        skipped,
+        allow_unexpected,
+        named_tensors,
+        f"the model has no place for, of {where!r},",
+        "allow_unexpected",
+    )
+    loaded = [name for name in named_tensors if name in stored]
+    _check_shapes(loaded, stored, named_tensors, where)
+    with torch.no_grad():
+        for name in loaded:
+            named_tensors[name].copy_(stored[name])
+    written_by = metadata.get("structural_hash")
+    known = written_by is not None and structural_hash is not None
+    return LoadReport(
+        tuple(loaded), tuple(skipped), tuple(missing), written_by == structural_hash if known else None
+    )
+
+
+def read_checkpoint(source: Target) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read every tensor and the metadata of a checkpoint."""
+    try:
+        data = Path(source).read_bytes() if isinstance(source, str | os.PathLike) else source.read()
+        metadata = _metadata(data)
+        tensors = load(data)
+        aliases = json.loads(metadata.get("flodl_aliases", "{}"))
+        tensors |= {name: tensors[held] for name, held in aliases.items()}
+    except OSError as error:
+        raise CheckpointError(f"cannot read {str(source)!r}: {error.strerror or error}.") from error
+    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{str(source)!r} is not a whole checkpoint: {error}. Take an earlier one; this one was cut off "
+            "or is another kind of file."
+        ) from error
+    return tensors, metadata
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise ValueError(f"the header claims {length} bytes, the file has {max(len(data) - 8, 0)} left")
+    header = json.loads(data[8 : 8 + length])
+    notes = header.get("__metadata__", {})
+    return {str(key): str(value) for key, value in notes.items()}
+
+
+def _without_ties(named_tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Give each storage once, contiguous, and the names that share it."""
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[object, ...], str] = {}
+    for name, tensor in named_tensors.items():
+        if tensor.is_meta:
+            raise CheckpointError("the tensor is on the meta device and has no values to save.", path=name)
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            aliases[name] = first[place]
+            continue
+        first[place] = name
+        plain = tensor.detach().contiguous()
+        shares = plain.untyped_storage().nbytes() != plain.numel() * plain.element_size()
+        tensors[name] = plain.clone() if shares else plain
+    return tensors, aliases
+
+
+def _refuse(
+    names: Sequence[str], allowed: Sequence[str], others: Mapping[str, Tensor], what: str, option: str
+) -> None:
+    refused = [name for name in names if not any(matches(pattern, name) for pattern in allowed)]
+    if not refused:
+        return
+    shown = ", ".join(map(repr, refused[:4])) + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")
+    hint = suggestion(refused[0], others, known_as="names")
+    raise CheckpointError(
+        f"{what} {shown}. {hint} Nothing was loaded. If this is meant, pass {option}=[{refused[0]!r}] or a pattern."
+    )
+
+
+def _check_shapes(
+    names: Sequence[str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
+) -> None:
+    wrong = [name for name in names if stored[name].shape != wanted[name].shape]
+    if wrong:
+        name = wrong[0]
+        more = f" {len(wrong) - 1} more names differ." if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"{where!r} has shape {tuple(stored[name].shape)}, the model {tuple(wanted[name].shape)}.{more} "
+            "Nothing was loaded. Build the model with the sizes that it was saved with.",
+            path=name,
+        )

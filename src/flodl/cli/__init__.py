@@ -1,0 +1,51 @@
+"""The `fdl` program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from flodl.core import log
+from flodl.core.environment import colour_refused
+from flodl.core.errors import FlodlError
+
+from .program import program
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `fdl` with these arguments, or those of the process, and give its exit code.
+
+    0 is success, 1 an error that flodl explains, 2 a command line that cannot be understood, 130 Ctrl-C.
+
+    >>> main(["--version"])
+    flodl ...
+    0
+    """
+    try:
+        result = program.main(arguments, prog_name="fdl", standalone_mode=False)
+    except click.UsageError as error:
+        name = error.ctx.command_path if error.ctx else "fdl"
+        _complain(f"{error.format_message()}\nTry '{name} --help'.")
+        return 2
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        return 130
+    except FlodlError as error:
+        if log.enabled(log.Verbosity.DEBUG):
+            import traceback
+
+            traceback.print_exc()
+        _complain(str(error))
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str) -> None:
+    word = click.style("error:", fg="red")
+    click.echo(f"{word} {message}", err=True, color=False if colour_refused() else None)

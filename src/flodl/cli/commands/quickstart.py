@@ -1,0 +1,134 @@
+"""`fdl quickstart`: from nothing to a trained model, its picture and its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flodl.cli.options import talk_options
+from flodl.core import log
+from flodl.core.errors import SetupError
+from flodl.core.formats import format_count, format_duration, format_metric
+
+if TYPE_CHECKING:
+    import torch
+
+    from flodl import Graph
+
+
+@click.command("quickstart", context_settings={"show_default": True})
+@click.option("--epochs", type=click.IntRange(1, 1000), default=8, help="Times to go through the digits.")
+@click.option("--images", type=click.IntRange(60, 200_000), default=12_000, help="Digits to draw.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed, the same result.")
+@click.option("--out", type=click.Path(path_type=Path), default="runs/quickstart", help="Where to save.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object; progress goes to stderr.")
+@talk_options
+def command(epochs: int, images: int, seed: int, out: Path, as_json: bool) -> None:
+    """Train a small model on digits drawn here, in under a minute.
+
+    Nothing is downloaded. The model is built with FlowBuilder; its picture, its checkpoint and a page
+    of its learning curves are saved.
+    """
+    began = time.monotonic()
+    say = _say_aside if as_json else log.msg
+    _make_folder(out)
+    model, sample = _train(epochs, images, seed, say)
+    files = _save(model, sample, out)
+    result: dict[str, Any] = {
+        "accuracy": model.trend("accuracy").latest,
+        "loss": model.trend("loss").latest,
+        "history": {name: list(model.trend(name).values) for name in ("loss", "accuracy")},
+        "settings": {"epochs": epochs, "images": images, "seed": seed},
+        "files": {name: str(path) for name, path in files.items()},
+        "seconds": round(time.monotonic() - began, 2),
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _tell_the_end(result, model)
+
+
+def _train(epochs: int, images: int, seed: int, say: Any) -> tuple[Graph, torch.Tensor]:
+    """Train a fresh model, and give it with a few of the digits that it was tested on."""
+    import torch
+
+    import flodl
+    from flodl.cli.digit_reader import build_reader, draw, train
+
+    flodl.manual_seed(seed)
+    torch.backends.cudnn.deterministic = True  # the faster ones add up in any order
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    say(f"Hardware: {_hardware(device)}")
+    model = build_reader().to(device)
+    training, test = draw(images, seed=seed, device=device)
+    say(f"Drew {images} digits: {len(training[1])} to learn from, {len(test[1])} for the test.")
+    size = format_count(sum(parameter.numel() for parameter in model.parameters()))
+    say(f"Training a model of {size} parameters, built with FlowBuilder, for {epochs} epochs.\n")
+    last = time.monotonic()
+    for epoch in train(model, training, test, epochs=epochs, seed=seed):
+        seconds, last = time.monotonic() - last, time.monotonic()
+        say(_epoch_line(model, epoch, epochs, seconds))
+    return model, test[0][:128]
+
+
+def _epoch_line(model: Graph, epoch: int, epochs: int, seconds: float) -> str:
+    metrics = "  ".join(f"{name}={format_metric(value)}" for name, value in model.latest_metrics().items())
+    left = f"  ETA {format_duration(model.eta(epochs))}" if epoch < epochs else ""
+    return f"epoch {epoch}/{epochs}  {metrics}  [{format_duration(seconds)}{left}]"
+
+
+def _save(model: Graph, sample: torch.Tensor, out: Path) -> dict[str, Path]:
+    files = {"picture": out / "model.svg", "trends": out / "trends.html", "checkpoint": out / "model.fdl"}
+    model.eval()
+    model.profile(sample)
+    model.svg_with_profile(files["picture"])
+    model.plot_html(files["trends"])
+    model.save_checkpoint(files["checkpoint"])
+    return files
+
+
+def _tell_the_end(result: dict[str, Any], model: Graph) -> None:
+    files, settings = result["files"], result["settings"]
+    program = "./fdl" if Path("fdl").is_file() else "fdl"
+    longer = f"{program} quickstart --epochs {2 * settings['epochs']}"
+    still = " (the loss is still falling)" if model.trend("loss").improving(3) else ""
+    log.msg(
+        f"\nTest accuracy: {100 * result['accuracy']:.2f} % after {format_duration(result['seconds'])}.\n\n"
+        f"The model, drawn with the time of each part: {files['picture']}\n"
+        f"Its learning curves, in a browser:           {files['trends']}\n"
+        f"Its weights, for load_checkpoint:            {files['checkpoint']}\n\n"
+        "What to try next:\n"
+        f"  {longer}{still}\n"
+        f"  {program} quickstart --seed 1 --out runs/another\n"
+        f"  read the model and its loop: {Path(__file__).parents[1] / 'digit_reader.py'}"
+    )
+
+
+def _hardware(device: torch.device) -> str:
+    import torch
+
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, PyTorch {torch.__version__}"
+    return f"{torch.get_num_threads()} CPU cores, PyTorch {torch.__version__}"
+
+
+def _make_folder(out: Path) -> None:
+    """Find out before the training whether its result can be saved."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        writable = os.access(out, os.W_OK)
+    except OSError as error:
+        raise SetupError(f"--out {out}: {error.strerror}. Name a folder that can be made.") from None
+    if not writable:
+        raise SetupError(f"--out {out}: this folder cannot be written to. Name another.")
+
+
+def _say_aside(line: str) -> None:
+    """Keep standard output for the JSON object."""
+    if log.enabled(log.Verbosity.NORMAL):
+        click.echo(line, err=True)

@@ -1,0 +1,124 @@
+"""`fdl test`: what CI runs, the same here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+import flodl
+from flodl.core.environment import colour_refused
+from flodl.core.errors import SetupError
+from flodl.core.formats import format_duration
+
+MOST_WORKERS = 8  # each worker imports torch: more of them cost more memory than they save time
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one stage ended."""
+
+    stage: str
+    code: int
+    seconds: float
+    note: str = ""
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.code == 0 else "FAILED"
+        return f"{self.stage:<8}{verdict:<8}{format_duration(self.seconds):<8}{self.note}".rstrip()
+
+
+@click.command(
+    "test",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
+def command(pytest_args: tuple[str, ...]) -> int:
+    """Check flodl itself: format, lint, types and the whole test suite.
+
+    With arguments, run pytest alone with them: `fdl test tests/graph -k loop -x`.
+    """
+    root = checkout()
+    _require("pytest", "ruff", "mypy")
+    if pytest_args:
+        return subprocess.call([sys.executable, "-m", "pytest", *pytest_args], cwd=root)
+    outcomes = [
+        _run("format", ["ruff", "format", "--check", "."], root),
+        _run("lint", ["ruff", "check", "."], root),
+        _run("types", ["mypy"], root),
+        _run("tests", ["pytest", *_parallel()], root),
+    ]
+    click.echo("\n" + "\n".join(map(str, outcomes)))
+    return int(any(outcome.code for outcome in outcomes))
+
+
+def checkout() -> Path:
+    """Give the root of the checkout that this flodl runs from; only there are its tests."""
+    root = Path(flodl.__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file() and (root / "tests").is_dir():
+        return root
+    raise SetupError(
+        f"`fdl test` checks flodl's own source, and this flodl is installed in {root} without its tests. "
+        "Clone the repository and run `./fdl test` there."
+    )
+
+
+def _require(*modules: str) -> None:
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise SetupError(
+            f"{', '.join(missing)} cannot be imported by {sys.executable}. "
+            "Run `./fdl test`, which installs what it needs, or `pip install -e '.[test]'`."
+        )
+
+
+def _parallel() -> list[str]:
+    """Share the test files between the cores, if pytest-xdist is there and there is more than one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores < 2 or find_spec("xdist") is None:
+        return []
+    return ["-n", str(min(cores, MOST_WORKERS)), "--dist", "loadfile"]
+
+
+def _run(stage: str, words: Sequence[str], root: Path) -> Outcome:
+    click.echo(click.style(f"── {stage}: {' '.join(words)}", bold=True))
+    began = time.monotonic()
+    # Standard output passes through here, so that the summary can repeat the last line of pytest.
+    tool = [sys.executable, "-m", *words]
+    with subprocess.Popen(tool, cwd=root, env=_environment(), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        end = b""
+        while piece := os.read(child.stdout.fileno(), 65536):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            end = (end + piece)[-400:]
+    return Outcome(stage, child.wait(), time.monotonic() - began, _counts(end.decode(errors="replace")))
+
+
+def _counts(text: str) -> str:
+    """Find pytest's last line, `=== 12 passed, 1 skipped in 3.4s ===`, and give the counts in it.
+
+    >>> _counts("... ===== 2 failed, 31 passed in 1.20s =====")
+    '2 failed, 31 passed'
+    """
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    found = re.findall(r"=+ ((?:\d+ \w+(?:, )?)+) in [\d.]+s", plain)
+    return found[-1] if found else ""
+
+
+def _environment() -> dict[str, str]:
+    """Let the tools write to the pipe as they would to this terminal."""
+    environment = dict(os.environ)
+    if sys.stdout.isatty() and not colour_refused():
+        environment.setdefault("FORCE_COLOR", "1")
+        environment.setdefault("MYPY_FORCE_COLOR", "1")
+        environment.setdefault("COLUMNS", str(os.get_terminal_size().columns))
+    return environment

@@ -1,0 +1,39 @@
+"""`fdl version`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from flodl.cli.options import talk_options
+
+
+@click.command("version")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@talk_options
+def command(as_json: bool) -> None:
+    """Show the versions of flodl, PyTorch and Python, and the platform.
+
+    They are read from what is installed; PyTorch itself is not started.
+    """
+    facts = {
+        "flodl": _installed("flodl"),
+        "torch": _installed("torch"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        click.echo(f"{name:<9} {value or 'not installed'}")
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,5 @@
+"""Data for training."""
+
+from .digits import digits
+
+__all__ = ["digits"]

@@ -1,0 +1,70 @@
+"""What loops, gates, switches and maps have in common: named parts, refs, and one way to describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..memory import tensors
+from ..signature import Accepts
+
+Target = Callable[..., Any]
+
+
+class Control(nn.Module):
+    """A node made of named parts; the names are path segments and state-dict prefixes."""
+
+    kind: str
+
+    def part_names(self) -> tuple[str, ...]:
+        """Give the names of the parts, in the order in which they are drawn."""
+        raise NotImplementedError
+
+    def parts(self) -> dict[str, Target]:
+        """Give the parts by name, modules and plain functions alike."""
+        return {name: getattr(self, name) for name in self.part_names()}
+
+    def accepted_refs(self) -> Accepts:
+        """Give the references that the node can be given with `using`."""
+        return Accepts()
+
+    def describe(self) -> str:
+        """Say in a few words what the node does; it enters pictures and the structural hash."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return self.describe()
+
+
+def batch_size(value: Any) -> int | None:
+    """Give the leading length of the first tensor in a nested value, if it has one."""
+    for leaf in tensors(value):
+        return leaf.shape[0] if leaf.dim() > 0 else None
+    return None
+
+
+def on_meta(value: Any) -> bool:
+    """Say whether the value has shapes but no numbers."""
+    return any(leaf.is_meta for leaf in tensors(value))
+
+
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """View one value per sample so that it broadcasts over the other dimensions of `like`."""
+    if values.dim() == 0:
+        return values
+    return values.view(values.shape[0], *[1] * (like.dim() - 1))
+
+
+def combine(weights: Tensor, outputs: list[Tensor]) -> Tensor:
+    """Sum the outputs, each scaled by its column of `weights`, whose other dimensions lead the outputs'.
+
+    >>> combine(torch.tensor([[0.5, 0.5]]), [torch.tensor([[4.0, 8.0]]), torch.tensor([[6.0, 12.0]])])
+    tensor([[ 5., 10.]])
+    """
+    lead = weights.dim() - 1
+    stacked = torch.stack(outputs, dim=lead)
+    shaped = weights.view(*weights.shape, *[1] * (stacked.dim() - lead - 1))
+    return (stacked * shaped).sum(dim=lead)

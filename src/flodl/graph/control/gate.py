@@ -1,0 +1,105 @@
+"""Gates: every expert runs, a router says how much each counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from flodl.core import RouteError
+
+from ..blame import climb
+from ..signature import Accepts, accepts
+from .control import Control, Target, combine
+
+
+class Gate(Control):
+    """Sum the experts' outputs, weighed by the router; references go to the router.
+
+    The router gives `[..., experts]`. Its leading dimensions must lead the experts' outputs too, so
+    `[batch, experts]` weighs whole samples of any shape and `[batch, time, experts]` single steps.
+    """
+
+    kind = "gate"
+
+    def __init__(self, router: Target, experts: Sequence[Target]) -> None:
+        super().__init__()
+        self.router = router
+        self.num_experts = len(experts)
+        for position, expert in enumerate(experts):
+            setattr(self, f"expert_{position}", expert)
+        known = getattr(router, "num_choices", self.num_experts)
+        if known != self.num_experts:
+            raise _wrong_width(known, self.num_experts)
+
+    def part_names(self) -> tuple[str, ...]:
+        return ("router", *self._expert_names())
+
+    def _expert_names(self) -> list[str]:
+        return [f"expert_{position}" for position in range(self.num_experts)]
+
+    def accepted_refs(self) -> Accepts:
+        return accepts(self.router)
+
+    def describe(self) -> str:
+        return f"{self.num_experts} experts"
+
+    def forward(self, stream: Any, **refs: Any) -> Tensor:
+        try:
+            weights = self.router(stream, **refs)
+        except Exception as error:
+            climb(error, "router")
+            raise
+        if not isinstance(weights, Tensor) or weights.dim() == 0:
+            raise RouteError(
+                f"the router gives {_kind_of(weights)}. Give a tensor with one weight per expert, last."
+            )
+        if weights.shape[-1] != self.num_experts:
+            raise _wrong_width(weights.shape[-1], self.num_experts)
+        outputs = [self._run(name, stream) for name in self._expert_names()]
+        _check_shapes(weights, outputs)
+        return combine(weights, outputs)
+
+    def _run(self, name: str, stream: Any) -> Tensor:
+        try:
+            output = getattr(self, name)(stream)
+        except Exception as error:
+            climb(error, name)
+            raise
+        if not isinstance(output, Tensor):
+            raise RouteError(f"the expert gives {_kind_of(output)}. A gate adds tensors.", path=name)
+        return output
+
+
+def _kind_of(value: Any) -> str:
+    return "a scalar" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _wrong_width(width: int, num_experts: int) -> RouteError:
+    fix = "add an expert" if width > num_experts else "remove an expert"
+    return RouteError(
+        f"the router gives {width} weights for {num_experts} experts. "
+        f"Give the router {num_experts} outputs or {fix}."
+    )
+
+
+def _check_shapes(weights: Tensor, outputs: list[Tensor]) -> None:
+    first = outputs[0]
+    for position, output in enumerate(outputs):
+        if output.shape != first.shape:
+            raise RouteError(
+                f"the expert gives shape {tuple(output.shape)}, the first expert {tuple(first.shape)}. "
+                "All experts of a gate give one shape.",
+                path=f"expert_{position}",
+            )
+    lead = weights.dim() - 1
+    fits = first.dim() >= lead and all(
+        have in (1, want) for have, want in zip(weights.shape[:-1], first.shape[:lead])
+    )
+    if not fits:
+        raise RouteError(
+            f"the router gives weights of shape {tuple(weights.shape)} for experts of shape "
+            f"{tuple(first.shape)}. Every dimension before the last must lead the experts' shape: "
+            "one weight per expert for each sample, or for each step."
+        )

@@ -1,0 +1,58 @@
+"""When a loop stops: a condition above zero means stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from flodl.core import LoopError
+
+from ..memory import tensors
+
+
+class ThresholdHalt(nn.Module):
+    """Stop when the largest element passes a threshold: of the batch, or of each sample.
+
+    >>> import torch
+    >>> ThresholdHalt(10.0)(torch.tensor([[8.0, 16.0], [1.0, 2.0]]))
+    tensor(6.)
+    >>> ThresholdHalt(10.0, per_sample=True)(torch.tensor([[8.0, 16.0], [1.0, 2.0]]))
+    tensor([ 6., -8.])
+    """
+
+    def __init__(self, threshold: float, *, per_sample: bool = False) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.per_sample = per_sample
+
+    def forward(self, state: Any) -> Tensor:
+        first = tensors(state)[0]
+        largest = first.flatten(1).amax(1) if self.per_sample and first.dim() > 1 else first
+        return largest - self.threshold if self.per_sample else largest.amax() - self.threshold
+
+    def extra_repr(self) -> str:
+        return f"{self.threshold}" + (", per_sample=True" if self.per_sample else "")
+
+
+class LearnedHalt(nn.Module):
+    """Learn when to stop: the loop weighs its turns by the probability of stopping after each.
+
+    The output of such a loop is the expected state, so the halt receives gradient from the loss.
+    The weights of the turns are published as the trace `halt`. No turn is skipped and nothing is
+    read back from the device, so a loop with a learned halt can be captured.
+    """
+
+    weighs_turns = True
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__()
+        if in_features < 1:
+            raise LoopError(
+                f"LearnedHalt has in_features={in_features}. Give it the width of the loop's state."
+            )
+        self.linear = nn.Linear(in_features, 1)
+
+    def forward(self, state: Any) -> Tensor:
+        logits: Tensor = self.linear(tensors(state)[0])
+        return logits.flatten(1).mean(1) if logits.dim() > 1 else logits.reshape(())

@@ -1,0 +1,228 @@
+"""Loops: a body applied a fixed number of times, or until a condition says stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from flodl.core import LoopError
+
+from ..blame import climb
+from ..memory import tensors
+from ..signature import Accepts, accepts
+from .control import Control, Target, batch_size, on_meta, per_sample
+from .traces import Emit, Traces
+
+Asked = Literal["before", "after"]
+
+
+class Loop(Control):
+    """Apply `body` to its own output, at most `turns` times.
+
+    A condition is asked before each turn (while) or after each but the last (until). A scalar
+    decides for the batch, one value per sample freezes samples one by one. With `masked` every
+    turn runs and finished samples keep their value: no host read, so the loop can be captured.
+    """
+
+    kind = "loop"
+
+    def __init__(
+        self,
+        body: Target,
+        *,
+        turns: int,
+        condition: Target | None = None,
+        asked: Asked = "before",
+        masked: bool = False,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.condition = condition
+        self.turns = turns
+        self.asked = asked
+        self.masked = masked
+        self.traces = Traces()
+        of_body = accepts(body)
+        self._emits = "emit" in of_body.names
+        self._body_refs = of_body.without("emit")
+        self._condition_refs = accepts(condition) if condition is not None else Accepts()
+
+    def part_names(self) -> tuple[str, ...]:
+        return ("body",) if self.condition is None else ("body", "condition")
+
+    def accepted_refs(self) -> Accepts:
+        return self._body_refs.joined(self._condition_refs)
+
+    def describe(self) -> str:
+        if self.condition is None:
+            return f"for {self.turns}"
+        word = "while" if self.asked == "before" else "until"
+        return f"{word}, at most {self.turns}" + (", masked" if self.masked else "")
+
+    def forward(self, stream: Any, **refs: Any) -> Any:
+        self.traces.values = {}
+        reset = getattr(self.body, "reset", None)
+        if reset is not None:
+            reset()
+        turn = self._bind(refs)
+        if self.condition is None:
+            return self._fixed(stream, turn)
+        ask = self._asking(refs)
+        if getattr(self.condition, "weighs_turns", False):
+            return self._weighted(stream, turn, ask)
+        return self._halted(stream, turn, ask)
+
+    def _bind(self, refs: dict[str, Any]) -> Callable[[Any, int], Any]:
+        """Give the function that runs one turn."""
+        body = self.body
+        mine = {name: value for name, value in refs.items() if self._body_refs.takes(name)}
+        published = getattr(body, "published_values", None)
+        traces = self.traces
+
+        def turn(state: Any, number: int) -> Any:
+            try:
+                if self._emits:
+                    state = body(state, emit=Emit(traces), **mine)
+                else:
+                    state = body(state, **mine)
+            except Exception as error:
+                climb(error, "body", f"turn {number + 1} of {self.turns}")
+                raise
+            if published is not None:
+                for name, value in published():
+                    traces.add(name, value)
+            return state
+
+        return turn
+
+    def _fixed(self, state: Any, turn: Callable[[Any, int], Any]) -> Any:
+        for number in range(self.turns):
+            state = turn(state, number)
+        return state
+
+    def _asking(self, refs: dict[str, Any]) -> Callable[[Any], Any]:
+        condition = self.condition
+        assert condition is not None
+        mine = {name: value for name, value in refs.items() if self._condition_refs.takes(name)}
+
+        def ask(state: Any) -> Any:
+            try:
+                return condition(state, **mine)
+            except Exception as error:
+                climb(error, "condition")
+                raise
+
+        return ask
+
+    def _halted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
+        """Stop where the condition is above zero."""
+        masked = self.masked or on_meta(state)
+        active: Tensor | None = None
+        for number in range(self.turns):
+            if self.asked == "before" or number > 0:
+                running = _still_running(ask(state), state)
+                if not isinstance(running, Tensor):
+                    if not running:
+                        break
+                elif running.dim() == 0 and not masked:
+                    if not bool(running):
+                        break
+                else:
+                    active = running if active is None else active & running
+                    if not masked and not bool(active.any()):
+                        break
+            after = turn(state, number)
+            state = after if active is None else _keep_finished(active, after, state)
+        return state
+
+    def _weighted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
+        """Give the expected state: each turn weighs as much as the chance to stop right after it."""
+        total: Any = None
+        remaining: Tensor | None = None
+        for number in range(self.turns):
+            if self.asked == "before" or number > 0:
+                stop = _per_sample_logit(ask(state), state).sigmoid()
+                weight = stop if remaining is None else remaining * stop
+                remaining = 1 - stop if remaining is None else remaining * (1 - stop)
+                total = _add_weighted(total, weight, state)
+                self.traces.add("halt", weight)
+            state = turn(state, number)
+        if remaining is None:
+            return state
+        self.traces.add("halt", remaining)
+        return _add_weighted(total, remaining, state)
+
+
+def _still_running(value: Any, state: Any) -> Tensor | bool:
+    """Read a condition: a plain bool, a scalar tensor for the batch, or one truth per sample."""
+    if not isinstance(value, Tensor):
+        if isinstance(value, bool | int | float):
+            return not value > 0
+        raise LoopError(
+            f"the condition gives a {type(value).__name__}. Give a number, or a tensor with one value "
+            "or one value per sample; above zero means stop.",
+            path="condition",
+        )
+    if value.dtype != torch.bool:
+        value = value > 0
+    return ~_scalar_or_per_sample(value, state)
+
+
+def _per_sample_logit(value: Any, state: Any) -> Tensor:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        what = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        raise LoopError(
+            f"the learned halt gives {what}. Give floating-point logits, one per sample.", path="condition"
+        )
+    return _scalar_or_per_sample(value, state)
+
+
+def _scalar_or_per_sample(value: Tensor, state: Any) -> Tensor:
+    if value.numel() == 1:
+        return value.reshape(())
+    batch = batch_size(state)
+    if value.numel() == batch and value.shape[0] == batch:
+        return value.reshape(batch)
+    raise LoopError(
+        f"the condition gives shape {tuple(value.shape)} for a batch of {batch}. "
+        "Give one value, or one value per sample.",
+        path="condition",
+    )
+
+
+def _keep_finished(active: Tensor, after: Any, before: Any) -> Any:
+    """Take the new state of active samples and the old state of finished ones."""
+    new, structure = pytree.tree_flatten(after)
+    old, old_structure = pytree.tree_flatten(before)
+    shapes = [tuple(leaf.shape) for leaf in tensors(after)], [tuple(leaf.shape) for leaf in tensors(before)]
+    if structure != old_structure or shapes[0] != shapes[1]:
+        raise LoopError(
+            f"the body turns a state of shape {shapes[1]} into {shapes[0]}. A loop that stops samples one "
+            "by one needs a body that keeps the shape.",
+            path="body",
+        )
+    kept = [
+        torch.where(per_sample(active, leaf), leaf, kept) if isinstance(leaf, Tensor) else leaf
+        for leaf, kept in zip(new, old)
+    ]
+    return pytree.tree_unflatten(kept, structure)
+
+
+def _add_weighted(total: Any, weight: Tensor, state: Any) -> Any:
+    def term(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            raise LoopError(
+                f"a learned halt weighs the states of all turns, but one is {leaf.dtype}. "
+                "Keep the loop's state in floating point, or use ThresholdHalt.",
+                path="body",
+            )
+        return per_sample(weight, leaf) * leaf
+
+    weighted = pytree.tree_map_only(Tensor, term, state)
+    if total is None:
+        return weighted
+    return pytree.tree_map(lambda a, b: a + b if isinstance(a, Tensor) else b, total, weighted)

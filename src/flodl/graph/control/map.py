@@ -1,0 +1,67 @@
+"""Maps: one body over the rows of a batch, or over slices of the features."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from flodl.core import ShapeError
+
+from ..blame import climb
+from .control import Control, Target
+
+MapMode = Literal["each", "slices"]
+
+
+class Map(Control):
+    """Apply `body` to each row, or to each of `count` slices of the last dimension.
+
+    With `batched` the body is called once on all rows; otherwise once per row, and the results
+    are joined by one `cat`.
+    """
+
+    kind = "map"
+
+    def __init__(self, body: Target, *, mode: MapMode, count: int = 1, batched: bool = False) -> None:
+        super().__init__()
+        self.body = body
+        self.mode = mode
+        self.count = count
+        self.batched = batched
+
+    def part_names(self) -> tuple[str, ...]:
+        return ("body",)
+
+    def describe(self) -> str:
+        what = "each" if self.mode == "each" else f"{self.count} slices"
+        return what + (", batched" if self.batched else "")
+
+    def forward(self, stream: Any) -> Any:
+        if not isinstance(stream, Tensor) or stream.dim() == 0:
+            got = "a scalar" if isinstance(stream, Tensor) else f"a {type(stream).__name__}"
+            raise ShapeError(f"map gets {got}. It maps the rows of a tensor.")
+        return self._rows(stream) if self.mode == "each" else self._slices(stream)
+
+    def _rows(self, rows: Tensor) -> Tensor:
+        try:
+            if self.batched or rows.shape[0] == 0:
+                mapped: Tensor = self.body(rows)
+                return mapped
+            return torch.cat([self.body(row) for row in rows.split(1)])
+        except Exception as error:
+            climb(error, "body")
+            raise
+
+    def _slices(self, stream: Tensor) -> Tensor:
+        width = stream.shape[-1]
+        if stream.dim() < 2 or width % self.count:
+            raise ShapeError(
+                f"a stream of shape {tuple(stream.shape)} cannot be cut into {self.count} equal slices. "
+                f"Give it at least 2 dimensions and a last one divisible by {self.count}."
+            )
+        lead = stream.shape[:-1]
+        mapped = self._rows(stream.reshape(math.prod(lead) * self.count, width // self.count))
+        return mapped.reshape(*lead, self.count * math.prod(mapped.shape[1:]))

@@ -1,0 +1,146 @@
+"""Who goes where: routers give weights over experts, selectors give the index of a branch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flodl.core import RouteError
+
+
+class _Projection(nn.Module):
+    """Project the stream, plus any references, to one logit per choice.
+
+    Features lie along `dim`; with another `dim` than the last (1 for images), the other dimensions
+    except the batch are averaged away first.
+    """
+
+    def __init__(self, in_features: int, num_choices: int, *, dim: int = -1) -> None:
+        super().__init__()
+        if num_choices < 2:
+            raise RouteError(f"{type(self).__name__} has {num_choices} choices. Give it at least 2.")
+        self.num_choices = num_choices
+        self.dim = dim
+        self.linear = nn.Linear(in_features, num_choices)
+
+    def logits(self, x: Tensor, refs: dict[str, Any]) -> Tensor:
+        """Give the logits, choices last."""
+        for ref in refs.values():
+            if ref is not None:
+                x = x + ref
+        if self.dim != -1:
+            features = self.dim % x.dim()
+            others = [dim for dim in range(1, x.dim()) if dim != features]
+            x = x.mean(others) if others else x
+        logits: Tensor = self.linear(x)
+        return logits
+
+    def extra_repr(self) -> str:
+        return "" if self.dim == -1 else f"dim={self.dim}"
+
+
+class SoftmaxRouter(_Projection):
+    """Weigh experts with a softmax over learned logits; references are added to the stream first.
+
+    >>> weights = SoftmaxRouter(16, 2)(torch.zeros(4, 16))
+    >>> tuple(weights.shape), bool(torch.allclose(weights.sum(-1), torch.ones(4)))
+    ((4, 2), True)
+    """
+
+    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+        return self.logits(x, refs).softmax(dim=-1)
+
+
+class SigmoidRouter(_Projection):
+    """Weigh each expert on its own between 0 and 1; the weights need not sum to one."""
+
+    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+        return self.logits(x, refs).sigmoid()
+
+
+class TopKRouter(_Projection):
+    """Weigh the `k` best experts with a softmax among them and all others with zero.
+
+    >>> weights = TopKRouter(8, 4, k=2)(torch.randn(3, 8))
+    >>> (weights > 0).sum(-1).tolist()
+    [2, 2, 2]
+    """
+
+    def __init__(self, in_features: int, num_choices: int, k: int = 2, *, dim: int = -1) -> None:
+        super().__init__(in_features, num_choices, dim=dim)
+        if not 1 <= k <= num_choices:
+            raise RouteError(
+                f"TopKRouter has k={k} for {num_choices} choices. Use k from 1 to {num_choices}."
+            )
+        self.k = k
+
+    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+        best, index = self.logits(x, refs).topk(self.k, dim=-1)
+        weights = best.new_zeros((*best.shape[:-1], self.num_choices))
+        return weights.scatter(-1, index, best.softmax(dim=-1))
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}"
+
+
+class FixedSelector(nn.Module):
+    """Always take the same branch; the index is a plain number, so the device is never asked."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        if index < 0:
+            raise RouteError(f"FixedSelector has index {index}. Count branches from 0.")
+        self.index = index
+
+    def forward(self, x: Any) -> int:
+        return self.index
+
+    def extra_repr(self) -> str:
+        return str(self.index)
+
+
+class ArgmaxSelector(_Projection):
+    """Send each sample to the branch of its largest logit.
+
+    An index passes no gradient. With `gradient="straight_through"` or `"gumbel"` the choice is
+    still hard but the selector learns; every branch then runs on the whole batch.
+
+    >>> ArgmaxSelector(16, 3)(torch.randn(5, 16)).shape
+    torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_choices: int,
+        *,
+        gradient: Literal["straight_through", "gumbel"] | None = None,
+        dim: int = -1,
+    ) -> None:
+        super().__init__(in_features, num_choices, dim=dim)
+        if gradient not in (None, "straight_through", "gumbel"):
+            raise RouteError(
+                f"ArgmaxSelector has gradient={gradient!r}. Use None, 'straight_through' or 'gumbel'."
+            )
+        self.gradient = gradient
+
+    @property
+    def gives_weights(self) -> bool:
+        """Whether the output is one weight per branch and not an index."""
+        return self.gradient is not None
+
+    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+        logits = self.logits(x, refs)
+        if self.gradient is None:
+            return logits.argmax(dim=-1)
+        if self.gradient == "gumbel" and self.training:
+            return F.gumbel_softmax(logits, hard=True)
+        soft = logits.softmax(dim=-1)
+        hard = F.one_hot(logits.argmax(dim=-1), self.num_choices).to(soft.dtype)
+        return hard + soft - soft.detach()
+
+    def extra_repr(self) -> str:
+        return "" if self.gradient is None else f"gradient={self.gradient!r}"

@@ -1,0 +1,158 @@
+"""Switches: a selector picks one branch for the batch, or one for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core import RouteError
+
+from ..blame import climb
+from ..signature import Accepts, accepts
+from .control import Control, Target, batch_size, combine, on_meta, per_sample
+
+
+class Switch(Control):
+    """Run the branch that the selector names; references go to the selector.
+
+    One index sends the whole batch through one branch; one index per sample sends each group of
+    samples through its branch and puts the results back in order. With `masked` every branch runs
+    on the whole batch and the answers are picked on the device: no host read, so it can be captured.
+    """
+
+    kind = "switch"
+
+    def __init__(self, selector: Target, branches: Sequence[Target], *, masked: bool = False) -> None:
+        super().__init__()
+        self.selector = selector
+        self.masked = masked
+        self.num_branches = len(branches)
+        for position, branch in enumerate(branches):
+            setattr(self, f"branch_{position}", branch)
+        known = getattr(selector, "num_choices", self.num_branches)
+        if known != self.num_branches:
+            raise RouteError(
+                f"the selector chooses among {known} for {self.num_branches} branches. "
+                f"Give the selector {self.num_branches} choices."
+            )
+        fixed = getattr(selector, "index", None)
+        if isinstance(fixed, int):
+            self._check_range(fixed)
+
+    def part_names(self) -> tuple[str, ...]:
+        return ("selector", *(f"branch_{position}" for position in range(self.num_branches)))
+
+    def accepted_refs(self) -> Accepts:
+        return accepts(self.selector)
+
+    def describe(self) -> str:
+        return f"{self.num_branches} branches" + (", masked" if self.masked else "")
+
+    def forward(self, stream: Any, **refs: Any) -> Any:
+        try:
+            choice = self.selector(stream, **refs)
+        except Exception as error:
+            climb(error, "selector")
+            raise
+        if isinstance(choice, int):
+            return self._run(self._check_range(int(choice)), stream)
+        if not isinstance(choice, Tensor):
+            raise RouteError(
+                f"the selector gives a {type(choice).__name__}. Give an index: a whole number, or an "
+                "integer tensor with one value or one value per sample.",
+                path="selector",
+            )
+        if getattr(self.selector, "gives_weights", False):
+            outputs = [self._run(position, stream) for position in range(self.num_branches)]
+            return combine(choice, outputs)
+        index = self._shaped(choice, stream)
+        if self.masked or on_meta(stream):
+            return self._pick(index, stream)
+        if index.dim() == 0:
+            return self._run(self._check_range(_whole(index.item())), stream)
+        return self._dispatch(index, stream)
+
+    def _run(self, position: int, stream: Any) -> Any:
+        name = f"branch_{position}"
+        try:
+            return getattr(self, name)(stream)
+        except Exception as error:
+            climb(error, name)
+            raise
+
+    def _check_range(self, index: int) -> int:
+        if not 0 <= index < self.num_branches:
+            raise RouteError(
+                f"the selector gives branch {index} of {self.num_branches}. "
+                f"Give an index from 0 to {self.num_branches - 1}."
+            )
+        return index
+
+    def _shaped(self, choice: Tensor, stream: Any) -> Tensor:
+        if choice.is_complex():
+            raise RouteError(f"the selector gives {choice.dtype}. Give an integer index.", path="selector")
+        if choice.numel() == 1:
+            return choice.reshape(())
+        batch = batch_size(stream)
+        if choice.numel() == batch and choice.shape[0] == batch:
+            return choice.reshape(batch)
+        raise RouteError(
+            f"the selector gives shape {tuple(choice.shape)} for a batch of {batch}. "
+            "Give one index, or one index per sample.",
+            path="selector",
+        )
+
+    def _dispatch(self, index: Tensor, stream: Any) -> Tensor:
+        """Run each branch on its own samples and put the results back in order."""
+        if not isinstance(stream, Tensor):
+            raise RouteError(
+                f"one index per sample needs a tensor stream, not a {type(stream).__name__}. "
+                "Give one index for the batch."
+            )
+        for value in index.unique().tolist():
+            self._check_range(_whole(value))
+        rows = [(index == position).nonzero().squeeze(1) for position in range(self.num_branches)]
+        used = [position for position, chosen in enumerate(rows) if chosen.numel()]
+        if len(used) == 1:
+            whole: Tensor = self._run(used[0], stream)
+            return whole
+        parts = [self._run(position, stream.index_select(0, rows[position])) for position in used]
+        self._check_same_shape(parts, used)
+        order = torch.cat([rows[position] for position in used])
+        return torch.cat(parts).index_select(0, order.argsort())
+
+    def _pick(self, index: Tensor, stream: Any) -> Tensor:
+        """Run every branch and pick on the device; an index out of range gives NaN, never a wrong value."""
+        outputs = [self._run(position, stream) for position in range(self.num_branches)]
+        self._check_same_shape(outputs, range(self.num_branches))
+        first = outputs[0]
+        result = torch.full_like(first, torch.nan) if first.is_floating_point() else first
+        for position, output in enumerate(outputs):
+            result = torch.where(per_sample(index == position, output), output, result)
+        return result
+
+    def _check_same_shape(self, outputs: Sequence[Any], positions: Sequence[int]) -> None:
+        first = outputs[0]
+        for position, output in zip(positions, outputs):
+            if not isinstance(output, Tensor):
+                raise RouteError(
+                    f"the branch gives a {type(output).__name__}. Branches that are mixed give tensors.",
+                    path=f"branch_{position}",
+                )
+            if output.shape[1:] != first.shape[1:] or output.dtype != first.dtype:
+                raise RouteError(
+                    f"the branch gives {tuple(output.shape[1:])} {output.dtype} per sample, another gives "
+                    f"{tuple(first.shape[1:])} {first.dtype}. Branches that are mixed give one shape.",
+                    path=f"branch_{position}",
+                )
+
+
+def _whole(value: float) -> int:
+    if value != value or int(value) != value:
+        raise RouteError(
+            f"the selector gives {value}. Give a whole index, for example with argmax.", path="selector"
+        )
+    return int(value)

@@ -1,0 +1,52 @@
+"""What a loop body publishes turn by turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flodl.core import LoopError
+
+from ..memory import detached
+
+
+class Traces:
+    """Published values by name, one entry per turn that published; dropped by copy and pickle."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Any]] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Append one value."""
+        if name in self.values:
+            self.values[name].append(value)
+        else:
+            self.values[name] = [value]
+
+    def detach(self) -> None:
+        """Cut the autograd history of what was published."""
+        self.values = detached(self.values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.values = {}
+
+
+class Emit:
+    """Given to a loop body that has a parameter called `emit`: `emit("attention", weights)`."""
+
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
+        self._published: list[str] = []
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Publish a value of this turn under a name."""
+        if name in self._published:
+            raise LoopError(
+                f"the loop body publishes {name!r} twice in one turn. Publish each name once, or use two names."
+            )
+        self._published.append(name)
+        self._traces.add(name, value)
+
+    publish = __call__

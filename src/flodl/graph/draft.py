@@ -1,0 +1,192 @@
+"""A graph while it is being written: nodes that may still get tags and references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from flodl.core import RefError, TagError
+
+from .control.control import Control
+from .places import is_graph
+from .signature import Accepts, accepts
+from .spec import Kind, MergeOp, Node, Spec
+
+Target = Callable[..., Any]
+
+
+@dataclass(eq=False)
+class Draft:
+    """One node before it has its final name and place."""
+
+    kind: Kind
+    prefix: str
+    position: int
+    target: Target | None = None
+    sources: list[Draft] = field(default_factory=list)
+    refs: dict[str, Draft] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    merge_op: MergeOp | None = None
+    merge_dim: int = -1
+    spread: bool = True
+    carries: str | None = None
+
+    @property
+    def own_name(self) -> str | None:
+        """The first tag, or the label of the graph that the node holds."""
+        if self.tags:
+            return self.tags[0]
+        return getattr(self.target, "label", None) if is_graph(self.target) else None
+
+    def accepted(self) -> Accepts:
+        """What `using` may bind here."""
+        return accepts(self.target) if self.target is not None and self.kind != "merge" else Accepts()
+
+    def describe(self) -> str:
+        """Name the node in an error before it has a key."""
+        if self.own_name:
+            return repr(self.own_name)
+        return type_name(self.target) if self.target is not None else f"the {self.prefix}"
+
+
+def type_name(target: Any) -> str:
+    """Give the word that starts the automatic name of a node.
+
+    >>> type_name(nn.LayerNorm(2)), type_name(len), type_name(lambda x: x)
+    ('layernorm', 'len', 'lambda')
+    """
+    if isinstance(target, Control):
+        return target.kind
+    inner = getattr(target, "func", None)
+    if not isinstance(target, nn.Module) and callable(inner):
+        return type_name(inner)
+    name = type(target).__name__ if isinstance(target, nn.Module) else getattr(target, "__name__", None)
+    word = (name or type(target).__name__).strip("<>").lower()
+    return "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in word)
+
+
+def in_running_order(drafts: Iterable[Draft]) -> list[Draft]:
+    """Put the inputs first and every carried value right before its first reader."""
+    made = list(drafts)
+    order = [draft for draft in made if draft.kind == "input"]
+    placed = set(order)
+    for draft in made:
+        for ref in draft.refs.values():
+            if ref.kind == "state" and ref not in placed:
+                order.append(ref)
+                placed.add(ref)
+        if draft not in placed and draft.kind != "state":
+            order.append(draft)
+            placed.add(draft)
+    return order
+
+
+def name_drafts(order: list[Draft]) -> list[str]:
+    """Give every node its key: its first tag, its graph's label, or its type with a count per type.
+
+    Every node of a type counts, named or not, so a new tag renames only its own node.
+    """
+    counts: dict[str, int] = {}
+    keys = []
+    for draft in order:
+        counts[draft.prefix] = counts.get(draft.prefix, 0) + 1
+        if draft.kind in ("input", "state"):
+            keys.append(draft.prefix)
+        elif draft.own_name is None:
+            keys.append(f"{draft.prefix}_{counts[draft.prefix]}")
+        else:
+            places = sum(earlier.target is draft.target for earlier in order[: len(keys)])
+            again = places and not draft.tags
+            keys.append(f"{draft.own_name}_{places + 1}" if again else draft.own_name)
+    _check_unique(order, keys)
+    return keys
+
+
+def _check_unique(order: list[Draft], keys: list[str]) -> None:
+    first: dict[str, Draft] = {}
+    for draft, key in zip(order, keys):
+        other = first.setdefault(key, draft)
+        if other is draft:
+            continue
+        if is_graph(draft.target) and is_graph(other.target) and not draft.tags and not other.tags:
+            raise TagError(f"duplicate child label {key!r}: two graphs inside this one have it. Rename one.")
+        raise TagError(
+            f"the name {key!r} belongs to two nodes: a tag or label, and the automatic name of another. "
+            "Rename the tag."
+        )
+
+
+def check_labels(order: list[Draft], children: dict[str, list[Any]], tagged: dict[str, Draft]) -> None:
+    """Refuse a child label that is taken by another child, or by a tag on another node."""
+    for label, graphs in children.items():
+        if len({id(graph) for graph in graphs}) > 1:
+            raise TagError(
+                f"duplicate child label {label!r}: two graphs inside this one have it. Rename one."
+            )
+        holder = tagged.get(label)
+        if holder is not None and graphs[0] not in _graphs_of(holder.target):
+            raise TagError(
+                f"the label {label!r} of a subgraph is also a tag on another node. Rename one of them."
+            )
+
+
+def _graphs_of(target: Any) -> list[Any]:
+    return list(target.modules()) if isinstance(target, nn.Module) else []
+
+
+def check_required(order: list[Draft], keys: list[str]) -> None:
+    """Refuse a node whose parameters without default were not all bound."""
+    for draft, key in zip(order, keys):
+        if draft.target is None or draft.kind == "merge":
+            continue
+        missing = [name for name in draft.accepted().required if name not in draft.refs]
+        if missing:
+            names = ", ".join(map(repr, missing))
+            raise RefError(
+                f"{type_name(draft.target)} needs {names}, and nothing is bound to "
+                f"{'it' if len(missing) == 1 else 'them'}. Add .using({names}) after it.",
+                path=key,
+            )
+
+
+def freeze(
+    order: list[Draft],
+    keys: list[str],
+    output: Draft,
+    *,
+    tagged: dict[str, Draft],
+    groups: dict[str, tuple[str, ...]],
+    internal: set[str],
+    label: str | None,
+) -> Spec:
+    """Turn the drafts into a spec."""
+    index = {draft: position for position, draft in enumerate(order)}
+    nodes = []
+    for draft, key in zip(order, keys):
+        is_module = isinstance(draft.target, nn.Module)
+        nodes.append(
+            Node(
+                key=key,
+                kind=draft.kind,
+                sources=tuple(index[source] for source in draft.sources),
+                refs=tuple((name, index[ref]) for name, ref in draft.refs.items()),
+                function=None if is_module else draft.target,
+                has_module=is_module,
+                merge_op=draft.merge_op,
+                merge_dim=draft.merge_dim,
+                spread=draft.spread,
+                carries=draft.carries,
+            )
+        )
+    return Spec(
+        nodes=tuple(nodes),
+        output=index[output],
+        tags=tuple((tag, index[draft]) for tag, draft in tagged.items()),
+        groups=tuple(groups.items()),
+        input_names=tuple(draft.prefix for draft in order if draft.kind == "input")[1:],
+        internal_tags=frozenset(internal | {tag for tag in tagged if tag.startswith("_")}),
+        label=label,
+    )

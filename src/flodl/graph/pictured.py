@@ -1,0 +1,4 @@
+from torch import nn
+
+
+class Pictured(nn.Module): ...

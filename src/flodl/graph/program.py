@@ -1,0 +1,182 @@
+"""From a spec to straight-line Python: one statement per node, values dropped after their last use.
+
+The text is compiled once. It looks like what one would write by hand, and tracebacks show its lines:
+
+    def program(graph, input):
+        linear_1 = run_linear_1(input)
+        del input
+        gelu_1 = run_gelu_1(linear_1)
+        del linear_1
+        return gelu_1
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import linecache
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .spec import Node, Spec
+
+Program = Callable[..., Any]
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Generated text, with the node that each line belongs to and the names it must be bound to."""
+
+    text: str
+    filename: str
+    names: tuple[str, ...]
+    bound: tuple[tuple[str, str], ...]
+    node_at_line: Mapping[int, int]
+    bind: Callable[..., Program]
+
+
+def bind(source: Source, targets: Mapping[str, Callable[..., Any]]) -> Program:
+    """Give the function that runs the graph with these modules and functions."""
+    return source.bind(*(targets[key] for _, key in source.bound))
+
+
+def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Source:
+    """Write and compile the program of a spec.
+
+    With `keep_tags` off, tagged values are freed like all others. With `timed`, the graph's stopwatch
+    is told after every node.
+    """
+    writer = _Writer(spec, keep_tags, timed)
+    text = writer.text()
+    filename = f"<flodl graph {next(_numbers)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(text, filename, "exec"), namespace)
+    return Source(
+        text, filename, tuple(writer.names), tuple(writer.bound), writer.node_at_line, namespace["bind"]
+    )
+
+
+class _Writer:
+    def __init__(self, spec: Spec, keep_tags: bool, timed: bool) -> None:
+        self.spec = spec
+        self.keep_tags = keep_tags
+        self.timed = timed
+        self.names = _value_names(spec)
+        self.bound: list[tuple[str, str]] = []
+        self.node_at_line: dict[int, int] = {}
+        self._lines: list[str] = []
+
+    def text(self) -> str:
+        spec = self.spec
+        self.bound = [
+            (f"run_{self.names[index]}", node.key)
+            for index, node in enumerate(spec.nodes)
+            if node.has_module or node.function is not None
+        ]
+        inputs = [self.names[i] for i, node in enumerate(spec.nodes) if node.kind == "input"]
+        self._lines = [
+            f"def bind({', '.join(name for name, _ in self.bound)}):",
+            f"    def program(graph, {', '.join(inputs)}):",
+        ]
+        last_use = self._last_uses()
+        if self.timed:
+            self._write("graph._stopwatch.start()")
+        for index, node in enumerate(spec.nodes):
+            self._node(index, node)
+            dead = [self.names[value] for value in sorted(last_use.get(index, ()))]
+            if dead:
+                self._write(f"del {', '.join(dead)}")
+        self._endings()
+        self._write(f"return {self.names[spec.output]}")
+        self._lines.append("    return program")
+        return "\n".join(self._lines) + "\n"
+
+    def _write(self, statement: str) -> None:
+        self._lines.append("        " + statement)
+
+    def _node(self, index: int, node: Node) -> None:
+        if node.kind == "input":
+            return
+        self.node_at_line[len(self._lines) + 1] = index
+        self._write(f"{self.names[index]} = {self._expression(index, node)}")
+        if self.timed:
+            self._write(f"graph._stopwatch.lap({index})")
+
+    def _expression(self, index: int, node: Node) -> str:
+        values = [self.names[source] for source in node.sources]
+        if node.kind == "state":
+            position = [reader for reader, _ in self.spec.carried].index(index)
+            return f"graph._recall({position}, {values[0]}, {values[1]})"
+        if node.kind == "merge" and node.merge_op != "callable":
+            return _merge_expression(node, values)
+        if node.kind == "merge" and not node.spread:
+            values = [f"[{', '.join(values)}]"]
+        keywords = [f"{name}={self.names[value]}" for name, value in node.refs]
+        return f"run_{self.names[index]}({', '.join(values + keywords)})"
+
+    def _last_uses(self) -> dict[int, set[int]]:
+        """From a node to the values that nobody needs after it; nobody at all means after itself."""
+        kept = {self.spec.output} | {writer for _, writer in self.spec.carried}
+        if self.keep_tags:
+            kept |= {index for _, index in self.spec.tags}
+        if self.spec.carried:
+            kept.add(0)
+        last = {index: index for index in range(len(self.spec.nodes))}
+        for index, node in enumerate(self.spec.nodes):
+            for value in node.inputs:
+                last[value] = index
+        dead: dict[int, set[int]] = {}
+        for value, index in last.items():
+            if value not in kept:
+                dead.setdefault(index, set()).add(value)
+        return dead
+
+    def _endings(self) -> None:
+        """Remember only when the whole call went well, so that an error leaves nothing half-written."""
+        remember = []
+        if self.keep_tags and self.spec.tags:
+            values = ", ".join(self.names[index] for _, index in self.spec.tags)
+            remember.append(f"graph._memory.tag_values = ({values},)")
+        if self.spec.carried:
+            values = ", ".join(self.names[writer] for _, writer in self.spec.carried)
+            remember.append(f"graph._carry(({values},), {self.names[0]})")
+        if remember:
+            # An exported program has no memory: writing to it would leak symbolic tensors.
+            self._write("if not torch.compiler.is_exporting():")
+            for statement in remember:
+                self._write("    " + statement)
+
+
+def _merge_expression(node: Node, values: list[str]) -> str:
+    if node.merge_op == "cat":
+        return f"torch.cat([{', '.join(values)}], {node.merge_dim})"
+    if node.merge_op == "mul":
+        return " * ".join(values)
+    if node.merge_op == "max":
+        expression = values[0]
+        for value in values[1:]:
+            expression = f"torch.maximum({expression}, {value})"
+        return expression
+    total = " + ".join(values)
+    return f"({total}) / {len(values)}" if node.merge_op == "mean" else total
+
+
+def _value_names(spec: Spec) -> list[str]:
+    taken = {"graph", "torch", "program", "bind"}
+    names = []
+    for node in spec.nodes:
+        name = re.sub(r"\W", "_", node.key)
+        if name.startswith("run_"):
+            name = f"v_{name}"
+        while name in taken or keyword.iskeyword(name):
+            name += "_"
+        taken.add(name)
+        names.append(name)
+    return names

@@ -1,0 +1,106 @@
+"""Which references a module or function takes, read once from its parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Accepts:
+    """The keyword parameters after the stream: their names, and which of them have no default."""
+
+    names: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    anything: bool = False
+    readable: bool = True
+
+    def takes(self, name: str) -> bool:
+        """Say whether a reference of that name can be passed."""
+        return self.anything or name in self.names
+
+    def without(self, *names: str) -> Accepts:
+        """Leave out parameters that somebody else fills."""
+        return Accepts(
+            tuple(name for name in self.names if name not in names),
+            tuple(name for name in self.required if name not in names),
+            self.anything,
+            self.readable,
+        )
+
+    def joined(self, other: Accepts) -> Accepts:
+        """Give what at least one of the two takes."""
+        return Accepts(
+            tuple(dict.fromkeys(self.names + other.names)),
+            tuple(dict.fromkeys(self.required + other.required)),
+            self.anything or other.anything,
+            self.readable and other.readable,
+        )
+
+    def describe(self) -> str:
+        """Word the parameters for an error message."""
+        if not self.readable:
+            return "its parameters cannot be read (it is not written in Python)"
+        if self.anything:
+            return "it takes any reference"
+        if not self.names:
+            return "it takes none"
+        return "it takes " + ", ".join(repr(name) for name in self.names)
+
+
+def accepts(target: Callable[..., Any]) -> Accepts:
+    """Read the references that `target` takes; graphs and control nodes know theirs.
+
+    >>> def blend(x, *, ctx, scale=1.0): ...
+    >>> accepts(blend)
+    Accepts(names=('ctx', 'scale'), required=('ctx',), anything=False, readable=True)
+    """
+    own = getattr(target, "accepted_refs", None)
+    if callable(own):
+        declared = own()
+        assert isinstance(declared, Accepts)
+        return declared
+    parameters = _parameters(target)
+    if parameters is None:
+        return Accepts(readable=False)
+    names: list[str] = []
+    required: list[str] = []
+    anything = False
+    stream_seen = False
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            anything = True
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            stream_seen = True
+        elif parameter.kind is parameter.KEYWORD_ONLY or (
+            stream_seen and parameter.kind is not parameter.POSITIONAL_ONLY
+        ):
+            names.append(parameter.name)
+            if parameter.default is parameter.empty:
+                required.append(parameter.name)
+        else:
+            stream_seen = True
+    return Accepts(tuple(names), tuple(required), anything)
+
+
+def takes_one_sequence(target: Callable[..., Any]) -> bool | None:
+    """Say whether a merge function wants one list (true) or the values one by one; None if unreadable."""
+    parameters = _parameters(target)
+    if parameters is None:
+        return None
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    spreads = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    needed = [p for p in positional if p.default is p.empty]
+    return not spreads and len(needed) <= 1 and bool(positional)
+
+
+def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    function = target.forward if isinstance(target, nn.Module) else target
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,189 @@
+"""The tree of graphs: reading, freezing and switching parts by dotted path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from flodl.core import PathError, paths
+from flodl.core.formats import format_count
+
+from . import places
+from .control.loop import Loop
+from .memory import Memory
+from .spec import Spec
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+
+class Tree(nn.Module):
+    """The part of `Graph` that follows paths."""
+
+    _spec: Spec
+    _memory: Memory
+    _keeps_tags: bool
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The names of the tagged values of this graph, in the order of declaration."""
+        return tuple(name for name, _ in self._spec.tags)
+
+    @property
+    def tag_groups(self) -> dict[str, tuple[str, ...]]:
+        """The tag groups of this graph, each with its tags."""
+        return dict(self._spec.groups)
+
+    @property
+    def subgraphs(self) -> dict[str, Graph]:
+        """The graphs directly inside, by label; those without one by the name of the node that holds them."""
+        graph: Graph = self  # type: ignore[assignment]
+        return {child.label or prefix: child for prefix, child in places.graphs_inside(graph)}
+
+    def subgraph(self, path: str) -> Graph:
+        """Give the graph that a path leads to."""
+        place = self._find(path)
+        if not places.is_graph(place.module):
+            raise PathError(f"{path!r} is a {place.kind}, not a subgraph. Read a tag with tagged({path!r}).")
+        found: Graph = place.module  # type: ignore[assignment]
+        return found
+
+    def path_kind(self, path: str) -> Literal["subgraph", "tag", "node"]:
+        """Say what a path leads to; an unknown one raises with the nearest names."""
+        return self._find(path).kind
+
+    def tagged(self, path: str) -> Any:
+        """Give the last value of a tag, or None before the first call."""
+        place = self._find(path, tag_first=True)
+        if place.kind != "tag":
+            raise PathError(f"{path!r} is a {place.kind}, not a tag. Put .tag(…) after the node to read it.")
+        owner = place.owner
+        if not owner._keeps_tags:
+            raise PathError(
+                f"tags are not kept, so {path!r} has no value. Set model.keeps_tags = True first."
+            )
+        return owner._memory.tag_values[owner._spec.tag_index[place.name]]
+
+    def traces(self, path: str) -> list[Any]:
+        """Give what a loop body published, one entry per turn: 'refined.attention', or 'attention' alone."""
+        *parents, name = paths.split(path)
+        loops = self._loops(".".join(parents)) if parents else self._loops(None)
+        found = [loop for loop in loops if name in loop.traces.values]
+        if len(found) == 1:
+            return list(found[0].traces.values[name])
+        if len(found) > 1:
+            raise PathError(
+                f"{len(found)} loops publish {name!r}. Put the loop's tag in front: 'tag.{name}'."
+            )
+        if published := [known for loop in self._loops_at(path) for known in loop.traces.values]:
+            if len(published) == 1:
+                return self.traces(f"{path}.{published[0]}")
+            raise PathError(
+                f"the loop {path!r} publishes {', '.join(map(repr, published))}. Name one of them."
+            )
+        known = [known for loop in loops for known in loop.traces.values]
+        if loops and not known:
+            return []
+        raise PathError(f"no loop publishes {path!r}. {paths.suggestion(name, known, known_as='traces')}")
+
+    def modules_at(self, path: str) -> list[nn.Module]:
+        """Give the modules that a path or pattern leads to, each once."""
+        graph: Graph = self  # type: ignore[assignment]
+        found = {id(place.module): place.module for place in places.expand(graph, path)}
+        return [module for module in found.values() if module is not None]
+
+    def parameters_at(self, path: str) -> list[nn.Parameter]:
+        """Give the parameters under a path or pattern, each once, frozen ones included."""
+        found = {id(p): p for module in self.modules_at(path) for p in module.parameters()}
+        return list(found.values())
+
+    def freeze(self, path: str, *, eval_mode: bool = False) -> None:
+        """Stop the parameters under a path from learning; `eval_mode` also stills dropout and batch norm."""
+        for parameter in self._parameters_to_change(path, "freeze"):
+            parameter.requires_grad_(False)
+        if eval_mode:
+            self.set_training(path, False)
+
+    def thaw(self, path: str) -> None:
+        """Let the parameters under a path learn again."""
+        for parameter in self._parameters_to_change(path, "thaw"):
+            parameter.requires_grad_(True)
+
+    def is_frozen(self, path: str) -> bool:
+        """Say whether there are parameters under a path and none of them learns."""
+        found = self.parameters_at(path)
+        return bool(found) and not any(parameter.requires_grad for parameter in found)
+
+    def set_training(self, path: str, mode: bool) -> None:
+        """Put the modules under a path into training or evaluation mode."""
+        found = self.modules_at(path)
+        if not found:
+            raise PathError(
+                f"{path!r} has no module to switch: it names a sum or an input. Tag the module itself."
+            )
+        for module in found:
+            module.train(mode)
+
+    def tree_summary(self) -> str:
+        """Describe the tree as text: every graph with its parameters (counted by element) and tags."""
+        graph: Graph = self  # type: ignore[assignment]
+        return "\n".join(_summary_lines(graph, graph.label or "(root)", "", ""))
+
+    def _find(self, path: str, *, tag_first: bool = False) -> places.Place:
+        graph: Graph = self  # type: ignore[assignment]
+        if paths.is_glob(path):
+            raise PathError(f"{path!r} is a pattern; this call takes one path.")
+        if path in self._spec.group_members:
+            members = ", ".join(map(repr, self._spec.group_members[path]))
+            raise PathError(f"{path!r} is a group of tags. Name one of them: {members}.")
+        return places.find(graph, path, tag_first=tag_first)
+
+    def _parameters_to_change(self, path: str, verb: str) -> list[nn.Parameter]:
+        found = self.parameters_at(path)
+        if not found:
+            raise PathError(
+                f"{path!r} has no parameters to {verb}: it names a value without any, such as a sum. "
+                "Tag the module itself, or name a subgraph."
+            )
+        return found
+
+    def _loops(self, path: str | None) -> list[Loop]:
+        """Give the loops of this graph, or of what a path leads to, without entering graphs inside."""
+        if path is not None:
+            place = self._find(path)
+            if places.is_graph(place.module):
+                return place.module._loops(None)  # type: ignore[union-attr, operator]
+            return _loops_in(place.module)
+        return [loop for module in self._modules.values() for loop in _loops_in(module)]
+
+    def _loops_at(self, path: str) -> list[Loop]:
+        try:
+            return self._loops(path)
+        except PathError:
+            return []
+
+
+def _loops_in(module: nn.Module | None) -> list[Loop]:
+    if module is None or places.is_graph(module):
+        return []
+    own = [module] if isinstance(module, Loop) else []
+    return own + [loop for child in module.children() for loop in _loops_in(child)]
+
+
+def _summary_lines(graph: Graph, name: str, lead: str, branch: str) -> list[str]:
+    total = sum(parameter.numel() for parameter in graph.parameters())
+    frozen = sum(parameter.numel() for parameter in graph.parameters() if not parameter.requires_grad)
+    words = [f"{format_count(total)} parameters"]
+    if frozen:
+        words.append("all frozen" if frozen == total else f"{format_count(frozen)} frozen")
+    tags = [f"({tag})" if tag in graph._spec.internal_tags else tag for tag in graph.tags]
+    if tags:
+        words.append("tags: " + ", ".join(tags))
+    lines = [f"{lead}{branch}{name}  {', '.join(words)}"]
+    below = lead + {"": "", "├── ": "│   ", "└── ": "    "}[branch]
+    children = list(graph.subgraphs.items())
+    for position, (child_name, child) in enumerate(children):
+        last = position == len(children) - 1
+        lines += _summary_lines(child, child_name, below, "└── " if last else "├── ")
+    return lines

@@ -1,0 +1,58 @@
+"""Two small modules that graphs are built with: a fixed reshape and a sum with referenced values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from flodl.core import ShapeError
+
+
+class Reshape(nn.Module):
+    """Reshape to a fixed full shape, the batch included; one dimension may be −1.
+
+    >>> import torch
+    >>> Reshape(-1, 2, 2)(torch.zeros(3, 4)).shape
+    torch.Size([3, 2, 2])
+    """
+
+    def __init__(self, *shape: int | Sequence[int]) -> None:
+        super().__init__()
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        fixed = [size for size in sizes if size != -1]
+        if len(sizes) - len(fixed) > 1 or not all(isinstance(size, int) and size > 0 for size in fixed):
+            raise ShapeError(
+                f"Reshape{tuple(sizes)} is not a shape. Give whole numbers above 0, the batch first; "
+                "one of them may be -1, to be worked out."
+            )
+        self.shape: tuple[int, ...] = tuple(size for size in sizes if isinstance(size, int))
+        self._known = math.prod(size for size in self.shape if size != -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fits = x.numel() % self._known == 0 if -1 in self.shape else x.numel() == self._known
+        if not fits:
+            raise ShapeError(
+                f"Reshape{self.shape} cannot take {list(x.shape)}: {x.numel()} elements do not fill it. "
+                "The shape includes the batch; write -1 in its place where the batch size varies."
+            )
+        return x.reshape(self.shape)
+
+    def extra_repr(self) -> str:
+        return ", ".join(map(str, self.shape))
+
+
+class StateAdd(nn.Module):
+    """Add every referenced value to the stream, in the order given; one that has no value yet is left out.
+
+    >>> import torch
+    >>> StateAdd()(torch.ones(2), memory=torch.ones(2), other=None)
+    tensor([2., 2.])
+    """
+
+    def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
+        for value in refs.values():
+            if value is not None:
+                x = x + value
+        return x

@@ -1,0 +1,18 @@
+"""Metrics of a training run: recorded without waiting for the device, read as trends, written to files."""
+
+from .book import Book
+from .export import export_csv, plot_html, to_csv, to_log, write_log
+from .plot import page
+from .trend import Trend, TrendGroup
+
+__all__ = [
+    "Book",
+    "Trend",
+    "TrendGroup",
+    "export_csv",
+    "page",
+    "plot_html",
+    "to_csv",
+    "to_log",
+    "write_log",
+]

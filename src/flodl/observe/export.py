@@ -1,0 +1,129 @@
+"""Histories as text and files: a table for spreadsheets, a log for people, a page for browsers.
+
+A history is epoch → value with epochs counted from 0; people see them counted from 1. A missing
+epoch stays missing: a blank cell, no entry in the log, a gap in the line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from flodl.core.errors import MetricError
+from flodl.core.files import write_atomic
+from flodl.core.formats import format_duration, format_metric
+
+from .plot import page
+from .rows import time_left
+
+Histories = Mapping[str, Mapping[int, float]]
+
+# A cell that starts with one of these is run as a formula by spreadsheet programs.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def to_csv(histories: Histories) -> str:
+    """Give a table with a row for each epoch and a column for each metric.
+
+    Numbers have 8 decimals, in exponent form where that would drop their digits. A name that a
+    spreadsheet program would run as a formula gets an apostrophe in front, which makes it text.
+
+    >>> print(to_csv({"loss": {0: 0.5, 1: 0.25}, "accuracy": {1: 0.9}, "=1+1": {0: 1e-12}}), end="")
+    epoch,loss,accuracy,'=1+1
+    1,0.50000000,,1.00000000e-12
+    2,0.25000000,0.90000000,
+    """
+    lines = [["epoch", *(_cell(name) for name in histories)]]
+    for epoch in _epochs(histories):
+        values = (history.get(epoch) for history in histories.values())
+        lines.append([str(epoch + 1), *("" if value is None else _decimals(value) for value in values)])
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: int = 0) -> str:
+    """Give a line for each epoch, with its duration and the estimate that could be made at its end.
+
+    A name that is more than one plain word is written as a JSON string.
+
+    >>> print(to_log({"loss": {0: 0.5, 1: 0.25}}, {0: 1.5, 1: 1.5}, total_epochs=3), end="")
+    # flodl training log
+    epoch   1  loss=0.5000  [1.5s  ETA 3s]
+    epoch   2  loss=0.2500  [1.5s  ETA 1.5s]
+    """
+    lines = ["# flodl training log"]
+    for epoch in _epochs(histories):
+        parts = [f"epoch {epoch + 1:3d}"]
+        for name, history in histories.items():
+            if epoch in history:
+                parts.append(f"{_word(name)}={format_metric(history[epoch])}")
+        if epoch in durations:
+            parts.append(f"[{_timing(epoch, durations, total_epochs)}]")
+        lines.append("  ".join(parts))
+    return "\n".join(lines) + "\n"
+
+
+def export_csv(path: str | os.PathLike[str], histories: Histories) -> Path:
+    """Write the table of `to_csv` to a file."""
+    return _write(path, to_csv(histories))
+
+
+def write_log(
+    path: str | os.PathLike[str],
+    histories: Histories,
+    durations: Mapping[int, float],
+    total_epochs: int = 0,
+) -> Path:
+    """Write the lines of `to_log` to a file."""
+    return _write(path, to_log(histories, durations, total_epochs))
+
+
+def plot_html(path: str | os.PathLike[str], histories: Histories, *, title: str = "Training trends") -> Path:
+    """Write an interactive page that needs nothing but a browser."""
+    _epochs(histories)
+    return _write(path, page(histories, title=title))
+
+
+def _write(path: str | os.PathLike[str], text: str) -> Path:
+    # A name may hold half a surrogate pair, which has no UTF-8; it is shown as its escape.
+    return write_atomic(path, text.encode("utf-8", "backslashreplace"))
+
+
+def _epochs(histories: Histories) -> list[int]:
+    epochs = sorted({epoch for history in histories.values() for epoch in history})
+    if not epochs:
+        names = ", ".join(repr(name) for name in histories)
+        why = f"{names} has no value in any epoch" if names else "no metric was recorded"
+        raise MetricError(
+            f"there is nothing to export: {why}. Call record(name, value) while training and flush() or "
+            "end_epoch() after each epoch, then export."
+        )
+    return epochs
+
+
+def _cell(name: str) -> str:
+    neutral = f"'{name}" if name.lstrip(" ").startswith(_FORMULA_STARTS) else name
+    # Beyond RFC 4180, ';' and tabs are quoted too: some programs split at them.
+    needs_quotes = any(mark in neutral for mark in ',;"\t\r\n') or neutral != neutral.strip()
+    return '"' + neutral.replace('"', '""') + '"' if needs_quotes else neutral
+
+
+def _decimals(value: float) -> str:
+    if value != 0 and math.isfinite(value) and not 1e-5 <= abs(value) < 1e15:
+        return f"{value:.8e}"
+    return f"{value:.8f}"
+
+
+def _word(name: str) -> str:
+    plain = name.isprintable() and not any(mark in name for mark in ' ="[]\\') and name != ""
+    text = name if plain else json.dumps(name, ensure_ascii=False)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _timing(epoch: int, durations: Mapping[int, float], total_epochs: int) -> str:
+    so_far = {finished: seconds for finished, seconds in durations.items() if finished <= epoch}
+    left = time_left(so_far, done=epoch + 1, total_epochs=total_epochs)
+    eta = f"  ETA {format_duration(left)}" if total_epochs > epoch + 1 else ""
+    return f"{format_duration(durations[epoch])}{eta}"

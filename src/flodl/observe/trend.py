@@ -1,0 +1,262 @@
+"""What a series of values says: where it stands, which way it goes, whether it still moves."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from flodl.core.errors import MetricError
+from flodl.core.formats import format_metric
+from flodl.core.paths import suggestion
+
+
+class Trend:
+    """The history of one metric, with questions about its last `n` values (`n=0`: about all of them).
+
+    >>> loss = Trend([10, 8, 6, 4, 2], name="loss")
+    >>> loss.latest, loss.mean, loss.slope()
+    (2.0, 6.0, -2.0)
+    >>> loss.improving(5), loss.stalled(5)
+    (True, False)
+
+    A question is answered yes only when the window is full, so nothing stops before it has begun:
+
+    >>> loss.improving(6), Trend([]).stalled(5)
+    (False, False)
+    """
+
+    def __init__(
+        self, values: Sequence[float], *, epochs: Sequence[int] | None = None, name: str = ""
+    ) -> None:
+        self._values = [float(value) for value in values]
+        self._epochs = list(range(len(self._values))) if epochs is None else [int(epoch) for epoch in epochs]
+        self.name = name
+        if len(self._epochs) != len(self._values):
+            raise MetricError(
+                f"the trend {name!r} has {len(self._values)} values but {len(self._epochs)} epochs. "
+                "Give one epoch for each value, or leave the epochs out."
+            )
+
+    @property
+    def values(self) -> list[float]:
+        """The values that exist, oldest first; epochs without one are left out."""
+        return list(self._values)
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epoch of each value, counted from 0."""
+        return list(self._epochs)
+
+    @property
+    def latest(self) -> float:
+        """The newest value, 0.0 when there is none."""
+        return self._values[-1] if self._values else 0.0
+
+    @property
+    def mean(self) -> float:
+        """The plain mean, 0.0 when there is no value."""
+        return _mean(self._values) if self._values else 0.0
+
+    @property
+    def min(self) -> float:
+        """The smallest value that is not NaN, infinity when there is no value at all."""
+        return min(_without_nan(self._values), default=math.nan if self._values else math.inf)
+
+    @property
+    def max(self) -> float:
+        """The greatest value that is not NaN, minus infinity when there is no value at all."""
+        return max(_without_nan(self._values), default=math.nan if self._values else -math.inf)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._values)
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(format_metric(value) for value in self.last(4))
+        dots = "…, " if len(self) > 4 else ""
+        return f"Trend({self.name!r}, {len(self)} values: [{dots}{shown}])"
+
+    def last(self, n: int) -> list[float]:
+        """Give the newest `n` values, oldest first; all of them when there are fewer."""
+        count = _count(n, "last")
+        return self._values[-count:] if count else []
+
+    def slope(self, n: int = 0) -> float:
+        """Fit a line through the last `n` values (all for 0) and give its change from one to the next.
+
+        >>> Trend([1, 5, 10, 8, 6]).slope() > 0, Trend([1, 5, 10, 8, 6]).slope(3)
+        (True, -2.0)
+        """
+        count = _count(n, "slope")
+        return _slope(self._values[-count:] if count else self._values)
+
+    def stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
+        """Say whether the last `n` values neither rise nor fall: the slope is within `tol`.
+
+        `relative=True` measures the values in units of their mean magnitude first, so that one
+        tolerance serves a loss of 0.01 and one of 1000.
+
+        >>> large = Trend([1000, 999, 1000, 999])
+        >>> large.stalled(4, 1e-2), large.stalled(4, 1e-2, relative=True)
+        (False, True)
+        """
+        window, bound = self._window(n, "stalled"), _tolerance(tol, "stalled")
+        return window is not None and abs(_slope(_scaled(window, relative))) < bound
+
+    def improving(self, n: int, mode: str = "min") -> bool:
+        """Say whether the last `n` values fall (`mode="min"`) or rise (`mode="max"`)."""
+        if mode not in ("min", "max"):
+            raise MetricError(
+                f"improving got mode={mode!r}. Write 'min' where lower is better, as for a loss, "
+                "or 'max' where higher is better, as for an accuracy."
+            )
+        window = self._window(n, "improving")
+        if window is None:
+            return False
+        slope = _slope(window)
+        return slope < 0 if mode == "min" else slope > 0
+
+    def converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
+        """Say whether the last `n` values lie close together: their population variance is below `tol`.
+
+        >>> calm = Trend([5, 5.01, 4.99, 5, 5.01])
+        >>> calm.converged(5, 1e-3), calm.converged(5, 1e-5)
+        (True, False)
+        """
+        window, bound = self._window(n, "converged"), _tolerance(tol, "converged")
+        return window is not None and _variance(_scaled(window, relative)) < bound
+
+    def _window(self, n: int, question: str) -> list[float] | None:
+        """Give the last `n` values, or nothing when the window is not full."""
+        count = _count(n, question)
+        if count == 1:
+            raise MetricError(
+                f"{question} got n=1, but one value has no direction and no spread. Ask about at least 2."
+            )
+        needed = count or 2
+        return None if len(self) < needed else self._values[-count:] if count else self._values
+
+
+class TrendGroup(Mapping[str, Trend]):
+    """Several trends asked at once; an empty group answers no to everything.
+
+    >>> heads = TrendGroup({"head_0": Trend([3, 2, 1]), "head_1": Trend([1, 2, 3])})
+    >>> heads.all_improving(3), heads.any_improving(3), heads.slopes(3)
+    (False, True, {'head_0': -1.0, 'head_1': 1.0})
+    >>> heads["head_0"].latest
+    1.0
+    """
+
+    def __init__(self, trends: Mapping[str, Trend]) -> None:
+        self._trends = dict(trends)
+
+    def __getitem__(self, name: str) -> Trend:
+        if name not in self._trends:
+            raise KeyError(f"no trend {name!r}. {suggestion(str(name), self._trends, known_as='trends')}")
+        return self._trends[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._trends)
+
+    def __len__(self) -> int:
+        return len(self._trends)
+
+    def __repr__(self) -> str:
+        return f"TrendGroup({', '.join(repr(trend) for trend in self._trends.values())})"
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the group, in order."""
+        return list(self._trends)
+
+    def all_improving(self, n: int, mode: str = "min") -> bool:
+        """Say whether every trend is improving."""
+        return self._all(lambda trend: trend.improving(n, mode))
+
+    def any_improving(self, n: int, mode: str = "min") -> bool:
+        """Say whether at least one trend is improving."""
+        return self._any(lambda trend: trend.improving(n, mode))
+
+    def all_stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
+        """Say whether every trend has stalled."""
+        return self._all(lambda trend: trend.stalled(n, tol, relative=relative))
+
+    def any_stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
+        """Say whether at least one trend has stalled."""
+        return self._any(lambda trend: trend.stalled(n, tol, relative=relative))
+
+    def all_converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
+        """Say whether every trend has converged."""
+        return self._all(lambda trend: trend.converged(n, tol, relative=relative))
+
+    def any_converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
+        """Say whether at least one trend has converged."""
+        return self._any(lambda trend: trend.converged(n, tol, relative=relative))
+
+    def slopes(self, n: int = 0) -> dict[str, float]:
+        """Give the slope of each trend over its last `n` values."""
+        return {name: trend.slope(n) for name, trend in self._trends.items()}
+
+    def mean_slope(self, n: int = 0) -> float:
+        """Give the mean of the slopes, 0.0 for an empty group."""
+        return _mean(list(self.slopes(n).values())) if self._trends else 0.0
+
+    def _all(self, question: Callable[[Trend], bool]) -> bool:
+        return bool(self._trends) and all(question(trend) for trend in self._trends.values())
+
+    def _any(self, question: Callable[[Trend], bool]) -> bool:
+        return any(question(trend) for trend in self._trends.values())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _without_nan(values: Sequence[float]) -> Iterator[float]:
+    return (value for value in values if not math.isnan(value))
+
+
+def _slope(values: Sequence[float]) -> float:
+    # The textbook (nΣxy − ΣxΣy) / (nΣx² − (Σx)²) with both sides centred first: the same number
+    # without the loss of digits when the values are large and nearly equal.
+    if len(values) < 2:
+        return 0.0
+    x_mean, y_mean = (len(values) - 1) / 2, _mean(values)
+    covariance = sum((x - x_mean) * (y - y_mean) for x, y in enumerate(values))
+    return covariance / sum((x - x_mean) ** 2 for x in range(len(values)))
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return _mean([(value - mean) * (value - mean) for value in values])
+
+
+def _scaled(values: Sequence[float], relative: bool) -> Sequence[float]:
+    magnitude = _mean([abs(value) for value in values]) if relative else 0.0
+    return [value / magnitude for value in values] if magnitude else values
+
+
+def _count(n: int, question: str) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = -1
+    if count < 0 or isinstance(n, bool):
+        raise MetricError(
+            f"{question} got n={n!r}, which is no number of values. Give a whole number from 0 up."
+        )
+    return count
+
+
+def _tolerance(tol: float, question: str) -> float:
+    if not tol >= 0:
+        raise MetricError(
+            f"{question} got tol={tol!r}, which nothing can be below. Give a small positive number."
+        )
+    return tol

@@ -1,0 +1,31 @@
+"""Schedules as pure functions of the step, the bridge to torch optimizers, clipping, parameter groups.
+
+Importing this package does not import torch; the functions that need tensors do.
+"""
+
+from .bridge import ScheduleBridge, apply
+from .clipping import clip_grad_norm, clip_grad_value
+from .cycles import CyclicLR, OneCycleLR
+from .decay import CosineScheduler, ExponentialLR, MultiStepLR, StepDecay
+from .groups import groups
+from .plateau import PlateauScheduler
+from .schedule import Schedule, StepSchedule
+from .warmup import WarmupScheduler
+
+__all__ = [
+    "CosineScheduler",
+    "CyclicLR",
+    "ExponentialLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "PlateauScheduler",
+    "Schedule",
+    "ScheduleBridge",
+    "StepDecay",
+    "StepSchedule",
+    "WarmupScheduler",
+    "apply",
+    "clip_grad_norm",
+    "clip_grad_value",
+    "groups",
+]

@@ -1,0 +1,206 @@
+"""The bridge from a schedule to any torch optimizer, keeping the ratios of its parameter groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, SupportsFloat
+
+from flodl.core import ScheduleError
+
+from ._arguments import number, whole
+from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
+    """Let a schedule, or a plain function of the step, drive an optimizer's learning rates.
+
+    The rate of step 0 is set at once. The schedule gives the rate of the first group; every other
+    group keeps the ratio that its rate had to the first group's when the bridge was made.
+
+    >>> import torch
+    >>> head, body = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    >>> groups = [{"params": head.parameters(), "lr": 1.0}, {"params": body.parameters(), "lr": 0.1}]
+    >>> optimizer = torch.optim.SGD(groups)
+    >>> bridge = apply(lambda step: 0.5 / (step + 1), optimizer)
+    >>> for _ in range(2):
+    ...     optimizer.step()
+    ...     print([group["lr"] for group in optimizer.param_groups])
+    ...     bridge.step()
+    [0.5, 0.05]
+    [0.25, 0.025]
+    """
+    return ScheduleBridge(schedule, optimizer)
+
+
+class ScheduleBridge:
+    """Set an optimizer's learning rates from a schedule, one step after another; made by `apply`.
+
+    Call `step()` after each optimizer update. A rate that is a tensor, as captured optimizers use, is
+    filled in place. A group that joins later has its ratio taken to the rate that the first group had
+    when the bridge was made, so its rate is given in the same terms as the others were.
+    """
+
+    def __init__(self, schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> None:
+        self._schedule = schedule
+        self._lr_of = _lr_function(schedule)
+        self._optimizer = optimizer
+        self._reference = _first_lr(optimizer)
+        self._ratios: list[float] = []
+        self._step = 0
+        self._scale = 1.0
+        self._lr = 0.0
+        self._move(0, 1.0)
+
+    @property
+    def lr(self) -> float:
+        """The rate of the first group for the next update, the scale included."""
+        return self._lr
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Each group's rate over the first group's."""
+        return tuple(self._ratios)
+
+    @property
+    def current_step(self) -> int:
+        """The number of the next update, the first being 0."""
+        return self._step
+
+    @property
+    def lr_scale(self) -> float:
+        """The factor on top of the schedule, 1.0 unless `scale` changed it."""
+        return self._scale
+
+    def step(self) -> None:
+        """Count one update, and set the rates for the next."""
+        self._move(self._step + 1, self._scale)
+
+    def set_step(self, step: int) -> None:
+        """Set the rates for update number `step`, and count on from there."""
+        whole(
+            "set_step",
+            "step",
+            step,
+            at_least=0,
+            hint="Steps count optimizer updates from 0, the first update.",
+        )
+        self._move(int(step), self._scale)
+
+    def scale(self, factor: float) -> None:
+        """Multiply the schedule by `factor` from now on; it replaces the factor set before."""
+        number("scale", "factor", factor, at_least=0, hint="1.0 gives the schedule as it is.")
+        self._move(self._step, float(factor))
+
+    def observe(self, metric: SupportsFloat) -> None:
+        """Hand a metric to a schedule that watches one, and set the rates that follow from it."""
+        watcher = _find(self._schedule, "observe")
+        if watcher is None:
+            raise ScheduleError(
+                f"{type(self._schedule).__name__} depends on the step alone and observes no metric. "
+                "Use PlateauScheduler to follow a metric, or leave out observe()."
+            )
+        watcher.observe(metric)
+        self._move(self._step, self._scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the position as plain data, with the state of a schedule that has one."""
+        state: dict[str, Any] = {
+            "step": self._step,
+            "lr_scale": self._scale,
+            "reference_lr": self._reference,
+            "ratios": list(self._ratios),
+        }
+        keeper = _find(self._schedule, "state_dict")
+        if keeper is not None:
+            state["schedule"] = keeper.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, and set the rates of that position."""
+        missing = [key for key in ("step", "lr_scale", "reference_lr", "ratios") if key not in state]
+        if missing:
+            raise ScheduleError(
+                f"the state has no {', '.join(map(repr, missing))}, only {sorted(state)}. "
+                "Load what the bridge's state_dict() gave."
+            )
+        saved, present = len(state["ratios"]), len(self._optimizer.param_groups)
+        if saved != present:
+            raise ScheduleError(
+                f"the state holds {saved} parameter groups and the optimizer has {present}. "
+                "Build the optimizer with the groups that it had when the state was taken, then load."
+            )
+        keeper = _find(self._schedule, "load_state_dict")
+        if keeper is not None and "schedule" in state:
+            keeper.load_state_dict(state["schedule"])
+        self._reference = float(state["reference_lr"])
+        self._ratios = [float(ratio) for ratio in state["ratios"]]
+        self._move(int(state["step"]), float(state["lr_scale"]))
+
+    def _move(self, step: int, scale: float) -> None:
+        lr = float(self._lr_of(step))
+        if not math.isfinite(lr) or lr < 0:
+            raise ScheduleError(
+                f"{self._schedule!r} gives the learning rate {lr} at step {step}. "
+                "A learning rate is finite and not negative. Look at the schedule before training: preview()."
+            )
+        groups = self._optimizer.param_groups
+        self._take_in(groups)
+        for group, ratio in zip(groups, self._ratios):
+            _write_lr(group, lr * scale * ratio)
+        self._step, self._scale, self._lr = step, scale, lr * scale
+
+    def _take_in(self, groups: list[dict[str, Any]]) -> None:
+        known = len(self._ratios)
+        if len(groups) < known:
+            raise ScheduleError(
+                f"the optimizer has {len(groups)} parameter groups and had {known} before, so the ratios "
+                "no longer belong to them. Build a new optimizer and apply the schedule to it."
+            )
+        self._ratios.extend(float(group["lr"]) / self._reference for group in groups[known:])
+
+
+def _lr_function(schedule: Any) -> Callable[[int], float]:
+    if not isinstance(schedule, type):
+        method = getattr(schedule, "lr", None)
+        if callable(method):
+            return method  # type: ignore[no-any-return]
+        if callable(schedule):
+            return schedule  # type: ignore[no-any-return]
+    raise ScheduleError(
+        f"{schedule!r} is not a schedule. Give an object with a method lr(step), such as "
+        "CosineScheduler(0.1, 0.001, 1000), or a function of the step."
+    )
+
+
+def _first_lr(optimizer: Any) -> float:
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups or "lr" not in groups[0]:
+        raise ScheduleError(
+            f"{type(optimizer).__name__} has no parameter groups with an 'lr' to set. Give a torch optimizer."
+        )
+    lr = float(groups[0]["lr"])
+    if not math.isfinite(lr) or lr <= 0:
+        raise ScheduleError(
+            f"the first parameter group has lr={lr}, and the other groups keep their ratio to it. "
+            "Build the optimizer with an lr above 0 in its first group; the schedule replaces it at once. "
+            "To resume, apply the schedule before you load the optimizer's state."
+        )
+    return lr
+
+
+def _find(schedule: Any, method: str) -> Any:
+    """Give the schedule that has `method`, looking through a warm-up at what it wraps."""
+    while schedule is not None and not callable(getattr(schedule, method, None)):
+        schedule = getattr(schedule, "inner", None)
+    return schedule
+
+
+def _write_lr(group: dict[str, Any], value: float) -> None:
+    if hasattr(group["lr"], "fill_"):
+        group["lr"].fill_(value)
+    else:
+        group["lr"] = value

@@ -1,0 +1,126 @@
+"""Gradient clipping that never waits for the device: what it measures comes back as a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flodl.core import ScheduleError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Parameters: TypeAlias = "Tensor | Iterable[Tensor] | nn.Module"
+
+
+def clip_grad_norm(parameters: Parameters, max_norm: float) -> Tensor:
+    """Scale all gradients together so that their global L2 norm is at most `max_norm`; give the norm before.
+
+    A norm above the limit scales by max_norm/(norm + 1e-6). A NaN norm scales nothing and is given
+    back, and max_norm=inf only measures. Half-precision gradients are measured in float32.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> clip_grad_norm([weight], 1.0), weight.grad
+    (tensor(5.), tensor([0.6000, 0.8000]))
+    """
+    import torch
+
+    _check_limit("clip_grad_norm", "max_norm", max_norm)
+    with torch.no_grad():
+        grads, home = _gradients("clip_grad_norm", parameters)
+        if not grads:
+            return torch.zeros((), device=home)
+        norm: Tensor = torch.linalg.vector_norm(_norms(grads, 2.0, home))
+        # A comparison with NaN is false, so the same line leaves gradients of unknown norm alone.
+        scale = torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
+        for (device, _), group in _by_kind(grads).items():
+            torch._foreach_mul_(group, scale.to(device))
+        return norm
+
+
+def clip_grad_value(parameters: Parameters, value: float) -> Tensor:
+    """Clamp every gradient element to [−value, value]; give the largest magnitude before.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([10.0, -5.0])
+    >>> clip_grad_value([weight], 2.0), weight.grad
+    (tensor(10.), tensor([ 2., -2.]))
+    """
+    import torch
+
+    _check_limit("clip_grad_value", "value", value)
+    with torch.no_grad():
+        grads, home = _gradients("clip_grad_value", parameters)
+        if not grads:
+            return torch.zeros((), device=home)
+        largest = _norms(grads, math.inf, home).max()
+        for group in _by_kind(grads).values():
+            torch._foreach_clamp_min_(group, -value)
+            torch._foreach_clamp_max_(group, value)
+        return largest
+
+
+def _check_limit(function: str, name: str, limit: Any) -> None:
+    if isinstance(limit, Real) and float(limit) > 0:
+        return
+    raise ScheduleError(
+        f"{function}: {name}={limit!r}, expected a number above 0. "
+        "Give the limit for the gradients, for example 1.0, or leave the call out."
+    )
+
+
+def _gradients(function: str, parameters: Parameters) -> tuple[list[Tensor], torch.device]:
+    """Give the gradients that exist and hold elements, and the device of the first parameter."""
+    import torch
+
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.parameters()
+    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    for index, parameter in enumerate(given):
+        if not isinstance(parameter, torch.Tensor):
+            raise ScheduleError(
+                f"{function}: item {index} of the parameters is a {type(parameter).__name__}, not a tensor. "
+                "Pass the model itself or model.parameters()."
+            )
+    grads = [_dense(parameter) for parameter in given if parameter.grad is not None]
+    home = given[0].device if given else torch.device("cpu")
+    return [grad for grad in grads if grad.numel() > 0], home
+
+
+def _dense(parameter: Tensor) -> Tensor:
+    """Give the gradient, or the values that a sparse one stores, to be changed in place."""
+    grad = parameter.grad
+    assert grad is not None
+    if not grad.is_sparse:
+        return grad
+    # Before coalescing, one element may be stored in several parts, whose norm says nothing.
+    parameter.grad = grad.coalesce()
+    return parameter.grad.values()
+
+
+def _norms(grads: list[Tensor], order: float, home: torch.device) -> Tensor:
+    """Give the norm of each gradient, as one vector on `home` in the widest type, at least float32."""
+    import torch
+
+    norms: list[Tensor] = []
+    for (_, dtype), group in _by_kind(grads).items():
+        half = dtype in (torch.float16, torch.bfloat16)
+        # The norm of float16 gradients overflows in float16 itself at 65504.
+        norms.extend(torch._foreach_norm(group, order, dtype=torch.float32 if half else None))
+    widest = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
+    return torch.stack([norm.to(device=home, dtype=widest) for norm in norms])
+
+
+def _by_kind(grads: list[Tensor]) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
+    """Gather the gradients that one foreach call can take."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+    for grad in grads:
+        kinds[grad.device, grad.dtype].append(grad)
+    return kinds

@@ -1,0 +1,123 @@
+"""Schedules that go up and down: one cycle over the whole run, or a triangle again and again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from ._arguments import number, step_index, whole
+from .schedule import StepSchedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OneCycleLR(StepSchedule):
+    """Rise in a line from max/25 to `max`, then fall along half a cosine back to max/25 at step `total`.
+
+    The rise takes round(warmup_frac · total) steps. There is one floor, max/25, where
+    `torch.optim.lr_scheduler.OneCycleLR` ends ten thousand times lower.
+
+    >>> schedule = OneCycleLR(0.01, total=100)
+    >>> [round(schedule.lr(step), 6) for step in (0, 30, 100)]
+    [0.0004, 0.01, 0.0004]
+    """
+
+    max: float
+    total: int
+    warmup_frac: float = 0.3
+
+    def __post_init__(self) -> None:
+        number(
+            "OneCycleLR", "max", self.max, above=0, hint="Give the highest learning rate, for example 0.01."
+        )
+        hint = "Give the number of optimizer updates of the whole cycle."
+        whole("OneCycleLR", "total", self.total, at_least=1, hint=hint)
+        hint = "It is the share of the cycle that rises: 0.3 is 30 %."
+        number("OneCycleLR", "warmup_frac", self.warmup_frac, at_least=0, at_most=1, hint=hint)
+
+    @classmethod
+    def with_warmup_frac(cls, max: float, total: int, f: float) -> Self:
+        """Build a cycle whose first share `f` of the steps rises.
+
+        >>> OneCycleLR.with_warmup_frac(0.01, 100, 0.1).warmup_steps
+        10
+        """
+        return cls(max, total, f)
+
+    @property
+    def warmup_steps(self) -> int:
+        """The number of steps that rise, a half rounded up."""
+        return math.floor(self.warmup_frac * self.total + 0.5)
+
+    def lr(self, step: int) -> float:
+        step = min(step_index(self, step), self.total)
+        warm, low = self.warmup_steps, self.max / 25
+        if step < warm:
+            return low + step / warm * (self.max - low)
+        fallen = (step - warm) / max(self.total - warm, 1)
+        return low + 0.5 * (self.max - low) * (1 + math.cos(math.pi * fallen))
+
+    def lr_tensor(self, step: Tensor) -> Tensor:
+        import torch
+
+        at = step.clamp(max=self.total).to(torch.float64)
+        warm, low = self.warmup_steps, self.max / 25
+        rising = low + at / max(warm, 1) * (self.max - low)
+        fallen = (at - warm) / max(self.total - warm, 1)
+        falling = low + 0.5 * (self.max - low) * (1 + torch.cos(math.pi * fallen))
+        return torch.where(at < warm, rising, falling)
+
+
+@dataclass(frozen=True)
+class CyclicLR(StepSchedule):
+    """Rise in a line from `base` to `max` in `up` steps, fall back in `down` steps, and again.
+
+    Without `down` the fall takes as long as the rise.
+
+    >>> schedule = CyclicLR(0.001, 0.01, 10)
+    >>> [round(schedule.lr(step), 6) for step in (0, 5, 10, 15, 20)]
+    [0.001, 0.0055, 0.01, 0.0055, 0.001]
+    """
+
+    base: float
+    max: float
+    up: int
+    down: int | None = None
+
+    def __post_init__(self) -> None:
+        number("CyclicLR", "base", self.base, at_least=0, hint="Give the lowest learning rate.")
+        hint = "Give the highest learning rate, above base."
+        number("CyclicLR", "max", self.max, above=self.base, hint=hint)
+        whole("CyclicLR", "up", self.up, at_least=1, hint="It counts the steps from base to max.")
+        if self.down is not None:
+            whole(
+                "CyclicLR", "down", self.down, at_least=1, hint="It counts the steps from max back to base."
+            )
+
+    @classmethod
+    def asymmetric(cls, base: float, max: float, up: int, down: int) -> Self:
+        """Build a cycle that rises and falls at different speeds.
+
+        >>> schedule = CyclicLR.asymmetric(0.0, 1.0, up=2, down=4)
+        >>> [schedule.lr(step) for step in range(7)]
+        [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
+        """
+        return cls(base, max, up, down)
+
+    def lr(self, step: int) -> float:
+        down = self.down or self.up
+        position = step_index(self, step) % (self.up + down)
+        height = position / self.up if position <= self.up else (self.up + down - position) / down
+        return self.base + (self.max - self.base) * height
+
+    def lr_tensor(self, step: Tensor) -> Tensor:
+        import torch
+
+        down = self.down or self.up
+        position = (step % (self.up + down)).to(torch.float64)
+        rising, falling = position / self.up, (self.up + down - position) / down
+        height = torch.where(position <= self.up, rising, falling)
+        return self.base + (self.max - self.base) * height

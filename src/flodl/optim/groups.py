@@ -1,0 +1,73 @@
+"""Parameter groups for an optimizer, chosen by patterns over parameter names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flodl.core import PathError
+from flodl.core.paths import matches, suggestion
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def groups(
+    model: nn.Module, options: Mapping[str, Mapping[str, Any]], /, **defaults: Any
+) -> list[dict[str, Any]]:
+    """Sort every parameter of a model into one group, by the first pattern that its name fits.
+
+    The parameters that fit no pattern come first, with the defaults, so that a schedule applied to
+    the optimizer gives their learning rate; then one group per pattern, in the order given. Options
+    of two patterns do not add up: put the narrower pattern first. Frozen parameters are included,
+    so that they can be thawed later. A shared parameter fits by any of its names.
+
+    >>> import torch
+    >>> model = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
+    >>> found = groups(model, {"**.bias": {"weight_decay": 0.0}, "encoder.**": {"lr": 1e-4}}, lr=1e-3)
+    >>> [(len(group["params"]), {k: v for k, v in group.items() if k != "params"}) for group in found]
+    [(1, {'lr': 0.001}), (2, {'lr': 0.001, 'weight_decay': 0.0}), (1, {'lr': 0.0001})]
+    >>> optimizer = torch.optim.AdamW(found)
+    """
+    names_of: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names_of.setdefault(parameter, []).append(name)
+    taken_by: dict[nn.Parameter, str] = {}
+    chosen: list[dict[str, Any]] = []
+    for pattern, settings in options.items():
+        _check_settings(pattern, settings)
+        fitting = [p for p, names in names_of.items() if any(matches(pattern, name) for name in names)]
+        if not fitting:
+            raise _no_match(pattern, [name for names in names_of.values() for name in names])
+        free = [parameter for parameter in fitting if parameter not in taken_by]
+        if not free:
+            raise _nothing_left(pattern, list(dict.fromkeys(taken_by[parameter] for parameter in fitting)))
+        taken_by.update(dict.fromkeys(free, pattern))
+        chosen.append({"params": free, **defaults, **settings})
+    rest = [parameter for parameter in names_of if parameter not in taken_by]
+    return [{"params": rest, **defaults}, *chosen] if rest else chosen
+
+
+def _check_settings(pattern: str, settings: Any) -> None:
+    if not isinstance(settings, Mapping) or "params" in settings:
+        raise PathError(
+            f"the options for {pattern!r} are {settings!r}. "
+            "Give a dictionary of optimizer options, for example {'lr': 1e-4}, without 'params'."
+        )
+
+
+def _no_match(pattern: str, names: list[str]) -> PathError:
+    below = [name for name in names if matches(f"{pattern}.**", name)]
+    if below:
+        hint = f"To take everything below it, write '{pattern}.**'."
+    else:
+        hint = suggestion(pattern, names, known_as="parameters")
+    return PathError(f"the pattern {pattern!r} matches no parameter. {hint}")
+
+
+def _nothing_left(pattern: str, earlier: list[str]) -> PathError:
+    takers = " and ".join(map(repr, earlier))
+    return PathError(
+        f"every parameter that {pattern!r} matches was taken by {takers} before it. "
+        f"The first pattern wins: put {pattern!r} in front, or leave it out."
+    )

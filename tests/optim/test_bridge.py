@@ -1,0 +1,256 @@
+import json
+
+import pytest
+import torch
+
+from flodl.core import ScheduleError
+from flodl.optim import CosineScheduler, ExponentialLR, PlateauScheduler, StepDecay, WarmupScheduler, apply
+
+
+def _parameter():
+    return torch.nn.Parameter(torch.zeros(2))
+
+
+def _optimizer(*rates, kind=torch.optim.SGD):
+    return kind([{"params": [_parameter()], "lr": rate} for rate in rates])
+
+
+def _rates(optimizer):
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+class _Ramp:
+    def lr(self, step):
+        return 0.1 * step
+
+
+def test_the_rate_of_step_zero_is_set_at_once_and_each_step_sets_the_next():
+    optimizer = _optimizer(1.0)
+    bridge = apply(_Ramp(), optimizer)
+    seen = [bridge.lr]
+    for _ in range(2):
+        bridge.step()
+        seen.append(bridge.lr)
+    assert seen == pytest.approx([0.0, 0.1, 0.2])
+    assert _rates(optimizer) == pytest.approx([0.2])
+    assert bridge.current_step == 2
+
+
+def test_a_scale_multiplies_the_schedule_and_is_replaced_not_piled_up():
+    optimizer = _optimizer(1.0)
+    bridge = apply(_Ramp(), optimizer)
+    bridge.scale(5.0)
+    bridge.scale(2.5)
+    bridge.step()
+    assert bridge.lr == pytest.approx(0.25)
+    assert bridge.lr_scale == 2.5
+    bridge.scale(1.0)
+    assert _rates(optimizer) == pytest.approx([0.1])
+
+
+def test_a_plain_function_of_the_step_is_a_schedule():
+    optimizer = _optimizer(1.0)
+    bridge = apply(lambda step: 1 / (step + 1), optimizer)
+    bridge.step()
+    assert _rates(optimizer) == [0.5]
+
+
+def test_groups_keep_their_ratio_to_the_first():
+    optimizer = _optimizer(0.01, 0.001, 0.05, 0.0)
+    bridge = apply(ExponentialLR(0.2, 0.5), optimizer)
+    assert _rates(optimizer) == pytest.approx([0.2, 0.02, 1.0, 0.0])
+    bridge.step()
+    assert _rates(optimizer) == pytest.approx([0.1, 0.01, 0.5, 0.0])
+    assert bridge.ratios == pytest.approx((1.0, 0.1, 5.0, 0.0))
+
+
+def test_the_ratio_survives_a_rate_of_zero():
+    optimizer = _optimizer(0.01, 0.001)
+    bridge = apply(_Ramp(), optimizer)
+    assert _rates(optimizer) == [0.0, 0.0]
+    bridge.step()
+    assert _rates(optimizer) == pytest.approx([0.1, 0.01])
+
+
+def test_a_group_that_joins_later_is_rated_in_the_same_terms():
+    optimizer = _optimizer(0.01, 0.001)
+    bridge = apply(ExponentialLR(0.2, 0.5), optimizer)
+    optimizer.add_param_group({"params": [_parameter()], "lr": 0.005})
+    bridge.step()
+    assert _rates(optimizer) == pytest.approx([0.1, 0.01, 0.05])
+
+
+def test_a_rate_that_is_a_tensor_is_filled_in_place():
+    rates = [torch.tensor(0.01), torch.tensor(0.001)]
+    optimizer = _optimizer(*rates, kind=lambda groups: torch.optim.Adam(groups, foreach=False))
+    bridge = apply(ExponentialLR(0.2, 0.5), optimizer)
+    bridge.step()
+    for group, rate, expected in zip(optimizer.param_groups, rates, (0.1, 0.01)):
+        assert group["lr"] is rate
+        assert float(rate) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.optim.SGD,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        torch.optim.RAdam,
+        torch.optim.NAdam,
+    ],
+)
+def test_any_torch_optimizer_trains_with_it(kind):
+    weight = _parameter()
+    optimizer = kind([weight], lr=1.0)
+    bridge = apply(StepDecay(0.1, 1, 0.5), optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (weight - 1).square().sum().backward()
+        optimizer.step()
+        bridge.step()
+    assert weight.detach().abs().min() > 0
+    assert _rates(optimizer) == pytest.approx([0.0125])
+
+
+def test_the_rates_are_those_of_a_hand_written_loop():
+    start = torch.randn(3)
+    by_bridge, by_hand = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    schedule = WarmupScheduler(CosineScheduler(0.1, 0.001, 10), 0.1, 3)
+    driven, plain = torch.optim.Adam([by_bridge], lr=1.0), torch.optim.Adam([by_hand], lr=1.0)
+    bridge = apply(schedule, driven)
+    for step in range(12):
+        plain.param_groups[0]["lr"] = schedule.lr(step)
+        for weight, optimizer in ((by_bridge, driven), (by_hand, plain)):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+        bridge.step()
+    assert torch.equal(by_bridge, by_hand)
+
+
+def test_a_position_can_be_set():
+    optimizer = _optimizer(1.0)
+    bridge = apply(_Ramp(), optimizer)
+    bridge.set_step(7)
+    assert _rates(optimizer) == pytest.approx([0.7])
+    bridge.step()
+    assert bridge.lr == pytest.approx(0.8)
+
+
+def test_a_plateau_is_driven_by_what_it_observes():
+    optimizer = _optimizer(1.0, 0.5)
+    bridge = apply(PlateauScheduler(0.1, 1, 0.5), optimizer)
+    bridge.observe(1.0)
+    bridge.step()
+    assert _rates(optimizer) == pytest.approx([0.1, 0.05])
+    bridge.observe(torch.tensor(2.0))
+    assert _rates(optimizer) == pytest.approx([0.05, 0.025])
+
+
+def test_a_plateau_behind_a_warm_up_observes_too():
+    bridge = apply(WarmupScheduler(PlateauScheduler(0.1, 1, 0.5), 0.1, 2), _optimizer(1.0))
+    bridge.set_step(5)
+    for metric in (1.0, 2.0):
+        bridge.observe(metric)
+    assert bridge.lr == pytest.approx(0.05)
+    assert bridge.state_dict()["schedule"]["lr"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("make", [_Ramp, lambda: PlateauScheduler(0.1, 1, 0.5)])
+def test_a_resumed_bridge_goes_on_as_if_never_stopped(make):
+    optimizer = _optimizer(0.01, 0.001)
+    bridge = apply(make(), optimizer)
+    for _ in range(3):
+        bridge.step()
+    bridge.scale(2.0)
+    if isinstance(bridge._schedule, PlateauScheduler):
+        bridge.observe(1.0)
+        bridge.observe(2.0)
+    saved = json.loads(json.dumps(bridge.state_dict()))
+
+    fresh = _optimizer(0.01, 0.001)
+    resumed = apply(make(), fresh)
+    fresh.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(saved)
+    assert _rates(fresh) == _rates(optimizer)
+    bridge.step()
+    resumed.step()
+    assert _rates(fresh) == _rates(optimizer)
+    assert resumed.state_dict() == bridge.state_dict()
+
+
+def test_a_first_group_without_a_rate_is_refused():
+    message = r"first parameter group has lr=0\.0, and the other groups keep their ratio .* Build the optimizer with an lr"
+    with pytest.raises(ScheduleError, match=message):
+        apply(_Ramp(), _optimizer(0.0, 0.1))
+
+
+@pytest.mark.parametrize("wrong", [0.1, None, CosineScheduler])
+def test_what_is_not_a_schedule_is_refused(wrong):
+    with pytest.raises(
+        ScheduleError, match=r"is not a schedule\. Give an object with a method lr\(step\), such as"
+    ):
+        apply(wrong, _optimizer(1.0))
+
+
+def test_what_is_not_an_optimizer_is_refused():
+    with pytest.raises(
+        ScheduleError, match=r"Linear has no parameter groups with an 'lr' to set\. Give a torch"
+    ):
+        apply(_Ramp(), torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_used_is_refused_with_its_step_and_changes_nothing(rate):
+    optimizer = _optimizer(1.0)
+    bridge = apply(lambda step: 0.5 if step < 1 else rate, optimizer)
+    with pytest.raises(
+        ScheduleError, match=rf"gives the learning rate {rate} at step 1\. A learning rate is finite"
+    ):
+        bridge.step()
+    assert bridge.current_step == 0
+    assert _rates(optimizer) == [0.5]
+
+
+def test_a_scale_or_a_step_out_of_range_is_refused():
+    bridge = apply(_Ramp(), _optimizer(1.0))
+    with pytest.raises(
+        ScheduleError, match=r"scale: factor=-1, expected a finite number at least 0\. 1\.0 gives"
+    ):
+        bridge.scale(-1)
+    with pytest.raises(
+        ScheduleError, match=r"set_step: step=-3, expected a whole number of at least 0\. Steps"
+    ):
+        bridge.set_step(-3)
+
+
+def test_a_schedule_that_watches_nothing_says_so():
+    with pytest.raises(
+        ScheduleError, match=r"StepDecay depends on the step alone .* Use PlateauScheduler to follow"
+    ):
+        apply(StepDecay(0.1, 1, 0.5), _optimizer(1.0)).observe(1.0)
+
+
+def test_a_state_for_other_groups_is_refused():
+    state = apply(_Ramp(), _optimizer(1.0, 0.1)).state_dict()
+    with pytest.raises(
+        ScheduleError, match=r"the state holds 2 parameter groups and the optimizer has 1\. Build"
+    ):
+        apply(_Ramp(), _optimizer(1.0)).load_state_dict(state)
+    with pytest.raises(
+        ScheduleError, match=r"the state has no 'lr_scale', 'reference_lr', 'ratios', only \['step'\]"
+    ):
+        apply(_Ramp(), _optimizer(1.0)).load_state_dict({"step": 1})
+
+
+def test_groups_that_vanish_are_refused():
+    optimizer = _optimizer(1.0, 0.1)
+    bridge = apply(_Ramp(), optimizer)
+    optimizer.param_groups.pop(0)
+    with pytest.raises(
+        ScheduleError, match=r"has 1 parameter groups and had 2 before, .* Build a new optimizer"
+    ):
+        bridge.step()

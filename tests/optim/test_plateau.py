@@ -1,0 +1,109 @@
+import json
+
+import pytest
+import torch
+
+from flodl.core import ScheduleError
+from flodl.optim import PlateauScheduler
+
+
+def test_the_rate_falls_when_the_patience_is_reached():
+    schedule = PlateauScheduler(0.1, 3, 0.5)
+    rates = []
+    for loss in (1.0, 1.1, 1.2, 1.3):
+        schedule.observe(loss)
+        rates.append(schedule.lr())
+    assert rates == pytest.approx([0.1, 0.1, 0.1, 0.05])
+
+
+def test_the_step_is_accepted_and_not_used():
+    schedule = PlateauScheduler(0.1, 3, 0.5)
+    assert schedule.lr() == schedule.lr(0) == schedule.lr(10_000) == 0.1
+
+
+def test_an_improvement_starts_the_count_again():
+    schedule = PlateauScheduler(0.1, 2, 0.5)
+    for loss in (1.0, 1.1, 0.9, 1.0):
+        schedule.observe(loss)
+    assert schedule.lr() == 0.1
+    assert schedule.observe(1.0) == pytest.approx(0.05)
+
+
+def test_an_equal_value_is_no_improvement_and_nan_is_none():
+    schedule = PlateauScheduler(0.1, 2, 0.5)
+    for loss in (1.0, 1.0, float("nan")):
+        schedule.observe(loss)
+    assert schedule.lr() == pytest.approx(0.05)
+
+
+def test_the_rate_stops_at_the_minimum():
+    schedule = PlateauScheduler(0.1, 1, 0.1, 0.005)
+    for _ in range(5):
+        schedule.observe(1.0)
+    assert schedule.lr() == 0.005
+
+
+def test_higher_can_be_better():
+    schedule = PlateauScheduler(0.1, 1, 0.5, mode="max")
+    assert [schedule.observe(accuracy) for accuracy in (0.5, 0.6, 0.55)] == pytest.approx([0.1, 0.1, 0.05])
+
+
+def test_a_metric_may_be_a_tensor():
+    schedule = PlateauScheduler(0.1, 1, 0.5)
+    schedule.observe(torch.tensor(1.0))
+    assert schedule.observe(torch.tensor(2.0)) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seen", [[], [1.0], [1.0, 1.0, 1.0]])
+def test_a_saved_plateau_goes_on_as_if_never_stopped(mode, seen):
+    straight, saved = (PlateauScheduler(0.1, 2, 0.5, mode=mode) for _ in range(2))
+    for metric in seen:
+        straight.observe(metric)
+        saved.observe(metric)
+    resumed = PlateauScheduler(0.1, 2, 0.5, mode=mode)
+    resumed.load_state_dict(json.loads(json.dumps(saved.state_dict())))
+    later = [1.5, 0.5, 1.0, 2.0, 1.0, 1.0]
+    assert [resumed.observe(metric) for metric in later] == [straight.observe(metric) for metric in later]
+
+
+def test_a_state_of_something_else_is_refused():
+    with pytest.raises(
+        ScheduleError, match=r"the state has no 'best', 'wait', only \['lr'\]\. Load what Plateau"
+    ):
+        PlateauScheduler(0.1, 2, 0.5).load_state_dict({"lr": 0.1})
+
+
+def test_it_shows_its_settings_and_where_it_stands():
+    expected = "PlateauScheduler(0.1, patience=2, factor=0.5, min=0.0, mode='min', lr=0.1)"
+    assert repr(PlateauScheduler(0.1, 2, 0.5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: PlateauScheduler(0, 3, 0.5),
+            r"PlateauScheduler: base=0, expected a finite number above 0\. Give",
+        ),
+        (
+            lambda: PlateauScheduler(0.1, 0, 0.5),
+            r"PlateauScheduler: patience=0, expected .* at least 1\. .* 1 fal",
+        ),
+        (
+            lambda: PlateauScheduler(0.1, 3, 1.0),
+            r"PlateauScheduler: factor=1\.0, expected .* above 0 and below 1\.",
+        ),
+        (
+            lambda: PlateauScheduler(0.1, 3, 0.5, 0.2),
+            r"PlateauScheduler: min=0\.2, .* at most 0\.1\. Give the lea",
+        ),
+        (
+            lambda: PlateauScheduler(0.1, 3, 0.5, mode="up"),
+            r"mode='up', expected 'min' or 'max'\. Use 'min' for",
+        ),
+    ],
+)
+def test_settings_out_of_range_are_refused_at_construction(build, message):
+    with pytest.raises(ScheduleError, match=message):
+        build()
