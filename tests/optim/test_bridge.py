@@ -183,7 +183,7 @@ def test_a_resumed_bridge_goes_on_as_if_never_stopped(make):
 
 
 def test_a_first_group_without_a_rate_is_refused():
-    message = r"first parameter group has lr=0\.0, and the other groups keep their ratio .* Build the optimizer with an lr"
+    message = r"first parameter group has lr=0\.0, and the other groups keep their ratio .* Build the"
     with pytest.raises(ScheduleError, match=message):
         apply(_Ramp(), _optimizer(0.0, 0.1))
 

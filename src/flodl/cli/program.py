@@ -6,6 +6,7 @@ import importlib
 
 import click
 
+import flodl
 from flodl.core.environment import colour_refused
 from flodl.core.paths import suggestion
 
@@ -42,9 +43,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"flodl {version('flodl')}")
+        click.echo(f"flodl {flodl.__version__}")
         ctx.exit()
 
 

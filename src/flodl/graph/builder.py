@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch import nn
 
-from flodl.core import BuildError, LoopError, RefError, TagError, log
+from flodl.core import BuildError, RefError, TagError, log
 from flodl.core.paths import check_name, suggestion
 
 from .control import Gate, Loop, Map, Switch
-from .control.loop import Asked
 from .control.map import MapMode
 from .draft import (
     Draft,
+    Target,
+    Unfinished,
     check_labels,
     check_required,
+    checked,
     freeze,
     in_running_order,
     name_drafts,
+    refusal,
+    several,
     type_name,
 )
+from .endings import LoopBuilder, MapBuilder
 from .graph import Graph, Initial, check_initial
 from .places import graphs_inside
 from .shapes import check_shapes
 from .signature import takes_one_sequence
 from .spec import Kind, MergeOp
 
-Target = Callable[..., Any]
 Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
 
 _MERGE_OPS = ("add", "mean", "mul", "max", "cat")
 
 
-class FlowBuilder:
+class FlowBuilder(Unfinished):
     """Build a `Graph` by following the stream: each call adds a node and gives the builder back.
 
     >>> model = (
@@ -91,7 +95,7 @@ class FlowBuilder:
     def split(self, modules: Sequence[Target] | Mapping[str, Target]) -> FlowBuilder:
         """Send the stream through several modules side by side; a dict also tags each branch by its name."""
         named = list(modules.items()) if isinstance(modules, Mapping) else None
-        branches = list(modules.values()) if isinstance(modules, Mapping) else _several(modules, "split")
+        branches = list(modules.values()) if isinstance(modules, Mapping) else several(modules, "split")
         if len(branches) < 2:
             raise BuildError(f"split has {len(branches)} branch. Give it at least 2, or use through.")
         stream = self._stream("split")
@@ -156,7 +160,7 @@ class FlowBuilder:
         return self
 
     def input(self, *names: str) -> FlowBuilder:
-        """Declare further inputs of the graph, given by name: `model(x, ctx=c)`. The stream stays as it is."""
+        """Declare further inputs, given by name: `model(x, ctx=c)`; the stream stays as it is."""
         if not names:
             raise BuildError("input() declares nothing. Name the inputs: input('ctx').")
         for name in names:
@@ -172,23 +176,23 @@ class FlowBuilder:
 
     def loop_body(self, body: Target) -> LoopBuilder:
         """Start a loop over the stream; say how often with for_n, while_cond or until_cond."""
-        return LoopBuilder(self, _checked(body, "loop_body"), self._stream("loop_body"))
+        return LoopBuilder(self, checked(body, "loop_body"), self._stream("loop_body"))
 
     def gate(self, router: Target, experts: Sequence[Target]) -> FlowBuilder:
         """Run every expert and add the outputs, weighed by the router."""
-        if len(found := _several(experts, "gate")) < 2:
+        if len(found := several(experts, "gate")) < 2:
             raise BuildError(f"gate has {len(found)} expert. Give it at least 2, or use through.")
-        return self.through(Gate(_checked(router, "gate"), found))
+        return self.through(Gate(checked(router, "gate"), found))
 
     def switch(self, selector: Target, branches: Sequence[Target], *, masked: bool = False) -> FlowBuilder:
         """Run the branch that the selector names, for the batch or for each sample."""
-        if len(found := _several(branches, "switch")) < 2:
+        if len(found := several(branches, "switch")) < 2:
             raise BuildError(f"switch has {len(found)} branch. Give it at least 2, or use through.")
-        return self.through(Switch(_checked(selector, "switch"), found, masked=masked))
+        return self.through(Switch(checked(selector, "switch"), found, masked=masked))
 
     def map(self, body: Target, batched: bool = False) -> MapBuilder:
         """Apply a body to parts of the stream; say which with each, over or slices."""
-        return MapBuilder(self, _checked(body, "map"), batched)
+        return MapBuilder(self, checked(body, "map"), batched)
 
     def label(self, name: str) -> FlowBuilder:
         """Name the graph, so that a parent can address it."""
@@ -245,9 +249,9 @@ class FlowBuilder:
     def _mention_dead_ends(self, order: list[Draft], keys: list[str]) -> None:
         used = {source for draft in order for source in [*draft.sources, *draft.refs.values()]}
         for draft, key in zip(order, keys):
-            if draft.kind not in ("input", "state") and draft not in used:
-                if draft is not self._streams[0] and not draft.tags:
-                    log.msg("note: nothing reads '%s'. It runs in every call; tag it to read it.", key)
+            ends_here = draft not in used and draft is not self._streams[0] and not draft.tags
+            if ends_here and draft.kind not in ("input", "state"):
+                log.msg("note: nothing reads '%s'. It runs in every call; tag it to read it.", key)
 
     def _add(self, kind: Kind, prefix: str, **fields: Any) -> Draft:
         draft = Draft(kind, prefix, position=len(self._drafts), **fields)
@@ -255,8 +259,8 @@ class FlowBuilder:
         return draft
 
     def _call(self, target: Target, stream: Draft) -> Draft:
-        target = _checked(target, "the builder")
-        kind: Kind = getattr(target, "kind") if isinstance(target, Loop | Gate | Switch | Map) else "call"
+        target = checked(target, "the builder")
+        kind: Kind = target.kind if isinstance(target, Loop | Gate | Switch | Map) else "call"
         return self._add(kind, type_name(target), target=target, sources=[stream])
 
     def _merged(self, op: Merge, streams: list[Draft], dim: int = -1) -> Draft:
@@ -266,12 +270,13 @@ class FlowBuilder:
                 hint = suggestion(op, _MERGE_OPS, known_as="operations")
                 raise BuildError(f"merge has no operation {op!r}. {hint} A function works too.")
             prefix = "add" if op == "add" and len(sources) == 2 and len(self._streams) == 1 else "merge"
-            merge_op: MergeOp = op  # type: ignore[assignment]
+            merge_op: MergeOp = op
             return self._add("merge", prefix, sources=sources, merge_op=merge_op, merge_dim=dim)
-        sequence = takes_one_sequence(_checked(op, "merge"))
+        sequence = takes_one_sequence(checked(op, "merge"))
         if sequence is None:
             raise BuildError(
-                f"merge cannot read the parameters of {type_name(op)}. Wrap it: lambda a, b: {type_name(op)}(a, b)."
+                f"merge cannot read the parameters of {type_name(op)}. "
+                f"Wrap it: lambda a, b: {type_name(op)}(a, b)."
             )
         return self._add(
             "merge", "merge", target=op, sources=sources, merge_op="callable", spread=not sequence
@@ -309,15 +314,15 @@ class FlowBuilder:
         if name in node.refs:
             raise RefError(f"{node.describe()} uses {name!r} already. Name each reference once.")
         if not accepted.takes(name):
-            raise RefError(_refusal(node, name))
+            raise RefError(refusal(node, name))
         known = self._tagged.get(name)
         if known is None:
             node.refs[name] = self._carried(node, name, init)
             return
         if init is not None:
             raise RefError(
-                f"using({name!r}, init=…): the tag exists already, so its value of this call is used and needs "
-                "no first value. Drop init, or call using before tag to carry it."
+                f"using({name!r}, init=…): the tag exists already, so its value of this call is used and "
+                "needs no first value. Drop init, or call using before tag to carry it."
             )
         if known.kind != "input" and known.position >= node.position:
             raise RefError(
@@ -345,102 +350,3 @@ class FlowBuilder:
     def _loop(self, loop: Loop, stream: Draft) -> FlowBuilder:
         node = self._call(loop, stream)
         return self._flow([node], bindable=[node])
-
-
-class LoopBuilder:
-    """A loop that still needs its end."""
-
-    def __init__(self, flow: FlowBuilder, body: Target, stream: Draft) -> None:
-        self._flow, self._body, self._stream = flow, body, stream
-
-    def for_n(self, n: int) -> FlowBuilder:
-        """Run the body exactly `n` times."""
-        return self._flow._loop(Loop(self._body, turns=_turns(n, "for_n")), self._stream)
-
-    def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> FlowBuilder:
-        """Ask before each turn, stop when the condition is above zero: 0 to `max_iter` turns."""
-        return self._until(cond, max_iter, "before", masked, "while_cond")
-
-    def until_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> FlowBuilder:
-        """Ask after each turn, stop when the condition is above zero: 1 to `max_iter` turns."""
-        return self._until(cond, max_iter, "after", masked, "until_cond")
-
-    def _until(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> FlowBuilder:
-        turns = _turns(max_iter, method)
-        condition = _checked(cond, method)
-        loop = Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked)
-        return self._flow._loop(loop, self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        raise BuildError(
-            f"the loop has no end yet, before .{name}. Call for_n, while_cond or until_cond first."
-        )
-
-
-class MapBuilder:
-    """A map that still needs to know what it maps over."""
-
-    def __init__(self, flow: FlowBuilder, body: Target, batched: bool) -> None:
-        self._flow, self._body, self._batched = flow, body, batched
-
-    def each(self) -> FlowBuilder:
-        """Map the rows of the stream."""
-        return self._flow._map(self._body, "each", 1, self._batched, self._flow._stream("map"))
-
-    def over(self, tag: str) -> FlowBuilder:
-        """Map the rows of a tagged value, which becomes the stream."""
-        source = self._flow._tagged.get(tag)
-        if source is None:
-            hint = suggestion(tag, self._flow._tagged, known_as="tags")
-            raise RefError(f"map over {tag!r}: there is no such tag so far. {hint}")
-        return self._flow._map(self._body, "each", 1, self._batched, source)
-
-    def slices(self, n: int) -> FlowBuilder:
-        """Map `n` equal slices of the last dimension."""
-        if not isinstance(n, int) or n < 1:
-            raise BuildError(f"slices({n!r}): the number of slices is a whole number from 1 up.")
-        return self._flow._map(self._body, "slices", n, self._batched, self._flow._stream("map"))
-
-    def __getattr__(self, name: str) -> Any:
-        raise BuildError(f"the map has no source yet, before .{name}. Call each, over or slices first.")
-
-
-def _checked(target: Any, where: str) -> Target:
-    if isinstance(target, FlowBuilder | LoopBuilder | MapBuilder):
-        raise BuildError(f"{where} got a builder that is not built. Call .build() on it first.")
-    if isinstance(target, type):
-        raise BuildError(
-            f"{where} got the class {target.__name__}, not an instance. Write {target.__name__}(…)."
-        )
-    if not callable(target):
-        raise BuildError(f"{where} got a {type(target).__name__}. Give an nn.Module or a function.")
-    return target  # type: ignore[no-any-return]
-
-
-def _several(targets: Any, method: str) -> list[Target]:
-    if isinstance(targets, nn.Module) and not isinstance(targets, nn.ModuleList):
-        raise BuildError(f"{method} got one module. Give it a list of modules.")
-    return [_checked(target, method) for target in targets]
-
-
-def _turns(n: int, method: str) -> int:
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise LoopError(
-            f"{method} has {n!r} turns. A loop runs at least once: give a whole number from 1 up."
-        )
-    return n
-
-
-def _refusal(node: Draft, name: str) -> str:
-    accepted = node.accepted()
-    receiver = {"gate": "the router of the gate", "switch": "the selector of the switch"}.get(
-        node.kind, node.describe()
-    )
-    if node.kind == "map":
-        return (
-            f"a map takes no references, so {name!r} cannot be bound to it. Bind it to a node before the map."
-        )
-    fix = f"Add a keyword parameter {name!r} (or **refs) to its forward, or use another tag."
-    if not accepted.readable:
-        fix = f"Wrap it in a function with a parameter {name!r}."
-    return f"{receiver} takes no reference {name!r}: {accepted.describe()}. {fix}"

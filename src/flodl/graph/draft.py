@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from flodl.core import RefError, TagError
+from flodl.core import BuildError, RefError, TagError
 
 from .control.control import Control
 from .places import is_graph
@@ -16,6 +16,10 @@ from .signature import Accepts, accepts
 from .spec import Kind, MergeOp, Node, Spec
 
 Target = Callable[..., Any]
+
+
+class Unfinished:
+    """A builder in the middle of its chain; never a node of another."""
 
 
 @dataclass(eq=False)
@@ -190,3 +194,39 @@ def freeze(
         internal_tags=frozenset(internal | {tag for tag in tagged if tag.startswith("_")}),
         label=label,
     )
+
+
+def checked(target: Any, where: str) -> Target:
+    """Refuse what cannot be called as a node."""
+    if isinstance(target, Unfinished):
+        raise BuildError(f"{where} got a builder that is not built. Call .build() on it first.")
+    if isinstance(target, type):
+        raise BuildError(
+            f"{where} got the class {target.__name__}, not an instance. Write {target.__name__}(…)."
+        )
+    if not callable(target):
+        raise BuildError(f"{where} got a {type(target).__name__}. Give an nn.Module or a function.")
+    return target  # type: ignore[no-any-return]
+
+
+def several(targets: Any, method: str) -> list[Target]:
+    """Read a list of nodes."""
+    if isinstance(targets, nn.Module) and not isinstance(targets, nn.ModuleList):
+        raise BuildError(f"{method} got one module. Give it a list of modules.")
+    return [checked(target, method) for target in targets]
+
+
+def refusal(node: Draft, name: str) -> str:
+    """Word why a reference cannot be bound to a node."""
+    accepted = node.accepted()
+    receiver = {"gate": "the router of the gate", "switch": "the selector of the switch"}.get(
+        node.kind, node.describe()
+    )
+    if node.kind == "map":
+        return (
+            f"a map takes no references, so {name!r} cannot be bound to it. Bind it to a node before the map."
+        )
+    fix = f"Add a keyword parameter {name!r} (or **refs) to its forward, or use another tag."
+    if not accepted.readable:
+        fix = f"Wrap it in a function with a parameter {name!r}."
+    return f"{receiver} takes no reference {name!r}: {accepted.describe()}. {fix}"

@@ -89,7 +89,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
 
     @property
     def structural_hash(self) -> str:
-        """Equal for graphs that compute the same function of input and weights; labels and tags do not count."""
+        """Equal for graphs that compute the same function of input and weights, whatever their names."""
         return structural_hash(self)
 
     @property
@@ -224,7 +224,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         climb(error, node.key, f"{what}given {given}")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Graph:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._memory.move(fn)
         return self
 
@@ -244,7 +244,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._stopwatch = None
         self._replan()
 

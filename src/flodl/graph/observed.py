@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from flodl.core import MetricError, PathError, paths
 from flodl.observe import Book, Trend, TrendGroup, export
 
-from . import places
-
-if TYPE_CHECKING:
-    from .graph import Graph
+from .places import as_graph
 
 Reduction = Literal["mean", "sum", "max", "min", "norm"]
 
@@ -43,7 +40,7 @@ class Observed(nn.Module):
         """Note the last values of tags or tag groups, each reduced to one number on the device."""
         if reduce not in _REDUCTIONS:
             raise MetricError(f"reduce={reduce!r}. Use one of {', '.join(map(repr, _REDUCTIONS))}.")
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         members = graph._spec.group_members
         wanted = [tag for name in tags for tag in members.get(name, (name,))]
         values = [(tag, self._reduced(tag, reduce)) for tag in wanted]
@@ -57,20 +54,20 @@ class Observed(nn.Module):
                 book, metric = self._book_of(name)
                 book.flush([metric])
             return
-        root: Graph = self  # type: ignore[assignment]
+        root = as_graph(self)
         for graph in root._graphs():
             graph._book.epoch = max(graph._book.epoch, self._book.epoch)
             graph._book.flush()
 
     def end_step(self) -> None:
         """Close a training step: cut carried values from their history and count."""
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         graph.detach_state()
         self._book.end_step()
 
     def end_epoch(self) -> None:
         """Close an epoch: flush everything, here and below, into the row of this epoch."""
-        root: Graph = self  # type: ignore[assignment]
+        root = as_graph(self)
         epoch = self._book.epoch
         for graph in root._graphs():
             graph._book.epoch = epoch
@@ -92,7 +89,7 @@ class Observed(nn.Module):
         return book.trend(name)
 
     def trends(self, *names: str) -> TrendGroup:
-        """Give the histories of several metrics: paths, patterns or tag groups; all of them if none is named."""
+        """Give the histories of metrics named by path, pattern or tag group; all of them if none is named."""
         return TrendGroup({name: self.trend(name) for name in self._metric_names(names)})
 
     def latest_metrics(self) -> dict[str, float]:
@@ -107,7 +104,7 @@ class Observed(nn.Module):
 
     def plot_html(self, path: str | os.PathLike[str], names: tuple[str, ...] | list[str] = ()) -> Path:
         """Write the histories as one interactive page that needs no network."""
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         return export.plot_html(path, self._histories(names), title=graph.label or "flodl")
 
     def export_trends(self, path: str | os.PathLike[str], names: tuple[str, ...] | list[str] = ()) -> Path:
@@ -117,7 +114,7 @@ class Observed(nn.Module):
     def write_log(
         self,
         path: str | os.PathLike[str],
-        total_epochs: int | None = None,
+        total_epochs: int = 0,
         names: tuple[str, ...] | list[str] = (),
     ) -> Path:
         """Write the histories as lines of text, one per epoch, with durations and what is left."""
@@ -130,7 +127,7 @@ class Observed(nn.Module):
             return
         seen.add(id(self._book))
         yield prefix, self._book
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         for name, child in graph.subgraphs.items():
             yield from child._books(f"{prefix}{name}.", seen)
 
@@ -138,7 +135,7 @@ class Observed(nn.Module):
         *parents, name = paths.split(path)
         if not parents:
             return self._book, name
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         try:
             return graph.subgraph(".".join(parents))._book, name
         except PathError as error:
@@ -147,7 +144,7 @@ class Observed(nn.Module):
             ) from None
 
     def _reduced(self, tag: str, reduce: Reduction) -> Tensor:
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         value = graph.tagged(tag)
         if value is None:
             raise MetricError(f"the tag {tag!r} has no value yet. Call the model before collect({tag!r}).")
@@ -161,7 +158,7 @@ class Observed(nn.Module):
         return reduced
 
     def _metric_names(self, names: tuple[str, ...] | list[str]) -> list[str]:
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         known = [prefix + name for prefix, book in self._books() for name in book.names]
         if not names:
             return known

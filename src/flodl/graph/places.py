@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeGuard, cast
 
 from torch import nn
 
@@ -29,9 +29,14 @@ class Place:
     module: nn.Module | None
 
 
-def is_graph(module: object) -> bool:
+def is_graph(module: object) -> TypeGuard[Graph]:
     """Say whether a module is a graph, without importing the class that imports this file."""
-    return hasattr(module, "_spec") and hasattr(module, "_memory")
+    return isinstance(module, nn.Module) and "_spec" in vars(module)
+
+
+def as_graph(part: nn.Module) -> Graph:
+    """Read `self` inside a base class of `Graph`, none of which is ever used alone."""
+    return cast("Graph", part)
 
 
 def graphs_inside(graph: Graph) -> Iterator[tuple[str, Graph]]:
@@ -43,7 +48,7 @@ def graphs_inside(graph: Graph) -> Iterator[tuple[str, Graph]]:
 
 def _graphs_at(prefix: str, module: nn.Module) -> Iterator[tuple[str, Graph]]:
     if is_graph(module):
-        yield prefix, module  # type: ignore[misc]
+        yield prefix, module
         return
     for name, child in module.named_children():
         yield from _graphs_at(f"{prefix}.{name}", child)
@@ -103,7 +108,7 @@ def _descend(
     if not rest:
         return Place(path, "subgraph" if is_graph(module) else "node", owner, name, module)
     if is_graph(module):
-        return _follow(module, rest, path, inside=True, tag_first=tag_first)  # type: ignore[arg-type]
+        return _follow(module, rest, path, inside=True, tag_first=tag_first)
     child = dict(module.named_children()).get(rest[0])
     return None if child is None else _descend(owner, child, rest[0], rest[1:], path, tag_first)
 
@@ -138,8 +143,8 @@ def _is_label(graph: Graph, key: str) -> bool:
 def _below(owner: Graph, module: nn.Module | None, path: str) -> Iterator[Place]:
     """Give the paths under a node: into an unlabelled graph, or the parts of a control node."""
     if is_graph(module):
-        if module.label is None:  # type: ignore[union-attr]
-            yield from every_place(module, f"{path}.", inside=True)  # type: ignore[arg-type]
+        if module.label is None:
+            yield from every_place(module, f"{path}.", inside=True)
     elif isinstance(module, Control):
         for name, part in module.named_children():
             kind: PlaceKind = "subgraph" if is_graph(part) else "node"

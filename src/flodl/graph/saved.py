@@ -9,16 +9,15 @@ from torch import Tensor, nn
 from flodl.checkpoint import LoadReport, load_checkpoint, save_checkpoint
 from flodl.checkpoint.file import Target
 
+from .places import as_graph
+
 
 class Saved(nn.Module):
     """The part of `Graph` that saves and loads its parameters and buffers."""
 
-    @property
-    def structural_hash(self) -> str: ...
-
     def save_checkpoint(self, target: Target) -> None:
         """Write parameters and buffers to a path or a binary stream, whole or not at all."""
-        notes = {"structural_hash": self.structural_hash}
+        notes = {"structural_hash": as_graph(self).structural_hash}
         save_checkpoint(target, self._named_tensors(), metadata=notes)
 
     def load_checkpoint(
@@ -30,7 +29,7 @@ class Saved(nn.Module):
             self._named_tensors(),
             allow_missing=allow_missing,
             allow_unexpected=allow_unexpected,
-            structural_hash=self.structural_hash,
+            structural_hash=as_graph(self).structural_hash,
         )
 
     def _named_tensors(self) -> dict[str, Tensor]:

@@ -38,16 +38,15 @@ class Tree(nn.Module):
     @property
     def subgraphs(self) -> dict[str, Graph]:
         """The graphs directly inside, by label; those without one by the name of the node that holds them."""
-        graph: Graph = self  # type: ignore[assignment]
-        return {child.label or prefix: child for prefix, child in places.graphs_inside(graph)}
+        inside = places.graphs_inside(places.as_graph(self))
+        return {child.label or prefix: child for prefix, child in inside}
 
     def subgraph(self, path: str) -> Graph:
         """Give the graph that a path leads to."""
         place = self._find(path)
         if not places.is_graph(place.module):
             raise PathError(f"{path!r} is a {place.kind}, not a subgraph. Read a tag with tagged({path!r}).")
-        found: Graph = place.module  # type: ignore[assignment]
-        return found
+        return place.module
 
     def path_kind(self, path: str) -> Literal["subgraph", "tag", "node"]:
         """Say what a path leads to; an unknown one raises with the nearest names."""
@@ -89,8 +88,7 @@ class Tree(nn.Module):
 
     def modules_at(self, path: str) -> list[nn.Module]:
         """Give the modules that a path or pattern leads to, each once."""
-        graph: Graph = self  # type: ignore[assignment]
-        found = {id(place.module): place.module for place in places.expand(graph, path)}
+        found = {id(place.module): place.module for place in places.expand(places.as_graph(self), path)}
         return [module for module in found.values() if module is not None]
 
     def parameters_at(self, path: str) -> list[nn.Parameter]:
@@ -127,17 +125,16 @@ class Tree(nn.Module):
 
     def tree_summary(self) -> str:
         """Describe the tree as text: every graph with its parameters (counted by element) and tags."""
-        graph: Graph = self  # type: ignore[assignment]
+        graph = places.as_graph(self)
         return "\n".join(_summary_lines(graph, graph.label or "(root)", "", ""))
 
     def _find(self, path: str, *, tag_first: bool = False) -> places.Place:
-        graph: Graph = self  # type: ignore[assignment]
         if paths.is_glob(path):
             raise PathError(f"{path!r} is a pattern; this call takes one path.")
         if path in self._spec.group_members:
             members = ", ".join(map(repr, self._spec.group_members[path]))
             raise PathError(f"{path!r} is a group of tags. Name one of them: {members}.")
-        return places.find(graph, path, tag_first=tag_first)
+        return places.find(places.as_graph(self), path, tag_first=tag_first)
 
     def _parameters_to_change(self, path: str, verb: str) -> list[nn.Parameter]:
         found = self.parameters_at(path)
@@ -153,7 +150,7 @@ class Tree(nn.Module):
         if path is not None:
             place = self._find(path)
             if places.is_graph(place.module):
-                return place.module._loops(None)  # type: ignore[union-attr, operator]
+                return place.module._loops(None)
             return _loops_in(place.module)
         return [loop for module in self._modules.values() for loop in _loops_in(module)]
 

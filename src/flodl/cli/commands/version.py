@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+import flodl
 from flodl.cli.options import talk_options
 
 
@@ -20,7 +21,7 @@ def command(as_json: bool) -> None:
     They are read from what is installed; PyTorch itself is not started.
     """
     facts = {
-        "flodl": _installed("flodl"),
+        "flodl": flodl.__version__,
         "torch": _installed("torch"),
         "python": platform.python_version(),
         "platform": platform.platform(),

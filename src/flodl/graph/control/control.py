@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ Target = Callable[..., Any]
 class Control(nn.Module):
     """A node made of named parts; the names are path segments and state-dict prefixes."""
 
-    kind: str
+    kind: Literal["loop", "gate", "switch", "map"]
 
     def part_names(self) -> tuple[str, ...]:
         """Give the names of the parts, in the order in which they are drawn."""

@@ -50,7 +50,7 @@ class Map(Control):
             if self.batched or rows.shape[0] == 0:
                 mapped: Tensor = self.body(rows)
                 return mapped
-            return torch.cat([self.body(row) for row in rows.split(1)])
+            return torch.cat([self.body(row) for row in torch.split(rows, 1)])
         except Exception as error:
             climb(error, "body")
             raise

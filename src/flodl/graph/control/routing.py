@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -45,6 +44,7 @@ class _Projection(nn.Module):
 class SoftmaxRouter(_Projection):
     """Weigh experts with a softmax over learned logits; references are added to the stream first.
 
+    >>> import torch
     >>> weights = SoftmaxRouter(16, 2)(torch.zeros(4, 16))
     >>> tuple(weights.shape), bool(torch.allclose(weights.sum(-1), torch.ones(4)))
     ((4, 2), True)
@@ -64,6 +64,7 @@ class SigmoidRouter(_Projection):
 class TopKRouter(_Projection):
     """Weigh the `k` best experts with a softmax among them and all others with zero.
 
+    >>> import torch
     >>> weights = TopKRouter(8, 4, k=2)(torch.randn(3, 8))
     >>> (weights > 0).sum(-1).tolist()
     [2, 2, 2]
@@ -108,6 +109,7 @@ class ArgmaxSelector(_Projection):
     An index passes no gradient. With `gradient="straight_through"` or `"gumbel"` the choice is
     still hard but the selector learns; every branch then runs on the whole batch.
 
+    >>> import torch
     >>> ArgmaxSelector(16, 3)(torch.randn(5, 16)).shape
     torch.Size([5])
     """

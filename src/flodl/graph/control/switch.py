@@ -112,7 +112,7 @@ class Switch(Control):
                 f"one index per sample needs a tensor stream, not a {type(stream).__name__}. "
                 "Give one index for the batch."
             )
-        for value in index.unique().tolist():
+        for value in torch.unique(index).tolist():
             self._check_range(_whole(value))
         rows = [(index == position).nonzero().squeeze(1) for position in range(self.num_branches)]
         used = [position for position, chosen in enumerate(rows) if chosen.numel()]

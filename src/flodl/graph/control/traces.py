@@ -44,7 +44,7 @@ class Emit:
         """Publish a value of this turn under a name."""
         if name in self._published:
             raise LoopError(
-                f"the loop body publishes {name!r} twice in one turn. Publish each name once, or use two names."
+                f"the loop body publishes {name!r} twice in one turn. Publish each name once a turn."
             )
         self._published.append(name)
         self._traces.add(name, value)

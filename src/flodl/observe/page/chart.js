@@ -121,7 +121,7 @@ class Chart {
     const arm = 4 * devicePixelRatio;
     ctx.save();
     ctx.lineWidth = 1.75 * devicePixelRatio;
-    for (const metric of this.data.series.filter((candidate) => candidate.visible)) {
+    for (const metric of this.data.series.filter(({ visible, special }) => visible && special.some(Boolean))) {
       ctx.strokeStyle = this.colour(metric.colour);
       ctx.beginPath();
       metric.special.forEach((special, at) => {

@@ -73,6 +73,11 @@ function onCursor(at, { left, top }) {
   placeReadout(left, top);
 }
 
+function spoken(rows) {
+  const words = (row) => (row.children.length ? [...row.children].map((part) => part.textContent) : [row.textContent]);
+  return rows.map((row) => words(row).join(" ").trim()).join(", ");
+}
+
 function onKey(event) {
   const last = data.epochs.length - 1;
   const from = cursorAt ?? (event.key === "ArrowLeft" ? last + 1 : -1);
@@ -81,7 +86,7 @@ function onKey(event) {
   if (target === undefined) return;
   event.preventDefault();
   chart.moveTo(Math.min(Math.max(target, 0), last));
-  byId("spoken").textContent = readout.hidden ? "" : [...readout.children].map((row) => row.textContent).join(", ");
+  byId("spoken").textContent = readout.hidden ? "" : spoken([...readout.children]);
 }
 
 function setScale(log) {

@@ -1,0 +1,324 @@
+"""The `./fdl` script, run as a process in a small checkout of its own whose packages are made here."""
+
+import ast
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "fdl"
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-in program is a Python file, not an .exe")
+
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "flodl"
+version = "0.1.0"
+"""
+
+# A build backend of a few lines: the stand-in for hatchling, so that nothing has to be downloaded.
+BACKEND = """
+import zipfile
+
+METADATA = '''Metadata-Version: 2.1
+Name: flodl
+Version: 0.1.0
+Requires-Dist: torch>=2.11
+Provides-Extra: test
+Requires-Dist: checker; extra == "test"
+'''
+PROGRAM = '''
+import importlib.metadata, os, sys
+
+def main():
+    found = {package.name for package in importlib.metadata.distributions()}
+    print(os.getcwd(), sys.argv[1:], sorted(found & {"checker", "flodl", "torch"}))
+'''
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    name = "flodl-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{wheel_directory}/{name}", "w") as wheel:
+        folder = "flodl-0.1.0.dist-info"
+        wheel.writestr("standin.py", PROGRAM)
+        wheel.writestr(f"{folder}/METADATA", METADATA)
+        wheel.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{folder}/entry_points.txt", "[console_scripts]\\nfdl = standin:main\\n")
+        wheel.writestr(f"{folder}/RECORD", "")
+    return name
+"""
+
+
+def make_wheel(folder, name, version):
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        info = f"{name}-{version}.dist-info"
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def make_checkout(folder):
+    folder.mkdir(parents=True)
+    shutil.copy(SCRIPT, folder / "fdl")
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "backend.py").write_text(BACKEND)
+    return folder
+
+
+def start(checkout, *arguments, python=sys.executable, cwd=None, **environment):
+    """Run the script with a pip that knows no index but the folder of wheels given as PIP_FIND_LINKS."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "FLODL_"))}
+    clean |= {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    } | environment
+    return subprocess.run(
+        [str(python), str(checkout / "fdl"), *arguments],
+        cwd=cwd, env=clean, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def load(checkout):
+    """Import the script as a module, to ask its functions."""
+    loader = importlib.machinery.SourceFileLoader("bootstrap", str(checkout / "fdl"))
+    spec = importlib.util.spec_from_loader("bootstrap", loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def make_ready(checkout, **facts):
+    """Put a finished environment into the checkout, with a stand-in for the program."""
+    folder = checkout / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "python").symlink_to(sys.executable)
+    (folder / "fdl").write_text("import os, sys\nprint('program', os.getcwd(), sys.argv[1:])\nsys.exit(7)\n")
+    stamp = {**load(checkout).surroundings(), "torch": "auto", "extras": "", **facts}
+    (checkout / ".venv" / "fdl-stamp").write_text("".join(f"{k}={v}\n" for k, v in stamp.items()))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return make_checkout(tmp_path / "a folder with spaces")
+
+
+def test_a_ready_environment_is_used_at_once_from_any_folder(checkout, tmp_path):
+    make_ready(checkout)
+    done = start(checkout, "quickstart", "--out", "a b", cwd=tmp_path)
+    assert done.stdout == f"program {tmp_path} ['quickstart', '--out', 'a b']\n"
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_a_link_to_the_script_finds_its_checkout(checkout, tmp_path):
+    make_ready(checkout)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "fdl").symlink_to(checkout / "fdl")
+    assert start(tmp_path / "bin", "version").returncode == 7
+
+
+def test_a_ready_start_imports_nothing_heavy(checkout):
+    make_ready(checkout)
+    (checkout / ".venv/bin/fdl").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", str(checkout / "fdl")], capture_output=True, text=True
+    )
+    script, _, _program = done.stderr.partition("| site\n")[2].partition("| site\n")
+    imported = {line.split("|")[-1].strip() for line in script.splitlines()}
+    assert "zlib" in imported
+    assert not imported & {"subprocess", "shutil", "hashlib", "json", "re", "pathlib", "time", "fcntl"}
+
+
+def test_the_stamp_covers_what_it_was_made_from(checkout):
+    make_ready(checkout, extras="test", torch="cpu")
+    script = load(checkout)
+    assert script.is_ready("test", "cpu")
+    assert script.is_ready("", "")
+    assert not script.is_ready("docs", "")
+    assert not script.is_ready("", "default")
+
+    (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
+    assert not script.is_ready("", "")
+    (checkout / "pyproject.toml").write_text(PYPROJECT)
+    assert script.is_ready("", "")
+    (checkout / ".venv/bin/fdl").unlink()
+    assert not script.is_ready("", "")
+
+
+def test_a_moved_checkout_is_not_ready_and_says_why(checkout):
+    make_ready(checkout)
+    moved = checkout.rename(checkout.parent / "moved")
+    script = load(moved)
+    assert not script.is_ready("", "")
+    assert script.flaw_of_environment(script.read_stamp(), "") == f"it was made for {checkout}"
+
+
+def test_an_environment_whose_python_vanished_is_flawed(checkout):
+    make_ready(checkout)
+    (checkout / ".venv/bin/python").unlink()
+    (checkout / ".venv/bin/python").symlink_to("/nowhere/python3")
+    script = load(checkout)
+    assert not script.is_ready("", "")
+    assert script.flaw_of_environment(script.read_stamp(), "") == "its Python is gone or has changed"
+
+
+def test_another_torch_needs_another_environment(checkout):
+    make_ready(checkout)
+    (checkout / ".venv/fdl-torch").write_text("cpu")
+    script = load(checkout)
+    assert script.flaw_of_environment(script.read_stamp(), "cpu") == ""
+    assert script.flaw_of_environment(script.read_stamp(), "") == ""
+    flaw = script.flaw_of_environment(script.read_stamp(), "default")
+    assert flaw == "FLODL_TORCH asks for default, and it has cpu"
+
+
+def test_a_checkout_without_pyproject_is_refused(checkout):
+    (checkout / "pyproject.toml").unlink()
+    done = start(checkout, "version")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: this is not a whole checkout of flodl")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("OSError: [Errno 28] No space left on device", "the disk is full."),
+        ("[Errno 13] Permission denied: '/x'", "this folder cannot be written to."),
+        (
+            "Temporary failure in name resolution; No matching distribution",
+            "the package index cannot be reached.",
+        ),
+        (
+            "ERROR: No matching distribution found for torch==2.13.0",
+            "the package index has nothing that fits",
+        ),
+    ],
+)
+def test_a_failure_is_explained(checkout, text, cause):
+    assert f"Likely cause: {cause}" in load(checkout).explain(text)
+
+
+def unsupported(script, monkeypatch):
+    fake = SimpleNamespace(
+        version_info=(3, 9, 1), version="3.9.1 (x)", executable="py", argv=["./fdl", "version"]
+    )
+    monkeypatch.setattr(script, "sys", fake)
+
+
+def test_an_unsupported_python_with_no_other_around_is_told_so(checkout, monkeypatch):
+    script = load(checkout)
+    unsupported(script, monkeypatch)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(
+        script.SetupFailed, match=r"needs Python 3\.11, 3\.12 or 3\.13; this is 3\.9\.1 \(py\)"
+    ):
+        script.use_supported_python()
+
+
+def test_an_unsupported_python_hands_over_to_one_that_works(checkout, monkeypatch, tmp_path):
+    script = load(checkout)
+    unsupported(script, monkeypatch)
+    name = f"python3.{sys.version_info[1]}"
+    for folder, target in (("broken", "/bin/false"), ("good", sys.executable)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).symlink_to(target)
+    good = str(tmp_path / "good" / name)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'broken'}:{tmp_path / 'good'}")
+
+    class Replaced(Exception):
+        """The process would be another one from here on."""
+
+    def replace(*call):
+        raise Replaced(call)
+
+    monkeypatch.setattr(script.os, "execv", replace)
+    with pytest.raises(Replaced) as replaced:
+        script.use_supported_python()
+    assert replaced.value.args == ((good, [good, str(checkout / "fdl"), "version"]),)
+
+
+def test_the_script_can_be_read_by_old_versions_of_python():
+    ast.parse(SCRIPT.read_text(), feature_version=(3, 7))
+
+
+def test_a_second_start_waits_for_the_first(checkout):
+    make_ready(checkout)
+    script = load(checkout)
+    stamp = checkout / ".venv/fdl-stamp"
+    ready = stamp.read_text()
+    stamp.unlink()
+    with script.hold_lock():
+        waiting = subprocess.Popen(
+            [sys.executable, str(checkout / "fdl"), "version"], stderr=subprocess.PIPE, text=True
+        )
+        assert "waiting for it" in waiting.stderr.readline()
+        stamp.write_text(ready)
+    assert waiting.communicate(timeout=60) == (None, "")
+    assert waiting.returncode == 7
+
+
+def test_setting_up_for_real_then_again_then_with_more(checkout, tmp_path):
+    wheels = tmp_path / "some wheels"
+    wheels.mkdir()
+    make_wheel(wheels, "torch", "2.13.0")
+    make_wheel(wheels, "checker", "1.0")
+    offline = {"PIP_FIND_LINKS": wheels.as_uri()}
+
+    first = start(checkout, "version", "-v", cwd=tmp_path, **offline)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == f"{tmp_path} ['version', '-v'] ['flodl', 'torch']\n"
+    assert "[2/3] PyTorch: torch 2.13.0, from where pip is configured to look" in first.stderr
+    assert "torch-2.13.0" in (checkout / ".venv/fdl-setup.log").read_text()
+
+    second = start(checkout, "version", **offline)
+    assert (second.returncode, second.stderr) == (0, "")
+
+    third = start(checkout, "test", **offline)
+    assert third.returncode == 0, third.stderr
+    assert "[1/3] .venv is there" in third.stderr
+    assert third.stdout.endswith("['checker', 'flodl', 'torch']\n")
+
+    shutil.rmtree(wheels)
+    (checkout / "pyproject.toml").write_text(PYPROJECT.replace("0.1.0", "0.2.0"))
+    broken = start(checkout, "version", FLODL_TORCH="torch==9.9", **offline)
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert "Making .venv again: FLODL_TORCH asks for torch==9.9, and it has auto." in broken.stderr
+    assert "error: set-up stopped at [2/3] PyTorch: torch==9.9, as FLODL_TORCH says" in broken.stderr
+    assert "No matching distribution found for torch==9.9" in broken.stderr
+    assert "Likely cause: the package index has nothing that fits" in broken.stderr
+    assert not (checkout / ".venv/fdl-stamp").exists()
+
+
+def test_an_interrupt_leaves_no_stamp(checkout):
+    make_ready(checkout)
+    (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
+    # Whatever pip is asked, it does not answer.
+    (checkout / ".venv/bin/python").unlink()
+    (checkout / ".venv/bin/python").write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\nexec sleep 60\n')
+    (checkout / ".venv/bin/python").chmod(0o755)
+    stamp = checkout / ".venv/fdl-stamp"
+    stamp.write_text("extras=\n")
+    running = subprocess.Popen(
+        [sys.executable, str(checkout / "fdl"), "version"], stderr=subprocess.PIPE, text=True
+    )
+    for line in running.stderr:
+        if line.startswith("[1/3]"):
+            break
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    assert "Stopped. The next start of ./fdl goes on from here." in running.communicate(timeout=60)[1]
+    assert running.returncode == 130
+    assert not stamp.exists()
