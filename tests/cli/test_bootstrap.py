@@ -270,7 +270,10 @@ def test_a_second_start_waits_for_the_first(checkout):
     assert waiting.returncode == 7
 
 
-def test_setting_up_for_real_then_again_then_with_more(checkout, tmp_path):
+def test_setting_up_for_real_then_again_then_with_more_then_in_vain(checkout, tmp_path):
+    make_ready(checkout)
+    (checkout / ".venv/bin/python").unlink()
+    (checkout / ".venv/bin/python").symlink_to("/nowhere/python3")
     wheels = tmp_path / "some wheels"
     wheels.mkdir()
     make_wheel(wheels, "torch", "2.13.0")
@@ -280,6 +283,7 @@ def test_setting_up_for_real_then_again_then_with_more(checkout, tmp_path):
     first = start(checkout, "version", "-v", cwd=tmp_path, **offline)
     assert first.returncode == 0, first.stderr
     assert first.stdout == f"{tmp_path} ['version', '-v'] ['flodl', 'torch']\n"
+    assert "Making .venv again: its Python is gone or has changed." in first.stderr
     assert "[2/3] PyTorch: torch 2.13.0, from where pip is configured to look" in first.stderr
     assert "torch-2.13.0" in (checkout / ".venv/fdl-setup.log").read_text()
 
@@ -291,13 +295,13 @@ def test_setting_up_for_real_then_again_then_with_more(checkout, tmp_path):
     assert "[1/3] .venv is there" in third.stderr
     assert third.stdout.endswith("['checker', 'flodl', 'torch']\n")
 
-    shutil.rmtree(wheels)
-    (checkout / "pyproject.toml").write_text(PYPROJECT.replace("0.1.0", "0.2.0"))
-    broken = start(checkout, "version", FLODL_TORCH="torch==9.9", **offline)
+    (wheels / "checker-1.0-py3-none-any.whl").unlink()
+    (checkout / "backend.py").write_text(BACKEND.replace("checker", "missing"))
+    (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
+    broken = start(checkout, "version", **offline)
     assert (broken.returncode, broken.stdout) == (1, "")
-    assert "Making .venv again: FLODL_TORCH asks for torch==9.9, and it has auto." in broken.stderr
-    assert "error: set-up stopped at [2/3] PyTorch: torch==9.9, as FLODL_TORCH says" in broken.stderr
-    assert "No matching distribution found for torch==9.9" in broken.stderr
+    assert "error: set-up stopped at [3/3] flodl and what it needs: .[test]\n" in broken.stderr
+    assert "No matching distribution found for missing" in broken.stderr
     assert "Likely cause: the package index has nothing that fits" in broken.stderr
     assert not (checkout / ".venv/fdl-stamp").exists()
 

@@ -148,6 +148,7 @@ def test_the_number_of_operations_does_not_grow_with_the_parameters(clip):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
 def test_clipping_never_waits_for_the_device_and_can_be_captured(clip):
     dtypes = [torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16]

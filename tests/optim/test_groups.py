@@ -83,7 +83,7 @@ def test_the_groups_feed_an_optimizer_and_a_schedule_keeps_their_ratio():
         ),
         (
             "encoder",
-            r"the pattern 'encoder' matches no parameter\. To take everything below it, write 'encoder\.\*\*'",
+            r"the pattern 'encoder' matches no parameter\. To take everything below it, write 'enc",
         ),
         ("zz", r"the pattern 'zz' matches no parameter\. The parameters here are 'encoder\.scan\.weight', "),
     ],

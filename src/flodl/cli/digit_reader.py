@@ -49,15 +49,15 @@ def train(model: Graph, training: Data, test: Data, *, epochs: int, seed: int) -
     order = torch.Generator().manual_seed(seed)
     batch_size = 128
     num_steps = epochs * -(-len(images) // batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    schedule = apply(CosineScheduler(3e-3, min=3e-5, total=num_steps), optimizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    schedule = apply(CosineScheduler(2e-3, min=3e-5, total=num_steps), optimizer)
     for epoch in range(1, epochs + 1):
         model.train()
         shuffled = torch.randperm(len(images), generator=order).to(images.device)
         for batch in torch.split(shuffled, batch_size):
             loss = cross_entropy(model(images[batch]), labels[batch])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             clip_grad_norm(model, 1.0)
             optimizer.step()
             schedule.step()

@@ -17,6 +17,7 @@ from .errors import (
     SetupError,
     ShapeError,
     StateError,
+    StepError,
     TagError,
 )
 from .log import Verbosity, set_verbosity, verbosity
@@ -40,6 +41,7 @@ __all__ = [
     "SetupError",
     "ShapeError",
     "StateError",
+    "StepError",
     "TagError",
     "Verbosity",
     "manual_seed",

@@ -13,6 +13,7 @@
     │   └── PathError             a dotted path leads nowhere
     ├── MetricError               a value cannot be recorded or exported
     ├── ScheduleError             a schedule or clipping argument is out of range
+    ├── StepError                 a training step is set up or called wrongly
     ├── CheckpointError           a checkpoint cannot be written or does not fit
     ├── PictureError              a picture cannot be drawn
     └── SetupError                the environment or the command line is not usable
@@ -93,6 +94,10 @@ class MetricError(FlodlError):
 
 class ScheduleError(FlodlError):
     """A schedule or clipping argument is out of range."""
+
+
+class StepError(FlodlError):
+    """A training step is set up or called wrongly."""
 
 
 class CheckpointError(FlodlError):

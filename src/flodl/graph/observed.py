@@ -49,15 +49,17 @@ class Observed(nn.Module):
 
     def flush(self, *names: str) -> None:
         """Close the values recorded so far, of all metrics or of some, into one row of history."""
-        if names:
-            for name in names:
-                book, metric = self._book_of(name)
-                book.flush([metric])
+        if not names:
+            self._book.flush(children=self._other_books())
             return
-        root = as_graph(self)
-        for graph in root._graphs():
-            graph._book.epoch = max(graph._book.epoch, self._book.epoch)
-            graph._book.flush()
+        chosen: dict[Book, list[str]] = {}
+        for path in names:
+            book, name = self._book_of(path)
+            chosen.setdefault(book, []).append(name)
+        for book, metrics in chosen.items():
+            book.epoch = max(book.epoch, self._book.epoch)
+            book.flush(metrics)
+            self._book.epoch = max(book.epoch, self._book.epoch)
 
     def end_step(self) -> None:
         """Close a training step: cut carried values from their history and count."""
@@ -67,11 +69,7 @@ class Observed(nn.Module):
 
     def end_epoch(self) -> None:
         """Close an epoch: flush everything, here and below, into the row of this epoch."""
-        root = as_graph(self)
-        epoch = self._book.epoch
-        for graph in root._graphs():
-            graph._book.epoch = epoch
-            graph._book.end_epoch()
+        self._book.end_epoch(children=self._other_books())
 
     @property
     def epoch_count(self) -> int:
@@ -90,10 +88,12 @@ class Observed(nn.Module):
 
     def trends(self, *names: str) -> TrendGroup:
         """Give the histories of metrics named by path, pattern or tag group; all of them if none is named."""
+        self._book.settle(*self._other_books())
         return TrendGroup({name: self.trend(name) for name in self._metric_names(names)})
 
     def latest_metrics(self) -> dict[str, float]:
         """Give the last closed value of every metric, with dotted names for subgraphs."""
+        self._book.settle(*self._other_books())
         return {
             prefix + name: value for prefix, book in self._books() for name, value in book.latest().items()
         }
@@ -119,6 +119,10 @@ class Observed(nn.Module):
     ) -> Path:
         """Write the histories as lines of text, one per epoch, with durations and what is left."""
         return export.write_log(path, self._histories(names), self._book.durations, total_epochs)
+
+    def _other_books(self) -> list[Book]:
+        """Give the books of the graphs inside this one."""
+        return [graph._book for graph in as_graph(self)._graphs() if graph._book is not self._book]
 
     def _books(self, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Book]]:
         """Give the book of every graph with its prefix; a graph that sits in two places counts once."""
@@ -178,6 +182,7 @@ class Observed(nn.Module):
 
     def _histories(self, names: tuple[str, ...] | list[str]) -> dict[str, dict[int, float]]:
         chosen = self._metric_names(names)
+        self._book.settle(*self._other_books())
         histories = {}
         for path in chosen:
             book, name = self._book_of(path)

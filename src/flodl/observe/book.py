@@ -75,8 +75,10 @@ class Book:
         measured, factor = measure(name, value), weigh(name, weight)
         if not isinstance(factor, Tensor) and factor == 0.0:
             return
-        self._history.setdefault(name, {})
-        pending = self._pending.setdefault(name, Mean())
+        pending = self._pending.get(name)
+        if pending is None:
+            pending = self._pending[name] = Mean()
+            self._history.setdefault(name, {})
         for total, count in measured:
             pending.add(total, count=count, weight=factor)
 

@@ -88,7 +88,7 @@ class Mean:
         elif weight != 1.0:
             total = total * weight
         self.total.add(total)
-        self.weight.add(weight * count)
+        self.weight.add(weight if count == 1 else weight * count)
 
     def absorb(self, other: Mean) -> None:
         """Count everything that another mean has counted."""
@@ -120,7 +120,8 @@ class Mean:
 
 def device_copy(scalar: Tensor) -> Tensor:
     """Copy a scalar in double precision where it lives; what later happens to the source is not seen."""
-    return scalar.detach().reshape(()).to(_wide(scalar.device), copy=True)
+    copied = scalar.detach().to(_wide(scalar.device), copy=True)
+    return copied.reshape(()) if copied.dim() else copied
 
 
 def device_sum(values: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ def _check_shape(name: str, kind: str, shape: tuple[int, ...]) -> None:
         )
     if len(shape) > 1:
         raise MetricError(
-            f"the metric {name!r} got a {kind} of shape {shape}. "
+            f"the metric {name!r} got {'an' if kind == 'array' else 'a'} {kind} of shape {shape}. "
             f"Reduce it to one number first, for example with .mean(), or record a 1-D {kind} of values."
         )
 

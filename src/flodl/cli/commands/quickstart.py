@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("quickstart", context_settings={"show_default": True})
-@click.option("--epochs", type=click.IntRange(1, 1000), default=8, help="Times to go through the digits.")
+@click.option("--epochs", type=click.IntRange(1, 1000), default=6, help="Times to go through the digits.")
 @click.option("--images", type=click.IntRange(60, 200_000), default=12_000, help="Digits to draw.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed, the same result.")
 @click.option("--out", type=click.Path(path_type=Path), default="runs/quickstart", help="Where to save.")

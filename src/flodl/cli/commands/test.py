@@ -82,10 +82,13 @@ def _require(*modules: str) -> None:
 
 def _parallel() -> list[str]:
     """Share the test files between the cores, if pytest-xdist is there and there is more than one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if cores < 2 or find_spec("xdist") is None:
+    if _cores() < 2 or find_spec("xdist") is None:
         return []
-    return ["-n", str(min(cores, MOST_WORKERS)), "--dist", "loadfile"]
+    return ["-n", str(min(_cores(), MOST_WORKERS)), "--dist", "loadfile"]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(stage: str, words: Sequence[str], root: Path) -> Outcome:

@@ -1,0 +1,115 @@
+"""Fair timing for every benchmark: rivals take turns, medians with scaled MAD, facts about the machine."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one rival over all rounds."""
+
+    samples_s: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.samples_s)
+
+    @property
+    def jitter(self) -> float:
+        """Scaled MAD over the median."""
+        middle = self.median_s
+        return 1.4826 * statistics.median(abs(sample - middle) for sample in self.samples_s) / middle
+
+    @property
+    def best_s(self) -> float:
+        return min(self.samples_s)
+
+
+def interleave(
+    rivals: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 3
+) -> dict[str, Timing]:
+    """Time the rivals in turn, round after round, each round in another order."""
+    for _ in range(warmup):
+        for run in rivals.values():
+            run()
+    samples: dict[str, list[float]] = {name: [] for name in rivals}
+    names = list(rivals)
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            _wait()
+            started = time.perf_counter()
+            rivals[name]()
+            _wait()
+            samples[name].append(time.perf_counter() - started)
+    return {name: Timing(tuple(taken)) for name, taken in samples.items()}
+
+
+def paired_ratio(ours: Timing, theirs: Timing) -> float:
+    """Median of the ratios within each round, which a slow moment of the machine hits alike."""
+    return statistics.median(a / b for a, b in zip(ours.samples_s, theirs.samples_s))
+
+
+def machine() -> dict[str, Any]:
+    """Facts that a number needs beside it."""
+    facts: dict[str, Any] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": _git("rev-parse", "--short=12", "HEAD") + ("-dirty" if _git("status", "--porcelain") else ""),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.system(),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name(0)
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def write_results(name: str, results: Mapping[str, Any]) -> Path:
+    """Keep the results as JSON beside the script."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
+    return path
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a table for people."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in lines)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

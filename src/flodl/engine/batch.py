@@ -1,0 +1,75 @@
+"""Batches as the engine sees them: leaves, a structure, and a signature that a capture is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Signature = tuple[Hashable, ...]
+
+
+def signature(batch: tuple[Any, ...]) -> Signature:
+    """Give what must stay equal for a recorded program to fit: shapes, dtypes, devices, strides, structure.
+
+    >>> signature((torch.zeros(2, 3),))[0][0]
+    torch.Size([2, 3])
+    """
+    flat = _quick(batch)
+    if flat is not None:
+        return flat
+    leaves, structure = pytree.tree_flatten(batch)
+    return (*(_leaf(leaf) for leaf in leaves), structure)
+
+
+def _quick(batch: tuple[Any, ...]) -> Signature | None:
+    """The common case, a flat tuple of tensors, without the general machinery."""
+    found = []
+    for leaf in batch:
+        if type(leaf) is not Tensor:
+            return None
+        found.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride()))
+    return tuple(found)
+
+
+def _leaf(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.dtype, leaf.device, leaf.stride())
+    try:
+        hash(leaf)
+    except TypeError:
+        return (type(leaf), repr(leaf))
+    return (type(leaf), leaf)
+
+
+def tensors_of(batch: tuple[Any, ...]) -> list[Tensor]:
+    """Give the tensors of a batch, in order."""
+    return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def num_samples(batch: tuple[Any, ...]) -> int:
+    """Give the leading length of the first tensor, which is the number of samples; 1 where there is none.
+
+    >>> num_samples((torch.zeros(32, 3), torch.zeros(32)))
+    32
+    """
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    return 1
+
+
+def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copy a batch into tensors of its own, keeping the strides."""
+    copied: tuple[Any, ...] = pytree.tree_map_only(
+        Tensor, lambda leaf: torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf), batch
+    )
+    return copied
+
+
+def refill(static: Sequence[Tensor], batch: Sequence[Tensor]) -> None:
+    """Write a new batch into the static tensors, in one call."""
+    torch._foreach_copy_(list(static), list(batch), non_blocking=True)

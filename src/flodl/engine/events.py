@@ -1,0 +1,78 @@
+"""What the step decided, once each, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flodl.core import log
+
+
+@dataclass(frozen=True)
+class Event:
+    """One decision: at which step, of what kind, and why."""
+
+    step: int
+    kind: str
+    reason: str
+
+
+@dataclass
+class Journal:
+    """Events in order; each distinct reason is said once."""
+
+    events: list[Event] = field(default_factory=list)
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def say(self, step: int, kind: str, reason: str) -> None:
+        """Note an event, unless the same was said before."""
+        if (kind, reason) in self._said:
+            return
+        self._said.add((kind, reason))
+        self.events.append(Event(step, kind, reason))
+        log.verbose("step %d: %s: %s", step, kind, reason)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Which tier runs, why, what it cost and what it gains.
+
+    >>> print(StepReport(tier="eager", reason="the model is on cpu", steps=3, updates=3))
+    tier      eager: the model is on cpu
+    steps     3 (3 updates)
+    """
+
+    tier: str
+    reason: str
+    steps: int
+    updates: int
+    captures: int = 0
+    eager_step_s: float | None = None
+    captured_step_s: float | None = None
+    capture_cost_s: float | None = None
+    first_step_s: float | None = None
+    events: tuple[Event, ...] = ()
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster than eager the present tier was measured to be."""
+        if self.eager_step_s is None or not self.captured_step_s:
+            return None
+        return self.eager_step_s / self.captured_step_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as plain data, ready for JSON."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "events"}
+        return {**plain, "gain": self.gain, "events": [vars(event) for event in self.events]}
+
+    def __str__(self) -> str:
+        lines = [f"tier      {self.tier}: {self.reason}", f"steps     {self.steps} ({self.updates} updates)"]
+        if self.captures:
+            lines.append(f"captures  {self.captures}, {(self.capture_cost_s or 0) * 1000:.0f} ms in all")
+        if self.gain is not None:
+            eager_ms, captured_ms = (self.eager_step_s or 0) * 1000, (self.captured_step_s or 0) * 1000
+            lines.append(f"gain      {self.gain:.2f}× ({eager_ms:.3f} ms eager, {captured_ms:.3f} ms now)")
+        if self.first_step_s is not None:
+            lines.append(f"first     {self.first_step_s * 1000:.0f} ms to the first step")
+        lines += [f"step {event.step}: {event.kind}: {event.reason}" for event in self.events]
+        return "\n".join(lines)

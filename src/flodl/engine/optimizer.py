@@ -1,0 +1,76 @@
+"""Making an optimizer fit to be captured: fused kernels, device-side step counts and learning rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Whether an optimizer's update can be part of a capture, and why not.
+
+    `gates` says whether its kernel skips the update by itself when a device flag is set.
+    """
+
+    capturable: bool
+    reason: str
+    gates: bool = False
+
+
+def prepare(optimizer: Optimizer) -> Readiness:
+    """Switch on what torch offers for this optimizer on CUDA; on other devices nothing changes.
+
+    It happens once, before the first step, so that every tier runs the same kernels.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not parameters or not all(p.is_cuda for p in parameters):
+        return Readiness(False, "the parameters are not on a CUDA device")
+    name = type(optimizer).__name__
+    if isinstance(optimizer, LBFGS):
+        return Readiness(False, "LBFGS evaluates the model several times in one update")
+    fused = all(_fuse(optimizer, group) for group in optimizer.param_groups)
+    if not fused and not all("capturable" in group for group in optimizer.param_groups):
+        return Readiness(False, f"{name} keeps part of its state on the host")
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+        group["lr"] = _on_device(group["lr"], group["params"][0].device)
+    for parameter, state in optimizer.state.items():
+        if isinstance(step := state.get("step"), Tensor):
+            state["step"] = step.to(parameter.device, torch.float32)
+    if fused:
+        optimizer._step_supports_amp_scaling = True
+    return Readiness(True, f"{name} runs fused" if fused else f"{name} keeps its state on the device", fused)
+
+
+def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Choose the fused kernel unless the user chose another form."""
+    if not isinstance(optimizer, SGD | Adam | AdamW) or group.get("differentiable"):
+        return False
+    if group.get("fused") is False or group.get("foreach"):
+        return False
+    if not all(torch.is_floating_point(p) for p in group["params"]):
+        return False
+    group["fused"], group["foreach"] = True, False
+    return True
+
+
+def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
+    if isinstance(lr, Tensor):
+        return lr.to(device, torch.float32)
+    return torch.tensor(lr, device=device, dtype=torch.float32)
+
+
+def host_settings(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Give the numbers that a capture bakes in: every setting of every group that is not a tensor."""
+    return tuple(
+        value
+        for group in optimizer.param_groups
+        for key, value in group.items()
+        if key != "params" and not isinstance(value, Tensor)
+    )

@@ -1,0 +1,45 @@
+"""What a training step is asked to do, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flodl.core import StepError
+from flodl.core.paths import suggestion
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Tier = Literal["eager", "captured", "compiled"]
+TierChoice = Literal["auto", "eager", "captured", "compiled"]
+Tail = Literal["eager", "pad", "drop"]
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """The settings of a `TrainStep`, checked once."""
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+    precision: Precision = "fp32"
+    tier: TierChoice = "auto"
+    tail: Tail = "eager"
+    max_captures: int = 8
+
+    def __post_init__(self) -> None:
+        _one_of("precision", self.precision, get_args(Precision))
+        _one_of("tier", self.tier, get_args(TierChoice))
+        _one_of("tail", self.tail, get_args(Tail))
+        for name in ("clip_norm", "clip_value"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise StepError(f"{name}={limit!r}. Give a limit above zero, or None for no clipping.")
+        for name in ("accumulate", "max_captures"):
+            count = getattr(self, name)
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise StepError(f"{name}={count!r}. Give a whole number from 1 up.")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise StepError(f"{name}={value!r}. {suggestion(str(value), known, known_as='values')}")

@@ -1,0 +1,89 @@
+"""What is drawn, without a word about where: boxes in nested clusters, and edges between boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal[
+    "input", "output", "layer", "norm", "activation", "dropout", "plain", "merge", "route", "state", "port"
+]
+ClusterKind = Literal["graph", "loop", "gate", "switch", "map"]
+EdgeKind = Literal["stream", "ref", "state", "again", "route"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long something took: all calls together, and as a part of the whole."""
+
+    seconds: float
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Box:
+    """One node, or one part of a control node; `path` is its identity."""
+
+    path: str
+    family: Family
+    title: str
+    settings: str = ""
+    tags: tuple[str, ...] = ()
+    num_parameters: int = 0
+    frozen: bool = False
+    text: str = ""
+    timing: Timing | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A graph or a control node with what lies inside, in running order."""
+
+    path: str
+    kind: ClusterKind
+    title: str
+    settings: str = ""
+    tags: tuple[str, ...] = ()
+    num_parameters: int = 0
+    frozen: bool = False
+    timing: Timing | None = None
+    inside: tuple[Box | Cluster, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An arrow between two boxes, named by their paths."""
+
+    tail: str
+    head: str
+    kind: EdgeKind = "stream"
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A whole picture; `total_s` and `device` are there when it shows a profile."""
+
+    title: str
+    num_parameters: int
+    inside: tuple[Box | Cluster, ...]
+    edges: tuple[Edge, ...]
+    total_s: float | None = None
+    device: str = ""
+
+    def boxes(self) -> Iterator[Box]:
+        """Give every box, from the outside in, in running order."""
+        return (item for item in _flat(self.inside) if isinstance(item, Box))
+
+    def clusters(self) -> Iterator[Cluster]:
+        """Give every cluster, the outer before the inner."""
+        return (item for item in _flat(self.inside) if isinstance(item, Cluster))
+
+
+def _flat(items: tuple[Box | Cluster, ...]) -> Iterator[Box | Cluster]:
+    for item in items:
+        yield item
+        if isinstance(item, Cluster):
+            yield from _flat(item.inside)

@@ -1,0 +1,154 @@
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+
+import click
+import pytest
+
+import flodl
+from flodl.cli import main
+from flodl.cli.commands import SUMMARIES
+from flodl.cli.commands import version as version_command
+from flodl.cli.program import program
+from flodl.core import log
+from flodl.core.errors import SetupError
+
+
+@pytest.fixture(autouse=True)
+def unchanged_surroundings(monkeypatch):
+    monkeypatch.setenv("FLODL_VERBOSITY", "normal")
+    monkeypatch.setenv("NO_COLOR", "")
+    before = log.verbosity()
+    log.set_verbosity("normal")
+    yield
+    log.set_verbosity(before)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_the_commands(capsys, arguments):
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    for name, summary in SUMMARIES.items():
+        assert name in shown
+        assert summary.split()[0] in shown
+
+
+def test_every_listed_command_is_there_and_explains_itself(capsys):
+    for name in SUMMARIES:
+        assert main([name, "--help"]) == 0
+        assert f"Usage: fdl {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["quickstart", "--help"], ["test", "--help"], ["version"]])
+def test_looking_around_imports_no_torch(arguments):
+    code = (
+        "import sys; from flodl.cli import main; main(sys.argv[1:]); "
+        "sys.exit(str({'torch', 'numpy'} & set(sys.modules)) if {'torch', 'numpy'} & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_unknown_command_is_met_with_the_nearest(capsys):
+    assert main(["quikstart"]) == 2
+    trouble = capsys.readouterr().err
+    assert (
+        trouble == "error: there is no command 'quikstart'. Did you mean 'quickstart'?\nTry 'fdl --help'.\n"
+    )
+
+
+def test_an_unknown_option_is_met_with_the_help_of_its_command(capsys):
+    assert main(["version", "--jsn"]) == 2
+    trouble = capsys.readouterr().err
+    assert "--jsn" in trouble
+    assert "Did you mean" in trouble
+    assert "Try 'fdl version --help'." in trouble
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [
+        (["version"], log.Verbosity.NORMAL),
+        (["-q", "version"], log.Verbosity.QUIET),
+        (["version", "--quiet"], log.Verbosity.QUIET),
+        (["-v", "version"], log.Verbosity.VERBOSE),
+        (["version", "-v"], log.Verbosity.VERBOSE),
+        (["version", "-vv"], log.Verbosity.DEBUG),
+        (["-vvv", "version"], log.Verbosity.TRACE),
+        (["-vvvvv", "version"], log.Verbosity.TRACE),
+        (["-vv", "version", "-q"], log.Verbosity.QUIET),
+        (["version", "-q", "-v"], log.Verbosity.VERBOSE),
+    ],
+)
+def test_verbosity_is_set_here_and_for_children(capsys, arguments, level):
+    assert main(arguments) == 0
+    assert log.verbosity() == level
+    given = any(argument.startswith(("-v", "-q", "--quiet")) for argument in arguments)
+    assert os.environ["FLODL_VERBOSITY"] == (str(int(level)) if given else "normal")
+
+
+@pytest.mark.parametrize("arguments", [["--no-color", "version"], ["version", "--no-color"]])
+def test_colour_can_be_refused_here_and_for_children(capsys, arguments):
+    assert main(arguments) == 0
+    assert os.environ["NO_COLOR"] == "1"
+
+
+def failing(monkeypatch, error):
+    @click.command("version")
+    def broken():
+        raise error
+
+    monkeypatch.setattr(version_command, "command", broken)
+
+
+def test_an_error_of_flodl_is_one_line_and_code_1(capsys, monkeypatch):
+    failing(monkeypatch, SetupError("the thing is 3; give 2."))
+    assert main(["version"]) == 1
+    assert capsys.readouterr().err == "error: the thing is 3; give 2.\n"
+
+
+def test_debugging_shows_where_an_error_came_from(capsys, monkeypatch):
+    failing(monkeypatch, SetupError("the thing is 3; give 2."))
+    assert main(["-vv", "version"]) == 1
+    trouble = capsys.readouterr().err
+    assert "Traceback" in trouble
+    assert trouble.endswith("error: the thing is 3; give 2.\n")
+
+
+def test_a_mistake_in_flodl_itself_is_not_hidden(monkeypatch):
+    failing(monkeypatch, ZeroDivisionError("a mistake"))
+    with pytest.raises(ZeroDivisionError):
+        main(["version"])
+
+
+def test_an_interrupt_ends_with_130(capsys, monkeypatch):
+    failing(monkeypatch, KeyboardInterrupt())
+    assert main(["version"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"flodl {flodl.__version__}\n"
+
+
+def test_versions_are_told_as_text_and_as_json(capsys):
+    assert main(["version"]) == 0
+    assert f"torch     {version('torch')}\n" in capsys.readouterr().out
+    assert main(["version", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == {
+        "flodl": flodl.__version__,
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    assert flodl.__version__ == version("flodl")
+
+
+def test_the_lazy_group_answers_completion():
+    with click.Context(program, info_name="fdl") as ctx:
+        assert [item.value for item in program.shell_complete(ctx, "q")] == ["quickstart"]

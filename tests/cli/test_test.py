@@ -1,0 +1,85 @@
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flodl
+from flodl.cli import main
+from flodl.cli.commands import test as command
+from flodl.core.errors import SetupError
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_checkout(folder, monkeypatch, *, test_body):
+    """Make a project as small as can be, and let it pass for the checkout of flodl."""
+    (folder / "src/flodl").mkdir(parents=True)
+    (folder / "src/flodl/__init__.py").write_text('"""A stand-in."""\n')
+    (folder / "tests").mkdir()
+    (folder / "tests/test_it.py").write_text(f"def test_it() -> None:\n    {test_body}\n")
+    (folder / "pyproject.toml").write_text('[tool.mypy]\nfiles = ["src"]\n')
+    monkeypatch.setattr(flodl, "__file__", str(folder / "src/flodl/__init__.py"))
+    monkeypatch.setattr(command, "_cores", lambda: 1)
+    return folder
+
+
+def test_outside_a_checkout_it_says_where_the_tests_are(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(flodl, "__file__", str(tmp_path / "lib/site/flodl/__init__.py"))
+    assert main(["test"]) == 1
+    trouble = capsys.readouterr().err
+    assert f"installed in {tmp_path / 'lib'} without its tests" in trouble
+    assert "`./fdl test`" in trouble
+
+
+def test_the_checkout_is_the_one_that_runs():
+    assert command.checkout() == ROOT
+
+
+def test_missing_tools_are_named():
+    with pytest.raises(SetupError, match=r"no_such_tool cannot be imported by .*\.\[test\]"):
+        command._require("pytest", "no_such_tool")
+
+
+def test_a_failed_stage_does_not_stop_the_others_and_the_end_has_the_counts(
+    capfdbinary, monkeypatch, tmp_path
+):
+    make_checkout(tmp_path, monkeypatch, test_body="assert  True")
+    assert main(["test"]) == 1
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert [line.split()[:2] for line in lines[-4:]] == [
+        ["format", "FAILED"],
+        ["lint", "ok"],
+        ["types", "ok"],
+        ["tests", "ok"],
+    ]
+    assert lines[-1].endswith("1 passed")
+
+
+def test_arguments_go_to_pytest_alone(capfd, monkeypatch, tmp_path):
+    make_checkout(tmp_path, monkeypatch, test_body="assert  False")
+    assert main(["test", "-k", "nothing_like_it", "-v", "tests"]) == 5
+    shown = capfd.readouterr().out
+    assert "1 deselected" in shown
+    assert "verbose" not in shown
+    assert "ruff" not in shown
+
+
+def test_workers_are_counted_by_core(monkeypatch):
+    monkeypatch.setattr(command, "_cores", lambda: 1)
+    assert command._parallel() == []
+    monkeypatch.setattr(command, "_cores", lambda: 2)
+    assert command._parallel() == ["-n", "2", "--dist", "loadfile"]
+    monkeypatch.setattr(command, "_cores", lambda: 64)
+    assert command._parallel()[1] == "8"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_script_of_ci_calls_the_same_command(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    (tmp_path / "fdl").write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
+    (tmp_path / "fdl").chmod(0o755)
+    done = subprocess.run([tmp_path / ".ci/run"], cwd="/", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "['test']\n")

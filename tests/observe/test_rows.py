@@ -1,0 +1,122 @@
+"""Epochs and their clock, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from flodl.core.errors import MetricError
+from flodl.observe import Book
+from flodl.observe.rows import time_left
+
+
+class Clock:
+    """A clock that stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def epochs_of(book: Book, clock: Clock, *seconds: float) -> None:
+    for length in seconds:
+        book.record("loss", 1.0)
+        clock.now += length
+        book.end_epoch()
+
+
+def test_the_estimate_is_the_median_of_five_times_the_rest() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    assert book.eta(10) == 0.0
+    epochs_of(book, clock, 100.0, 1.0, 2.0, 500.0, 2.0, 3.0)
+    assert book.eta(10) == 4 * 2.0
+    assert book.eta(6) == 0.0
+    assert book.eta(3) == 0.0
+
+
+def test_the_number_of_flushes_does_not_change_the_estimate() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    for _ in range(3):
+        for name in ("a", "b", "c"):
+            book.record(name, 1.0)
+            clock.now += 1.0
+            book.flush([name])
+        clock.now += 1.0
+        book.end_epoch()
+    assert book.durations == {0: 4.0, 1: 4.0, 2: 4.0}
+    assert book.eta(5) == 8.0
+
+
+def test_those_who_only_flush_get_an_estimate_too() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    for done in range(1, 4):
+        clock.now += 2.0
+        book.record("train", 1.0)
+        book.record("test", 1.0)
+        book.flush(["train"])
+        clock.now += 1.0
+        book.flush(["test"])
+        assert book.eta(10) == 3.0 * (10 - done)
+    assert book.durations == {0: 3.0, 1: 3.0, 2: 3.0}
+
+
+def test_a_flush_inside_an_epoch_does_not_count_it_as_done() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    epochs_of(book, clock, 10.0)
+    clock.now += 1.0
+    book.record("loss", 1.0)
+    book.flush()
+    assert book.eta(3) == 20.0
+
+
+def test_a_resumed_run_counts_only_what_remains() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    clock.now += 50.0
+    book.epoch = 7
+    epochs_of(book, clock, 4.0)
+    assert book.durations == {7: 4.0}
+    assert book.eta(10) == 2 * 4.0
+
+
+def test_the_time_between_save_and_resume_does_not_count() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    epochs_of(book, clock, 4.0, 4.0)
+    clock.now += 3.0
+    saved = book.state_dict()
+    clock.now += 1e6
+    resumed = Book(clock=clock)
+    resumed.load_state_dict(saved)
+    clock.now += 30.0
+    resumed.start()
+    clock.now += 1.0
+    resumed.end_epoch()
+    assert resumed.durations == {0: 4.0, 1: 4.0, 2: 4.0}
+
+
+def test_set_up_is_not_timed_when_the_start_is_told_once() -> None:
+    clock = Clock()
+    book = Book(clock=clock)
+    clock.now += 60.0
+    book.start()
+    clock.now += 2.0
+    book.start()
+    epochs_of(book, clock, 3.0, 5.0)
+    book.start()
+    assert book.durations == {0: 5.0, 1: 5.0}
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, None])
+def test_an_epoch_is_a_whole_number_from_zero(epoch: object) -> None:
+    with pytest.raises(MetricError, match="the epoch is set to"):
+        Book().epoch = epoch
+
+
+def test_nothing_finished_leaves_no_estimate() -> None:
+    assert time_left({}, done=0, total_epochs=10) == 0.0
