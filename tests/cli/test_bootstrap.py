@@ -106,6 +106,7 @@ def make_ready(checkout, **facts):
     folder = checkout / ".venv" / "bin"
     folder.mkdir(parents=True)
     (folder / "python").symlink_to(sys.executable)
+    (checkout / ".venv/pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n")
     (folder / "fdl").write_text("import os, sys\nprint('program', os.getcwd(), sys.argv[1:])\nsys.exit(7)\n")
     stamp = {**load(checkout).surroundings(), "torch": "auto", "extras": "", **facts}
     (checkout / ".venv" / "fdl-stamp").write_text("".join(f"{k}={v}\n" for k, v in stamp.items()))
@@ -163,7 +164,7 @@ def test_a_moved_checkout_is_not_ready_and_says_why(checkout):
     moved = checkout.rename(checkout.parent / "moved")
     script = load(moved)
     assert not script.is_ready("", "")
-    assert script.flaw_of_environment(script.read_stamp(), "") == f"it was made for {checkout}"
+    assert script.flaw_of_environment(script.read_stamp(), "auto") == f"it was made for {checkout}"
 
 
 def test_an_environment_whose_python_vanished_is_flawed(checkout):
@@ -172,7 +173,14 @@ def test_an_environment_whose_python_vanished_is_flawed(checkout):
     (checkout / ".venv/bin/python").symlink_to("/nowhere/python3")
     script = load(checkout)
     assert not script.is_ready("", "")
-    assert script.flaw_of_environment(script.read_stamp(), "") == "its Python is gone or has changed"
+    assert script.flaw_of_environment(script.read_stamp(), "auto") == "its Python is gone or has changed"
+
+
+def test_an_environment_without_its_settings_is_never_installed_into(checkout):
+    make_ready(checkout)
+    (checkout / ".venv/pyvenv.cfg").unlink()
+    script = load(checkout)
+    assert script.flaw_of_environment(script.read_stamp(), "auto") == "it is not whole"
 
 
 def test_another_torch_needs_another_environment(checkout):
@@ -180,7 +188,6 @@ def test_another_torch_needs_another_environment(checkout):
     (checkout / ".venv/fdl-torch").write_text("cpu")
     script = load(checkout)
     assert script.flaw_of_environment(script.read_stamp(), "cpu") == ""
-    assert script.flaw_of_environment(script.read_stamp(), "") == ""
     flaw = script.flaw_of_environment(script.read_stamp(), "default")
     assert flaw == "FLODL_TORCH asks for default, and it has cpu"
 

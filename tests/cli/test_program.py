@@ -17,16 +17,6 @@ from flodl.core import log
 from flodl.core.errors import SetupError
 
 
-@pytest.fixture(autouse=True)
-def unchanged_surroundings(monkeypatch):
-    monkeypatch.setenv("FLODL_VERBOSITY", "normal")
-    monkeypatch.setenv("NO_COLOR", "")
-    before = log.verbosity()
-    log.set_verbosity("normal")
-    yield
-    log.set_verbosity(before)
-
-
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_help_lists_the_commands(capsys, arguments):
     assert main(arguments) == 0

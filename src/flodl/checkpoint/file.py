@@ -93,7 +93,7 @@ def read_checkpoint(source: Target) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors |= {name: tensors[held] for name, held in aliases.items()}
     except OSError as error:
         raise CheckpointError(f"cannot read {str(source)!r}: {error.strerror or error}.") from error
-    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{str(source)!r} is not a whole checkpoint: {error}. Take an earlier one; this one was cut off "
             "or is another kind of file."

@@ -15,18 +15,20 @@ from flodl.optim import CosineScheduler, apply, clip_grad_norm
 Data = tuple[Tensor, Tensor]  # images and labels
 
 
-def conv(inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
+class Conv(nn.Sequential):
     """Look for 3×3 patterns."""
-    layer = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-    return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU())
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
+        layer = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        super().__init__(layer, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def build_reader() -> Graph:
     """Build a model that reads digits: an eye, two glances side by side, two experts that share an answer."""
-    eye = FlowBuilder(conv(1, 16, stride=2)).through(conv(16, 32, stride=2)).also(conv(32, 32)).label("eye")
+    eye = FlowBuilder(Conv(1, 16, stride=2)).through(Conv(16, 32, stride=2)).also(Conv(32, 32)).label("eye")
     return (
         FlowBuilder(eye.build())
-        .split([conv(32, 32), nn.MaxPool2d(3, stride=1, padding=1)]).merge("add")
+        .split([Conv(32, 32), nn.Conv2d(32, 32, 1)]).merge("add")
         .through(nn.Flatten())
         .through(nn.Linear(32 * 7 * 7, 64))
         .through(nn.GELU()).tag("features")
@@ -50,7 +52,7 @@ def train(model: Graph, training: Data, test: Data, *, epochs: int, seed: int) -
     batch_size = 128
     num_steps = epochs * -(-len(images) // batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    schedule = apply(CosineScheduler(2e-3, min=3e-5, total=num_steps), optimizer)
+    schedule = apply(CosineScheduler(2e-3, min=2e-5, total=num_steps), optimizer)
     for epoch in range(1, epochs + 1):
         model.train()
         shuffled = torch.randperm(len(images), generator=order).to(images.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -47,6 +47,8 @@ def _leaf(leaf: Any) -> Hashable:
 
 def tensors_of(batch: tuple[Any, ...]) -> list[Tensor]:
     """Give the tensors of a batch, in order."""
+    if all(type(leaf) is Tensor for leaf in batch):
+        return list(batch)
     return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
 
 
@@ -56,7 +58,8 @@ def num_samples(batch: tuple[Any, ...]) -> int:
     >>> num_samples((torch.zeros(32, 3), torch.zeros(32)))
     32
     """
-    for leaf in pytree.tree_leaves(batch):
+    leaves = batch if batch and type(batch[0]) is Tensor else pytree.tree_leaves(batch)
+    for leaf in leaves:
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return int(leaf.shape[0])
     return 1
@@ -70,6 +73,6 @@ def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
     return copied
 
 
-def refill(static: Sequence[Tensor], batch: Sequence[Tensor]) -> None:
+def refill(static: list[Tensor], batch: list[Tensor]) -> None:
     """Write a new batch into the static tensors, in one call."""
-    torch._foreach_copy_(list(static), list(batch), non_blocking=True)
+    torch._foreach_copy_(static, batch, non_blocking=True)

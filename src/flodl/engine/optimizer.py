@@ -44,7 +44,7 @@ def prepare(optimizer: Optimizer) -> Readiness:
         if isinstance(step := state.get("step"), Tensor):
             state["step"] = step.to(parameter.device, torch.float32)
     if fused:
-        optimizer._step_supports_amp_scaling = True
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     return Readiness(True, f"{name} runs fused" if fused else f"{name} keeps its state on the device", fused)
 
 

@@ -22,6 +22,8 @@ def climb(error: Exception, segment: str, what: str = "") -> None:
     """
     if isinstance(error, FlodlError):
         error.under(segment)
+        if what:
+            error.add_note(f"flodl: {what}")
         return
     ending = f", {what}" if what else ""
     notes: list[str] = getattr(error, "__notes__", [])

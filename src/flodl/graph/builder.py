@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from .draft import (
     name_drafts,
     refusal,
     several,
+    takes_stream_alone,
     type_name,
 )
 from .endings import LoopBuilder, MapBuilder
@@ -82,6 +84,7 @@ class FlowBuilder(Unfinished):
     def also_with(self, skip: Target, main: Target) -> FlowBuilder:
         """Add two branches of the stream: skip(stream) + main(stream)."""
         stream = self._stream("also_with")
+        checked(main, "also_with")
         skipped, node = self._call(skip, stream), self._call(main, stream)
         return self._flow([self._merged("add", [skipped, node])], bindable=[node])
 
@@ -94,14 +97,15 @@ class FlowBuilder(Unfinished):
 
     def split(self, modules: Sequence[Target] | Mapping[str, Target]) -> FlowBuilder:
         """Send the stream through several modules side by side; a dict also tags each branch by its name."""
-        named = list(modules.items()) if isinstance(modules, Mapping) else None
-        branches = list(modules.values()) if isinstance(modules, Mapping) else several(modules, "split")
-        if len(branches) < 2:
-            raise BuildError(f"split has {len(branches)} branch. Give it at least 2, or use through.")
+        names = list(modules) if isinstance(modules, Mapping) else []
+        given = modules.values() if isinstance(modules, Mapping) else modules
+        branches = several(given, "split", each="branch", plural="branches")
         stream = self._stream("split")
+        for name in names:
+            self._check_free(check_name(name, "tag"))
         nodes = [self._call(module, stream) for module in branches]
         self._flow(nodes, bindable=nodes)
-        for (name, _), node in zip(named or [], nodes):
+        for name, node in zip(names, nodes):
             self._name(node, name)
         return self
 
@@ -156,7 +160,10 @@ class FlowBuilder(Unfinished):
             raise RefError(f"using({', '.join(map(repr, names))}) names a tag twice. Name each once.")
         for node in self._bindable:
             for name in names:
-                self._bind(node, name, init)
+                self._check_reference(node, name, init)
+        for node in self._bindable:
+            for name in names:
+                node.refs[name] = self._tagged.get(name) or self._carried(node, name, init)
         return self
 
     def input(self, *names: str) -> FlowBuilder:
@@ -165,11 +172,13 @@ class FlowBuilder(Unfinished):
             raise BuildError("input() declares nothing. Name the inputs: input('ctx').")
         for name in names:
             check_name(name, "input")
-            if not name.isidentifier() or name == "input":
+            if not name.isidentifier() or keyword.iskeyword(name) or name in ("input", "self"):
                 raise TagError(
                     f"the input {name!r} cannot be a keyword argument. Use another name, such as 'ctx'."
                 )
             self._check_free(name)
+        if len(set(names)) != len(names):
+            raise TagError(f"input({', '.join(map(repr, names))}) declares a name twice. Name each once.")
         for name in names:
             self._name(self._add("input", name), name)
         return self
@@ -180,19 +189,20 @@ class FlowBuilder(Unfinished):
 
     def gate(self, router: Target, experts: Sequence[Target]) -> FlowBuilder:
         """Run every expert and add the outputs, weighed by the router."""
-        if len(found := several(experts, "gate")) < 2:
-            raise BuildError(f"gate has {len(found)} expert. Give it at least 2, or use through.")
-        return self.through(Gate(checked(router, "gate"), found))
+        found = several(experts, "gate", each="expert", plural="experts")
+        experts = [takes_stream_alone(expert, "an expert") for expert in found]
+        return self._control("gate", Gate(checked(router, "gate"), experts))
 
     def switch(self, selector: Target, branches: Sequence[Target], *, masked: bool = False) -> FlowBuilder:
         """Run the branch that the selector names, for the batch or for each sample."""
-        if len(found := several(branches, "switch")) < 2:
-            raise BuildError(f"switch has {len(found)} branch. Give it at least 2, or use through.")
-        return self.through(Switch(checked(selector, "switch"), found, masked=masked))
+        found = several(branches, "switch", each="branch", plural="branches")
+        branches = [takes_stream_alone(branch, "a branch") for branch in found]
+        return self._control("switch", Switch(checked(selector, "switch"), branches, masked=masked))
 
     def map(self, body: Target, batched: bool = False) -> MapBuilder:
         """Apply a body to parts of the stream; say which with each, over or slices."""
-        return MapBuilder(self, checked(body, "map"), batched)
+        self._stream("map")
+        return MapBuilder(self, takes_stream_alone(checked(body, "map"), "the body of a map"), batched)
 
     def label(self, name: str) -> FlowBuilder:
         """Name the graph, so that a parent can address it."""
@@ -265,6 +275,8 @@ class FlowBuilder(Unfinished):
 
     def _merged(self, op: Merge, streams: list[Draft], dim: int = -1) -> Draft:
         sources = list(streams)
+        if not isinstance(dim, int):
+            raise BuildError(f"merge has dim={dim!r}. Give the number of a dimension, such as -1.")
         if isinstance(op, str):
             if op not in _MERGE_OPS:
                 hint = suggestion(op, _MERGE_OPS, known_as="operations")
@@ -295,9 +307,8 @@ class FlowBuilder(Unfinished):
 
     def _check_free(self, name: str) -> None:
         if name in self._tagged:
-            raise TagError(
-                f"the tag {name!r} exists already, on {self._tagged[name].describe()}. Use another name."
-            )
+            where = self._tagged[name].describe_kind()
+            raise TagError(f"the tag {name!r} exists already, on {where}. Use another name.")
         if name in self._groups:
             raise TagError(f"{name!r} is a tag group already. Use another name.")
 
@@ -309,15 +320,17 @@ class FlowBuilder(Unfinished):
             node.tags.append(name)
         self._pending.pop(name, None)
 
-    def _bind(self, node: Draft, name: str, init: Initial) -> None:
-        accepted = node.accepted()
+    def _check_reference(self, node: Draft, name: str, init: Initial) -> None:
         if name in node.refs:
             raise RefError(f"{node.describe()} uses {name!r} already. Name each reference once.")
-        if not accepted.takes(name):
+        if not node.accepted().takes(name):
             raise RefError(refusal(node, name))
         known = self._tagged.get(name)
         if known is None:
-            node.refs[name] = self._carried(node, name, init)
+            check_initial(init, name)
+            given = self._initial.get(name)
+            if name in self._pending and init is not None and init is not given:
+                raise RefError(f"{name!r} has two first values. Give init in its first using alone.")
             return
         if init is not None:
             raise RefError(
@@ -329,19 +342,19 @@ class FlowBuilder(Unfinished):
                 f"{node.describe()} cannot use {name!r}: that value is made from it, which would be a cycle. "
                 "Call using before tag to get the value of the previous call."
             )
-        node.refs[name] = known
 
     def _carried(self, node: Draft, tag: str, init: Initial) -> Draft:
-        check_initial(init, tag)
         if tag not in self._pending:
             self._pending[tag] = self._add(
                 "state", f"state_{tag}", sources=[node.sources[0], self._input], carries=tag
             )
             if init is not None:
                 self._initial[tag] = init
-        elif init is not None and init is not self._initial.get(tag):
-            raise RefError(f"{tag!r} has two first values. Give init once.")
         return self._pending[tag]
+
+    def _control(self, method: str, control: Gate | Switch) -> FlowBuilder:
+        node = self._call(control, self._stream(method))
+        return self._flow([node], bindable=[node])
 
     def _map(self, body: Target, mode: MapMode, count: int, batched: bool, source: Draft) -> FlowBuilder:
         node = self._call(Map(body, mode=mode, count=count, batched=batched), source)

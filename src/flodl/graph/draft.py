@@ -51,8 +51,12 @@ class Draft:
 
     def describe(self) -> str:
         """Name the node in an error before it has a key."""
-        if self.own_name:
-            return repr(self.own_name)
+        return repr(self.own_name) if self.own_name else self.describe_kind()
+
+    def describe_kind(self) -> str:
+        """Say what the node is, whatever it is called."""
+        if self.kind == "input":
+            return "an input"
         return type_name(self.target) if self.target is not None else f"the {self.prefix}"
 
 
@@ -95,10 +99,13 @@ def name_drafts(order: list[Draft]) -> list[str]:
     """
     counts: dict[str, int] = {}
     keys = []
+    named = {draft.own_name for draft in order if draft.kind != "input"}
     for draft in order:
         counts[draft.prefix] = counts.get(draft.prefix, 0) + 1
         if draft.kind in ("input", "state"):
-            keys.append(draft.prefix)
+            # The stream's own name is nobody's choice, so a tag may take it.
+            taken = draft.kind == "input" and draft.prefix in named
+            keys.append(f"{draft.prefix}_0" if taken else draft.prefix)
         elif draft.own_name is None:
             keys.append(f"{draft.prefix}_{counts[draft.prefix]}")
         else:
@@ -209,11 +216,27 @@ def checked(target: Any, where: str) -> Target:
     return target  # type: ignore[no-any-return]
 
 
-def several(targets: Any, method: str) -> list[Target]:
-    """Read a list of nodes."""
+def several(targets: Any, method: str, *, each: str, plural: str) -> list[Target]:
+    """Read a list of at least two nodes."""
     if isinstance(targets, nn.Module) and not isinstance(targets, nn.ModuleList):
         raise BuildError(f"{method} got one module. Give it a list of modules.")
-    return [checked(target, method) for target in targets]
+    if not isinstance(targets, Iterable):
+        raise BuildError(f"{method} got a {type(targets).__name__}. Give it a list of modules.")
+    found = [checked(target, method) for target in targets]
+    if len(found) < 2:
+        count = f"{len(found)} {each if found else plural}"
+        raise BuildError(f"{method} has {count}. Give it at least 2, or use through.")
+    return found
+
+
+def takes_stream_alone(target: Target, where: str) -> Target:
+    """Refuse a part that needs references where only the stream arrives."""
+    if missing := accepts(target).required:
+        raise RefError(
+            f"{where} gets the stream alone, but {type_name(target)} also needs "
+            f"{', '.join(map(repr, missing))}. Give it a default, or merge the value into the stream."
+        )
+    return target
 
 
 def refusal(node: Draft, name: str) -> str:

@@ -21,7 +21,7 @@ from .observed import Observed
 from .pictured import Pictured
 from .program import Source, bind, generate
 from .saved import Saved
-from .signature import Accepts
+from .signature import Accepts, method
 from .spec import Spec
 from .tree import Tree
 
@@ -57,7 +57,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
             if isinstance(value, nn.Parameter):
                 self._parameters[f"{tag}_init"] = value
             elif isinstance(value, Tensor):
-                self.register_buffer(f"{tag}_init", value)
+                self._buffers[f"{tag}_init"] = value
         self._replan()
 
     @property
@@ -98,13 +98,10 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         return weights_hash(self)
 
     def forward(self, input: Any, /, *others: Any, **named: Any) -> Any:
-        if len(others) + len(named) + 1 != self._num_inputs:
-            raise self._wrong_inputs(others, named)
-        for name in named:
-            if name not in self._spec.input_names:
-                raise self._wrong_inputs(others, named)
+        if others or named or self._num_inputs != 1:
+            others = self._ordered(others, named)
         try:
-            return self._program(self, input, *others, **named)
+            return self._program(self, input, *others)
         except Exception as error:
             self._blame(error, error.__traceback__)
             raise
@@ -114,7 +111,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         for module in self._stateful(path):
             if isinstance(module, Graph):
                 module._memory.reset()
-            elif callable(own := getattr(module, "reset_state", None)):
+            elif own := method(module, "reset_state"):
                 own()
 
     def detach_state(self, path: str | None = None) -> None:
@@ -124,7 +121,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
                 module._memory.detach()
             elif isinstance(traces := getattr(module, "traces", None), Traces):
                 traces.detach()
-            elif callable(own := getattr(module, "detach_state", None)):
+            elif own := method(module, "detach_state"):
                 own()
 
     @property
@@ -194,11 +191,15 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         sized = isinstance(graph_input, Tensor) and graph_input.dim() > 0
         self._memory.batch = graph_input.shape[0] if sized else None
 
-    def _wrong_inputs(self, others: tuple[Any, ...], named: dict[str, Any]) -> InputError:
+    def _ordered(self, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Put the inputs after the stream into the order of their declaration."""
         names = self._spec.input_names
+        missing = names[len(others) :]
+        if len(missing) == len(named) and len(others) <= len(names) and all(name in named for name in missing):
+            return others + tuple(named[name] for name in missing)
         wanted = ", ".join(["x", *(f"{name}=…" for name in names)])
         got = f"{1 + len(others)} by position" + (f" and {', '.join(named)} by name" if named else "")
-        return InputError(
+        raise InputError(
             f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}. "
             f"Call it as model({wanted})."
         )
@@ -229,7 +230,13 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
+        # A node may be called like an attribute of ours ("training", "_source"); both must stay.
+        if name in self._modules and isinstance(value, nn.Module):
+            self._modules[name] = value
+        elif name in self._modules and (name == "training" or name.startswith("_")):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
         if isinstance(value, nn.Module) and "_program" in self.__dict__:
             self._rebind()
 

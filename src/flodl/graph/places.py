@@ -11,6 +11,7 @@ from torch import nn
 from flodl.core import PathError, paths
 
 from .control.control import Control
+from .spec import Spec
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -31,7 +32,7 @@ class Place:
 
 def is_graph(module: object) -> TypeGuard[Graph]:
     """Say whether a module is a graph, without importing the class that imports this file."""
-    return isinstance(module, nn.Module) and "_spec" in vars(module)
+    return isinstance(module, nn.Module) and isinstance(vars(module).get("_spec"), Spec)
 
 
 def as_graph(part: nn.Module) -> Graph:
@@ -109,7 +110,7 @@ def _descend(
         return Place(path, "subgraph" if is_graph(module) else "node", owner, name, module)
     if is_graph(module):
         return _follow(module, rest, path, inside=True, tag_first=tag_first)
-    child = dict(module.named_children()).get(rest[0])
+    child = module._modules.get(rest[0])
     return None if child is None else _descend(owner, child, rest[0], rest[1:], path, tag_first)
 
 
@@ -146,7 +147,8 @@ def _below(owner: Graph, module: nn.Module | None, path: str) -> Iterator[Place]
         if module.label is None:
             yield from every_place(module, f"{path}.", inside=True)
     elif isinstance(module, Control):
-        for name, part in module.named_children():
-            kind: PlaceKind = "subgraph" if is_graph(part) else "node"
-            yield Place(f"{path}.{name}", kind, owner, name, part)
-            yield from _below(owner, part, f"{path}.{name}")
+        for name, part in module._modules.items():
+            if part is not None:
+                kind: PlaceKind = "subgraph" if is_graph(part) else "node"
+                yield Place(f"{path}.{name}", kind, owner, name, part)
+                yield from _below(owner, part, f"{path}.{name}")

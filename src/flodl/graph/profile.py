@@ -109,7 +109,9 @@ def format_timing(seconds: float) -> str:
     if seconds <= 0:
         return "0 µs"
     value, unit = next(
-        (seconds * scale, unit) for scale, unit in ((1e6, "µs"), (1e3, "ms"), (1, "s")) if seconds * scale < 999.5 or unit == "s"
+        (seconds * scale, unit)
+        for scale, unit in ((1e6, "µs"), (1e3, "ms"), (1, "s"))
+        if seconds * scale < 999.5 or unit == "s"
     )
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f} {unit}"
@@ -118,12 +120,15 @@ def format_timing(seconds: float) -> str:
 def format_share(share: float) -> str:
     """Show a part of the whole.
 
-    >>> format_share(0.1234), format_share(1.0)
-    ('12.3 %', '100 %')
+    >>> [format_share(share) for share in (0.0, 0.0001, 0.1234, 1.0)]
+    ['0 %', '<0.1 %', '12.3 %', '100 %']
     """
-    return f"{share * 100:.1f} %" if share < 0.9995 else "100 %"
+    if share <= 0 or share >= 0.9995:
+        return "0 %" if share <= 0 else "100 %"
+    return f"{share * 100:.1f} %" if share >= 0.0005 else "<0.1 %"
 
 
 def _bar(share: float) -> str:
     eighths = round(share * _BAR * 8)
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    rest: str = ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    return "█" * (eighths // 8) + rest

@@ -16,6 +16,7 @@ import itertools
 import keyword
 import linecache
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,9 +59,11 @@ def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Sour
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"torch": torch}
     exec(compile(text, filename, "exec"), namespace)
-    return Source(
+    source = Source(
         text, filename, tuple(writer.names), tuple(writer.bound), writer.node_at_line, namespace["bind"]
     )
+    weakref.finalize(source, linecache.cache.pop, filename, None).atexit = False
+    return source
 
 
 class _Writer:
@@ -118,7 +121,7 @@ class _Writer:
             return _merge_expression(node, values)
         if node.kind == "merge" and not node.spread:
             values = [f"[{', '.join(values)}]"]
-        keywords = [f"{name}={self.names[value]}" for name, value in node.refs]
+        keywords = [_keyword(name, self.names[value]) for name, value in node.refs]
         return f"run_{self.names[index]}({', '.join(values + keywords)})"
 
     def _last_uses(self) -> dict[int, set[int]]:
@@ -152,6 +155,11 @@ class _Writer:
             self._write("if not torch.compiler.is_exporting():")
             for statement in remember:
                 self._write("    " + statement)
+
+
+def _keyword(name: str, value: str) -> str:
+    plain = name.isidentifier() and not keyword.iskeyword(name)
+    return f"{name}={value}" if plain else f"**{{{name!r}: {value}}}"
 
 
 def _merge_expression(node: Node, values: list[str]) -> str:

@@ -26,6 +26,7 @@ def check_shapes(graph: Graph, example: Any) -> None:
     """
     args, named = _on_meta(example)
     shadow = _shadow(graph)
+    shadow.reset_state()
     try:
         with torch.no_grad():
             shadow(*args, **named)

@@ -18,10 +18,11 @@ class Accepts:
     required: tuple[str, ...] = ()
     anything: bool = False
     readable: bool = True
+    stream: str | None = None
 
     def takes(self, name: str) -> bool:
-        """Say whether a reference of that name can be passed."""
-        return self.anything or name in self.names
+        """Say whether a reference of that name can be passed; the stream's own parameter is taken."""
+        return name in self.names or (self.anything and name != self.stream)
 
     def without(self, *names: str) -> Accepts:
         """Leave out parameters that somebody else fills."""
@@ -30,6 +31,7 @@ class Accepts:
             tuple(name for name in self.required if name not in names),
             self.anything,
             self.readable,
+            self.stream,
         )
 
     def joined(self, other: Accepts) -> Accepts:
@@ -39,6 +41,7 @@ class Accepts:
             tuple(dict.fromkeys(self.required + other.required)),
             self.anything or other.anything,
             self.readable and other.readable,
+            self.stream if not other.takes(self.stream or "") else None,
         )
 
     def describe(self) -> str:
@@ -46,7 +49,7 @@ class Accepts:
         if not self.readable:
             return "its parameters cannot be read (it is not written in Python)"
         if self.anything:
-            return "it takes any reference"
+            return f"it takes any reference but its stream, {self.stream!r}"
         if not self.names:
             return "it takes none"
         return "it takes " + ", ".join(repr(name) for name in self.names)
@@ -57,10 +60,10 @@ def accepts(target: Callable[..., Any]) -> Accepts:
 
     >>> def blend(x, *, ctx, scale=1.0): ...
     >>> accepts(blend)
-    Accepts(names=('ctx', 'scale'), required=('ctx',), anything=False, readable=True)
+    Accepts(names=('ctx', 'scale'), required=('ctx',), anything=False, readable=True, stream='x')
     """
-    own = getattr(target, "accepted_refs", None)
-    if callable(own):
+    own = method(target, "accepted_refs")
+    if own is not None:
         declared = own()
         assert isinstance(declared, Accepts)
         return declared
@@ -69,8 +72,8 @@ def accepts(target: Callable[..., Any]) -> Accepts:
         return Accepts(readable=False)
     names: list[str] = []
     required: list[str] = []
-    anything = False
-    stream_seen = False
+    anything = stream_seen = False
+    stream = None
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             anything = True
@@ -84,7 +87,13 @@ def accepts(target: Callable[..., Any]) -> Accepts:
                 required.append(parameter.name)
         else:
             stream_seen = True
-    return Accepts(tuple(names), tuple(required), anything)
+            stream = parameter.name if parameter.kind is parameter.POSITIONAL_OR_KEYWORD else None
+    return Accepts(tuple(names), tuple(required), anything, stream=stream)
+
+
+def method(target: object, name: str) -> Callable[..., Any] | None:
+    """Give a method of the class of `target`; a part of that name, such as a reset gate, is none."""
+    return getattr(target, name) if callable(getattr(type(target), name, None)) else None
 
 
 def takes_one_sequence(target: Callable[..., Any]) -> bool | None:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from .control.control import Control
+from .outline import joined
+from .signature import method
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -71,7 +73,7 @@ class CudaClock:
         self._device = device
 
     def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -84,10 +86,11 @@ class CudaClock:
     def head_start(self, seconds: float) -> None:
         """Keep the device busy: were it idle, the gaps between launches would count as work of the nodes."""
         with torch.cuda.device(self._device):
-            torch.cuda._sleep(int(min(seconds, self._LONGEST_S) * self._CYCLES_PER_SECOND))
+            cycles = int(min(seconds, self._LONGEST_S) * self._CYCLES_PER_SECOND)
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return max(0.0, start.elapsed_time(end) / 1e3)
+        return float(start.elapsed_time(end)) / 1e3
 
 
 @dataclass
@@ -219,9 +222,16 @@ class _TimedFunction:
         return getattr(self._function, name)
 
 
+class _TimedResettable(_TimedFunction):
+    """Stands in for a callable object that a loop resets; the loop looks for the method in the class."""
+
+    def reset(self) -> None:
+        self._function.reset()  # type: ignore[attr-defined]
+
+
 @contextmanager
 def listening(root: Graph, recorder: Recorder) -> Iterator[None]:
-    """Make every graph and every control node below tell the recorder; attributes are put back by the caller."""
+    """Make every graph and control node tell the recorder; the caller puts their attributes back."""
     with ExitStack() as hooks:
         for graph in list(root._graphs()):
             graph._stopwatch = Stopwatch(recorder, graph)
@@ -232,7 +242,8 @@ def listening(root: Graph, recorder: Recorder) -> Iterator[None]:
         for control in [module for module in root.modules() if isinstance(module, Control)]:
             for name, part in control.parts().items():
                 if not isinstance(part, nn.Module):
-                    vars(control)[name] = _TimedFunction(recorder, part)
+                    stand_in = _TimedResettable if method(part, "reset") else _TimedFunction
+                    vars(control)[name] = stand_in(recorder, part)
                 elif id(part) not in hooked:
                     hooked.add(id(part))
                     before = part.register_forward_pre_hook(lambda module, _: recorder.enter(module))
@@ -240,11 +251,6 @@ def listening(root: Graph, recorder: Recorder) -> Iterator[None]:
                     hooks.callback(before.remove)
                     hooks.callback(after.remove)
         yield
-
-
-def joined(path: str, name: str) -> str:
-    """Put a name behind a path, either of which may be empty."""
-    return f"{path}.{name}" if path and name else path or name
 
 
 def _names_in(holder: Any, target: Any) -> list[str]:

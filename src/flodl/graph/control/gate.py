@@ -27,17 +27,15 @@ class Gate(Control):
         super().__init__()
         self.router = router
         self.num_experts = len(experts)
-        for position, expert in enumerate(experts):
-            setattr(self, f"expert_{position}", expert)
+        self._expert_names = tuple(f"expert_{position}" for position in range(len(experts)))
+        for name, expert in zip(self._expert_names, experts):
+            setattr(self, name, expert)
         known = getattr(router, "num_choices", self.num_experts)
         if known != self.num_experts:
             raise _wrong_width(known, self.num_experts)
 
     def part_names(self) -> tuple[str, ...]:
-        return ("router", *self._expert_names())
-
-    def _expert_names(self) -> list[str]:
-        return [f"expert_{position}" for position in range(self.num_experts)]
+        return ("router", *self._expert_names)
 
     def accepted_refs(self) -> Accepts:
         return accepts(self.router)
@@ -45,7 +43,7 @@ class Gate(Control):
     def describe(self) -> str:
         return f"{self.num_experts} experts"
 
-    def forward(self, stream: Any, **refs: Any) -> Tensor:
+    def forward(self, stream: Any, /, **refs: Any) -> Tensor:
         try:
             weights = self.router(stream, **refs)
         except Exception as error:
@@ -57,7 +55,7 @@ class Gate(Control):
             )
         if weights.shape[-1] != self.num_experts:
             raise _wrong_width(weights.shape[-1], self.num_experts)
-        outputs = [self._run(name, stream) for name in self._expert_names()]
+        outputs = [self._run(name, stream) for name in self._expert_names]
         _check_shapes(weights, outputs)
         return combine(weights, outputs)
 

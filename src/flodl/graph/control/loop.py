@@ -13,7 +13,7 @@ from flodl.core import LoopError
 
 from ..blame import climb
 from ..memory import tensors
-from ..signature import Accepts, accepts
+from ..signature import Accepts, accepts, method
 from .control import Control, Target, batch_size, on_meta, per_sample
 from .traces import Emit, Traces
 
@@ -63,10 +63,9 @@ class Loop(Control):
         word = "while" if self.asked == "before" else "until"
         return f"{word}, at most {self.turns}" + (", masked" if self.masked else "")
 
-    def forward(self, stream: Any, **refs: Any) -> Any:
+    def forward(self, stream: Any, /, **refs: Any) -> Any:
         self.traces.values = {}
-        reset = getattr(self.body, "reset", None)
-        if reset is not None:
+        if reset := method(self.body, "reset"):
             reset()
         turn = self._bind(refs)
         if self.condition is None:
@@ -80,7 +79,7 @@ class Loop(Control):
         """Give the function that runs one turn."""
         body = self.body
         mine = {name: value for name, value in refs.items() if self._body_refs.takes(name)}
-        published = getattr(body, "published_values", None)
+        published = method(body, "published_values") if getattr(body, "tags", ()) else None
         traces = self.traces
 
         def turn(state: Any, number: int) -> Any:
@@ -120,7 +119,7 @@ class Loop(Control):
 
     def _halted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
         """Stop where the condition is above zero."""
-        masked = self.masked or on_meta(state)
+        without_numbers = on_meta(state)
         active: Tensor | None = None
         for number in range(self.turns):
             if self.asked == "before" or number > 0:
@@ -128,12 +127,12 @@ class Loop(Control):
                 if not isinstance(running, Tensor):
                     if not running:
                         break
-                elif running.dim() == 0 and not masked:
-                    if not bool(running):
+                elif running.dim() == 0 and not self.masked:
+                    if not without_numbers and not bool(running):
                         break
                 else:
                     active = running if active is None else active & running
-                    if not masked and not bool(active.any()):
+                    if not self.masked and not without_numbers and not bool(active.any()):
                         break
             after = turn(state, number)
             state = after if active is None else _keep_finished(active, after, state)

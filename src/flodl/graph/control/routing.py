@@ -50,14 +50,14 @@ class SoftmaxRouter(_Projection):
     ((4, 2), True)
     """
 
-    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
         return self.logits(x, refs).softmax(dim=-1)
 
 
 class SigmoidRouter(_Projection):
     """Weigh each expert on its own between 0 and 1; the weights need not sum to one."""
 
-    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
         return self.logits(x, refs).sigmoid()
 
 
@@ -78,7 +78,7 @@ class TopKRouter(_Projection):
             )
         self.k = k
 
-    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
         best, index = self.logits(x, refs).topk(self.k, dim=-1)
         weights = best.new_zeros((*best.shape[:-1], self.num_choices))
         return weights.scatter(-1, index, best.softmax(dim=-1))
@@ -134,7 +134,7 @@ class ArgmaxSelector(_Projection):
         """Whether the output is one weight per branch and not an index."""
         return self.gradient is not None
 
-    def forward(self, x: Tensor, **refs: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
         logits = self.logits(x, refs)
         if self.gradient is None:
             return logits.argmax(dim=-1)

@@ -51,7 +51,7 @@ class Switch(Control):
     def describe(self) -> str:
         return f"{self.num_branches} branches" + (", masked" if self.masked else "")
 
-    def forward(self, stream: Any, **refs: Any) -> Any:
+    def forward(self, stream: Any, /, **refs: Any) -> Any:
         try:
             choice = self.selector(stream, **refs)
         except Exception as error:
@@ -66,12 +66,13 @@ class Switch(Control):
                 path="selector",
             )
         if getattr(self.selector, "gives_weights", False):
-            outputs = [self._run(position, stream) for position in range(self.num_branches)]
-            return combine(choice, outputs)
+            return combine(choice, self._run_all(stream))
         index = self._shaped(choice, stream)
-        if self.masked or on_meta(stream):
-            return self._pick(index, stream)
+        if self.masked or (index.dim() > 0 and on_meta(stream)):
+            return self._pick(index, self._run_all(stream))
         if index.dim() == 0:
+            if on_meta(stream):
+                return self._any(stream)
             return self._run(self._check_range(_whole(index.item())), stream)
         return self._dispatch(index, stream)
 
@@ -116,18 +117,26 @@ class Switch(Control):
             self._check_range(_whole(value))
         rows = [(index == position).nonzero().squeeze(1) for position in range(self.num_branches)]
         used = [position for position, chosen in enumerate(rows) if chosen.numel()]
-        if len(used) == 1:
-            whole: Tensor = self._run(used[0], stream)
+        if len(used) < 2:
+            whole: Tensor = self._run(used[0] if used else 0, stream)
             return whole
         parts = [self._run(position, stream.index_select(0, rows[position])) for position in used]
         self._check_same_shape(parts, used)
         order = torch.cat([rows[position] for position in used])
         return torch.cat(parts).index_select(0, order.argsort())
 
-    def _pick(self, index: Tensor, stream: Any) -> Tensor:
-        """Run every branch and pick on the device; an index out of range gives NaN, never a wrong value."""
+    def _any(self, stream: Any) -> Any:
+        """Check every branch where no number says which one it will be."""
+        first, *_ = [self._run(position, stream) for position in range(self.num_branches)]
+        return first
+
+    def _run_all(self, stream: Any) -> list[Tensor]:
         outputs = [self._run(position, stream) for position in range(self.num_branches)]
         self._check_same_shape(outputs, range(self.num_branches))
+        return outputs
+
+    def _pick(self, index: Tensor, outputs: list[Tensor]) -> Tensor:
+        """Pick on the device; an index out of range gives NaN, never the value of another branch."""
         first = outputs[0]
         result = torch.full_like(first, torch.nan) if first.is_floating_point() else first
         for position, output in enumerate(outputs):
@@ -151,7 +160,7 @@ class Switch(Control):
 
 
 def _whole(value: float) -> int:
-    if value != value or int(value) != value:
+    if not float(value).is_integer():
         raise RouteError(
             f"the selector gives {value}. Give a whole index, for example with argmax.", path="selector"
         )

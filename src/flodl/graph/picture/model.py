@@ -10,7 +10,7 @@ Family = Literal[
     "input", "output", "layer", "norm", "activation", "dropout", "plain", "merge", "route", "state", "port"
 ]
 ClusterKind = Literal["graph", "loop", "gate", "switch", "map"]
-EdgeKind = Literal["stream", "ref", "state", "again", "route"]
+EdgeKind = Literal["stream", "ref", "state", "carry", "again", "route"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow between two boxes, named by their paths."""
+    """An arrow between two boxes, named by their paths.
+
+    `state` reads what the previous call left and `carry` leaves it for the next; `again` is the next turn of
+    a loop; `route` says how much, or which one.
+    """
 
     tail: str
     head: str

@@ -20,6 +20,7 @@ _ACTIVATIONS = (
 )
 _ACTIVATION_NAMES = {kind.__name__.lower() for kind in _ACTIVATIONS} | {"swish", "swiglu", "geglu"}
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
+_UNSAID = ("approximate='none'", "inplace=True", "start_dim=1", "end_dim=-1")
 _LONGEST_SETTINGS = 26
 _LONGEST_TEXT = 1200
 
@@ -52,8 +53,8 @@ def family_of(target: Callable[..., Any]) -> Family:
 def settings_of(target: Callable[..., Any]) -> str:
     """Say the settings that matter in a few characters.
 
-    >>> settings_of(nn.Linear(16, 32)), settings_of(nn.Conv2d(3, 8, 3, stride=2)), settings_of(nn.Dropout(0.1))
-    ('16 → 32', '3 → 8, 3×3 /2', '0.1')
+    >>> [settings_of(module) for module in (nn.Linear(16, 32), nn.Conv2d(3, 8, 3, stride=2), nn.Dropout(0.1))]
+    ['16 → 32', '3 → 8, 3×3 /2', '0.1']
     """
     if not isinstance(target, nn.Module):
         return ""
@@ -62,7 +63,8 @@ def settings_of(target: Callable[..., Any]) -> str:
             return words(*(getattr(target, name) for name in names))
     if isinstance(target, nn.Sequential | nn.ModuleList):
         return f"{len(target)} modules"
-    text = target.extra_repr()
+    said = [words for words in target.extra_repr().split(", ") if words not in _UNSAID]
+    text = ", ".join(said)
     return text if len(text) <= _LONGEST_SETTINGS and "\n" not in text else ""
 
 

@@ -1,0 +1,157 @@
+"""What one training step does, in order; every tier runs exactly this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from flodl.core import StepError
+from flodl.optim import clip_grad_norm, clip_grad_value
+
+from .batch import num_samples
+from .optimizer import Readiness
+from .precision import LossScaler, computing_in
+from .settings import StepSettings
+
+StepFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a micro-batch gave: its loss and the values that the step function named."""
+
+    loss: Tensor
+    values: Mapping[str, Tensor]
+
+
+class StepBody:
+    """Forward, backward and update over one model, one optimizer and one step function."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        step_fn: StepFunction,
+        settings: StepSettings,
+        readiness: Readiness,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.step_fn = step_fn
+        self.settings = settings
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if not self.parameters:
+            raise StepError("the optimizer has no parameters. Give it model.parameters().")
+        self.device = self.parameters[0].device
+        self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
+        self.bad = torch.zeros((), device=self.device)
+        self.grad_norm = torch.zeros((), device=self.device)
+        self._gates = readiness.gates
+
+    def clear(self) -> None:
+        """Drop the gradients before the first micro-batch of a window."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def micro(self, batch: tuple[Any, ...], share: float) -> Outcome:
+        """Run forward, loss and backward; `share` is this micro-batch's part of the window."""
+        with computing_in(self.settings.precision, self.device):
+            outcome = _outcome(self.step_fn(self.model, *batch))
+            loss = outcome.loss if share == 1.0 else outcome.loss * share
+        if self.scaler is not None:
+            loss = loss.float() * self.scaler.scale
+        loss.backward()  # type: ignore[no-untyped-call]
+        return Outcome(outcome.loss.detach(), {name: v.detach() for name, v in outcome.values.items()})
+
+    def update(self, outcome: Outcome, correction: float = 1.0) -> None:
+        """Unscale, clip, look for what is not finite, and update unless the device flag says no."""
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        settings = self.settings
+        if correction != 1.0:
+            torch._foreach_mul_(grads, correction)
+        bad = ~torch.isfinite(outcome.loss).all()
+        if self.scaler is not None:
+            self.scaler.unscale(grads)
+            bad = bad | (self.scaler.found_inf > 0)
+        if settings.clip_value is not None:
+            clip_grad_value(self.parameters, settings.clip_value)
+        if settings.clip_norm is not None:
+            norm = clip_grad_norm(self.parameters, settings.clip_norm)
+            self.grad_norm.copy_(norm)
+            bad = bad | ~torch.isfinite(norm)
+        self.bad.copy_(bad)
+        self._apply()
+        if self.scaler is not None:
+            self.scaler.found_inf.copy_(self.bad)
+            self.scaler.update()
+
+    def _apply(self) -> None:
+        """Step the optimizer; where the flag is set, parameters and state stay as they are."""
+        if self._gates:
+            self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
+            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+            try:
+                self.optimizer.step()
+            finally:
+                del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]
+            return
+        if self.device.type == "cpu":
+            # Reading a flag costs nothing on the host's own memory.
+            if not bool(self.bad):
+                self.optimizer.step()
+            return
+        self._apply_masked()
+
+    def _apply_masked(self) -> None:
+        """Update everything, then put the old values back where the flag is set: no host read.
+
+        A step count that an optimizer keeps on the host goes on; it cannot follow a flag on the device.
+        """
+        before = [tensor for tensor in self.mutable_state() if tensor.device == self.device]
+        kept = [tensor.clone() for tensor in before]
+        self.optimizer.step()
+        bad = self.bad.bool()
+        for tensor, old in zip(before, kept):
+            torch.where(bad, old, tensor, out=tensor)
+
+    def mutable_state(self) -> list[Tensor]:
+        """Give the tensors that an update changes: parameters and optimizer state."""
+        states = [
+            value
+            for parameter in self.parameters
+            for value in self.optimizer.state.get(parameter, {}).values()
+            if isinstance(value, Tensor)
+        ]
+        return [parameter.detach() for parameter in self.parameters] + states
+
+
+def shares(settings: StepSettings, batch: tuple[Any, ...], first_samples: int) -> float:
+    """Give the part of the window that a micro-batch makes up, if all were as large as the first."""
+    if settings.accumulate == 1:
+        return 1.0
+    return num_samples(batch) / (first_samples * settings.accumulate)
+
+
+def _outcome(given: Any) -> Outcome:
+    loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise StepError(
+            f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}})."
+        )
+    if not isinstance(values, Mapping):
+        raise StepError(
+            f"the second thing that the step function gives is a {type(values).__name__}. "
+            "Return (loss, {name: value})."
+        )
+    if not loss.requires_grad:
+        raise StepError(
+            "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
+            "leave at least one parameter unfrozen."
+        )
+    named = {name: v if isinstance(v, Tensor) else torch.as_tensor(v) for name, v in values.items()}
+    return Outcome(loss.reshape(()), named)

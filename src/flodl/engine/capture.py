@@ -1,0 +1,154 @@
+"""Recording device work once and replaying it: the whole step as one launch."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from flodl.core import StepError
+
+from .batch import Signature, refill, signature, static_copy, tensors_of
+
+T = TypeVar("T")
+
+
+class NotCapturable(StepError):
+    """The region did something that a recording cannot hold; says what, and on which line."""
+
+
+@dataclass
+class Recording(Generic[T]):
+    """A recorded region: its static inputs, what it returned, and the graph that replays it."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    result: T
+
+    def replay(self, batch: list[Tensor]) -> T:
+        """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
+        refill(self.inputs, batch)
+        self.graph.replay()
+        return self.result
+
+
+def record(
+    region: Callable[..., T],
+    batch: tuple[Any, ...],
+    *,
+    pool: Any = None,
+    stream: torch.cuda.Stream | None = None,
+) -> Recording[T]:
+    """Record one run of `region(*batch)` without executing it.
+
+    The region must have run before, so that lazy set-up is done. If it cannot be recorded, the
+    device is left usable and `NotCapturable` names the line that prevented it.
+    """
+    static = static_copy(batch)
+    graph = torch.cuda.CUDAGraph()
+    stream = stream or new_stream()
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            result = region(*static)
+    except Exception as error:
+        _recover()
+        raise NotCapturable(_reason(error)) from error
+    return Recording(graph, tensors_of(static), result)
+
+
+def rehearse(region: Callable[[], T]) -> T:
+    """Run a region for real and refuse any wait for the device, which no recording can hold.
+
+    A recording that breaks in the middle costs more to recover from than a rehearsal that stops.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        return region()
+    except Exception as error:
+        raise NotCapturable(_reason(error)) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _recover() -> None:
+    """Leave the device usable after a broken recording.
+
+    The random generator still believes that it is being recorded; an empty recording that ends well
+    sets it free, and keeps the state that earlier recordings draw from.
+    """
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream()):
+        torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line what prevented a recording, with the user's source line."""
+    told = str(error).strip().split("\n")[0] or type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None and cause.__context__ is not None:
+        cause = cause.__context__
+    frames = traceback.extract_tb((cause or error).__traceback__)
+    outside = [
+        frame for frame in frames if "/torch/" not in frame.filename and "flodl/engine" not in frame.filename
+    ]
+    line = f" at {outside[-1].filename}:{outside[-1].lineno} ({outside[-1].line})" if outside else ""
+    notes = " ".join(getattr(error, "__notes__", []))
+    return f"{told}{line}{' ' + notes if notes else ''}"
+
+
+class Captured:
+    """A function recorded once per shape of its inputs; made by `capture`."""
+
+    def __init__(self, fn: Callable[..., Any], *, max_captures: int, warmup: int) -> None:
+        self._fn = fn
+        self._max = max_captures
+        self._warmup = warmup
+        self._recordings: dict[Signature, Recording[Any]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @property
+    def captures(self) -> int:
+        """How many shapes were recorded."""
+        return len(self._recordings)
+
+    def __call__(self, *batch: Any) -> Any:
+        shape = signature(batch)
+        recording = self._recordings.get(shape)
+        if recording is None:
+            if len(self._recordings) >= self._max:
+                return self._fn(*batch)
+            with torch.cuda.stream(_following(new_stream())):
+                for _ in range(self._warmup):
+                    self._fn(*batch)
+            torch.cuda.current_stream().synchronize()
+            recording = self._recordings[shape] = record(self._fn, batch, pool=self._pool)
+        result = recording.replay(tensors_of(batch))
+        return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)
+
+
+def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -> Captured:
+    """Record a fixed-shape region on CUDA and replay it; each new shape is recorded once, up to a limit.
+
+    Meant for regions without lasting effects, such as an evaluation forward:
+    `forward = capture(model.eval())`.
+    """
+    if not torch.cuda.is_available():
+        raise StepError("capture needs a CUDA device, and none is available. Call the function directly.")
+    return Captured(fn, max_captures=max_captures, warmup=warmup)
+
+
+def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
+    """Give a stream of its own to record on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _following(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    stream.wait_stream(torch.cuda.current_stream())
+    return stream

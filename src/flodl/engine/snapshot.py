@@ -1,0 +1,88 @@
+"""Everything that a step may change, copied and put back, so that a trial leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .body import StepBody
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """The states of the random generators that a step may draw from."""
+
+    host: Tensor
+    device: Tensor | None
+    python: tuple[Any, ...]
+
+    @classmethod
+    def now(cls, device: torch.device) -> Randomness:
+        """Take the present states; the device is not waited for."""
+        on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(torch.get_rng_state(), on_device, random.getstate())
+
+    def restore(self, device: torch.device) -> None:
+        """Put the states back."""
+        torch.set_rng_state(self.host)
+        random.setstate(self.python)
+        if self.device is not None:
+            torch.cuda.set_rng_state(self.device, device)
+
+
+class Snapshot:
+    """A copy of parameters, buffers, optimizer state, scaler and randomness."""
+
+    def __init__(self, body: StepBody) -> None:
+        self._live = live_state(body)
+        self._kept = {name: tensor.clone() for name, tensor in self._live.items()}
+        self._randomness = Randomness.now(body.device)
+        self._device = body.device
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Write everything back in place."""
+        for name, tensor in self._live.items():
+            tensor.copy_(self._kept[name])
+        self._randomness.restore(self._device)
+
+    def first_difference(self, other: Snapshot) -> str | None:
+        """Name the first tensor whose bits differ between two snapshots, with how far it is off."""
+        for name, mine in self._kept.items():
+            theirs = other._kept.get(name)
+            if theirs is None:
+                return f"{name} exists in one run only"
+            if not _same_bits(mine, theirs):
+                gap = (mine.double() - theirs.double()).abs().max().item()
+                return f"{name} is off by {gap:.3g}"
+        mine_rng, theirs_rng = self._randomness.device, other._randomness.device
+        if mine_rng is not None and theirs_rng is not None and not torch.equal(mine_rng, theirs_rng):
+            return "the device's random numbers went another way"
+        return None
+
+
+def live_state(body: StepBody) -> dict[str, Tensor]:
+    """Give every tensor that a step may change, by name."""
+    state: dict[str, Tensor] = {}
+    names = {id(parameter): name for name, parameter in body.model.named_parameters()}
+    for position, parameter in enumerate(body.parameters):
+        name = names.get(id(parameter), f"parameter {position}")
+        state[name] = parameter.detach()
+        for key, value in body.optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                state[f"{name} ({key})"] = value
+    state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
+    if body.scaler is not None:
+        state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
+    return state
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if torch.equal(a, b):
+        return True
+    same_nan = a.is_floating_point() and torch.equal(a.isnan(), b.isnan())
+    return same_nan and torch.equal(a.nan_to_num(), b.nan_to_num())

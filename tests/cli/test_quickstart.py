@@ -1,0 +1,117 @@
+import json
+import signal
+import subprocess
+import sys
+from subprocess import PIPE
+
+import pytest
+import torch
+
+import flodl
+from flodl.cli import digit_reader, main
+
+SMALL = ["--epochs", "2", "--images", "1200"]
+
+
+def fdl(*arguments, cwd):
+    code = "import sys; from flodl.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
+    )
+
+
+def test_it_trains_saves_and_says_what_to_try_next(tmp_path):
+    done = fdl("quickstart", *SMALL, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Hardware: ")
+    assert "1000 to learn from, 200 for the test" in lines[1]
+    first, second = (line for line in lines if line.startswith("epoch "))
+    assert first.startswith("epoch 1/2  loss=")
+    assert "accuracy=0." in first
+    assert "  ETA " in first
+    assert second.startswith("epoch 2/2")
+    assert "ETA" not in second
+    assert "Test accuracy: " in done.stdout
+    assert "fdl quickstart --epochs 4" in done.stdout
+    folder = tmp_path / "runs/quickstart"
+    assert sorted(path.name for path in folder.iterdir()) == ["model.fdl", "model.svg", "trends.html"]
+    assert "<svg" in (folder / "model.svg").read_text()
+
+
+def test_the_same_seed_gives_the_same_result_and_the_checkpoint_holds_it(tmp_path, capsys):
+    results = []
+    for name in ("one", "other"):
+        arguments = ["quickstart", *SMALL, "--seed", "3", "--out", str(tmp_path / name), "--json"]
+        assert main(arguments) == 0
+        shown = capsys.readouterr()
+        assert shown.out.count("\n") == 1
+        assert "epoch 2/2" in shown.err
+        results.append(json.loads(shown.out))
+    one, other = results
+    assert one["history"] == other["history"]
+    assert one["accuracy"] == one["history"]["accuracy"][-1]
+
+    flodl.manual_seed(99)
+    model = digit_reader.build_reader()
+    _, test = digit_reader.draw(1200, seed=3, device=torch.device("cpu"))
+    model.load_checkpoint(one["files"]["checkpoint"])
+    assert float(digit_reader.accuracy(model, test)) == pytest.approx(one["accuracy"])
+
+
+def test_quiet_prints_nothing_but_the_object_that_was_asked_for(tmp_path, capsys):
+    arguments = ["quickstart", "--epochs", "1", "--images", "60", "--out", str(tmp_path)]
+    assert main([*arguments, "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([*arguments, "-q", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["settings"] == {"epochs": 1, "images": 60, "seed": 0}
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "Invalid value for '--epochs': 0 is not in the range 1<=x<=1000."),
+        (["--epochs", "many"], "Invalid value for '--epochs': 'many' is not a valid integer range."),
+        (["--seed", "-1"], "Invalid value for '--seed': -1 is not in the range"),
+        (["--images", "5"], "Invalid value for '--images': 5 is not in the range"),
+    ],
+)
+def test_values_out_of_range_are_refused(capsys, arguments, message):
+    assert main(["quickstart", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_training(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["quickstart", "--out", str(tmp_path / "file/run")]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"error: --out {tmp_path / 'file/run'}: ")
+
+
+def test_an_interrupt_ends_the_training_with_130(tmp_path):
+    code = "import sys; from flodl.cli import main; sys.exit(main())"
+    arguments = ["quickstart", "--epochs", "1000", "--images", "600"]
+    running = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, text=True, stdout=PIPE, stderr=PIPE
+    )
+    while not running.stdout.readline().startswith("epoch 2/"):
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    _, trouble = running.communicate(timeout=60)
+    assert (running.returncode, trouble.strip()) == (130, "Stopped.")
+
+
+def test_a_reader_that_stops_listening_is_no_drama(tmp_path):
+    code = "import sys; from flodl.cli import main; sys.exit(main())"
+    arguments = ["quickstart", "--epochs", "1000", "--images", "600"]
+    running = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, text=True, stdout=PIPE, stderr=PIPE
+    )
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(timeout=60) == 1
+    assert running.stderr.read() == ""
+    running.stderr.close()

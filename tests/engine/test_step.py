@@ -1,0 +1,177 @@
+"""`TrainStep` on any device does what a hand-written loop does, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import StepError
+from flodl.engine import TrainStep
+from flodl.optim import CosineScheduler
+
+
+def model_and_data(num: int = 12, size: int = 8, dtype: torch.dtype = torch.float32):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 2))
+    data = [(torch.randn(size, 4, dtype=dtype), torch.randn(size, 2, dtype=dtype)) for _ in range(num)]
+    return model.to(dtype), data
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def test_it_equals_a_hand_written_loop_with_clipping_and_a_schedule() -> None:
+    schedule = CosineScheduler(1e-2, 1e-4, 12)
+    model, data = model_and_data()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    by_hand = []
+    for number, (x, y) in enumerate(data):
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.lr(number)
+        optimizer.zero_grad()
+        loss = mse(model, x, y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        by_hand.append(loss.detach())
+    weights = [p.detach().clone() for p in model.parameters()]
+
+    model, data = model_and_data()
+    step = TrainStep(
+        model, torch.optim.AdamW(model.parameters(), lr=1e-2), mse, clip_norm=0.1, schedule=schedule
+    )
+    losses = [step(x, y) for x, y in data]
+    assert torch.equal(torch.stack(losses), torch.stack(by_hand))
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters()))
+
+
+@pytest.mark.parametrize("cut", [(8, 8, 8), (4, 10, 10), (6, 6, 12)], ids=str)
+def test_accumulation_means_one_big_batch_for_any_cut(cut: tuple[int, ...]) -> None:
+    def train(pieces: tuple[int, ...]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2).double()
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, accumulate=len(pieces))
+        for _ in range(3):
+            x, y = torch.randn(24, 4).double(), torch.randn(24, 2).double()
+            for piece in zip(x.split(pieces), y.split(pieces)):
+                step(*piece)
+        return [p.detach() for p in model.parameters()]
+
+    for ours, whole in zip(train(cut), train((24,))):
+        torch.testing.assert_close(ours, whole, rtol=1e-12, atol=1e-14)
+
+
+def test_flush_applies_a_window_that_did_not_fill_up() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    twin = nn.Linear(4, 2).double()
+    twin.load_state_dict(model.state_dict())
+    x, y = torch.randn(16, 4).double(), torch.randn(16, 2).double()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, accumulate=4)
+    step(x[:8], y[:8])
+    step(x[8:], y[8:])
+    before = model.weight.clone()
+    step.flush()
+    assert not torch.equal(before, model.weight)
+    TrainStep(twin, torch.optim.SGD(twin.parameters(), lr=0.1), mse)(x, y)
+    torch.testing.assert_close(model.weight, twin.weight, rtol=1e-12, atol=1e-14)
+    step.flush()
+    assert step.report().updates == 1
+
+
+def test_a_batch_that_is_not_finite_changes_nothing() -> None:
+    model, data = model_and_data(2)
+    model.eval()
+    step = TrainStep(model, torch.optim.Adam(model.parameters()), mse)
+    step(*data[0])
+    weights = [p.detach().clone() for p in model.parameters()]
+    x, y = data[1]
+    loss = step(x.fill_(torch.nan), y)
+    assert torch.isnan(loss)
+    assert bool(step.skipped)
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters()))
+
+
+def test_a_dropped_tail_trains_nothing_and_is_said_once() -> None:
+    model, data = model_and_data(2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tail="drop")
+    step(*data[0])
+    weights = [p.detach().clone() for p in model.parameters()]
+    for _ in range(3):
+        assert torch.isnan(step(data[1][0][:3], data[1][1][:3]))
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters()))
+    assert [event.kind for event in step.report().events] == ["dropped"]
+
+
+def test_a_padded_tail_gives_the_update_of_its_real_rows() -> None:
+    def masked(model, x, y, *, mask):
+        errors = (model(x) - y).square().mean(1)
+        return (errors * mask).sum() / mask.sum()
+
+    torch.manual_seed(0)
+    model, twin = nn.Linear(4, 2), nn.Linear(4, 2)
+    twin.load_state_dict(model.state_dict())
+    x, y = torch.randn(8, 4), torch.randn(8, 2)
+    padding = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), masked, tail="pad")
+    plain = TrainStep(twin, torch.optim.SGD(twin.parameters(), lr=0.1), mse)
+    for batch in ((x, y), (x[:3], y[:3])):
+        torch.testing.assert_close(padding(*batch), plain(*batch))
+    torch.testing.assert_close(model.weight, twin.weight)
+
+
+def test_named_values_stay_valid_after_the_next_step() -> None:
+    model, data = model_and_data(2)
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x, y: (mse(m, x, y), {"first": x[0, 0]})
+    )
+    step(*data[0])
+    first = step.values["first"]
+    step(*data[1])
+    assert first == data[0][0][0, 0]
+    assert step.values["first"] == data[1][0][0, 0]
+
+
+def test_the_report_says_the_tier_and_why() -> None:
+    model, data = model_and_data(1)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    step(*data[0])
+    report = step.report()
+    assert report.tier == step.tier == "eager"
+    assert report.reason == "the model is on cpu, and capture needs CUDA"
+    assert report.to_dict()["steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "fp23"}, "precision='fp23'. Did you mean 'fp32'?"),
+        ({"clip_norm": 0}, "clip_norm=0. Give a limit above zero, or None for no clipping."),
+        ({"accumulate": 0}, "accumulate=0. Give a whole number from 1 up."),
+        ({"tail": "pad"}, "the step function has no 'mask' parameter"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_refused(settings: dict, message: str) -> None:
+    model = nn.Linear(4, 2)
+    with pytest.raises(StepError) as error:
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, **settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("step_fn", "message"),
+    [
+        (lambda m, x, y: m(x), "the step function gives shape (8, 2). Return one scalar loss"),
+        (lambda m, x, y: 3.0, "the step function gives a float. Return one scalar loss"),
+        (lambda m, x, y: (mse(m, x, y), 3), "is a int. Return (loss, {name: value})."),
+        (lambda m, x, y: mse(m, x, y).detach(), "the loss has no gradient."),
+    ],
+)
+def test_a_wrong_step_function_is_refused(step_fn, message: str) -> None:
+    model, data = model_and_data(1)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn)
+    with pytest.raises(StepError) as error:
+        step(*data[0])
+    assert message in str(error.value)

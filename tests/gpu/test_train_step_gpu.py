@@ -1,0 +1,175 @@
+"""The captured tier gives the bits of the eager tier, whatever the step contains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+from flodl.optim import CosineScheduler
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def small_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(16, 64),
+        nn.BatchNorm1d(64),
+        nn.GELU(),
+        nn.Dropout(0.2),
+        nn.Linear(64, 64),
+        nn.GELU(),
+        nn.Linear(64, 4),
+    )
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    out = model(x)
+    return nn.functional.mse_loss(out, y), {"mean": out.mean()}
+
+
+def train(
+    tier: str, *, steps: int = 60, optimizer=torch.optim.Adam, lr: float = 1e-3, sizes=(32,), **settings
+):
+    torch.manual_seed(0)
+    model = small_model().cuda()
+    step = TrainStep(model, optimizer(model.parameters(), lr=lr), mse, tier=tier, **settings)
+    generator = torch.Generator("cuda").manual_seed(1)
+    losses = []
+    for number in range(steps):
+        size = sizes[number % len(sizes)]
+        x = torch.randn(size, 16, device="cuda", generator=generator)
+        y = torch.randn(size, 4, device="cuda", generator=generator)
+        losses.append(step(x, y))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    return torch.stack(losses), state, step
+
+
+def assert_same(**settings) -> TrainStep:
+    eager_losses, eager, _ = train("eager", **settings)
+    losses, captured, step = train("captured", **settings)
+    print(step.report())
+    assert step.tier == "captured", step.report()
+    assert torch.equal(eager_losses, losses)
+    for name, value in eager.items():
+        assert torch.equal(value, captured[name]), name
+    return step
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"clip_norm": 0.5},
+        {"clip_value": 0.01},
+        {"schedule": CosineScheduler(1e-2, 1e-4, 60)},
+        {"accumulate": 3},
+        {"accumulate": 3, "clip_norm": 0.5, "schedule": CosineScheduler(1e-2, 1e-4, 20)},
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"precision": "tf32"},
+        {"precision": "fp16", "clip_norm": 0.5, "accumulate": 2},
+    ],
+    ids=str,
+)
+def test_captured_equals_eager_bit_for_bit(settings: dict) -> None:
+    assert_same(**settings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SGD",
+        "Adam",
+        "AdamW",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Adamax",
+        "ASGD",
+        "Rprop",
+        "Adafactor",
+    ],
+)
+def test_every_torch_optimizer_with_a_schedule(name: str) -> None:
+    assert_same(optimizer=getattr(torch.optim, name), schedule=CosineScheduler(1e-2, 1e-4, 60))
+
+
+def test_momentum() -> None:
+    assert_same(optimizer=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True))
+
+
+def test_ragged_tails_run_uncaptured_with_the_same_numbers() -> None:
+    step = assert_same(sizes=(32, 32, 32, 32, 32, 32, 32, 32, 32, 7))
+    assert step.report().captures == 1
+
+
+def test_a_host_read_falls_back_with_the_line() -> None:
+    def reading(model, x, y):  # the rehearsal stops here
+        loss = nn.functional.mse_loss(model(x), y)
+        if loss.item() < 0:
+            raise ValueError
+        return loss
+
+    torch.manual_seed(0)
+    model = small_model().cuda()
+    step = TrainStep(model, torch.optim.Adam(model.parameters()), reading, tier="captured")
+    x, y = torch.randn(8, 16, device="cuda"), torch.randn(8, 4, device="cuda")
+    for _ in range(10):
+        loss = step(x, y)
+    assert step.tier == "eager"
+    assert "loss.item()" in step.report().reason
+    assert torch.isfinite(loss)
+    assert torch.isfinite(torch.randn(4, device="cuda")).all()
+    other = TrainStep(model, torch.optim.Adam(model.parameters()), mse, tier="captured")
+    for _ in range(10):
+        other(x, y)
+    assert other.tier == "captured", other.report()
+
+
+def test_freezing_captures_anew() -> None:
+    torch.manual_seed(0)
+    model = small_model().cuda()
+    step = TrainStep(model, torch.optim.Adam(model.parameters()), mse, tier="captured")
+    x, y = torch.randn(8, 16, device="cuda"), torch.randn(8, 4, device="cuda")
+    for _ in range(10):
+        step(x, y)
+    assert step.tier == "captured"
+    model[0].weight.requires_grad_(False)
+    kept = model[0].weight.clone()
+    for _ in range(10):
+        step(x, y)
+    assert torch.equal(kept, model[0].weight)
+    assert step.tier == "captured"
+    assert any("frozen" in event.reason for event in step.report().events)
+
+
+def test_a_nan_batch_leaves_the_weights_alone() -> None:
+    for optimizer in (torch.optim.Adam, torch.optim.NAdam):
+        torch.manual_seed(0)
+        model = small_model().cuda().eval()
+        step = TrainStep(model, optimizer(model.parameters()), mse, tier="captured")
+        x, y = torch.randn(8, 16, device="cuda"), torch.randn(8, 4, device="cuda")
+        for _ in range(10):
+            step(x, y)
+        assert step.tier == "captured", step.report()
+        kept = [p.clone() for p in model.parameters()]
+        step(x.fill_(torch.nan), y)
+        assert bool(step.skipped)
+        assert all(torch.equal(a, b) for a, b in zip(kept, model.parameters()))
+
+
+def test_a_broken_recording_leaves_the_device_usable() -> None:
+    from flodl.engine.capture import NotCapturable, record
+
+    x = torch.randn(4, device="cuda")
+    with pytest.raises(NotCapturable):
+        record(lambda v: torch.randn(3, device="cuda") * v.sum().item(), (x,))
+    assert torch.isfinite(torch.randn(4, device="cuda")).all()
+    assert_same(steps=20)

@@ -1,0 +1,352 @@
+"""A graph is a good citizen: everything that works on a module works on it."""
+
+import copy
+import gc
+import linecache
+import pickle
+import traceback
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl import ArgmaxSelector, FlowBuilder, LearnedHalt, SoftmaxRouter, ThresholdHalt, TopKRouter
+
+from .nodes import Blend, Double, Remember, Shift, Total
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+def straight():
+    """A model with one of each construct that needs no host decision."""
+    torch.manual_seed(0)
+    part = FlowBuilder(nn.Linear(8, 8)).through(nn.Tanh()).tag("inner").label("part").build()
+    return (
+        FlowBuilder(nn.Linear(8, 8))
+        .tag("entry")
+        .also(nn.Linear(8, 8))
+        .fork(nn.Linear(8, 2))
+        .tag("side")
+        .split([nn.Linear(8, 8), part])
+        .tag_group("heads")
+        .merge("mean")
+        .loop_body(nn.Linear(8, 8))
+        .for_n(2)
+        .loop_body(nn.Linear(8, 8))
+        .until_cond(LearnedHalt(8), 3)
+        .loop_body(nn.Linear(8, 8))
+        .while_cond(ThresholdHalt(2.0, per_sample=True), 3, masked=True)
+        .gate(SoftmaxRouter(8, 2), [nn.Linear(8, 8), nn.Linear(8, 8)])
+        .using("entry")
+        .gate(TopKRouter(8, 3), [nn.Linear(8, 8), nn.Linear(8, 8), nn.Identity()])
+        .switch(ArgmaxSelector(8, 2), [nn.Linear(8, 8), nn.Identity()], masked=True)
+        .map(nn.Linear(2, 2), batched=True)
+        .slices(4)
+        .through(Total())
+        .using("entry", "heads_1")
+        .tag("output")
+        .build()
+    )
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+
+
+def test_the_state_dict_round_trips_strictly():
+    first, second = straight(), straight()
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.add_(1.0)
+    assert not torch.equal(first(X), second(X))
+    assert second.load_state_dict(first.state_dict()).missing_keys == []
+    assert torch.equal(first(X), second(X))
+
+
+def test_a_deep_copy_computes_the_same_and_shares_nothing():
+    model = straight()
+    output = model(X)
+    model.record("loss", 1.0)
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(X), output)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    twin.record("loss", 5.0)
+    model.flush(), twin.flush()
+    assert torch.equal(model(X), output)
+    assert model.trend("loss").values == [1.0]
+    assert twin.trend("loss").values == [3.0]
+    assert twin.structural_hash == model.structural_hash
+
+
+def test_a_graph_can_be_pickled_after_a_call_and_a_backward():
+    model = straight()
+    model(X).sum().backward()
+    twin = pickle.loads(pickle.dumps(model))
+    assert torch.equal(twin(X), model(X))
+    assert twin.tags == model.tags
+    assert twin.code == model.code
+
+
+def test_moving_and_casting_reaches_everything():
+    model = straight().double()
+    assert model(X.double()).dtype == torch.float64
+    assert all(parameter.is_meta for parameter in model.to("meta").parameters())
+    assert model(X.to("meta").double()).shape == (4, 8)
+
+
+def test_train_eval_apply_and_requires_grad_reach_everything():
+    model = FlowBuilder(nn.Dropout(0.5)).loop_body(nn.Dropout(0.5)).for_n(2).build()
+    assert torch.equal(model.eval()(X), X)
+    assert not torch.equal(model.train()(X), X)
+    seen = []
+    straight().apply(lambda module: seen.append(type(module).__name__))
+    assert {"Loop", "Gate", "Switch", "Map", "Graph", "LearnedHalt"} <= set(seen)
+    assert not any(parameter.requires_grad for parameter in straight().requires_grad_(False).parameters())
+
+
+def test_hooks_on_nodes_and_on_the_graph_run():
+    linear = nn.Linear(8, 8)
+    model = FlowBuilder(linear).tag("entry").through(nn.ReLU()).build()
+    seen = []
+    linear.register_forward_pre_hook(lambda module, args: seen.append("before node"))
+    linear.register_forward_hook(lambda module, args, output: output * 0)
+    linear.register_full_backward_hook(lambda module, before, after: seen.append("node backward"))
+    model.register_forward_pre_hook(lambda module, args: seen.append("before graph"))
+    model.register_forward_hook(lambda module, args, output: seen.append("after graph"))
+    model.register_full_backward_hook(lambda module, before, after: seen.append("graph backward"))
+    output = model(X.clone().requires_grad_())
+    assert torch.equal(output, torch.zeros(4, 8))
+    output.sum().backward()
+    assert seen == ["before graph", "before node", "after graph", "node backward", "graph backward"]
+
+
+def test_a_node_can_be_replaced_by_assignment():
+    model = FlowBuilder(nn.Linear(8, 8)).tag("entry").through(Double()).build()
+    model.entry = nn.Identity()
+    assert torch.equal(model(X), 2 * X)
+    model.double_1 = Shift(8, 1.0)
+    assert torch.equal(model(X), X + 1)
+    model.set_submodule("entry", Double())
+    assert torch.equal(model(X), 2 * X + 1)
+    model.add_module("extra", nn.Linear(2, 2))
+    assert torch.equal(copy.deepcopy(model)(X), 2 * X + 1)
+    assert "extra.weight" in model.state_dict()
+
+
+def test_a_part_of_a_control_node_can_be_replaced_by_assignment():
+    model = FlowBuilder().loop_body(nn.Linear(8, 8)).for_n(2).tag("loop").build()
+    model.loop.body = Double()
+    assert torch.equal(model(X), 4 * X)
+
+
+def test_a_parametrised_node_works():
+    model = FlowBuilder(nn.Linear(8, 8, bias=False)).build()
+    nn.utils.parametrizations.orthogonal(model.linear_1)
+    torch.testing.assert_close(model(X).norm(dim=1), X.norm(dim=1))
+
+
+def test_a_shared_module_gets_the_gradients_of_both_places():
+    shared = Shift(8)
+    FlowBuilder(shared).through(Double()).through(shared).build()(X).sum().backward()
+    assert shared.offset.grad.tolist() == [12.0] * 8
+
+
+def test_a_shared_labelled_graph_is_one_child():
+    shared = FlowBuilder(nn.Linear(8, 8)).tag("inner").label("twice").build()
+    model = FlowBuilder(shared).through(nn.ReLU()).through(shared).build()
+    assert list(model.subgraphs) == ["twice"]
+    assert model.subgraph("twice") is shared
+    torch.testing.assert_close(model(X), shared(shared(X).relu()))
+    model.record("twice.loss", 1.0)
+    model.flush()
+    assert model.latest_metrics() == {"twice.loss": 1.0}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_it_compiles_in_one_piece_with_the_same_values_and_gradients(backend):
+    torch._dynamo.reset()
+    model = straight()
+    compiled = torch.compile(straight(), fullgraph=True, backend=backend)
+    expected, output = model(X), compiled(X)
+    torch.testing.assert_close(output, expected)
+    expected.square().sum().backward()
+    output.square().sum().backward()
+    for by_hand, by_compiler in zip(gradients(model), gradients(compiled)):
+        torch.testing.assert_close(by_compiler, by_hand)
+    torch.testing.assert_close(compiled.tagged("side"), model.tagged("side"))
+
+
+def test_carried_state_works_in_a_compiled_graph():
+    torch._dynamo.reset()
+    model = FlowBuilder(Remember()).using("memory").tag("memory").build()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(X), X)
+        assert torch.equal(compiled(X), 2 * X)
+    model.reset_state()
+    with torch.no_grad():
+        assert torch.equal(compiled(X), X)
+
+
+def test_declared_inputs_work_in_a_compiled_graph():
+    torch._dynamo.reset()
+    model = FlowBuilder().input("ctx").through(Blend()).using("ctx").build()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(X, ctx=X), 2 * X)
+
+
+def test_it_can_be_exported_with_a_batch_of_any_size():
+    model = straight().eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(model, (X,), dynamic_shapes={"input": {0: batch}})
+    larger = torch.randn(9, 8)
+    torch.testing.assert_close(program.module()(larger), model(larger))
+    assert model.tagged("side").shape == (9, 2)
+
+
+def test_exporting_leaves_no_symbolic_values_behind():
+    model = FlowBuilder(Remember()).using("memory").tag("memory").build()
+    program = torch.export.export(model, (X,))
+    assert model.tagged("memory") is None
+    assert torch.equal(program.module()(X), X)
+    assert torch.equal(model(X), X)
+
+
+def test_several_inputs_can_be_exported():
+    model = FlowBuilder().input("ctx").through(Blend()).using("ctx").build()
+    assert torch.equal(torch.export.export(model, (X, X)).module()(X, X), 2 * X)
+
+
+def test_functional_call_and_vmap_run_an_ensemble():
+    models = [FlowBuilder(nn.Linear(8, 8)).tag("entry").also(nn.Tanh()).build() for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(models)
+
+    def call(parameters, buffers, x: Tensor) -> Tensor:
+        return torch.func.functional_call(models[0], (parameters, buffers), (x,))
+
+    outputs = torch.vmap(call, in_dims=(0, 0, None))(parameters, buffers, X)
+    for output, model in zip(outputs, models):
+        torch.testing.assert_close(output, model(X))
+
+
+def test_gradients_per_sample_can_be_taken():
+    model = FlowBuilder(nn.Linear(8, 1)).tag("entry").build()
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, row: Tensor) -> Tensor:
+        return torch.func.functional_call(model, parameters, (row.unsqueeze(0),)).sum()
+
+    per_sample = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, X)
+    torch.testing.assert_close(per_sample["entry.weight"], X.unsqueeze(1))
+
+
+def watched(chain) -> dict[str, list[bool]]:
+    """Run a chain of probes and say, at each probe, which values made so far are still alive."""
+    made: dict[str, weakref.ref] = {}
+    alive: dict[str, list[str]] = {}
+
+    def probe(name: str):
+        def node(x: Tensor, **refs: Tensor) -> Tensor:
+            alive[name] = [other for other, ref in made.items() if ref() is not None]
+            output = x + 1
+            made[name] = weakref.ref(output)
+            return output
+
+        return node
+
+    with torch.no_grad():
+        result = chain(probe)
+    del result
+    return alive
+
+
+def by_hand(probe):
+    a, b, c, d = (probe(name) for name in "abcd")
+    x = a(X)
+    y = b(x)
+    x = c(x) + y
+    del y
+    return d(x)
+
+
+def by_graph(probe):
+    a, b, c, d = (probe(name) for name in "abcd")
+    return FlowBuilder(a).split([b, c]).merge("add").through(d).build()(X)
+
+
+def test_values_are_freed_as_early_as_in_hand_written_code():
+    assert watched(by_graph) == watched(by_hand) == {"a": [], "b": ["a"], "c": ["a", "b"], "d": []}
+
+
+def test_a_value_that_is_referred_to_lives_until_its_last_reader():
+    def chain(probe):
+        a, b, c, d = (probe(name) for name in "abcd")
+        model = FlowBuilder(a).tag("kept").through(b).through(c).using("kept").through(d).build()
+        model.keeps_tags = False
+        return model(X)
+
+    assert watched(chain) == {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["c"]}
+
+
+def test_a_tagged_value_lives_until_the_next_call_and_an_unread_branch_dies_at_once():
+    def chain(probe):
+        a, b, c, d = (probe(name) for name in "abcd")
+        return FlowBuilder(a).tag("kept").fork(b).through(c).through(d).build()(X)
+
+    assert watched(chain) == {"a": [], "b": ["a"], "c": ["a"], "d": ["a", "c"]}
+
+
+def test_values_inside_loops_and_nested_graphs_are_freed_turn_by_turn():
+    def as_graph(probe):
+        a, b, c = (probe(name) for name in "abc")
+        body = FlowBuilder(a).through(b).build()
+        return FlowBuilder().loop_body(body).for_n(3).through(c).build()(X)
+
+    def in_plain_python(probe):
+        a, b, c = (probe(name) for name in "abc")
+
+        def body(x: Tensor) -> Tensor:
+            return b(a(x))
+
+        x = X
+        for _ in range(3):
+            x = body(x)
+        return c(x)
+
+    assert watched(as_graph) == watched(in_plain_python)
+
+
+def test_a_graph_is_freed_without_the_garbage_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        model = straight()
+        model(X).sum().backward()
+        parts = [weakref.ref(model), weakref.ref(model.entry), weakref.ref(model.entry.weight)]
+        del model
+        assert [part() for part in parts] == [None, None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_text_of_a_graph_is_forgotten_with_it():
+    def held() -> set[str]:
+        gc.collect()
+        return {name for name in linecache.cache if name.startswith("<flodl graph")}
+
+    before = held()
+    model = straight()
+    copy.deepcopy(model)
+    assert len(held() - before) == 2
+    del model
+    assert held() <= before
+
+
+def test_a_traceback_shows_the_line_of_the_generated_code():
+    with pytest.raises(RuntimeError) as caught:
+        FlowBuilder(nn.Linear(5, 5)).build()(X)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "linear_1 = run_linear_1(input)" in text
+    assert "flodl: at 'linear_1', Linear(in_features=5, out_features=5, bias=True), given (4, 8)" in text

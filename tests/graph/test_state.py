@@ -1,0 +1,183 @@
+"""State: what is carried is reset, detached, moved, copied and pickled, wherever it sits."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, SoftmaxRouter
+
+from .nodes import Counter, Double, Remember, Shift, Triple
+
+X = torch.ones(2, 3)
+
+
+def carrying():
+    """A graph that adds what it gave before, with a weight so that there is a history to cut."""
+    return FlowBuilder(Remember()).using("memory").through(Shift(3, 1.0)).tag("memory").build()
+
+
+def keep(state):
+    """A condition, router or selector that runs a stateful module and then decides the same."""
+
+    class Decide(nn.Module):
+        def __init__(self, answer) -> None:
+            super().__init__()
+            self.state, self.answer = state, answer
+
+        def forward(self, x):
+            self.state(x)
+            return self.answer(x)
+
+    return Decide
+
+
+PLACES = {
+    "alone": lambda inner: FlowBuilder(inner),
+    "nested": lambda inner: FlowBuilder(FlowBuilder(inner).label("deep").build()),
+    "in a module": lambda inner: FlowBuilder(nn.Sequential(Double(), inner)),
+    "branch of split": lambda inner: FlowBuilder().split([inner, Double()]).merge("add"),
+    "fork": lambda inner: FlowBuilder().fork(inner).tag("side"),
+    "loop body": lambda inner: FlowBuilder().loop_body(inner).for_n(1),
+    "condition": lambda inner: FlowBuilder().loop_body(Double()).while_cond(
+        keep(inner)(lambda x: False), 1
+    ),
+    "expert": lambda inner: FlowBuilder().gate(SoftmaxRouter(3, 2), [Double(), inner]),
+    "router": lambda inner: FlowBuilder().gate(
+        keep(inner)(lambda x: torch.ones(2, 2)), [Double(), Triple()]
+    ),
+    "branch": lambda inner: FlowBuilder().switch(lambda x: 1, [Double(), inner]),
+    "selector": lambda inner: FlowBuilder().switch(keep(inner)(lambda x: 0), [Double(), Triple()]),
+    "map body": lambda inner: FlowBuilder().map(inner, batched=True).each(),
+}
+
+
+@pytest.fixture(params=PLACES.values(), ids=PLACES.keys())
+def place(request):
+    return request.param
+
+
+def test_resetting_reaches_carried_values_everywhere(place):
+    inner = carrying()
+    model = place(inner).build()
+    assert model.has_state
+    output, memory = model(X), inner.tagged("memory")
+    model(X)
+    assert not torch.equal(inner.tagged("memory"), memory)
+    model.reset_state()
+    assert torch.equal(model(X), output)
+    assert torch.equal(inner.tagged("memory"), memory)
+
+
+def test_detaching_reaches_carried_values_everywhere_and_keeps_them(place):
+    inner = carrying()
+    model = place(inner).build()
+    model(X)
+    kept = inner.tagged("memory").clone()
+    assert inner.tagged("memory").requires_grad
+    model.detach_state()
+    assert not inner.tagged("memory").requires_grad
+    assert not inner._memory.carried[0].requires_grad
+    assert torch.equal(inner._memory.carried[0], kept)
+
+
+def test_modules_with_such_methods_join_in_everywhere(place):
+    counter = Counter()
+    model = place(counter).build()
+    model.reset_state()
+    model.detach_state()
+    model.end_step()
+    assert counter.calls == ["reset_state", "detach_state", "detach_state"]
+
+
+def test_a_part_called_like_such_a_method_is_not_called():
+    node = nn.Sequential(nn.Identity())
+    node.reset_state, node.detach_state = nn.Linear(2, 2), nn.Linear(2, 2)
+    model = FlowBuilder(node).build()
+    model.reset_state()
+    model.detach_state()
+
+
+def test_reset_and_detach_take_a_path():
+    left = FlowBuilder(Remember()).using("memory").tag("memory").label("left").build()
+    right = FlowBuilder(Remember()).using("memory").tag("memory").label("right").build()
+    model = FlowBuilder().split([left, right]).merge("add").build()
+    model(X), model(X)
+    model.reset_state("left")
+    model(X)
+    assert model.tagged("left.memory")[0, 0] == 1
+    assert model.tagged("right.memory")[0, 0] == 3
+
+
+def test_a_graph_called_in_a_loop_carries_from_turn_to_turn():
+    inner = FlowBuilder(Remember()).using("memory").tag("memory").build()
+    model = FlowBuilder().loop_body(inner).for_n(3).build()
+    assert model(X)[0, 0] == 4
+    model.reset_state()
+    assert model(X)[0, 0] == 4
+
+
+def test_carried_values_move_with_the_graph(place):
+    inner = carrying()
+    model = place(inner).build()
+    model(X)
+    model.double()
+    assert inner._memory.carried[0].dtype == torch.float64
+    model.to("meta")
+    assert inner._memory.carried[0].is_meta
+    assert inner.tagged("memory") is None
+
+
+def test_a_moved_graph_goes_on_where_it_was():
+    single, twice = carrying(), carrying()
+    twice(X)
+    twice.double()
+    single(X)
+    torch.testing.assert_close(twice(X.double()), single(X).double())
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_after_a_forward_goes_on_by_itself(clone):
+    model = carrying()
+    model(X)
+    twin = clone(model)
+    assert torch.equal(twin(X), model(X))
+    model.reset_state()
+    assert torch.equal(twin(X), twin.tagged("memory"))
+    assert not torch.equal(twin(X), model(X))
+    assert twin.has_state
+
+
+def test_a_copy_has_the_carried_value_without_its_history():
+    model = carrying()
+    model(X)
+    assert not copy.deepcopy(model)._memory.carried[0].requires_grad
+
+
+def test_state_is_no_part_of_the_state_dict():
+    model = carrying()
+    before = list(model.state_dict())
+    model(X)
+    assert list(model.state_dict()) == before == ["memory.offset"]
+
+
+def test_nested_values_can_be_carried():
+    def count(x, memory=None):
+        seen = 0 if memory is None else memory["seen"] + 1
+        return {"value": x, "seen": seen}
+
+    model = FlowBuilder(count).using("memory").tag("memory").through(lambda d: d["value"] + d["seen"]).build()
+    assert [model(X)[0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    model.detach_state()
+    model.double()
+    assert model(X)[0, 0].item() == 4.0
+
+
+def test_tags_can_be_left_unkept_while_state_goes_on():
+    model = carrying()
+    model.keeps_tags = False
+    first, second = model(X), model(X)
+    assert not torch.equal(first, second)
+    assert model._memory.tag_values == (None,)
