@@ -1,10 +1,10 @@
 """A loop that learns when to stop.
 
-A token stands on a ring of eight places and carries a counter. Every turn of the loop moves the token one place
-on and takes one from the counter. The answer is where the token stands when the counter has run out, so each
-sample needs another number of turns. Nobody says when to stop: a `LearnedHalt` sees the state after each turn,
-the loop returns the expected position, and the loss of that position teaches the halt. The tables show how
-likely the loop is to stop after each turn, before and after training.
+A token stands on a ring of eight places and carries a counter. Every turn of the loop moves the token one
+place on and takes one from the counter. The answer is where the token stands when the counter has run out, so
+each sample needs another number of turns. Nobody says when to stop: a `LearnedHalt` sees the state after each
+turn, the loop returns the expected position, and the loss of that position teaches the halt. The tables show
+how likely the loop is to stop after each turn, before and after training.
 """
 
 import torch

@@ -1,8 +1,9 @@
 """Train a model of two parts, and let its own metrics decide what happens next.
 
-An eye (convolutions) and a reader (a linear layer) learn digits that flodl draws. When the loss has nearly stalled,
-the eye is frozen by its path and the reader goes on alone, with a smaller learning rate; when the loss stalls again,
-training ends. Prints a line per epoch and the tree before and after, and writes freeze_and_follow.csv.
+An eye (convolutions) and a reader (a linear layer) learn digits that flodl draws. When the loss has nearly
+stalled, the eye is frozen by its path and the reader goes on alone, with a smaller learning rate; when the
+loss stalls again, training ends. Prints a line per epoch and the tree before and after, and writes the epochs
+to freeze_and_follow.csv in this folder.
 """
 
 import torch
@@ -49,13 +50,13 @@ def train_epoch(model: Graph, optimizer: torch.optim.Optimizer, images: Tensor, 
 
 def main() -> None:
     manual_seed(0)
-    images, labels = digits(1500, seed=0, size=16)
+    images, labels = digits(2400, seed=0, size=16)
     model = build()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     print(model.tree_summary())
     for epoch in range(1, MOST_EPOCHS + 1):
-        train_epoch(model, optimizer, images[300:], labels[300:])
-        model.record("accuracy", accuracy(model, images[:300], labels[:300]))
+        train_epoch(model, optimizer, images[400:], labels[400:])
+        model.record("accuracy", accuracy(model, images[:400], labels[:400]))
         model.end_epoch()
         metrics = "  ".join(f"{name} {value:.3f}" for name, value in model.latest_metrics().items())
         print(f"epoch {epoch:2}  {metrics}  (at most {format_duration(model.eta(MOST_EPOCHS))} left)")

@@ -2,15 +2,15 @@
 
 The model sees one number at a time and has to say the number that it saw two calls ago. It can only do so
 with its carried state. It is trained in windows (truncated back-propagation through time): inside a window
-gradients flow from call to call, `detach_state` cuts them between windows, and `reset_state` forgets everything
-where a new sequence begins. In the end its memory is taken away, to see what it was worth.
+gradients flow from call to call, `detach_state` cuts them between windows, and `reset_state` forgets
+everything where a new sequence begins. In the end its memory is taken away, to see what it was worth.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from flodl import FlowBuilder, Graph, manual_seed
+from flodl import FlowBuilder, Graph, GraphError, manual_seed
 
 HIDDEN, DELAY, WINDOW = 16, 2, 10
 
@@ -90,7 +90,7 @@ def main() -> None:
     model(torch.zeros(4, 1))
     try:
         model(torch.zeros(5, 1))
-    except Exception as refused:
+    except GraphError as refused:
         print(f"\nanother batch size without a reset:\n  {type(refused).__name__}: {refused}")
 
 

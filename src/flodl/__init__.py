@@ -24,6 +24,7 @@ _HOME = {
     "SoftmaxRouter": "graph",
     "ThresholdHalt": "graph",
     "TopKRouter": "graph",
+    "TrainStep": "engine",
     "Trend": "observe",
     "TrendGroup": "observe",
     "load_checkpoint": "checkpoint",
@@ -31,7 +32,7 @@ _HOME = {
     "save_checkpoint": "checkpoint",
     "set_verbosity": "core",
 }
-_PACKAGES = ("checkpoint", "core", "data", "graph", "nn", "observe", "optim")
+_PACKAGES = ("checkpoint", "core", "data", "engine", "graph", "nn", "observe", "optim")
 
 __all__ = [
     "ArgmaxSelector",
@@ -49,6 +50,7 @@ __all__ = [
     "SoftmaxRouter",
     "ThresholdHalt",
     "TopKRouter",
+    "TrainStep",
     "Trend",
     "TrendGroup",
     "load_checkpoint",
@@ -58,9 +60,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import checkpoint, core, data, graph, nn, observe, optim
+    from . import checkpoint as checkpoint
+    from . import core as core
+    from . import data as data
+    from . import engine as engine
+    from . import graph as graph
+    from . import nn as nn
+    from . import observe as observe
+    from . import optim as optim
     from .checkpoint import LoadReport, load_checkpoint, save_checkpoint
     from .core import FlodlError, GraphError, PathError, Progress, Rng, manual_seed, set_verbosity
+    from .engine import TrainStep
     from .graph import (
         ArgmaxSelector,
         FixedSelector,

@@ -120,6 +120,15 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_reader_that_stops_listening_is_no_drama():
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from flodl.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_the_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"flodl {flodl.__version__}\n"

@@ -102,16 +102,3 @@ def test_an_interrupt_ends_the_training_with_130(tmp_path):
     running.send_signal(signal.SIGINT)
     _, trouble = running.communicate(timeout=60)
     assert (running.returncode, trouble.strip()) == (130, "Stopped.")
-
-
-def test_a_reader_that_stops_listening_is_no_drama(tmp_path):
-    code = "import sys; from flodl.cli import main; sys.exit(main())"
-    arguments = ["quickstart", "--epochs", "1000", "--images", "600"]
-    running = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], cwd=tmp_path, text=True, stdout=PIPE, stderr=PIPE
-    )
-    running.stdout.readline()
-    running.stdout.close()
-    assert running.wait(timeout=60) == 1
-    assert running.stderr.read() == ""
-    running.stderr.close()

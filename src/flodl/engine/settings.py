@@ -9,8 +9,8 @@ from flodl.core import StepError
 from flodl.core.paths import suggestion
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Tier = Literal["eager", "captured", "compiled"]
-TierChoice = Literal["auto", "eager", "captured", "compiled"]
+Tier = Literal["eager", "captured"]
+TierChoice = Literal["auto", "eager", "captured"]
 Tail = Literal["eager", "pad", "drop"]
 
 

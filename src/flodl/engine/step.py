@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from flodl.core import StepError
 from flodl.optim import Schedule, apply
 
 from .batch import Signature, num_samples, signature
@@ -160,8 +159,6 @@ class TrainStep:
         """Say why nothing above the eager tier can be tried; empty where it can."""
         if self._settings.tier == "eager":
             return "tier='eager' was asked for"
-        if self._settings.tier == "compiled":
-            raise StepError("tier='compiled' is not available yet. Use 'auto', 'captured' or 'eager'.")
         if self._body.device.type != "cuda":
             return f"the model is on {self._body.device.type}, and capture needs CUDA"
         if getattr(self._body.model, "has_state", False):

@@ -32,7 +32,7 @@ def measure(graph: Graph, inputs: tuple[Any, ...], named: dict[str, Any], *, rep
         raise InputError("profile has no input to run the model on. Give it an example: model.profile(x).")
     if repeats < 1:
         raise InputError(f"profile has repeats={repeats}. Give it at least 1.")
-    if any(is_lazy(parameter) for parameter in graph.parameters()):
+    if any(is_lazy(value) for value in [*graph.parameters(), *graph.buffers()]):
         raise InputError("some parameters have no shape yet. Call the model once, then profile it.")
     device = _device(graph, (inputs, named))
     clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock(device)
@@ -73,9 +73,10 @@ def _timed_run(
     recorder.clear()
     clock.wait()
     clock.head_start(max(head_start_s, _SHORTEST_HEAD_START_S))
-    start = clock.mark()
+    start = clock.stop()
+    clock.go()
     graph(*args, **kwargs)
-    end = clock.mark()
+    end = clock.stop()
     clock.wait()
     seconds: dict[str, float] = {}
     calls: dict[str, int] = {}

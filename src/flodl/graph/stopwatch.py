@@ -24,11 +24,11 @@ Mark = Any
 class Clock(Protocol):
     """Where marks come from, and how far apart two of them are."""
 
-    def mark(self) -> Mark:
-        """Note this moment."""
+    def stop(self) -> Mark:
+        """Note this moment; what the caller does until `go` is nobody's time."""
 
-    def go_on(self, end: Mark) -> Mark:
-        """Give the start of what follows right after `end`."""
+    def go(self) -> None:
+        """Let time run on."""
 
     def wait(self) -> None:
         """Wait until every mark has happened."""
@@ -41,19 +41,21 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """Marks are host time; an accelerator other than CUDA is waited for at each."""
+    """Marks are host time less the pauses; an accelerator other than CUDA is waited for at each."""
 
     def __init__(self, device: torch.device) -> None:
         self._waits = device.type != "cpu"
+        self._stopped = 0
+        self._paused = 0
 
-    def mark(self) -> int:
+    def stop(self) -> int:
         if self._waits:
             torch.accelerator.synchronize()
-        return time.perf_counter_ns()
+        self._stopped = time.perf_counter_ns()
+        return self._stopped - self._paused
 
-    def go_on(self, end: int) -> int:
-        """Start anew, so that the bookkeeping after a node is nobody's time."""
-        return time.perf_counter_ns()
+    def go(self) -> None:
+        self._paused += time.perf_counter_ns() - self._stopped
 
     def wait(self) -> None: ...
 
@@ -72,13 +74,12 @@ class CudaClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def mark(self) -> torch.cuda.Event:
+    def stop(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def go_on(self, end: torch.cuda.Event) -> torch.cuda.Event:
-        return end
+    def go(self) -> None: ...
 
     def wait(self) -> None:
         torch.cuda.synchronize(self._device)
@@ -142,37 +143,39 @@ class Recorder:
 
     def start(self, graph: Graph) -> None:
         """A graph begins."""
+        now = self.clock.stop()
         self._drop_finished()
-        num_inputs = 1 + len(graph._spec.input_names)
         path = self._path_of(graph) if self._open else ""
-        self._open.append(_Running(graph, path, None, num_inputs - 1))
-        self._open[-1].since = self.clock.mark()
+        self._open.append(_Running(graph, path, now, done=len(graph._spec.input_names)))
+        self.clock.go()
 
     def lap(self, graph: Graph, index: int) -> None:
         """A node of a graph has finished."""
-        now = self.clock.mark()
+        now = self.clock.stop()
         while not (isinstance(top := self._open[-1], _Running) and top.graph is graph):
             self._open.pop()
         self._note(top.where()[1], top.since, now)
-        top.done = index
-        top.since = self.clock.go_on(now)
+        top.done, top.since = index, now
+        self.clock.go()
 
     def enter(self, target: Any) -> None:
         """Something that is a part of a control node begins; elsewhere it is a node and has its own time."""
+        now = self.clock.stop()
         self._drop_finished()
         holder, _ = self._open[-1].where() if self._open else (None, "")
         if isinstance(holder, Control) and any(part is target for part in holder.parts().values()):
-            self._open.append(_Part(target, self._path_of(target), None))
-            self._open[-1].since = self.clock.mark()
+            self._open.append(_Part(target, self._path_of(target), now))
+        self.clock.go()
 
     def leave(self, target: Any) -> None:
         """What `enter` was told about has finished."""
-        now = self.clock.mark()
+        now = self.clock.stop()
         self._drop_finished()
         top = self._open[-1] if self._open else None
         if isinstance(top, _Part) and top.target is target:
             self._open.pop()
             self._note(top.path, top.since, now)
+        self.clock.go()
 
     def _note(self, path: str, start: Mark, end: Mark) -> None:
         self._calls[path] = self._calls.get(path, 0) + 1

@@ -1,0 +1,264 @@
+"""The tree: parts of a model addressed by dotted path, wherever they sit."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, GraphError, LearnedHalt, PathError, SoftmaxRouter
+
+from .nodes import Double, Shift
+
+X = torch.ones(2, 3)
+
+
+def part(label: str | None, *tags: str):
+    """A graph with one weight per tag, or one untagged."""
+    flow = FlowBuilder()
+    for tag in tags or (None,):
+        flow.through(Shift(3))
+        if tag is not None:
+            flow.tag(tag)
+    return (flow.label(label) if label else flow).build()
+
+
+@pytest.fixture
+def model():
+    """A labelled graph in every place where a graph can sit."""
+    scan = part("scan", "hidden", "_private")
+    encoder = FlowBuilder(scan).through(nn.Dropout(0.5)).tag("drop").label("encoder").build()
+    return (
+        FlowBuilder(encoder)
+        .through(Shift(3))
+        .tag("bridge")
+        .loop_body(part("body", "turn"))
+        .until_cond(LearnedHalt(3), 2)
+        .tag("refine")
+        .gate(SoftmaxRouter(3, 2), [part("expert_a", "out"), part(None, "quiet")])
+        .switch(lambda x: 0, [part("branch_a"), Double()])
+        .map(part("mapped", "row"))
+        .each()
+        .split([part("left"), part("right")])
+        .tag_group("heads")
+        .merge("add")
+        .tag("sum")
+        .build()
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("encoder", "subgraph"),
+        ("encoder.scan", "subgraph"),
+        ("encoder.scan.hidden", "tag"),
+        ("encoder.drop", "tag"),
+        ("bridge", "tag"),
+        ("body", "subgraph"),
+        ("body.turn", "tag"),
+        ("refine", "tag"),
+        ("refine.body", "subgraph"),
+        ("refine.body.turn", "tag"),
+        ("refine.condition", "node"),
+        ("refine.condition.linear", "node"),
+        ("expert_a.out", "tag"),
+        ("gate_1.expert_0", "subgraph"),
+        ("gate_1.expert_1.quiet", "tag"),
+        ("gate_1.router", "node"),
+        ("branch_a", "subgraph"),
+        ("branch_a.shift_1", "node"),
+        ("switch_1.branch_0", "subgraph"),
+        ("mapped.row", "tag"),
+        ("map_1.body.row", "tag"),
+        ("left", "subgraph"),
+        ("heads_0", "tag"),
+        ("sum", "tag"),
+    ],
+)
+def test_every_part_has_a_path(model, path, kind):
+    assert model.path_kind(path) == kind
+    if kind == "subgraph":
+        assert model.subgraph(path).path_kind("shift_1" if "branch_a" in path else model.subgraph(path).tags[0])
+    if kind == "tag" and path != "bridge":
+        model(X)
+        assert isinstance(model.tagged(path), torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda m: m.path_kind("encoder.scan.hiden"),
+            "'encoder.scan.hiden' is neither a subgraph nor a tag. Did you mean 'encoder.scan.hidden'",
+        ),
+        (lambda m: m.path_kind("encodr"), "'encodr' is neither a subgraph nor a tag. Did you mean 'encoder'"),
+        (lambda m: m.path_kind("bridge.x"), "'bridge.x' is neither a subgraph nor a tag."),
+        (lambda m: m.path_kind(""), "'' is not a path. Write the names from the outside in, joined by dots"),
+        (lambda m: m.path_kind("encoder..scan"), "'encoder..scan' is not a path."),
+        (lambda m: m.path_kind("encoder.*"), "'encoder.*' is a pattern; this call takes one path."),
+        (
+            lambda m: m.path_kind("heads"),
+            "'heads' is a group of tags. Name one of them: 'heads_0', 'heads_1'.",
+        ),
+        (
+            lambda m: m.subgraph("bridge"),
+            "'bridge' is a tag, not a subgraph. Read a tag with tagged('bridge').",
+        ),
+        (
+            lambda m: m.tagged("encoder"),
+            "'encoder' is a subgraph, not a tag. Put .tag(…) after the node to read it.",
+        ),
+        (lambda m: m.tagged("gate_1"), "'gate_1' is a node, not a tag."),
+        (lambda m: m.freeze("nothing.*"), "no path fits 'nothing.*'."),
+        (
+            lambda m: m.freeze("sum"),
+            "'sum' has no parameters to freeze: it names a value without any, such as a sum. "
+            "Tag the module itself, or name a subgraph.",
+        ),
+        (lambda m: m.thaw("encoder.drop"), "'encoder.drop' has no parameters to thaw"),
+        (lambda m: m.set_training("sum", False), "'sum' has no module to switch: it names a sum or an input."),
+    ],
+)
+def test_a_path_that_does_not_fit_says_why_and_what_is_near(model, call, message):
+    with pytest.raises(PathError) as caught:
+        call(model)
+    assert str(caught.value).startswith(message)
+    assert isinstance(caught.value, GraphError)
+
+
+def test_internal_tags_are_seen_from_inside_alone(model):
+    assert model.subgraph("encoder.scan").path_kind("_private") == "tag"
+    for outside in (model, model.subgraph("encoder")):
+        path = "encoder.scan._private" if outside is model else "scan._private"
+        with pytest.raises(PathError, match="is neither a subgraph nor a tag"):
+            outside.path_kind(path)
+    assert len(model.parameters_at("encoder.scan")) == 2
+    declared = FlowBuilder(Shift(3)).tag("a").through(Shift(3)).tag("b").internal("a").label("child").build()
+    parent = FlowBuilder(declared).build()
+    assert parent.path_kind("child.b") == "tag"
+    with pytest.raises(PathError, match="'child.a' is neither"):
+        parent.tagged("child.a")
+
+
+def test_a_label_may_equal_the_tag_of_its_own_node():
+    model = FlowBuilder(part("same", "inner")).tag("same").build()
+    model(X)
+    assert model.path_kind("same") == "subgraph"
+    assert model.tagged("same").shape == (2, 3)
+
+
+def test_subgraphs_are_listed_by_label_or_place(model):
+    assert list(model.subgraphs) == [
+        "encoder",
+        "body",
+        "expert_a",
+        "gate_1.expert_1",
+        "branch_a",
+        "mapped",
+        "left",
+        "right",
+    ]
+    assert model.subgraphs["encoder"] is model.subgraph("encoder")
+
+
+def test_parameters_are_those_below_and_each_once(model):
+    assert len(model.parameters_at("encoder.scan.hidden")) == 1
+    assert len(model.parameters_at("encoder")) == 2
+    assert len(model.parameters_at("refine")) == 3
+    assert model.parameters_at("encoder.drop") == model.parameters_at("sum") == []
+    shared = part("shared", "t")
+    twice = FlowBuilder(shared).through(shared).build()
+    assert len(twice.parameters_at("**")) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("encoder.*", 2), ("encoder.scan.*", 1), ("**.turn", 1), ("heads_?", 2), ("[lr]*", 2), ("**", 14)],
+)
+def test_patterns_reach_what_fits(model, pattern, count):
+    assert len(model.parameters_at(pattern)) == count
+
+
+def test_freezing_stops_a_part_and_thawing_lets_it_learn_again(model):
+    model.freeze("encoder.scan")
+    assert model.is_frozen("encoder.scan.hidden")
+    assert model.is_frozen("encoder")
+    model.thaw("encoder.scan.hidden")
+    assert not model.is_frozen("encoder.scan")
+    model(X).sum().backward()
+    hidden, private = model.parameters_at("encoder.scan")
+    assert hidden.grad is not None
+    assert private.grad is None
+    model.freeze("**")
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    model.thaw("refine.*")
+    assert model.is_frozen("encoder")
+    assert not model.is_frozen("refine")
+
+
+def test_nothing_without_parameters_is_frozen(model):
+    assert not model.is_frozen("sum")
+
+
+def test_a_part_can_be_switched_to_evaluation(model):
+    model.set_training("encoder", False)
+    assert not model.subgraph("encoder.scan").training
+    assert model.training
+    model.set_training("encoder.*", True)
+    assert model.subgraph("encoder").drop.training
+    model.freeze("encoder", eval_mode=True)
+    assert not model.subgraph("encoder").drop.training
+
+
+def test_shared_experts_have_a_path_each():
+    shared = Shift(3)
+    model = FlowBuilder().gate(SoftmaxRouter(3, 2), [shared, shared]).tag("moe").build()
+    assert model.parameters_at("moe.expert_0") == model.parameters_at("moe.expert_1") == [shared.offset]
+
+
+def test_tags_are_unread_before_the_first_call_and_refused_when_not_kept(model):
+    assert model.tagged("bridge") is None
+    model.keeps_tags = False
+    model(X)
+    with pytest.raises(PathError) as caught:
+        model.tagged("encoder.scan.hidden")
+    assert str(caught.value) == (
+        "tags are not kept, so 'encoder.scan.hidden' has no value. Set model.keeps_tags = True first."
+    )
+    model.keeps_tags = True
+    model(X)
+    assert model.tagged("encoder.scan.hidden").shape == (2, 3)
+
+
+def test_an_unlabelled_graph_is_reached_by_its_node_and_its_labelled_child_below_it():
+    child = part("child", "leaf")
+    model = FlowBuilder(FlowBuilder(child).build()).build()
+    assert model.path_kind("graph_1") == "subgraph"
+    assert model.path_kind("graph_1.child.leaf") == "tag"
+    with pytest.raises(PathError, match="Did you mean"):
+        model.path_kind("child.leaf")
+    tagged = FlowBuilder(FlowBuilder(Shift(3)).tag("inner").build()).tag("outer").build()
+    assert tagged.path_kind("outer.inner") == "tag"
+
+
+def test_labels_inside_control_nodes_must_differ_too():
+    with pytest.raises(GraphError, match="duplicate child label 'twin'"):
+        FlowBuilder(part("twin")).loop_body(part("twin")).for_n(2).build()
+    with pytest.raises(GraphError, match="duplicate child label 'twin'"):
+        FlowBuilder().gate(SoftmaxRouter(3, 2), [part("twin"), part("twin")]).build()
+
+
+def test_the_summary_counts_elements_and_shows_the_tree(model):
+    model.freeze("encoder.scan.hidden")
+    model.freeze("left")
+    assert model.tree_summary().splitlines() == [
+        "(root)  39 parameters, 6 frozen, tags: bridge, refine, heads_0, heads_1, sum",
+        "├── encoder  6 parameters, 3 frozen, tags: drop",
+        "│   └── scan  6 parameters, 3 frozen, tags: hidden, (_private)",
+        "├── body  3 parameters, tags: turn",
+        "├── expert_a  3 parameters, tags: out",
+        "├── gate_1.expert_1  3 parameters, tags: quiet",
+        "├── branch_a  3 parameters",
+        "├── mapped  3 parameters, tags: row",
+        "├── left  3 parameters, all frozen",
+        "└── right  3 parameters",
+    ]
