@@ -12,15 +12,8 @@ from collections.abc import Callable
 
 import torch
 from harness import Timing, interleave, paired_ratio, table, write_results
-from models import TIER_2, Reference
+from models import TIER_2, Reference, same_weights, second_tier
 from torch import nn
-
-
-def same_weights(graph: nn.Module, by_hand: nn.Module) -> None:
-    """Give both the same numbers; the parameters come in the same order."""
-    with torch.no_grad():
-        for ours, theirs in zip(graph.parameters(), by_hand.parameters(), strict=True):
-            ours.copy_(theirs)
 
 
 def steps(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> Callable[[], None]:
@@ -38,7 +31,7 @@ def measure(reference: Reference, rounds: int, count: int, device: str) -> tuple
     torch.manual_seed(0)
     graph, by_hand = reference.graph().to(device), reference.by_hand().to(device)
     same_weights(graph, by_hand)
-    x = torch.randn(reference.batch, reference.width, device=device)
+    x = torch.randn(reference.x, device=device)
     y = torch.randn_like(x)
     difference = (graph(x) - by_hand(x)).abs().max().item()
     rivals = {"by hand": steps(by_hand, x, y, count), "graph": steps(graph, x, y, count)}
@@ -55,7 +48,7 @@ def main() -> None:
     rows, results = [], {}
     for name, reference in TIER_2.items():
         if options.tiny:
-            reference = shrink(name)
+            reference = second_tier(name, batch=4, width=16)
         timings, difference = measure(reference, options.rounds, options.steps, device)
         hand, graph = timings["by hand"], timings["graph"]
         ratio = paired_ratio(graph, hand)
@@ -86,21 +79,6 @@ def main() -> None:
 
 
 HEADER = ["model            ", "by hand           ", "graph             ", "ratio ", "of best", "differs"]
-
-
-def shrink(name: str) -> Reference:
-    from models import GatedRouting, IterativeRefine, ResidualTower
-    from models import gated_routing, iterative_refine, residual_tower
-
-    tiny = {
-        "residual_tower": Reference(lambda: residual_tower(16), lambda: ResidualTower(16), 4, 16),
-        "gated_routing": Reference(lambda: gated_routing(16), lambda: GatedRouting(16), 4, 16),
-        "iterative_refine": Reference(lambda: iterative_refine(16), lambda: IterativeRefine(16), 4, 16),
-        "feedback_fixed": Reference(
-            lambda: iterative_refine(16, 10), lambda: IterativeRefine(16, 10), 4, 16
-        ),
-    }
-    return tiny[name]
 
 
 if __name__ == "__main__":

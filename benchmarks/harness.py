@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,32 @@ def interleave(
     for _ in range(warmup):
         for run in rivals.values():
             run()
+    return take_turns({name: partial(timed, run) for name, run in rivals.items()}, rounds=rounds)
+
+
+def take_turns(
+    rivals: Mapping[str, Callable[[int], Sequence[float]]], *, rounds: int, repeats: int = 1
+) -> dict[str, Timing]:
+    """Let each rival run and time `repeats` samples, round after round, each round in another order."""
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            _wait()
-            started = time.perf_counter()
-            rivals[name]()
-            _wait()
-            samples[name].append(time.perf_counter() - started)
+            samples[name].extend(rivals[name](repeats))
     return {name: Timing(tuple(taken)) for name, taken in samples.items()}
+
+
+def timed(run: Callable[[], object], repeats: int) -> list[float]:
+    """Seconds of each of some runs, from an idle device to an idle device."""
+    taken = []
+    for _ in range(repeats):
+        wait()
+        started = time.perf_counter()
+        run()
+        wait()
+        taken.append(time.perf_counter() - started)
+    return taken
 
 
 def paired_ratio(ours: Timing, theirs: Timing) -> float:
@@ -68,9 +87,10 @@ def machine() -> dict[str, Any]:
     """Facts that a number needs beside it."""
     facts: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short=12", "HEAD") + ("-dirty" if _git("status", "--porcelain") else ""),
+        "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        **_versions("jax", "optax", "pytorch-lightning"),
         "system": platform.system(),
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
@@ -81,10 +101,10 @@ def machine() -> dict[str, Any]:
     return facts
 
 
-def write_results(name: str, results: Mapping[str, Any]) -> Path:
-    """Keep the results as JSON beside the script."""
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
+def write_results(name: str, results: Mapping[str, Any], *, folder: Path = RESULTS) -> Path:
+    """Keep the results as JSON, beside the script unless told otherwise."""
+    path = folder / f"{name}.json"
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
     return path
 
@@ -96,9 +116,30 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in lines)
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Wait until the device has nothing left to do."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    """Versions of the rivals that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    """The commit that was measured; FLODL_COMMIT names it where the sources were copied without git."""
+    given = os.environ.get("FLODL_COMMIT")
+    if given:
+        return given
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    return (commit or "unknown") + ("-dirty" if commit and _git("status", "--porcelain") else "")
 
 
 def _git(*words: str) -> str:

@@ -18,14 +18,18 @@ class Remember(nn.Module):
 
 def build() -> Graph:
     """A small model with an inner graph, a loop, a gate, a reference and a carried value."""
-    encoder = FlowBuilder(nn.Linear(16, 64)).through(nn.LayerNorm(64)).also(nn.Linear(64, 64)).label("encoder")
+    encoder = (
+        FlowBuilder(nn.Linear(16, 64)).through(nn.LayerNorm(64)).also(nn.Linear(64, 64)).label("encoder")
+    )
     return (
         FlowBuilder(encoder.build())
         .tag("code")
         .loop_body(nn.Linear(64, 64))
         .until_cond(ThresholdHalt(4.0), max_iter=3)
         .tag("refined")
-        .gate(SoftmaxRouter(64, 2), [nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64))])
+        .gate(
+            SoftmaxRouter(64, 2), [nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64))]
+        )
         .using("code")
         .through(Remember())
         .using("memory")
@@ -44,7 +48,9 @@ def main() -> None:
     model.svg(folder / "pictures-model.svg")
     print(model.profile(torch.randn(256, 16)))
     model.svg_with_profile(folder / "pictures-heat.svg")
-    print(f"\nWritten to {folder.resolve()}: pictures-model.svg and pictures-heat.svg. Open them in a browser.")
+    print(
+        f"\nWritten to {folder.resolve()}: pictures-model.svg and pictures-heat.svg. Open them in a browser."
+    )
 
 
 if __name__ == "__main__":

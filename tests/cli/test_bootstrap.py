@@ -192,6 +192,33 @@ def test_another_torch_needs_another_environment(checkout):
     assert flaw == "FLODL_TORCH asks for default, and it has cpu"
 
 
+CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "platform", "configured", "gpu", "arguments"),
+    [
+        ("auto", "linux", False, False, ["torch==2.13.0+cpu", *CPU_INDEX]),
+        ("auto", "linux", False, True, ["torch==2.13.0"]),
+        ("auto", "linux", True, False, ["torch==2.13.0"]),
+        ("auto", "darwin", False, False, ["torch==2.13.0"]),
+        ("cpu", "linux", False, True, ["torch==2.13.0+cpu", *CPU_INDEX]),
+        ("cpu", "linux", True, True, ["torch==2.13.0+cpu"]),
+        ("cpu", "win32", False, True, ["torch==2.13.0"]),
+        ("default", "linux", False, False, ["torch==2.13.0"]),
+        ("torch==2.12.1", "linux", False, False, ["torch==2.12.1"]),
+    ],
+)
+def test_the_build_of_torch_fits_the_machine(
+    checkout, monkeypatch, choice, platform, configured, gpu, arguments
+):
+    script = load(checkout)
+    monkeypatch.setattr(script, "sys", SimpleNamespace(platform=platform))
+    monkeypatch.setattr(script, "pip_is_configured", lambda: configured)
+    monkeypatch.setattr(script, "has_gpu", lambda: gpu)
+    assert script.torch_request(choice)[0] == arguments
+
+
 def test_a_checkout_without_pyproject_is_refused(checkout):
     (checkout / "pyproject.toml").unlink()
     done = start(checkout, "version")

@@ -7,6 +7,7 @@ import io
 import logging
 import random
 import re
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,7 +190,8 @@ def test_a_shown_output_that_is_not_the_real_one_is_found():
 def test_blocks_share_a_namespace_and_tracebacks_name_the_line_of_the_document():
     with pytest.raises(NameError) as caught:
         run_blocks("page.md", "```python\nx = 1\n```\n\ntext\n\n```python\nx\ny\n```\n")
-    assert (caught.traceback[-1].path.name, caught.traceback[-1].lineno + 1) == ("page.md", 9)
+    last = traceback.extract_tb(caught.tb)[-1]
+    assert (last.filename, last.lineno) == ("page.md", 9)
 
 
 def test_a_block_marked_as_not_run_is_skipped():

@@ -72,11 +72,11 @@ def test_tag_group_names_the_open_streams_by_position():
 
 
 def test_a_tag_right_after_a_fork_names_the_fork_and_later_the_stream():
-    right_after = FlowBuilder().fork(Double()).tag("side").tag("again").build()
+    right_after = FlowBuilder().fork(Double()).tag("side").tag("stream").build()
     later = FlowBuilder().fork(Double()).through(Triple()).tag("main").build()
     right_after(X), later(X)
     assert torch.equal(right_after.tagged("side"), 2 * X)
-    assert torch.equal(right_after.tagged("again"), 2 * X)
+    assert torch.equal(right_after.tagged("stream"), X)
     assert torch.equal(later.tagged("main"), 3 * X)
 
 

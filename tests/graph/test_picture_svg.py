@@ -1,7 +1,9 @@
 """The SVG is well formed, safe, the same every time, and readable in light and dark."""
 
 import re
+import runpy
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +35,10 @@ def parse(text: str) -> ElementTree.Element:
 
 def texts(root: ElementTree.Element) -> list[str]:
     return ["".join(element.itertext()) for element in root.iterfind(".//svg:text", NAMES)]
+
+
+def tooltips(root: ElementTree.Element) -> list[str]:
+    return [element.text or "" for element in root.iterfind(".//svg:g/svg:title", NAMES)]
 
 
 def test_the_picture_is_xml_with_a_size_a_title_and_a_description():
@@ -153,6 +159,16 @@ def test_the_heat_map_shows_times_a_scale_and_what_did_not_run():
     assert "0 µs" in shown
     assert "not run" in shown
     assert "fl-heat-10" in text
+
+
+def test_the_pictures_in_the_documents_are_of_the_example():
+    root = Path(__file__).parents[2]
+    model = runpy.run_path(str(root / "examples" / "pictures.py"))["build"]()
+    drawn = parse(model.svg())
+    for name in ("pictures-model.svg", "pictures-heat.svg"):
+        kept = parse((root / "docs" / "images" / name).read_text(encoding="utf-8"))
+        assert tooltips(kept) == tooltips(drawn)
+        assert "Linear16 → 64" in texts(kept)
 
 
 def test_a_heat_map_without_a_profile_says_what_to_do():

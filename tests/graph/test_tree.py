@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import FlowBuilder, GraphError, LearnedHalt, PathError, SoftmaxRouter
+from flodl import FlowBuilder, Graph, GraphError, LearnedHalt, PathError, SoftmaxRouter
 
 from .nodes import Double, Shift
 
@@ -77,8 +77,8 @@ def model():
 def test_every_part_has_a_path(model, path, kind):
     assert model.path_kind(path) == kind
     if kind == "subgraph":
-        assert model.subgraph(path).path_kind("shift_1" if "branch_a" in path else model.subgraph(path).tags[0])
-    if kind == "tag" and path != "bridge":
+        assert isinstance(model.subgraph(path), Graph)
+    if kind == "tag":
         model(X)
         assert isinstance(model.tagged(path), torch.Tensor)
 
@@ -172,7 +172,7 @@ def test_parameters_are_those_below_and_each_once(model):
 
 @pytest.mark.parametrize(
     ("pattern", "count"),
-    [("encoder.*", 2), ("encoder.scan.*", 1), ("**.turn", 1), ("heads_?", 2), ("[lr]*", 2), ("**", 14)],
+    [("encoder.*", 2), ("encoder.scan.*", 1), ("**.turn", 1), ("heads_?", 2), ("[lm]*", 2), ("**", 14)],
 )
 def test_patterns_reach_what_fits(model, pattern, count):
     assert len(model.parameters_at(pattern)) == count
@@ -251,7 +251,7 @@ def test_the_summary_counts_elements_and_shows_the_tree(model):
     model.freeze("encoder.scan.hidden")
     model.freeze("left")
     assert model.tree_summary().splitlines() == [
-        "(root)  39 parameters, 6 frozen, tags: bridge, refine, heads_0, heads_1, sum",
+        "(root)  42 parameters, 6 frozen, tags: bridge, refine, heads_0, heads_1, sum",
         "├── encoder  6 parameters, 3 frozen, tags: drop",
         "│   └── scan  6 parameters, 3 frozen, tags: hidden, (_private)",
         "├── body  3 parameters, tags: turn",

@@ -122,6 +122,7 @@ class FlowBuilder(Unfinished):
         """Name the value that was just made, to read it, refer to it and address its node."""
         node = self._fresh_fork or self._stream("tag", "Use tag_group, or merge first")
         self._name(node, name)
+        self._fresh_fork = None
         return self
 
     def tag_group(self, name: str) -> FlowBuilder:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A node or part: `path` is where its weights are, `names` are all paths to it through tags and labels."""
+    """A node or part: `path` is where its weights are, `names` are all paths to it, by tags and labels."""
 
     path: str
     key: str

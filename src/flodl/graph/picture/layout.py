@@ -75,6 +75,8 @@ class _Sized:
     def edge(self, edge: Edge) -> Attributes:
         # The stream pulls harder, so that it runs straight and the others give way.
         attributes = {"weight": "4" if edge.kind == "stream" else "1"}
+        if edge.kind == "state":
+            attributes["minlen"] = "0"  # beside the node that reads it, not above
         if EDGES[edge.kind].closes:
             attributes["constraint"] = "false"
         return attributes | (_room(text_width(edge.label, "tag") + 6) if edge.label else {})

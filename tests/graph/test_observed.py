@@ -1,0 +1,207 @@
+"""Observation through the graph: metrics by dotted name, read without waiting while training."""
+
+import csv
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, PathError
+from flodl.core import MetricError
+
+from .nodes import Double, NoHostReads, Triple
+
+X = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
+
+
+@pytest.fixture
+def model():
+    scan = FlowBuilder(Double()).tag("hidden").label("scan").build()
+    encoder = FlowBuilder(scan).label("encoder").build()
+    flow = FlowBuilder(encoder).split([Double(), Triple()]).tag_group("heads").merge("add").tag("out")
+    return flow.through(FlowBuilder(nn.Linear(2, 2)).build()).build()
+
+
+def test_a_value_is_recorded_here_or_in_a_subgraph(model):
+    for value in (1.0, 3.0):
+        model.record("loss", value)
+        model.record("encoder.scan.loss", torch.tensor(10 * value))
+        model.record("graph_2.loss", value)
+    model.end_epoch()
+    assert model.latest_metrics() == {"loss": 2.0, "encoder.scan.loss": 20.0, "graph_2.loss": 2.0}
+    assert model.subgraph("encoder").latest_metrics() == {"scan.loss": 20.0}
+
+
+def test_a_weight_makes_the_mean_exact_for_a_ragged_batch(model):
+    model.record("loss", 1.0, weight=3)
+    model.record("loss", 5.0, weight=1)
+    model.flush()
+    assert model.latest_metrics() == {"loss": 2.0}
+
+
+def test_a_metric_of_something_that_is_no_subgraph_is_refused(model):
+    with pytest.raises(PathError) as caught:
+        model.record("encodr.loss", 1.0)
+    assert str(caught.value).startswith(
+        "the metric 'encodr.loss' belongs to 'encodr', which is no subgraph. "
+        "'encodr' is neither a subgraph nor a tag. Did you mean 'encoder'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reduce", "expected"), [("mean", 6.0), ("sum", 24.0), ("max", 12.0), ("min", 2.0), ("norm", 200**0.5)]
+)
+def test_a_tag_is_collected_as_one_number(model, reduce, expected):
+    model(X)
+    model.collect("encoder.scan.hidden", reduce=reduce)
+    model.flush()
+    assert model.latest_metrics() == {"encoder.scan.hidden": pytest.approx(expected)}
+
+
+def test_groups_are_collected_tag_by_tag(model):
+    model(X)
+    model.collect("heads", "out")
+    model.flush()
+    assert model.latest_metrics() == pytest.approx({"heads_0": 12.0, "heads_1": 18.0, "out": 30.0})
+    assert set(model.trends("heads")) == {"heads_0", "heads_1"}
+
+
+def test_whole_numbers_and_truth_values_can_be_collected():
+    model = FlowBuilder(lambda x: x > 2).tag("large").build()
+    model(X)
+    model.collect("large")
+    model.flush()
+    assert model.latest_metrics() == {"large": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda m: m.collect("out"),
+            MetricError,
+            "the tag 'out' has no value yet. Call the model before collect('out').",
+        ),
+        (
+            lambda m: m.collect("out", reduce="median"),
+            MetricError,
+            "reduce='median'. Use one of 'mean', 'sum', 'max', 'min', 'norm'.",
+        ),
+        (lambda m: m.collect("nothing"), PathError, "'nothing' is neither a subgraph nor a tag."),
+        (lambda m: m.flush("nothing"), MetricError, "no metric 'nothing' was recorded."),
+        (lambda m: m.trends("nothing.*"), PathError, "no metric fits 'nothing.*'."),
+        (lambda m: m.export_trends("x.csv"), MetricError, "there is nothing to export"),
+        (
+            lambda m: (m.record("loss", 1.0), m.export_trends("x.csv", ["los"])),
+            MetricError,
+            "no metric 'los' was recorded. Did you mean 'loss'?",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(model, call, error, message):
+    with pytest.raises(error) as caught:
+        call(model)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_refused_collect_records_nothing(model):
+    model(X)
+    with pytest.raises(PathError):
+        model.collect("out", "nothing")
+    model.flush()
+    assert model.latest_metrics() == {}
+
+
+def test_recording_collecting_and_closing_never_read_a_value_on_the_host(model):
+    model(X)
+    loss = torch.tensor(2.0)
+    with NoHostReads():
+        for _ in range(3):
+            model.record("loss", loss)
+            model.record("encoder.loss", loss)
+            model.collect("heads", "out", "encoder.scan.hidden")
+            model.end_step()
+        model.flush("loss")
+        model.end_epoch()
+    assert model.latest_metrics()["loss"] == 2.0
+
+
+def test_recording_keeps_no_autograd_history(model):
+    weight = torch.ones(1, requires_grad=True)
+    model.record("loss", (weight * 3).sum())
+    model.end_epoch()
+    assert model.trend("loss").latest == 3.0
+
+
+def test_epochs_and_steps_are_counted(model):
+    for _ in range(2):
+        for _ in range(3):
+            model.record("loss", 1.0)
+            model.end_step()
+        model.end_epoch()
+    assert (model.epoch_count, model.step_count) == (2, 6)
+
+
+def test_history_is_keyed_by_epoch_with_gaps(model):
+    for epoch in range(4):
+        model.record("loss", float(epoch))
+        if epoch in (1, 3):
+            model.record("encoder.scan.accuracy", 10.0 * epoch)
+        model.end_epoch()
+    assert model.trend("encoder.scan.accuracy").epochs == [1, 3]
+    assert model.trend("loss").epochs == [0, 1, 2, 3]
+
+
+def test_parents_and_children_share_the_number_of_the_epoch_also_when_only_flushed(model):
+    model.record("encoder.loss", 1.0)
+    model.flush()
+    model.record("encoder.loss", 2.0)
+    model.record("loss", 3.0)
+    model.flush()
+    assert model.trend("encoder.loss").epochs == [0, 1]
+    assert model.trend("loss").epochs == [1]
+
+
+def test_trends_are_found_by_name_pattern_and_group(model):
+    for epoch in range(3):
+        model.record("loss", 3.0 - epoch)
+        model.record("encoder.loss", 6.0 - 2 * epoch)
+        model.end_epoch()
+    assert set(model.trends()) == {"loss", "encoder.loss"}
+    assert set(model.trends("*.loss")) == {"encoder.loss"}
+    assert model.trends("**").all_improving(3)
+    assert model.trends("**").mean_slope(3) == pytest.approx(-1.5)
+    assert model.trend("never").values == []
+
+
+def test_the_time_that_is_left_follows_the_epochs(model):
+    assert model.eta(10) == 0.0
+    model.record("loss", 1.0)
+    model.end_epoch()
+    assert model.eta(10) > 0.0
+    assert model.eta(1) == 0.0
+
+
+def test_exports_carry_dotted_names(model, tmp_path):
+    for epoch in range(2):
+        model.record("loss", 1.0 + epoch)
+        model.record("encoder.scan.loss", 3.0)
+        model.end_epoch()
+    table = model.export_trends(tmp_path / "t.csv")
+    assert list(csv.reader(table.read_text().splitlines())) == [
+        ["epoch", "loss", "encoder.scan.loss"],
+        ["1", "1.00000000", "3.00000000"],
+        ["2", "2.00000000", "3.00000000"],
+    ]
+    lines = model.write_log(tmp_path / "t.log", 5, ["loss"]).read_text().splitlines()
+    assert lines[0] == "# flodl training log"
+    assert lines[1].startswith("epoch   1  loss=1.0000  [")
+    page = model.plot_html(tmp_path / "t.html", ["encoder.**"]).read_text()
+    assert "encoder.scan.loss" in page
+
+
+def test_ending_a_step_detaches_what_was_carried(model):
+    model(X)
+    assert model.tagged("out") is not None
+    model.end_step()
+    assert not model.tagged("out").requires_grad
