@@ -173,3 +173,13 @@ def test_a_broken_recording_leaves_the_device_usable() -> None:
         record(lambda v: torch.randn(3, device="cuda") * v.sum().item(), (x,))
     assert torch.isfinite(torch.randn(4, device="cuda")).all()
     assert_same(steps=20)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.5, "accumulate": 2}, {"precision": "bf16"}], ids=str)
+def test_the_compiled_tier_follows_eager(settings: dict) -> None:
+    eager, _, _ = train("eager", **settings)
+    compiled, _, step = train("compiled", **settings)
+    assert step.tier == "compiled", step.report()
+    tolerance = 5e-2 if settings.get("precision") == "bf16" else 1e-3
+    torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=tolerance)

@@ -53,6 +53,8 @@ class _Streams(logging.Handler):
         try:
             stream.write(self.format(record) + "\n")
             stream.flush()
+        except BrokenPipeError:
+            raise  # the reader has gone: the program should end, not print about its printing
         except Exception:
             self.handleError(record)
 

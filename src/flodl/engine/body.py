@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 
-from .batch import num_samples
 from .optimizer import Readiness
 from .precision import LossScaler, computing_in
 from .settings import StepSettings
@@ -127,13 +126,6 @@ class StepBody:
             if isinstance(value, Tensor)
         ]
         return [parameter.detach() for parameter in self.parameters] + states
-
-
-def shares(settings: StepSettings, batch: tuple[Any, ...], first_samples: int) -> float:
-    """Give the part of the window that a micro-batch makes up, if all were as large as the first."""
-    if settings.accumulate == 1:
-        return 1.0
-    return num_samples(batch) / (first_samples * settings.accumulate)
 
 
 def _outcome(given: Any) -> Outcome:

@@ -48,17 +48,17 @@ class StepReport:
     updates: int
     captures: int = 0
     eager_step_s: float | None = None
-    captured_step_s: float | None = None
-    capture_cost_s: float | None = None
+    step_s: float | None = None
+    promotion_cost_s: float | None = None
     first_step_s: float | None = None
     events: tuple[Event, ...] = ()
 
     @property
     def gain(self) -> float | None:
         """How many times faster than eager the present tier was measured to be."""
-        if self.eager_step_s is None or not self.captured_step_s:
+        if self.tier == "eager" or self.eager_step_s is None or not self.step_s:
             return None
-        return self.eager_step_s / self.captured_step_s
+        return self.eager_step_s / self.step_s
 
     def to_dict(self) -> dict[str, Any]:
         """Give the report as plain data, ready for JSON."""
@@ -67,11 +67,11 @@ class StepReport:
 
     def __str__(self) -> str:
         lines = [f"tier      {self.tier}: {self.reason}", f"steps     {self.steps} ({self.updates} updates)"]
-        if self.captures:
-            lines.append(f"captures  {self.captures}, {(self.capture_cost_s or 0) * 1000:.0f} ms in all")
+        if self.promotion_cost_s is not None:
+            lines.append(f"cost      {self.promotion_cost_s:.2f} s to prepare, {self.captures} recordings")
         if self.gain is not None:
-            eager_ms, captured_ms = (self.eager_step_s or 0) * 1000, (self.captured_step_s or 0) * 1000
-            lines.append(f"gain      {self.gain:.2f}× ({eager_ms:.3f} ms eager, {captured_ms:.3f} ms now)")
+            eager_ms, here_ms = (self.eager_step_s or 0) * 1000, (self.step_s or 0) * 1000
+            lines.append(f"gain      {self.gain:.2f}× ({eager_ms:.3f} ms eager, {here_ms:.3f} ms now)")
         if self.first_step_s is not None:
             lines.append(f"first     {self.first_step_s * 1000:.0f} ms to the first step")
         lines += [f"step {event.step}: {event.kind}: {event.reason}" for event in self.events]

@@ -9,8 +9,8 @@ from flodl.core import StepError
 from flodl.core.paths import suggestion
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Tier = Literal["eager", "captured"]
-TierChoice = Literal["auto", "eager", "captured"]
+Tier = Literal["eager", "captured", "compiled"]
+TierChoice = Literal["auto", "eager", "captured", "compiled"]
 Tail = Literal["eager", "pad", "drop"]
 
 
@@ -24,7 +24,6 @@ class StepSettings:
     precision: Precision = "fp32"
     tier: TierChoice = "auto"
     tail: Tail = "eager"
-    max_captures: int = 8
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, get_args(Precision))
@@ -34,10 +33,8 @@ class StepSettings:
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise StepError(f"{name}={limit!r}. Give a limit above zero, or None for no clipping.")
-        for name in ("accumulate", "max_captures"):
-            count = getattr(self, name)
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise StepError(f"{name}={count!r}. Give a whole number from 1 up.")
+        if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
+            raise StepError(f"accumulate={self.accumulate!r}. Give a whole number from 1 up.")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -146,7 +146,7 @@ class Loop(Control):
             if self.asked == "before" or number > 0:
                 stop = _per_sample_logit(ask(state), state).sigmoid()
                 weight = stop if remaining is None else remaining * stop
-                remaining = 1 - stop if remaining is None else remaining - stop
+                remaining = 1 - stop if remaining is None else remaining * (1 - stop)
                 total = _add_weighted(total, weight, state)
                 self.traces.add("halt", weight)
             state = turn(state, number)

@@ -1,0 +1,33 @@
+"""flodl: the graph and `TrainStep`, which chooses the fused optimizer by itself."""
+
+from __future__ import annotations
+
+import torch
+from models import Batches, Reference
+
+from flodl import TrainStep
+
+from .runner import Runner
+
+
+class Flodl(Runner):
+    def __init__(self, reference: Reference, batches: Batches, device: str) -> None:
+        super().__init__()
+        self.batches, self.device = batches, device
+        model = reference.flow(device)
+        self.step = TrainStep(
+            model,
+            torch.optim.Adam(model.parameters(), lr=reference.lr),
+            lambda model, x, y: reference.loss(model(x), y),
+            tier="auto" if device == "cpu" else "captured",
+        )
+
+    def train(self) -> float:
+        total = torch.zeros((), device=self.device)
+        for x, y in self.batches:
+            total += self.step(x, y)
+        return total.item() / len(self.batches)
+
+    def note(self) -> str:
+        report = self.step.report()
+        return "" if report.tier == "captured" else f"on the {report.tier} tier: {report.reason}"

@@ -1,0 +1,134 @@
+"""From measurements to tables: ratios, the best torch mode, geometric means, agreement of losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rivals import RIVALS
+
+# Not one of the ten: its work depends on the data, so it stays out of the means.
+UNCOUNTED = ("feedback_loop",)
+
+Results = Mapping[str, Any]
+
+
+def milliseconds(model: Results, rival: str) -> float | None:
+    """The median of a rival, None where it has no number."""
+    number: float | None = model["rivals"].get(rival, {}).get("ms")
+    return number
+
+
+def best_torch(model: Results) -> float | None:
+    """The fastest of torch's own modes."""
+    found = [milliseconds(model, name) for name, kind in RIVALS.items() if kind.plain_torch]
+    return min((ms for ms in found if ms is not None), default=None)
+
+
+def speedup(model: Results, rival: str, over: str = "reference") -> float | None:
+    """How many times faster a rival is than another."""
+    ours, theirs = milliseconds(model, rival), milliseconds(model, over)
+    return theirs / ours if ours and theirs else None
+
+
+def over_best_torch(model: Results) -> float | None:
+    """How many times faster flodl is than the best torch mode."""
+    ours, best = milliseconds(model, "flodl"), best_torch(model)
+    return best / ours if ours and best else None
+
+
+def geometric_mean(ratios: Iterable[float | None]) -> tuple[float, int] | None:
+    """The mean of the ratios that exist, and how many they are."""
+    logs = [math.log(ratio) for ratio in ratios if ratio]
+    return (math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
+
+
+def present(results: Results) -> list[str]:
+    """The rivals that were asked for, in the order of the tables."""
+    asked = {name for model in results["models"].values() for name in model["rivals"]}
+    return [name for name in RIVALS if name in asked]
+
+
+def losses_apart(model: Results) -> dict[str, float]:
+    """How far each rival's final loss is from eager's, over the larger of that and a fifth of eager's first.
+
+    A loss near zero is compared with where it came from: its own size is the noise of late training.
+    """
+    eager = model["rivals"].get("reference", {})
+    if "final_loss" not in eager:
+        return {}
+    scale = max(abs(eager["final_loss"]), 0.2 * abs(eager["first_loss"]))
+    return {
+        name: abs(rival["final_loss"] - eager["final_loss"]) / scale
+        for name, rival in model["rivals"].items()
+        if "final_loss" in rival
+    }
+
+
+def table_rows(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: milliseconds per epoch with jitter, flodl against the best, geometric means."""
+    rivals = present(results)
+    models = results["models"]
+    header = ["model", *(RIVALS[name].label for name in rivals), "flodl vs eager", "vs best torch", "vs JAX"]
+    rows = []
+    for name, model in models.items():
+        ratios = (speedup(model, "flodl"), over_best_torch(model), speedup(model, "flodl", "jax"))
+        rows.append([name, *(_cell(model, rival) for rival in rivals), *map(_times, ratios)])
+    counted = [model for name, model in models.items() if name not in UNCOUNTED]
+    rows.append(
+        [
+            "geometric mean",
+            *(_mean(speedup(model, rival) for model in counted) for rival in rivals),
+            _mean(speedup(model, "flodl") for model in counted),
+            _mean(over_best_torch(model) for model in counted),
+            _mean(speedup(model, "flodl", "jax") for model in counted),
+        ]
+    )
+    return header, rows
+
+
+def notes(results: Results) -> list[str]:
+    """What the numbers do not say: missing rivals, tiers, losses that went apart, identity."""
+    found: dict[str, list[str]] = {}
+    for name, model in results["models"].items():
+        for rival, taken in model["rivals"].items():
+            words = taken.get("missing") or taken.get("note")
+            if words:
+                found.setdefault(f"{RIVALS[rival].label}: {words}", []).append(name)
+        for rival, apart in losses_apart(model).items():
+            if apart > 0.05:
+                words = f"{RIVALS[rival].label}: the final loss is {apart:.0%} from eager's"
+                found.setdefault(words, []).append(name)
+    return [f"{', '.join(names)} — {words}" for words, names in found.items()]
+
+
+def identity_note(results: Results) -> str | None:
+    """One sentence on the check for equal bits; None where it was not run."""
+    checked = {name: model["identity"] for name, model in results["models"].items() if "identity" in model}
+    if not checked:
+        return None
+    steps = next(iter(checked.values()))["steps"]
+    same = [name for name, found in checked.items() if found["identical"]]
+    words = f"Losses equal bit for bit to a plain torch loop over {steps} steps: {', '.join(same) or 'none'}."
+    differ = [
+        f"{name} (from step {found['first_difference'] + 1}; two plain runs "
+        f"{'agree' if found['eager_repeats_itself'] else 'differ from each other too'})"
+        for name, found in checked.items()
+        if not found["identical"]
+    ]
+    return words + (f" Different: {', '.join(differ)}." if differ else "")
+
+
+def _cell(model: Results, rival: str) -> str:
+    taken = model["rivals"].get(rival, {})
+    return f"{taken['ms']:.1f} ± {taken['jitter']:.1%}" if "ms" in taken else "—"
+
+
+def _times(ratio: float | None) -> str:
+    return "—" if ratio is None else f"{ratio:.2f}×"
+
+
+def _mean(ratios: Iterable[float | None]) -> str:
+    mean = geometric_mean(ratios)
+    return "—" if mean is None else f"{mean[0]:.2f}× of {mean[1]}"

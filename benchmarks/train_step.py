@@ -1,0 +1,135 @@
+"""The suite, trained by every rival in one run: torch eager and compiled, Lightning, JAX, flodl.
+
+    python benchmarks/train_step.py [--models mlp,gru_seq] [--rivals reference,flodl] [--check]
+
+An epoch is fifty steps over fifty fixed random batches that already lie on the device. Rivals take
+turns; the number is the median of all epochs, the jitter their scaled MAD over that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from budget import OverBudget, budget
+from chart import chart
+from harness import RESULTS, machine, table, take_turns, write_results
+from identity import identity
+from models import SUITE, Batches, Reference, small_suite
+from rivals import RIVALS, Runner, Unavailable
+from standings import identity_note, notes, table_rows
+
+
+def ready(
+    rival: str, reference: Reference, batches: Batches, options: argparse.Namespace
+) -> tuple[Runner | None, dict[str, Any]]:
+    """Build a rival and train its warm-up epochs, within the budget; or say why there is none."""
+    kind = RIVALS[rival]
+    if kind.cuda_only and options.device == "cpu":
+        return None, {"missing": "needs CUDA"}
+    started = time.perf_counter()
+    try:
+        with budget(options.budget):
+            runner = kind.build(reference, batches, options.device)
+            runner.turn(1)
+    except (Unavailable, OverBudget) as reason:
+        return None, {"missing": str(reason)}
+    except Exception as error:
+        return None, {"missing": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+    setup_s = time.perf_counter() - started
+    if options.warmup > 1:
+        runner.turn(options.warmup - 1)
+    return runner, {"setup_s": setup_s}
+
+
+def contest(name: str, reference: Reference, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all rivals on one model."""
+    torch.backends.cudnn.benchmark = reference.autotune
+    batches = reference.batches(options.batches, options.device)
+    taken: dict[str, dict[str, Any]] = {}
+    runners: dict[str, Runner] = {}
+    for rival in options.rivals:
+        runner, taken[rival] = ready(rival, reference, batches, options)
+        if runner is not None:
+            runners[rival] = runner
+    timings = take_turns(
+        {rival: runner.turn for rival, runner in runners.items()},
+        rounds=options.rounds,
+        repeats=options.epochs,
+    )
+    for rival, runner in runners.items():
+        timing = timings[rival]
+        taken[rival] |= {
+            "ms": timing.median_s * 1000,
+            "jitter": timing.jitter,
+            "best_ms": timing.best_s * 1000,
+            "epochs_ms": [round(sample * 1000, 4) for sample in timing.samples_s],
+            "first_loss": runner.losses[0],
+            "final_loss": runner.losses[-1],
+            "num_epochs": len(runner.losses),
+            "note": runner.note(),
+        }
+    found: dict[str, Any] = {"rivals": taken}
+    if options.check:
+        found["identity"] = identity(reference, batches, options.device)
+    return found
+
+
+def forget() -> None:
+    """Leave nothing of one model to the next: compiled code, recordings, cached memory."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    words = {"type": lambda given: given.split(",")}
+    parser.add_argument("--models", **words, default=list(SUITE), help=", ".join(SUITE))
+    parser.add_argument("--rivals", **words, default=list(RIVALS), help=", ".join(RIVALS))
+    parser.add_argument("--epochs", type=int, default=4, help="epochs per turn")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each rival")
+    parser.add_argument("--warmup", type=int, default=2, help="epochs before the first timed one")
+    parser.add_argument("--batches", type=int, default=50, help="steps per epoch")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds for a rival to get ready")
+    parser.add_argument("--check", action="store_true", help="compare 60 losses with a plain loop, bit for bit")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results and the chart")
+    options = parser.parse_args()
+    for given, known in ((options.models, SUITE), (options.rivals, RIVALS)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"{', '.join(unknown)} is not known. Choose from {', '.join(known)}.")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    warnings.simplefilter("ignore")
+    suite = small_suite() if options.small else SUITE
+    settings = {key: value for key, value in vars(options).items() if key != "json"}
+    results: dict[str, Any] = {"settings": settings, "models": {}}
+    title = f"train_step{'_small' if options.small else ''}_{options.device.partition(':')[0]}"
+    for name in options.models:
+        started = time.perf_counter()
+        results["models"][name] = contest(name, suite[name], options)
+        forget()
+        # After every model, so that an interrupted run keeps what it has.
+        path = write_results(title, results, folder=options.json)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+    print(table(*table_rows(results)))
+    for line in [*notes(results), identity_note(results)]:
+        if line:
+            print(line)
+    path.with_suffix(".svg").write_text(chart({"machine": machine(), **results}))
+    print(f"written to {path} and {path.with_suffix('.svg').name}")
+
+
+if __name__ == "__main__":
+    main()

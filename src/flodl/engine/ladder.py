@@ -1,0 +1,227 @@
+"""From the eager tier upwards: try, compare, promote; and back down with a reason."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from .body import Outcome, StepBody
+from .capture import NotCapturable, rehearse
+from .events import Journal
+from .optimizer import Readiness
+from .runners import EagerRunner, Micro, RecordedRunner, Runner, fused
+from .settings import StepSettings, Tier
+from .snapshot import Snapshot
+
+WARM_WINDOWS = 3
+VERIFIED_WINDOWS = 2
+MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
+
+# How far the gradients of a fused step may be from eager's, relative to their norm.
+TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
+
+
+class Ladder:
+    """The tier that runs now, and the one that is being tried."""
+
+    def __init__(
+        self, body: StepBody, settings: StepSettings, readiness: Readiness, journal: Journal
+    ) -> None:
+        self._body = body
+        self._settings = settings
+        self._readiness = readiness
+        self._journal = journal
+        self._eager = EagerRunner(body)
+        self._runner: Runner = self._eager
+        self.tier: Tier = "eager"
+        self._target, self.reason = self._first_target()
+        self._candidate: Runner | None = None
+        self._window: list[Micro] = []
+        self._before: Snapshot | None = None
+        self._verified = 0
+        self._windows = 0
+        self._mark: tuple[int, float] | None = None
+        self.step_s: dict[str, float] = {}
+        self.cost_s = 0.0
+
+    @property
+    def captures(self) -> int:
+        """How many recordings the present tier has."""
+        return self._runner.captures
+
+    def run(self, micro: Micro, step: int) -> Outcome:
+        """Run a micro-batch on the best tier that fits it."""
+        if self.tier != "eager":
+            changed = self._runner.what_changed()
+            if changed is not None:
+                self._step_down(changed, step)
+            elif self._runner.fits(micro):
+                return self._runner.run(micro)
+            else:
+                self._journal.say(
+                    step, "eager", "a batch of another shape than the recorded one runs eagerly"
+                )
+        if self._target is not None and self._windows >= WARM_WINDOWS:
+            return self._watched(micro, step)
+        return self._eager.run(micro)
+
+    def show_grads(self) -> None:
+        """Put the gradients of a half-filled window where the update looks for them."""
+        self._runner.show_grads()
+
+    def end_window(self, step: int) -> None:
+        """Compare, promote and measure where a window has ended."""
+        self._windows += 1
+        if self._before is not None:
+            self._try(step)
+        else:
+            self._measure(step)
+
+    def _first_target(self) -> tuple[Tier | None, str]:
+        """Give the tier to climb to, or none and the reason."""
+        wanted, device = self._settings.tier, self._body.device.type
+        if wanted == "eager":
+            return None, "tier='eager' was asked for"
+        if wanted == "compiled":
+            return "compiled", ""
+        if device != "cuda":
+            return None, f"the model is on {device}, and capture needs CUDA"
+        if getattr(self._body.model, "has_state", False):
+            return None, "the model carries values from call to call, which a recording would not feed back"
+        return "captured", ""
+
+    def _watched(self, micro: Micro, step: int) -> Outcome:
+        """Run eagerly and remember the window, to run it again on the candidate and compare."""
+        if micro.opens:
+            self._window = []
+            self._before = Snapshot(self._body)
+        elif self._before is None:
+            return self._eager.run(micro)
+        self._window.append(micro)
+        if self._candidate is not None or self._body.device.type != "cuda":
+            return self._eager.run(micro)
+        moment = Snapshot(self._body)
+        try:
+            return rehearse(lambda: self._eager.run(micro))
+        except NotCapturable as error:
+            moment.restore()
+            self._stay_eager(f"the step cannot be captured: {error}", step)
+            return self._eager.run(micro)
+
+    def _try(self, step: int) -> None:
+        """Run the window again on the candidate, from the same state, and compare."""
+        before, window = self._before, self._window
+        assert before is not None
+        self._before, self._window = None, []
+        after, grads = Snapshot(self._body), _grads(self._body)
+        try:
+            before.restore()
+            candidate = self._prepared(window, before)
+            for micro in window:
+                candidate.run(micro)
+        except NotCapturable as error:
+            after.restore()
+            self._stay_eager(f"the step cannot be captured: {error}", step)
+            return
+        candidate.show_grads()
+        difference = self._difference(after, grads)
+        after.restore()
+        if difference is not None:
+            self._stay_eager(f"the {self._target} step differs from eager: {difference}", step)
+            return
+        self._verified += 1
+        if self._verified >= VERIFIED_WINDOWS:
+            self._promote(candidate, step)
+
+    def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
+        """Give the candidate with everything recorded that the window needs, and the state as before."""
+        started = time.perf_counter()
+        on_cuda = self._body.device.type == "cuda"
+        if self._candidate is None:
+            body = self._body
+            if self._target == "compiled":
+                body = fused(self._body)
+                for micro in window:
+                    EagerRunner(body).run(micro)
+                before.restore()
+            inside = self._readiness.capturable
+            self._candidate = RecordedRunner(body, update_inside=inside) if on_cuda else EagerRunner(body)
+        for micro in window:
+            self._candidate.learn(micro)
+            before.restore()
+        self.cost_s += time.perf_counter() - started
+        return self._candidate
+
+    def _difference(self, after: Snapshot, grads: list[Tensor | None]) -> str | None:
+        if self._target == "captured":
+            return after.first_difference(Snapshot(self._body))
+        return _gradient_difference(grads, _grads(self._body), TOLERANCE[self._settings.precision])
+
+    def _promote(self, candidate: Runner, step: int) -> None:
+        assert self._target is not None
+        self._runner, self.tier, self._target, self._mark = candidate, self._target, None, None
+        equal = "equal to eager bit for bit"
+        if self.tier == "compiled":
+            equal = f"gradients within {TOLERANCE[self._settings.precision]:g} of eager's"
+        outside = isinstance(candidate, RecordedRunner) and not candidate.update_inside
+        words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
+        self.reason = f"{equal} over {self._verified} updates{words}"
+        self._journal.say(step, self.tier, self.reason)
+
+    def _stay_eager(self, reason: str, step: int) -> None:
+        self._body.clear()
+        self._candidate, self._before, self._target = None, None, None
+        self._runner, self.tier, self.reason = self._eager, "eager", reason
+        self._journal.say(step, "eager", reason)
+
+    def _step_down(self, reason: str, step: int) -> None:
+        """Go back to eager, and climb again from there."""
+        self._journal.say(step, "eager", f"{reason}; the step is recorded anew")
+        self._target, self._candidate, self._before = self.tier, None, None
+        self._runner, self.tier, self.reason = self._eager, "eager", ""
+        self._verified, self._windows = 0, WARM_WINDOWS - 1
+
+    def _measure(self, step: int) -> None:
+        """Take the time of a few windows between two waits for the device."""
+        tier = self.tier
+        if tier in self.step_s:
+            return
+        if self._mark is None:
+            self._mark = (self._windows, self._now())
+        elif self._windows - self._mark[0] >= MEASURED_WINDOWS[tier]:
+            taken = (self._now() - self._mark[1]) / (self._windows - self._mark[0])
+            self.step_s[tier] = taken / self._settings.accumulate
+            self._mark = None
+            self._settle(step)
+
+    def _now(self) -> float:
+        if self._body.device.type == "cuda":
+            torch.cuda.synchronize(self._body.device)
+        return time.perf_counter()
+
+    def _settle(self, step: int) -> None:
+        """Under tier='auto', stay only where it was measured to be no slower than eager."""
+        eager, here = self.step_s.get("eager"), self.step_s[self.tier]
+        if self._settings.tier == "auto" and self.tier != "eager" and eager is not None and here > eager:
+            tier = self.tier
+            reason = f"{tier} was measured slower: {here * 1e3:.3f} ms against {eager * 1e3:.3f} ms"
+            self._stay_eager(reason, step)
+
+
+def _grads(body: StepBody) -> list[Tensor | None]:
+    return [None if p.grad is None else p.grad.detach().clone() for p in body.parameters]
+
+
+def _gradient_difference(
+    eager: list[Tensor | None], other: list[Tensor | None], tolerance: float
+) -> str | None:
+    """Say how far two sets of gradients are apart, where that is further than the tolerance."""
+    if [grad is None for grad in eager] != [grad is None for grad in other]:
+        return "another set of parameters gets gradient"
+    pairs = [(a.double(), b.double()) for a, b in zip(eager, other) if a is not None and b is not None]
+    apart = torch.stack([(a - b).square().sum() for a, b in pairs]).sum().sqrt()
+    size = torch.stack([a.square().sum() for a, _ in pairs]).sum().sqrt()
+    relative = float(apart / size.clamp_min(1e-30))
+    return None if relative <= tolerance else f"the gradients are off by {relative:.2g} of their norm"

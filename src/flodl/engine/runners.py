@@ -1,0 +1,187 @@
+"""Who runs a micro-batch: Python, or a recording of what Python would do."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .batch import Signature, num_samples, tensors_of
+from .body import Outcome, StepBody
+from .capture import Recording, new_stream, record
+from .optimizer import host_settings
+
+Phase = Literal["only", "first", "middle", "last"]
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One micro-batch: where it stands in its window, its part of it, and what makes up for ragged ones."""
+
+    batch: tuple[Any, ...]
+    shape: Signature
+    phase: Phase
+    share: float
+    correction: float = 1.0
+
+    @property
+    def opens(self) -> bool:
+        """Whether gradients start anew here."""
+        return self.phase in ("only", "first")
+
+    @property
+    def closes(self) -> bool:
+        """Whether the optimizer updates after it."""
+        return self.phase in ("only", "last")
+
+
+def phase_of(position: int, accumulate: int) -> Phase:
+    """Give the phase of a micro-batch by its position in the window."""
+    if accumulate == 1:
+        return "only"
+    if position == 0:
+        return "first"
+    return "last" if position == accumulate - 1 else "middle"
+
+
+def is_tail(batch: tuple[Any, ...], usual_samples: int) -> bool:
+    """Say whether a batch is a ragged last one."""
+    return 0 < num_samples(batch) < usual_samples
+
+
+class EagerRunner:
+    """Run the body as it is written."""
+
+    def __init__(self, body: StepBody) -> None:
+        self.body = body
+        self.cost_s = 0.0
+        self.captures = 0
+
+    def fits(self, micro: Micro) -> bool:
+        """Everything fits."""
+        return True
+
+    def learn(self, micro: Micro) -> None:
+        """There is nothing to prepare."""
+
+    def what_changed(self) -> str | None:
+        """Python notices every change by itself."""
+        return None
+
+    def show_grads(self) -> None:
+        """The gradients are where they always are."""
+
+    def run(self, micro: Micro) -> Outcome:
+        """Run one micro-batch, and the update where its window ends."""
+        if micro.opens:
+            self.body.clear()
+        outcome = self.body.micro(micro.batch, micro.share)
+        if micro.closes:
+            self.body.update(outcome, micro.correction)
+        return outcome
+
+
+class RecordedRunner:
+    """Replay recordings, one per phase and shape, as long as nothing that they rest on has changed.
+
+    "only" is a whole step. With accumulation, "first" writes fresh gradients, "middle" adds to
+    them, "last" adds and updates. Where the optimizer cannot be recorded, its update runs outside.
+    """
+
+    def __init__(self, body: StepBody, *, update_inside: bool) -> None:
+        self.body = body
+        self.update_inside = update_inside
+        self.cost_s = 0.0
+        self._recordings: dict[tuple[Phase, float, Signature], Recording[Outcome]] = {}
+        self._grads: list[Tensor | None] = []
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = new_stream(body.device)
+        self._modules = list(body.model.modules())
+        self._rests_on = self._foundations()
+        self._optimizer_state = body.optimizer.state
+
+    @property
+    def captures(self) -> int:
+        """How many recordings there are."""
+        return len(self._recordings)
+
+    def fits(self, micro: Micro) -> bool:
+        """Say whether such a micro-batch was recorded, and needs no correction that it does not hold."""
+        baked = self.update_inside and micro.closes and micro.correction != 1.0
+        return not baked and (micro.phase, micro.share, micro.shape) in self._recordings
+
+    def what_changed(self) -> str | None:
+        """Name what no longer is as it was recorded."""
+        if self.body.optimizer.state is not self._optimizer_state:
+            return "the optimizer's state was loaded anew"
+        now = self._foundations()
+        if now == self._rests_on:
+            return None
+        words = (
+            "a parameter was frozen or thawed",
+            "a parameter was moved or replaced",
+            "a module was switched between training and evaluation",
+            "a setting of the optimizer was changed",
+        )
+        return next(word for word, a, b in zip(words, self._rests_on, now) if a != b)
+
+    def _foundations(self) -> tuple[Any, ...]:
+        body = self.body
+        return (
+            [p.requires_grad for p in body.parameters],
+            [p.data_ptr() for p in body.parameters],
+            [module.training for module in self._modules],
+            host_settings(body.optimizer) if self.update_inside else (),
+        )
+
+    def learn(self, micro: Micro) -> None:
+        """Record a phase for a shape; nothing is executed."""
+        if self.fits(micro):
+            return
+        started = time.perf_counter()
+
+        def region(*static: Any) -> Outcome:
+            if micro.opens:
+                self.body.clear()
+            outcome = self.body.micro(static, micro.share)
+            if micro.closes and self.update_inside:
+                self.body.update(outcome)
+            return outcome
+
+        if not micro.opens:
+            self.show_grads()
+        recording = record(region, micro.batch, pool=self._pool, stream=self._stream)
+        self._recordings[micro.phase, micro.share, micro.shape] = recording
+        # The recording writes to these very tensors; while they live, their memory is not given away.
+        self._grads = [p.grad for p in self.body.parameters]
+        self.cost_s += time.perf_counter() - started
+
+    def run(self, micro: Micro) -> Outcome:
+        """Replay one micro-batch, and update where its window ends."""
+        recording = self._recordings[micro.phase, micro.share, micro.shape]
+        outcome = recording.replay(tensors_of(micro.batch))
+        if micro.closes and not self.update_inside:
+            self.show_grads()
+            self.body.update(outcome, micro.correction)
+        return outcome
+
+    def show_grads(self) -> None:
+        """Put the gradients that the recordings write to where everybody looks for them."""
+        for parameter, grad in zip(self.body.parameters, self._grads):
+            if parameter.grad is not grad:
+                parameter.grad = grad
+
+
+Runner = EagerRunner | RecordedRunner
+
+
+def fused(body: StepBody) -> StepBody:
+    """Give the same body with forward and backward fused by torch's compiler; state is shared."""
+    twin = copy.copy(body)
+    # Random numbers as eager draws them: the same masks, so that the two can be compared.
+    twin.step_fn = torch.compile(body.step_fn, dynamic=False, options={"fallback_random": True})
+    return twin

@@ -1,0 +1,41 @@
+"""The compiled tier on the CPU: fused forward and backward, within the stated tolerance of eager."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+
+# torch's own modules warn while its compiler is imported.
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def train(tier: str) -> tuple[torch.Tensor, TrainStep]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 2))
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier=tier)
+    generator = torch.Generator().manual_seed(1)
+    losses = [
+        step(torch.randn(8, 4, generator=generator), torch.randn(8, 2, generator=generator)) for _ in range(15)
+    ]
+    return torch.stack(losses), step
+
+
+def test_the_compiled_tier_follows_eager_and_says_how_closely() -> None:
+    eager, _ = train("eager")
+    compiled, step = train("compiled")
+    assert step.tier == "compiled", step.report()
+    assert step.report().reason == "gradients within 0.001 of eager's over 2 updates"
+    torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
