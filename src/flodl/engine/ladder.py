@@ -104,11 +104,16 @@ class Ladder:
             return self._eager.run(micro)
         moment = Snapshot(self._body)
         try:
-            return rehearse(lambda: self._eager.run(micro))
+            if self._readiness.capturable:
+                return rehearse(lambda: self._eager.run(micro))
+            outcome = rehearse(lambda: self._eager.run_without_update(micro))
         except NotCapturable as error:
             moment.restore()
             self._stay_eager(f"the step cannot be captured: {error}", step)
             return self._eager.run(micro)
+        if micro.closes:
+            self._body.update(outcome, micro.correction)
+        return outcome
 
     def _try(self, step: int) -> None:
         """Run the window again on the candidate, from the same state, and compare."""

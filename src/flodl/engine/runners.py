@@ -77,12 +77,16 @@ class EagerRunner:
 
     def run(self, micro: Micro) -> Outcome:
         """Run one micro-batch, and the update where its window ends."""
-        if micro.opens:
-            self.body.clear()
-        outcome = self.body.micro(micro.batch, micro.share)
+        outcome = self.run_without_update(micro)
         if micro.closes:
             self.body.update(outcome, micro.correction)
         return outcome
+
+    def run_without_update(self, micro: Micro) -> Outcome:
+        """Run forward and backward of one micro-batch."""
+        if micro.opens:
+            self.body.clear()
+        return self.body.micro(micro.batch, micro.share)
 
 
 class RecordedRunner:
