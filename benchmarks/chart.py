@@ -18,6 +18,7 @@ COLOURS = {
     "lightning": ("#e8a33d", "#d9932a"),
     "jax": ("#3b95d9", "#58aeee"),
     "flodl": ("#12924f", "#34c77b"),
+    "flodl_compiled": ("#0b6b39", "#7fe3ad"),
 }
 Bar = tuple[str, float | None, str]
 
@@ -37,12 +38,14 @@ def chart(results: dict[str, Any]) -> str:
                     f'height="{BAR - 2}" rx="2"><title>{escape(RIVALS[rival].label)}: {label}</title></rect>'
                 )
             x = LEFT + (length or 0) * scale + 5
-            parts.append(_text(x, y + BAR - 2.5, label, "ink" if rival == "flodl" else "muted", size=9))
+            parts.append(
+                _text(x, y + BAR - 2.5, label, "ink" if rival.startswith("flodl") else "muted", size=9)
+            )
             y += BAR
         y += GAP
     eager = LEFT + scale
     line = f'<line class="axis" x1="{eager:.1f}" x2="{eager:.1f}" y1="{TOP - 8}" y2="{y - GAP + 4}"/>'
-    return "\n".join([*_head(results, y), *parts, line, "</svg>"]) + "\n"
+    return "\n".join([*_head(results, y), line, *parts, "</svg>"]) + "\n"
 
 
 def _groups(results: dict[str, Any]) -> list[tuple[str, list[Bar]]]:

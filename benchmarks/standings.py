@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from rivals import RIVALS
@@ -32,9 +33,9 @@ def speedup(model: Results, rival: str, over: str = "reference") -> float | None
     return theirs / ours if ours and theirs else None
 
 
-def over_best_torch(model: Results) -> float | None:
-    """How many times faster flodl is than the best torch mode."""
-    ours, best = milliseconds(model, "flodl"), best_torch(model)
+def over_best_torch(model: Results, rival: str) -> float | None:
+    """How many times faster a rival is than the best torch mode."""
+    ours, best = milliseconds(model, rival), best_torch(model)
     return best / ours if ours and best else None
 
 
@@ -66,26 +67,37 @@ def losses_apart(model: Results) -> dict[str, float]:
     }
 
 
-def table_rows(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: milliseconds per epoch with jitter, flodl against the best, geometric means."""
+def times(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Milliseconds per epoch with jitter; the last row is the mean speed over torch eager."""
     rivals = present(results)
-    models = results["models"]
-    header = ["model", *(RIVALS[name].label for name in rivals), "flodl vs eager", "vs best torch", "vs JAX"]
-    rows = []
-    for name, model in models.items():
-        ratios = (speedup(model, "flodl"), over_best_torch(model), speedup(model, "flodl", "jax"))
-        rows.append([name, *(_cell(model, rival) for rival in rivals), *map(_times, ratios)])
-    counted = [model for name, model in models.items() if name not in UNCOUNTED]
-    rows.append(
-        [
-            "geometric mean",
-            *(_mean(speedup(model, rival) for model in counted) for rival in rivals),
-            _mean(speedup(model, "flodl") for model in counted),
-            _mean(over_best_torch(model) for model in counted),
-            _mean(speedup(model, "flodl", "jax") for model in counted),
-        ]
-    )
-    return header, rows
+    rows = [[name, *(_cell(model, rival) for rival in rivals)] for name, model in results["models"].items()]
+    counted = _counted(results)
+    mean = ["geometric mean", *(_mean(speedup(model, rival) for model in counted) for rival in rivals)]
+    return ["model", *(RIVALS[name].label for name in rivals)], [*rows, mean]
+
+
+def ratios(results: Results) -> tuple[list[str], list[list[str]]]:
+    """How many times faster flodl is than eager, than the best torch mode, than JAX."""
+    ours = [name for name in present(results) if name.startswith("flodl")]
+    columns = [
+        (f"{RIVALS[name].label.removeprefix('flodl ')} vs {words}", partial(against, rival=name))
+        for name in ours
+        for words, against in (
+            ("eager", speedup),
+            ("best torch", over_best_torch),
+            ("JAX", partial(speedup, over="jax")),
+        )
+    ]
+    rows = [
+        [name, *(_times(ratio(model)) for _, ratio in columns)] for name, model in results["models"].items()
+    ]
+    counted = _counted(results)
+    mean = ["geometric mean", *(_mean(ratio(model) for model in counted) for _, ratio in columns)]
+    return ["flodl", *(words for words, _ in columns)], [*rows, mean]
+
+
+def _counted(results: Results) -> list[Results]:
+    return [model for name, model in results["models"].items() if name not in UNCOUNTED]
 
 
 def notes(results: Results) -> list[str]:

@@ -22,7 +22,7 @@ from harness import RESULTS, machine, table, take_turns, write_results
 from identity import identity
 from models import SUITE, Batches, Reference, small_suite
 from rivals import RIVALS, Runner, Unavailable
-from standings import identity_note, notes, table_rows
+from standings import identity_note, notes, ratios, times
 
 
 def ready(
@@ -99,7 +99,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=50, help="steps per epoch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--budget", type=float, default=120.0, help="seconds for a rival to get ready")
-    parser.add_argument("--check", action="store_true", help="compare 60 losses with a plain loop, bit for bit")
+    parser.add_argument(
+        "--check", action="store_true", help="compare 60 losses with a plain loop, bit for bit"
+    )
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results and the chart")
     options = parser.parse_args()
@@ -123,7 +125,7 @@ def main() -> None:
         # After every model, so that an interrupted run keeps what it has.
         path = write_results(title, results, folder=options.json)
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
-    print(table(*table_rows(results)))
+    print(table(*times(results)), table(*ratios(results)), sep="\n\n")
     for line in [*notes(results), identity_note(results)]:
         if line:
             print(line)

@@ -37,7 +37,7 @@ def module_name(path: Path) -> str:
 
 def package_of(module: str) -> str:
     """Give the package right under `flodl`, or nothing for `flodl` itself."""
-    return (module.split(".") + [""])[1]
+    return module.partition(".")[2].split(".")[0]
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -98,7 +98,9 @@ def test_imports_point_down(path):
         if package == "" or other == package:
             continue
         if other == "":
-            assert package == "cli", f"{module_name(path)} imports flodl itself; import from the package instead"
+            assert package == "cli", (
+                f"{module_name(path)} imports flodl itself; import from the package instead"
+            )
             continue
         assert LEVEL_OF[package] < LEVEL_OF[other], f"{module_name(path)} imports {target}"
 
@@ -120,6 +122,18 @@ def test_there_is_no_import_cycle():
 
     for module in sorted(edges):
         visit(module, ())
+
+
+def test_the_checks_see_late_imports_dynamic_ones_and_those_for_types(tmp_path, monkeypatch):
+    sample = tmp_path / "flodl" / "graph" / "sample.py"
+    sample.parent.mkdir(parents=True)
+    sample.write_text(
+        "if TYPE_CHECKING:\n    from flodl.train import Trainer\n"
+        "def late():\n    import flodl.cli\n    import_module(f'flodl.hf.{name}')\n    from ..data import x\n"
+    )
+    monkeypatch.setitem(globals(), "SOURCE", tmp_path / "flodl")
+    assert sorted(imports(sample, for_types=False)) == ["flodl.cli", "flodl.data", "flodl.hf"]
+    assert "flodl.train" in imports(sample, for_types=True)
 
 
 def test_the_check_for_cycles_would_find_one(tmp_path, monkeypatch):
@@ -220,7 +234,9 @@ def test_the_drawn_tree_of_errors_is_the_tree_of_errors():
             trail = [*trail[:depth], found[2]]
             drawn[found[2]] = trail[-2] if depth else None
     classes = [
-        value for _, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == errors.__name__
+        value
+        for _, value in inspect.getmembers(errors, inspect.isclass)
+        if value.__module__ == errors.__name__
     ]
     tree = {cls.__name__: cls.__base__.__name__ if cls.__base__ is not Exception else None for cls in classes}
     assert drawn == tree

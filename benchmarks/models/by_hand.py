@@ -32,7 +32,11 @@ def conv_autoenc(channels: tuple[int, ...] = (64, 128, 256, 512)) -> nn.Sequenti
         layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
     up = channels[::-1]
     for before, after in zip(up, up[1:]):
-        layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+        layers += [
+            nn.ConvTranspose2d(before, after, 4, stride=2, padding=1),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+        ]
     return nn.Sequential(*layers, nn.ConvTranspose2d(up[-1], 3, 4, stride=2, padding=1), nn.Tanh())
 
 

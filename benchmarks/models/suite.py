@@ -178,10 +178,16 @@ def small_suite() -> dict[str, Reference]:
             partial(by_hand.lstm_seq, 16, 16), partial(graphs.lstm_seq, 16, 16), *sequence, autotune=False
         ),
         "conv_autoenc": Reference(
-            partial(by_hand.conv_autoenc, channels), partial(graphs.conv_autoenc, channels), (4, 3, 16, 16), None
+            partial(by_hand.conv_autoenc, channels),
+            partial(graphs.conv_autoenc, channels),
+            (4, 3, 16, 16),
+            None,
         ),
         "convnet": Reference(
-            partial(by_hand.convnet, channels, 5), partial(graphs.convnet, channels, 5), (4, 3, 16, 16), (4, 5)
+            partial(by_hand.convnet, channels, 5),
+            partial(graphs.convnet, channels, 5),
+            (4, 3, 16, 16),
+            (4, 5),
         ),
         "gru_seq": Reference(
             partial(by_hand.gru_seq, 16, 16), partial(graphs.gru_seq, 16, 16), *sequence, autotune=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,6 +24,19 @@ except ImportError:
         lightning = None
 
 
+class Batched:
+    """The batches as something that Lightning reads from; a plain list would mean several loaders."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
 class Lightning(Runner):
     """Epochs of one Trainer, timed inside its hooks, so that the set-up of `fit` does not count."""
 
@@ -32,7 +46,7 @@ class Lightning(Runner):
             raise Unavailable("Lightning is not installed")
         for name in ("lightning.pytorch", "pytorch_lightning", "lightning_fabric", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        self.batches = batches
+        self.loader = Batched(batches)
         self.module = _module(reference, device)
         self.trainer = lightning.Trainer(
             barebones=True, max_epochs=0, accelerator="cpu" if device == "cpu" else "gpu", devices=1
@@ -48,7 +62,7 @@ class Lightning(Runner):
         self.trainer.fit_loop.max_epochs = self.trainer.current_epoch + epochs
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.trainer.fit(module, train_dataloaders=self.batches)
+            self.trainer.fit(module, train_dataloaders=self.loader)
         self.losses += module.means[-epochs:]
         return list(module.taken_s)
 

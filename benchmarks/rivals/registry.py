@@ -36,5 +36,6 @@ RIVALS = {
     ),
     "lightning": Kind("Lightning", "in_lightning:Lightning"),
     "jax": Kind("JAX", "in_jax:Jax"),
-    "flodl": Kind("flodl", "in_flodl:Flodl"),
+    "flodl": Kind("flodl captured", "in_flodl:Flodl"),
+    "flodl_compiled": Kind("flodl compiled", "in_flodl:FlodlCompiled"),
 }

@@ -39,7 +39,9 @@ X = torch.tensor([[1.0, 2.0]])
         (lambda: FlowBuilder().split([Double(), Triple()]).merge(lambda parts: parts[1]), 3 * X),
         (lambda: FlowBuilder().split([Double(), Triple()]).merge(lambda *parts: parts[0]), 2 * X),
         (
-            lambda: FlowBuilder().split([Double(), Triple()]).merge(nn.Bilinear(2, 2, 1)).through(torch.isfinite),
+            lambda: (
+                FlowBuilder().split([Double(), Triple()]).merge(nn.Bilinear(2, 2, 1)).through(torch.isfinite)
+            ),
             torch.tensor([[True]]),
         ),
         (lambda: FlowBuilder().split([double, triple, double, triple]).merge("mean"), 2.5 * X),
@@ -101,7 +103,10 @@ def test_the_tag_input_may_name_the_entry():
 
 def test_an_unread_untagged_branch_is_mentioned_once(capsys):
     FlowBuilder().fork(Double()).build()
-    assert capsys.readouterr().out == "note: nothing reads 'double_1'. It runs in every call; tag it to read it.\n"
+    assert (
+        capsys.readouterr().out
+        == "note: nothing reads 'double_1'. It runs in every call; tag it to read it.\n"
+    )
     FlowBuilder().fork(Double()).tag("side").build()
     assert capsys.readouterr().out == ""
 
@@ -120,7 +125,11 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        (lambda: open_streams().split([Double(), Triple()]), BuildError, "split needs one stream, 2 are open"),
+        (
+            lambda: open_streams().split([Double(), Triple()]),
+            BuildError,
+            "split needs one stream, 2 are open",
+        ),
         (lambda: open_streams().also_with(Double(), Double()), BuildError, "also_with needs one stream"),
         (
             lambda: open_streams().gate(SoftmaxRouter(2, 2), [Double(), Triple()]),
@@ -136,7 +145,7 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (lambda: FlowBuilder().merge("add"), BuildError, "merge needs several open streams, there is one"),
         (lambda: open_streams().merge("sum"), BuildError, "merge has no operation 'sum'."),
         (lambda: open_streams().merge("cat", dim="last"), BuildError, "merge has dim='last'"),
-        (lambda: open_streams().merge(torch.stack), BuildError, "Wrap it: lambda a, b: stack(a, b)."),
+        (lambda: open_streams().merge(torch.stack), BuildError, "Wrap it in a function of the list (lambda values: stack(values)) or of the values (lambda a, b: …)."),
         (lambda: FlowBuilder().split([Double()]), BuildError, "split has 1 branch. Give it at least 2"),
         (lambda: FlowBuilder().split([]), BuildError, "split has 0 branches. Give it at least 2"),
         (lambda: FlowBuilder().split(Double()), BuildError, "split got one module. Give it a list"),
@@ -147,7 +156,11 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (lambda: FlowBuilder("linear"), BuildError, "got a str. Give an nn.Module or a function."),
         (lambda: FlowBuilder(FlowBuilder()), BuildError, "a builder that is not built. Call .build()"),
         (lambda: FlowBuilder().through(FlowBuilder().loop_body(double)), BuildError, "is not built"),
-        (lambda: FlowBuilder().loop_body(double).tag("x"), BuildError, "the loop has no end yet, before .tag"),
+        (
+            lambda: FlowBuilder().loop_body(double).tag("x"),
+            BuildError,
+            "the loop has no end yet, before .tag",
+        ),
         (lambda: FlowBuilder().map(double).build(), BuildError, "the map has no source yet, before .build"),
         (lambda: FlowBuilder().loop_body(double).for_n(0), LoopError, "for_n has 0 turns"),
         (lambda: FlowBuilder().loop_body(double).for_n(True), LoopError, "for_n has True turns"),
@@ -157,7 +170,11 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
             LoopError,
             "while_cond has 0 turns. A loop runs at least once: give a whole number from 1 up.",
         ),
-        (lambda: FlowBuilder().loop_body(double).until_cond(double, -1), LoopError, "until_cond has -1 turns"),
+        (
+            lambda: FlowBuilder().loop_body(double).until_cond(double, -1),
+            LoopError,
+            "until_cond has -1 turns",
+        ),
         (lambda: FlowBuilder().map(double).slices(0), BuildError, "slices(0): the number of slices"),
         (
             lambda: FlowBuilder(Double()).tag("hidden").map(double).over("hiden"),
@@ -167,7 +184,11 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (lambda: FlowBuilder().tag("a.b"), TagError, "the tag 'a.b' has a dot"),
         (lambda: FlowBuilder().tag(""), TagError, "the tag '' is empty"),
         (lambda: FlowBuilder().tag(3), TagError, "the tag 3 is a int, not a string"),
-        (lambda: FlowBuilder(Double()).tag("x").through(Triple()).tag("x"), TagError, "'x' exists already, on double"),
+        (
+            lambda: FlowBuilder(Double()).tag("x").through(Triple()).tag("x"),
+            TagError,
+            "'x' exists already, on double",
+        ),
         (lambda: open_streams().tag_group("a").tag_group("a"), TagError, "'a' is already a group"),
         (lambda: FlowBuilder().tag_group("a"), TagError, "needs several open streams, there is one"),
         (

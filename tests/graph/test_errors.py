@@ -164,7 +164,7 @@ MESSAGES = {
     StepError: (step_error, "accumulate=0. Give a whole number from 1 up."),
     CheckpointError: (
         checkpoint_error,
-        "at 'head.weight': 'the stream' has shape (3, 2), the model (2, 2). 1 more names differ. "
+        "at 'head.weight': the stream has shape (3, 2), the model (2, 2). 1 more names differ. "
         "Nothing was loaded. Build the model with the sizes that it was saved with.",
     ),
     PictureError: (

@@ -78,7 +78,8 @@ def test_an_empty_batch_passes():
         (
             lambda x: torch.ones(3, 1),
             [Double(), Triple()],
-            "at 'moe': the router gives 1 weights for 2 experts. Give the router 2 outputs or remove an expert.",
+            "at 'moe': the router gives 1 weights for 2 experts. "
+            "Give the router 2 outputs or remove an expert.",
         ),
         (
             lambda x: 0.5,
@@ -105,8 +106,8 @@ def test_an_empty_batch_passes():
             lambda x: torch.ones(4, 2),
             [Double(), Triple()],
             "at 'moe': the router gives weights of shape (4, 2) for experts of shape (3, 2). Every dimension "
-            "before the last must lead the experts' shape: one weight per expert for each sample, or for each "
-            "step.",
+            "before the last must lead the experts' shape: one weight per expert for each sample, "
+            "or for each step.",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def test_labels_follow_their_rules():
 
     with pytest.raises(TagError, match="duplicate child label 'twin'"):
         FlowBuilder(part("twin")).through(part("twin")).build()
-    with pytest.raises(TagError, match="'a.b' has a dot"):
+    with pytest.raises(TagError, match=r"'a.b' has a dot"):
         FlowBuilder().label("a.b")
     with pytest.raises(TagError, match="'enc' of a subgraph is also a tag on another node"):
         FlowBuilder(nn.Linear(2, 2)).tag("enc").through(part("enc")).tag("other").build()
@@ -208,7 +208,7 @@ def test_schedules_give_known_rates():
 def test_a_checkpoint_of_another_architecture_is_refused_by_its_names_and_told_by_its_hash(tmp_path):
     small = FlowBuilder(nn.Linear(2, 2)).build()
     small.save_checkpoint(tmp_path / "small.fdl")
-    with pytest.raises(CheckpointError, match="lacks 'linear_2.weight'"):
+    with pytest.raises(CheckpointError, match=r"lacks 'linear_2.weight'"):
         FlowBuilder(nn.Linear(2, 2)).through(nn.Linear(2, 2)).build().load_checkpoint(tmp_path / "small.fdl")
     assert FlowBuilder(nn.Linear(2, 2)).build().load_checkpoint(tmp_path / "small.fdl").same_function
     changed = FlowBuilder(nn.Linear(2, 2)).through(nn.ReLU()).build()

@@ -62,8 +62,7 @@ DIFFERENT = {
     "another tensor method": [FlowBuilder(torch.Tensor.relu), FlowBuilder(torch.Tensor.tanh)],
     "another body of a lambda": [FlowBuilder(lambda x: x * 2), FlowBuilder(lambda x: x / 2)],
     "another constant of a lambda": [FlowBuilder(lambda x: x * 2), FlowBuilder(lambda x: x * 3)],
-    "another set in a lambda": [FlowBuilder(lambda x: x if x.dim() in {1} else -x)]
-    + [FlowBuilder(lambda x: x if x.dim() in {2} else -x)],
+    "another set in a lambda": [FlowBuilder(lambda x: x.dim() in {1}), FlowBuilder(lambda x: x.dim() in {2})],
     "another closure": [FlowBuilder(times(2)), FlowBuilder(times(3))],
     "a module in a closure": [FlowBuilder(times(nn.Linear(2, 2))), FlowBuilder(times(nn.Linear(2, 3)))],
     "another default": [FlowBuilder(lambda x, y=2: x * y), FlowBuilder(lambda x, y=3: x * y)],
@@ -72,8 +71,10 @@ DIFFERENT = {
         FlowBuilder(lambda x: (lambda y: y * 2)(x)),
         FlowBuilder(lambda x: (lambda y: y * 3)(x)),
     ],
-    "another partial": [FlowBuilder(functools.partial(torch.mul, other=2))]
-    + [FlowBuilder(functools.partial(torch.mul, other=3))],
+    "another partial": [
+        FlowBuilder(functools.partial(torch.mul, other=2)),
+        FlowBuilder(functools.partial(torch.mul, other=3)),
+    ],
     "another callable object": [FlowBuilder(Scaled(2)), FlowBuilder(Scaled(3))],
     "another bound method": [FlowBuilder(Scaled(2).method), FlowBuilder(Scaled(3).method)],
     "another item": [FlowBuilder(operator.itemgetter(0)), FlowBuilder(operator.itemgetter(1))],
@@ -83,8 +84,10 @@ DIFFERENT = {
     "another stride": [FlowBuilder(nn.Conv1d(2, 2, 3)), FlowBuilder(nn.Conv1d(2, 2, 3, stride=2))],
     "another width": [FlowBuilder(nn.Linear(2, 2)), FlowBuilder(nn.Linear(2, 3))],
     "no bias": [FlowBuilder(nn.Linear(2, 2)), FlowBuilder(nn.Linear(2, 2, bias=False))],
-    "another depth": [FlowBuilder(nn.Sequential(nn.Linear(2, 2)))]
-    + [FlowBuilder(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))],
+    "another depth": [
+        FlowBuilder(nn.Sequential(nn.Linear(2, 2))),
+        FlowBuilder(nn.Sequential(nn.Linear(2, 2), nn.ReLU())),
+    ],
     "number of turns": [loop().for_n(3), loop().for_n(5)],
     "kind of loop": [
         loop().for_n(3),

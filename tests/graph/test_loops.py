@@ -252,7 +252,7 @@ def test_the_tags_of_a_graph_in_the_body_are_published_turn_by_turn():
     model(torch.ones(1, 1))
     assert [value.item() for value in model.traces("loop.doubled")] == [2.0, 8.0, 32.0]
     assert [value.item() for value in model.traces("loop")] == [2.0, 8.0, 32.0]
-    with pytest.raises(PathError, match="no loop publishes 'loop._hidden'. The traces here are 'doubled'"):
+    with pytest.raises(PathError, match=r"no loop publishes 'loop._hidden'. The traces here are 'doubled'"):
         model.traces("loop._hidden")
 
 
@@ -263,9 +263,11 @@ def test_traces_are_found_by_path_and_ambiguous_names_are_refused():
         model(torch.ones(1, 1)), model.traces("nothing")
     assert len(model.traces("every")) == 1
     assert len(model.traces("inner.every")) == len(model.traces("inner.loop.every")) == 2
-    both = FlowBuilder().loop_body(emitting).for_n(1).tag("one").loop_body(emitting).for_n(2).tag("two").build()
+    both = (
+        FlowBuilder().loop_body(emitting).for_n(1).tag("one").loop_body(emitting).for_n(2).tag("two").build()
+    )
     both(torch.ones(1, 1))
-    with pytest.raises(PathError, match="2 loops publish 'every'. Put the loop's tag in front: 'tag.every'"):
+    with pytest.raises(PathError, match=r"2 loops publish 'every'. Put the loop's tag in front: 'tag.every'"):
         both.traces("every")
     assert len(both.traces("two.every")) == 2
     with pytest.raises(PathError, match="the loop 'two' publishes"):
@@ -321,18 +323,19 @@ def test_a_condition_of_a_wrong_kind_is_refused(condition, words):
 def test_samples_that_stop_one_by_one_need_a_body_that_keeps_the_shape():
     halt = ThresholdHalt(10.0, per_sample=True)
     model = FlowBuilder().loop_body(lambda x: torch.cat([x, x], 1)).while_cond(halt, 2).build()
-    with pytest.raises(LoopError, match=r"at 'loop_1.body': the body turns a state of shape \[\(3, 2\)\] into"):
+    with pytest.raises(
+        LoopError, match=r"at 'loop_1.body': the body turns a state of shape \[\(3, 2\)\] into"
+    ):
         model(ROWS)
 
 
 def test_a_learned_halt_needs_a_floating_point_state_and_logits():
-    with pytest.raises(LoopError, match="at 'loop_1.body': a learned halt weighs the states of all turns"):
-        halt = LearnedHalt(2)
-        model = FlowBuilder(lambda x: (x, x.long())).loop_body(lambda s: s).while_cond(halt, 2).build()
+    model = FlowBuilder(lambda x: (x, x.long())).loop_body(lambda s: s).while_cond(LearnedHalt(2), 2).build()
+    with pytest.raises(LoopError, match=r"at 'loop_1.body': a learned halt weighs the states of all turns"):
         model(ROWS)
     counted = LearnedHalt(2)
     counted.forward = lambda state: torch.zeros(3, dtype=torch.long)
-    with pytest.raises(LoopError, match="the learned halt gives torch.int64"):
+    with pytest.raises(LoopError, match=r"the learned halt gives torch.int64"):
         FlowBuilder().loop_body(Double()).while_cond(counted, 2).build()(ROWS)
-    with pytest.raises(LoopError, match="LearnedHalt has in_features=0. Give it the width"):
+    with pytest.raises(LoopError, match=r"LearnedHalt has in_features=0. Give it the width"):
         LearnedHalt(0)

@@ -54,7 +54,9 @@ def test_slices_join_by_one_cat_too():
 def test_batched_runs_the_body_once_and_gives_the_same(end):
     seen = []
     rows = torch.randn(3, 4)
-    linear = nn.Linear(4, 4) if end(FlowBuilder().map(Double())).build().map_1.mode == "each" else nn.Linear(2, 3)
+    linear = (
+        nn.Linear(4, 4) if end(FlowBuilder().map(Double())).build().map_1.mode == "each" else nn.Linear(2, 3)
+    )
     one_by_one = end(FlowBuilder().map(linear)).build()
     at_once = end(FlowBuilder().map(linear, batched=True)).build()
     torch.testing.assert_close(at_once(rows), one_by_one(rows))

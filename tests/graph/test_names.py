@@ -90,7 +90,9 @@ def test_a_tag_may_be_called_like_a_method_or_attribute(tag):
     model = FlowBuilder(nn.Linear(2, 2)).tag(tag).through(nn.Linear(2, 2)).build()
     plain = FlowBuilder(nn.Linear(2, 2)).tag("other").through(nn.Linear(2, 2)).build()
     assert names(model) == [f"{tag}.weight", f"{tag}.bias", "linear_2.weight", "linear_2.bias"]
-    plain.load_state_dict({name.replace(f"{tag}.", "other."): value for name, value in model.state_dict().items()})
+    plain.load_state_dict(
+        {name.replace(f"{tag}.", "other."): value for name, value in model.state_dict().items()}
+    )
     assert torch.equal(model(stream), plain(stream))
     assert model.tagged(tag).shape == (3, 2)
     model.freeze(tag)

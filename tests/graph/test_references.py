@@ -19,7 +19,14 @@ def test_a_reference_is_a_keyword_argument_of_the_node():
 
 def test_two_calls_of_using_add_up():
     model = (
-        FlowBuilder(Double()).tag("a").through(Triple()).tag("b").through(Total()).using("a").using("b").build()
+        FlowBuilder(Double())
+        .tag("a")
+        .through(Triple())
+        .tag("b")
+        .through(Total())
+        .using("a")
+        .using("b")
+        .build()
     )
     assert torch.equal(model(X), (6 + 2 + 6) * X)
 
@@ -72,7 +79,10 @@ def test_plain_functions_take_references_too():
             lambda: FlowBuilder().tag("a").switch(Equal(), [Double(), Triple()]).using("a"),
             "the selector of the switch takes no reference 'a'",
         ),
-        (lambda: FlowBuilder(Total()).tag("a").using("a"), "that value is made from it, which would be a cycle"),
+        (
+            lambda: FlowBuilder(Total()).tag("a").using("a"),
+            "that value is made from it, which would be a cycle",
+        ),
         (lambda: FlowBuilder().also(Total()).tag("a").using("a"), "which would be a cycle"),
         (lambda: FlowBuilder().tag("a").through(Total()).using("a", init="zeros"), "needs no first value"),
         (
@@ -139,7 +149,7 @@ def test_the_name_of_a_first_value_may_also_be_a_tag():
 
 
 def test_a_first_value_of_another_kind_is_refused():
-    with pytest.raises(StateError, match="init=3 for 'memory'. Use None, 'zeros', a tensor"):
+    with pytest.raises(StateError, match=r"init=3 for 'memory'. Use None, 'zeros', a tensor"):
         FlowBuilder(Remember()).using("memory", init=3)
 
 
@@ -260,5 +270,7 @@ def test_a_carried_value_keeps_its_history_until_it_is_detached():
 
 
 def test_a_condition_that_takes_nothing_leaves_the_references_to_the_body():
-    model = FlowBuilder().tag("ctx").loop_body(Blend()).until_cond(ThresholdHalt(5.0), 10).using("ctx").build()
+    model = (
+        FlowBuilder().tag("ctx").loop_body(Blend()).until_cond(ThresholdHalt(5.0), 10).using("ctx").build()
+    )
     assert torch.equal(model(X), 3 * X)

@@ -40,8 +40,14 @@ NESTED = {
     "router": (lambda node: FlowBuilder().gate(node, [Double(), Triple()]), "gate_1.router"),
     "expert": (lambda node: FlowBuilder().gate(SoftmaxRouter(8, 2), [Double(), node]), "gate_1.expert_1"),
     "selector": (lambda node: FlowBuilder().switch(node, [Double(), Triple()]), "switch_1.selector"),
-    "branch": (lambda node: FlowBuilder().switch(ArgmaxSelector(8, 2), [Double(), node]), "switch_1.branch_1"),
-    "fixed branch": (lambda node: FlowBuilder().switch(FixedSelector(1), [Double(), node]), "switch_1.branch_1"),
+    "branch": (
+        lambda node: FlowBuilder().switch(ArgmaxSelector(8, 2), [Double(), node]),
+        "switch_1.branch_1",
+    ),
+    "fixed branch": (
+        lambda node: FlowBuilder().switch(FixedSelector(1), [Double(), node]),
+        "switch_1.branch_1",
+    ),
     "batch branch": (
         lambda node: FlowBuilder().switch(lambda x: x.amax() > 0, [Double(), node]),
         "switch_1.branch_1",
@@ -153,7 +159,7 @@ def test_an_example_by_name_needs_the_stream():
 def test_errors_of_routers_and_loops_come_as_they_are():
     with pytest.raises(RouteError, match="at 'gate_1': the router gives 3 weights for 2 experts"):
         FlowBuilder().gate(nn.Linear(8, 3), [Double(), Triple()]).build(example=EXAMPLE)
-    with pytest.raises(LoopError, match="at 'loop_1.condition': the condition gives shape"):
+    with pytest.raises(LoopError, match=r"at 'loop_1.condition': the condition gives shape"):
         FlowBuilder().loop_body(Double()).while_cond(nn.Linear(8, 3), 2).build(example=EXAMPLE)
 
 

@@ -52,7 +52,9 @@ def _is_method_call(node: ast.AST) -> bool:
 
 def test_it_has_many_parameters_all_of_which_have_a_name_of_their_own(model):
     assert len(list(model.parameters())) > 44
-    assert len(model.state_dict()) == len({id(tensor) for tensor in model.state_dict(keep_vars=True).values()})
+    assert len(model.state_dict()) == len(
+        {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    )
 
 
 def test_the_memory_makes_the_second_call_differ_and_a_reset_restores_the_first(model, batch):
@@ -69,7 +71,10 @@ def test_gradients_reach_every_part_that_ran(model, batch):
     idle = {name for name, parameter in model.named_parameters() if parameter.grad is None}
     # Branch 1 of the switch was not chosen, and nothing downstream reads the side branch.
     assert {name.split(".")[0] for name in idle} == {"switch_1", "spectral"}
-    assert sum(parameter.grad.abs().sum() > 0 for parameter in model.parameters() if parameter.grad is not None) > 30
+    assert (
+        sum(parameter.grad.abs().sum() > 0 for parameter in model.parameters() if parameter.grad is not None)
+        > 30
+    )
 
 
 def test_three_steps_keep_the_loss_finite_and_a_checkpoint_undoes_a_fourth(model, batch, tmp_path):

@@ -41,13 +41,9 @@ PLACES = {
     "branch of split": lambda inner: FlowBuilder().split([inner, Double()]).merge("add"),
     "fork": lambda inner: FlowBuilder().fork(inner).tag("side"),
     "loop body": lambda inner: FlowBuilder().loop_body(inner).for_n(1),
-    "condition": lambda inner: FlowBuilder().loop_body(Double()).while_cond(
-        keep(inner)(lambda x: False), 1
-    ),
+    "condition": lambda inner: FlowBuilder().loop_body(Double()).while_cond(keep(inner)(lambda x: False), 1),
     "expert": lambda inner: FlowBuilder().gate(SoftmaxRouter(3, 2), [Double(), inner]),
-    "router": lambda inner: FlowBuilder().gate(
-        keep(inner)(lambda x: torch.ones(2, 2)), [Double(), Triple()]
-    ),
+    "router": lambda inner: FlowBuilder().gate(keep(inner)(lambda x: torch.ones(2, 2)), [Double(), Triple()]),
     "branch": lambda inner: FlowBuilder().switch(lambda x: 1, [Double(), inner]),
     "selector": lambda inner: FlowBuilder().switch(keep(inner)(lambda x: 0), [Double(), Triple()]),
     "map body": lambda inner: FlowBuilder().map(inner, batched=True).each(),

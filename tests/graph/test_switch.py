@@ -120,7 +120,9 @@ def test_an_empty_batch_goes_through_the_first_branch():
 
 
 def test_a_stream_of_several_tensors_can_be_switched_as_a_whole():
-    pair = FlowBuilder(lambda x: (x, x)).switch(FixedSelector(1), [lambda p: p[0], lambda p: p[1] * 2]).build()
+    pair = (
+        FlowBuilder(lambda x: (x, x)).switch(FixedSelector(1), [lambda p: p[0], lambda p: p[1] * 2]).build()
+    )
     assert torch.equal(pair(ROWS), 2 * ROWS)
 
 
@@ -137,7 +139,10 @@ def test_a_masked_switch_answers_an_index_out_of_range_with_nan_for_that_sample(
         (3, "at 'which': the selector gives branch 3 of 3. Give an index from 0 to 2."),
         (-1, "at 'which': the selector gives branch -1 of 3. Give an index from 0 to 2."),
         (torch.tensor(5), "at 'which': the selector gives branch 5 of 3. Give an index from 0 to 2."),
-        (torch.tensor([0, 1, 7, 0]), "at 'which': the selector gives branch 7 of 3. Give an index from 0 to 2."),
+        (
+            torch.tensor([0, 1, 7, 0]),
+            "at 'which': the selector gives branch 7 of 3. Give an index from 0 to 2.",
+        ),
         (
             torch.tensor(0.5),
             "at 'which.selector': the selector gives 0.5. Give a whole index, for example with argmax.",
@@ -180,7 +185,10 @@ def test_a_bad_index_is_refused(choice, message):
     ("branches", "words"),
     [
         ([Double(), nn.Linear(2, 3), Double()], "at 'which.branch_1': the branch gives (3,) torch.float32"),
-        ([Double(), lambda x: x.double(), Double()], "at 'which.branch_1': the branch gives (2,) torch.float64"),
+        (
+            [Double(), lambda x: x.double(), Double()],
+            "at 'which.branch_1': the branch gives (2,) torch.float64",
+        ),
         ([Double(), lambda x: [x], Double()], "at 'which.branch_1': the branch gives a list"),
     ],
 )
@@ -193,7 +201,7 @@ def test_branches_that_are_mixed_give_one_shape(branches, words, masked):
 
 def test_branches_that_are_weighed_give_one_shape():
     selector = ArgmaxSelector(2, 2, gradient="straight_through")
-    with pytest.raises(RouteError, match="at 'switch_1.branch_1': the branch gives"):
+    with pytest.raises(RouteError, match=r"at 'switch_1.branch_1': the branch gives"):
         FlowBuilder().switch(selector, [Double(), nn.Linear(2, 3)]).build()(ROWS)
 
 
@@ -204,16 +212,19 @@ def test_one_index_per_sample_needs_a_tensor_stream():
 
 
 def test_errors_inside_name_the_part():
-    for parts, path in (((Broken(), BRANCHES), "selector"), ((FixedSelector(1), [Double(), Broken()]), "branch_1")):
+    for parts, path in (
+        ((Broken(), BRANCHES), "selector"),
+        ((FixedSelector(1), [Double(), Broken()]), "branch_1"),
+    ):
         with pytest.raises(ValueError, match="broken") as caught:
             FlowBuilder().switch(*parts).build()(ROWS)
         assert caught.value.__notes__ == [f"flodl: at 'switch_1.{path}'"]
 
 
 def test_selectors_check_their_numbers():
-    with pytest.raises(RouteError, match="FixedSelector has index -1. Count branches from 0."):
+    with pytest.raises(RouteError, match=r"FixedSelector has index -1. Count branches from 0."):
         FixedSelector(-1)
-    with pytest.raises(RouteError, match="gradient='soft'. Use None, 'straight_through' or 'gumbel'"):
+    with pytest.raises(RouteError, match=r"gradient='soft'. Use None, 'straight_through' or 'gumbel'"):
         ArgmaxSelector(2, 2, gradient="soft")
 
 

@@ -115,7 +115,10 @@ def test_every_part_has_a_path(model, path, kind):
             "Tag the module itself, or name a subgraph.",
         ),
         (lambda m: m.thaw("encoder.drop"), "'encoder.drop' has no parameters to thaw"),
-        (lambda m: m.set_training("sum", False), "'sum' has no module to switch: it names a sum or an input."),
+        (
+            lambda m: m.set_training("sum", False),
+            "'sum' has no module to switch: it names a sum or an input.",
+        ),
     ],
 )
 def test_a_path_that_does_not_fit_says_why_and_what_is_near(model, call, message):
@@ -135,7 +138,7 @@ def test_internal_tags_are_seen_from_inside_alone(model):
     declared = FlowBuilder(Shift(3)).tag("a").through(Shift(3)).tag("b").internal("a").label("child").build()
     parent = FlowBuilder(declared).build()
     assert parent.path_kind("child.b") == "tag"
-    with pytest.raises(PathError, match="'child.a' is neither"):
+    with pytest.raises(PathError, match=r"'child.a' is neither"):
         parent.tagged("child.a")
 
 
@@ -262,3 +265,22 @@ def test_the_summary_counts_elements_and_shows_the_tree(model):
         "├── left  3 parameters, all frozen",
         "└── right  3 parameters",
     ]
+
+
+def test_a_part_frozen_in_evaluation_mode_sleeps_through_train_until_thawed():
+    encoder = FlowBuilder(nn.Linear(4, 4)).through(nn.Dropout(0.5)).label("encoder").build()
+    model = FlowBuilder(encoder).through(nn.Linear(4, 2)).build()
+    model.freeze("encoder", eval_mode=True)
+    model.train()
+    assert model.training
+    assert not any(module.training for module in encoder.modules())
+    model.thaw("encoder")
+    assert all(module.training for module in encoder.modules())
+
+
+def test_a_tag_group_stands_for_its_tags():
+    model = FlowBuilder().split([nn.Linear(4, 4), nn.Linear(4, 4)]).tag_group("head").merge("add").build()
+    model.freeze("head")
+    assert model.is_frozen("head_0")
+    assert model.is_frozen("head")
+    assert len(model.parameters_at("head")) == 4

@@ -269,7 +269,9 @@ class Halt:
         for turn in range(self.turns):
             if self.asks_first or turn > 0:
                 states.append(state)
-                stops.append(torch.sigmoid((state * self.learned.linear.weight).sum() + self.learned.linear.bias))
+                stops.append(
+                    torch.sigmoid((state * self.learned.linear.weight).sum() + self.learned.linear.bias)
+                )
             state = self.parts[0].run(state)
         expected, left = torch.zeros_like(state), torch.ones(1, dtype=state.dtype)
         for visited, stop in zip(states, stops):

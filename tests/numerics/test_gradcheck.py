@@ -72,10 +72,9 @@ CONSTRUCTS = {
     "softmax gate": lambda: FlowBuilder().gate(SoftmaxRouter(WIDTH, 3), experts()),
     "sigmoid gate": lambda: FlowBuilder().gate(SigmoidRouter(WIDTH, 3), experts()),
     "top-k gate": lambda: FlowBuilder().gate(TopKRouter(WIDTH, 3), experts()),
-    "gate with reference": lambda: FlowBuilder(linear())
-    .tag("ctx")
-    .gate(SoftmaxRouter(WIDTH, 3), experts())
-    .using("ctx"),
+    "gate with reference": lambda: (
+        FlowBuilder(linear()).tag("ctx").gate(SoftmaxRouter(WIDTH, 3), experts()).using("ctx")
+    ),
     "fixed switch": lambda: FlowBuilder().switch(FixedSelector(1), experts()),
     "switch": lambda: FlowBuilder().switch(ArgmaxSelector(WIDTH, 3), experts()),
     "masked switch": lambda: FlowBuilder().switch(ArgmaxSelector(WIDTH, 3), experts(), masked=True),
@@ -84,10 +83,12 @@ CONSTRUCTS = {
     "map slices": lambda: FlowBuilder().map(nn.Linear(1, 1)).slices(2),
     "map batched": lambda: FlowBuilder().map(nn.Linear(1, 1), batched=True).slices(2),
     "carried": lambda: FlowBuilder(remember).using("memory").through(linear()).tag("memory"),
-    "carried from a parameter": lambda: FlowBuilder(remember)
-    .using("memory", init=nn.Parameter(torch.full((WIDTH,), 0.2)))
-    .through(linear())
-    .tag("memory"),
+    "carried from a parameter": lambda: (
+        FlowBuilder(remember)
+        .using("memory", init=nn.Parameter(torch.full((WIDTH,), 0.2)))
+        .through(linear())
+        .tag("memory")
+    ),
 }
 
 

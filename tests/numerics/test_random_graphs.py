@@ -5,7 +5,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .plans import WIDTH, Also, Carry, Cell, Chain, Fork, Gate, Halt, Map, Repeat, Sine, Split, Switch, Tag, Through
+from .plans import (
+    WIDTH,
+    Also,
+    Carry,
+    Cell,
+    Chain,
+    Fork,
+    Gate,
+    Halt,
+    Map,
+    Repeat,
+    Sine,
+    Split,
+    Switch,
+    Tag,
+    Through,
+)
 
 OPERATIONS = ["add", "mean", "mul", "max", "cat", "callable"]
 FIRST_VALUES = [None, "zeros", torch.full((WIDTH,), 0.3, dtype=torch.float64), torch.cos]
@@ -130,7 +146,7 @@ def test_a_random_graph_equals_the_same_model_written_by_hand(data):
     detaches = data.draw(st.booleans())
 
     def given_to(k: int) -> dict[str, Tensor]:
-        return {name: streams[-1] * (k + 1) for name in plan.inputs}
+        return dict.fromkeys(plan.inputs, streams[-1] * (k + 1))
 
     outputs, expected = [], []
     for k, stream in enumerate(streams[:3]):

@@ -41,7 +41,7 @@ def save_checkpoint(
             save_file(tensors, temporary, notes)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"cannot write {str(target)!r}: {error}. What was there before is untouched; "
+            f"cannot write {_named(target)}: {error}. What was there before is untouched; "
             "make room or choose a folder that can be written."
         ) from error
 
@@ -60,19 +60,14 @@ def load_checkpoint(
     `allow_unexpected` (only in the file) says otherwise. Values are cast to the dtype of the model.
     """
     stored, metadata = read_checkpoint(source)
-    where = str(source) if isinstance(source, str | os.PathLike) else "the stream"
+    where = _named(source)
     missing = [name for name in named_tensors if name not in stored]
     skipped = [name for name in stored if name not in named_tensors]
-    _refuse(missing, allow_missing, stored, f"{where!r} lacks", "allow_missing")
-    _refuse(
-        skipped,
-        allow_unexpected,
-        named_tensors,
-        f"the model has no place for, of {where!r},",
-        "allow_unexpected",
-    )
+    _refuse(missing, allow_missing, stored, f"{where} lacks", "allow_missing")
+    extra = f"{where} has, and the model lacks,"
+    _refuse(skipped, allow_unexpected, named_tensors, extra, "allow_unexpected")
     loaded = [name for name in named_tensors if name in stored]
-    _check_shapes(loaded, stored, named_tensors, where)
+    _check_places(loaded, stored, named_tensors, where)
     with torch.no_grad():
         for name in loaded:
             named_tensors[name].copy_(stored[name])
@@ -91,14 +86,23 @@ def read_checkpoint(source: Target) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = load(data)
         aliases = json.loads(metadata.get("flodl_aliases", "{}"))
         tensors |= {name: tensors[held] for name, held in aliases.items()}
+        # The reader gives them in an order that changes from run to run.
+        tensors = dict(sorted(tensors.items()))
     except OSError as error:
-        raise CheckpointError(f"cannot read {str(source)!r}: {error.strerror or error}.") from error
+        raise CheckpointError(
+            f"cannot read {_named(source)}: {error.strerror or error}. "
+            "Give a file that save_checkpoint wrote."
+        ) from error
     except (SafetensorError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{str(source)!r} is not a whole checkpoint: {error}. Take an earlier one; this one was cut off "
+            f"{_named(source)} is not a whole checkpoint: {error}. Take an earlier one; this one was cut off "
             "or is another kind of file."
         ) from error
     return tensors, metadata
+
+
+def _named(place: Target) -> str:
+    return repr(str(place)) if isinstance(place, str | os.PathLike) else "the stream"
 
 
 def _metadata(data: bytes) -> dict[str, str]:
@@ -117,7 +121,10 @@ def _without_ties(named_tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor
     first: dict[tuple[object, ...], str] = {}
     for name, tensor in named_tensors.items():
         if tensor.is_meta:
-            raise CheckpointError("the tensor is on the meta device and has no values to save.", path=name)
+            raise CheckpointError(
+                "the tensor is on the meta device and has no values to save. Give the model values first.",
+                path=name,
+            )
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and place in first:
             aliases[name] = first[place]
@@ -143,15 +150,22 @@ def _refuse(
     )
 
 
-def _check_shapes(
+def _check_places(
     names: Sequence[str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
+    for name in names:
+        if wanted[name].is_meta:
+            raise CheckpointError(
+                "the tensor is on the meta device and cannot hold values. "
+                "Move the model to a device first, for example with to_empty(device='cpu').",
+                path=name,
+            )
     wrong = [name for name in names if stored[name].shape != wanted[name].shape]
     if wrong:
         name = wrong[0]
         more = f" {len(wrong) - 1} more names differ." if len(wrong) > 1 else ""
         raise CheckpointError(
-            f"{where!r} has shape {tuple(stored[name].shape)}, the model {tuple(wanted[name].shape)}.{more} "
+            f"{where} has shape {tuple(stored[name].shape)}, the model {tuple(wanted[name].shape)}.{more} "
             "Nothing was loaded. Build the model with the sizes that it was saved with.",
             path=name,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl.core import FlodlError
 
@@ -41,6 +41,16 @@ def path_in(error: Exception) -> tuple[str, str]:
             path, _, words = note[len(_MARK) :].partition("'")
             return path, words.removeprefix(", ")
     return "", ""
+
+
+def one_line(module: nn.Module) -> str:
+    """Show a module in one line, without its parts.
+
+    >>> one_line(nn.ReLU()), one_line(nn.Sequential(nn.ReLU()))
+    ('ReLU()', 'Sequential(…)')
+    """
+    shown = repr(module)
+    return f"{type(module).__name__}(…)" if "\n" in shown else shown
 
 
 def shape_of(value: Any) -> str:

@@ -288,8 +288,8 @@ class FlowBuilder(Unfinished):
         sequence = takes_one_sequence(checked(op, "merge"))
         if sequence is None:
             raise BuildError(
-                f"merge cannot read the parameters of {type_name(op)}. "
-                f"Wrap it: lambda a, b: {type_name(op)}(a, b)."
+                f"merge cannot read the parameters of {type_name(op)}. Wrap it in a function of the list "
+                f"(lambda values: {type_name(op)}(values)) or of the values (lambda a, b: …)."
             )
         return self._add(
             "merge", "merge", target=op, sources=sources, merge_op="callable", spread=not sequence

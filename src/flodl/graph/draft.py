@@ -19,7 +19,11 @@ Target = Callable[..., Any]
 
 
 class Unfinished:
-    """A builder in the middle of its chain; never a node of another."""
+    """A builder in the middle of its chain; never a node of another, and never a model yet."""
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Say what is missing to somebody who calls the chain like a model."""
+        raise BuildError("this is a builder, not a model yet. Call .build() at the end of the chain.")
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flodl.core import InputError, StateError
 from flodl.observe import Book
 
-from .blame import climb, shape_of
+from .blame import climb, one_line, shape_of
 from .control.control import Control
 from .control.traces import Traces
 from .hashing import structural_hash, weights_hash
@@ -181,7 +181,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
             return value
         first = self._initial.get(tag)
         if first == _HELD:
-            return getattr(self, f"{tag}_init")
+            return _spread(getattr(self, f"{tag}_init"), stream)
         if first == "zeros":
             return torch.zeros_like(stream)
         return first(stream) if callable(first) else None
@@ -195,7 +195,11 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         """Put the inputs after the stream into the order of their declaration."""
         names = self._spec.input_names
         missing = names[len(others) :]
-        if len(missing) == len(named) and len(others) <= len(names) and all(name in named for name in missing):
+        if (
+            len(missing) == len(named)
+            and len(others) <= len(names)
+            and all(name in named for name in missing)
+        ):
             return others + tuple(named[name] for name in missing)
         wanted = ", ".join(["x", *(f"{name}=…" for name in names)])
         got = f"{1 + len(others)} by position" + (f" and {', '.join(named)} by name" if named else "")
@@ -221,7 +225,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
             climb(error, node.key)
             return
         given = ", ".join(shape_of(values.get(self._source.names[source])) for source in node.inputs)
-        what = "" if target is None else repr(target).split("\n")[0] + ", "
+        what = "" if target is None else one_line(target) + ", "
         climb(error, node.key, f"{what}given {given}")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Graph:
@@ -258,6 +262,13 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
 
 def _held(value: Initial) -> Initial:
     return _HELD if isinstance(value, Tensor) else value
+
+
+def _spread(value: Tensor, stream: Any) -> Tensor:
+    """Repeat a first value with a leading 1 for every sample of the batch."""
+    if value.dim() > 1 and value.shape[0] == 1 and isinstance(stream, Tensor) and stream.dim() > 0:
+        return value.expand(stream.shape[0], *value.shape[1:])
+    return value
 
 
 def check_initial(value: Initial, tag: str) -> Initial:

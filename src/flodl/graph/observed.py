@@ -34,9 +34,10 @@ class Observed(nn.Module):
     def record(self, path: str, value: Any, *, weight: float = 1.0) -> None:
         """Note a value of this step (a number or a tensor) without waiting for the device."""
         book, name = self._book_of(path)
+        self._book.start()
         book.record(name, value, weight=weight)
 
-    def collect(self, *tags: str, reduce: Reduction = "mean") -> None:
+    def collect(self, *tags: str, reduce: Reduction = "mean", weight: float = 1.0) -> None:
         """Note the last values of tags or tag groups, each reduced to one number on the device."""
         if reduce not in _REDUCTIONS:
             raise MetricError(f"reduce={reduce!r}. Use one of {', '.join(map(repr, _REDUCTIONS))}.")
@@ -45,7 +46,7 @@ class Observed(nn.Module):
         wanted = [tag for name in tags for tag in members.get(name, (name,))]
         values = [(tag, self._reduced(tag, reduce)) for tag in wanted]
         for tag, value in values:
-            self.record(tag, value)
+            self.record(tag, value, weight=weight)
 
     def flush(self, *names: str) -> None:
         """Close the values recorded so far, of all metrics or of some, into one row of history."""

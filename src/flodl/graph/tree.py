@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch import nn
 
@@ -16,6 +16,9 @@ from .spec import Spec
 
 if TYPE_CHECKING:
     from .graph import Graph
+
+
+_STILLED = "_flodl_stilled"
 
 
 class Tree(nn.Module):
@@ -87,8 +90,10 @@ class Tree(nn.Module):
         raise PathError(f"no loop publishes {path!r}. {paths.suggestion(name, known, known_as='traces')}")
 
     def modules_at(self, path: str) -> list[nn.Module]:
-        """Give the modules that a path or pattern leads to, each once."""
-        found = {id(place.module): place.module for place in places.expand(places.as_graph(self), path)}
+        """Give the modules that a path, a pattern or a tag group leads to, each once."""
+        graph = places.as_graph(self)
+        names = self._spec.group_members.get(path, (path,))
+        found = {id(place.module): place.module for name in names for place in places.expand(graph, name)}
         return [module for module in found.values() if module is not None]
 
     def parameters_at(self, path: str) -> list[nn.Parameter]:
@@ -97,16 +102,35 @@ class Tree(nn.Module):
         return list(found.values())
 
     def freeze(self, path: str, *, eval_mode: bool = False) -> None:
-        """Stop the parameters under a path from learning; `eval_mode` also stills dropout and batch norm."""
+        """Stop the parameters under a path from learning.
+
+        With `eval_mode`, dropout and batch norm under it are stilled too, and stay so through later
+        calls of `train()`, until `thaw`.
+        """
         for parameter in self._parameters_to_change(path, "freeze"):
             parameter.requires_grad_(False)
         if eval_mode:
-            self.set_training(path, False)
+            for module in self.modules_at(path):
+                setattr(module, _STILLED, True)
+                module.eval()
 
     def thaw(self, path: str) -> None:
         """Let the parameters under a path learn again."""
         for parameter in self._parameters_to_change(path, "thaw"):
             parameter.requires_grad_(True)
+        for module in self.modules_at(path):
+            for inner in module.modules():
+                if inner.__dict__.pop(_STILLED, False):
+                    inner.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch everything to training or evaluation, except what was frozen in evaluation mode."""
+        super().train(mode)
+        if mode:
+            for module in self.modules():
+                if _STILLED in module.__dict__:
+                    module.eval()
+        return self
 
     def is_frozen(self, path: str) -> bool:
         """Say whether there are parameters under a path and none of them learns."""

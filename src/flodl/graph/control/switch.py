@@ -136,9 +136,11 @@ class Switch(Control):
         return outputs
 
     def _pick(self, index: Tensor, outputs: list[Tensor]) -> Tensor:
-        """Pick on the device; an index out of range gives NaN, never the value of another branch."""
-        first = outputs[0]
-        result = torch.full_like(first, torch.nan) if first.is_floating_point() else first
+        """Pick on the device; an index out of range gives a value that no branch gave.
+
+        That is NaN, or the smallest number of an integer type: wrong on purpose, and visibly so.
+        """
+        result = torch.full_like(outputs[0], _nowhere(outputs[0].dtype))
         for position, output in enumerate(outputs):
             result = torch.where(per_sample(index == position, output), output, result)
         return result
@@ -157,6 +159,12 @@ class Switch(Control):
                     f"{tuple(first.shape[1:])} {first.dtype}. Branches that are mixed give one shape.",
                     path=f"branch_{position}",
                 )
+
+
+def _nowhere(dtype: torch.dtype) -> float | int | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.nan
+    return False if dtype == torch.bool else torch.iinfo(dtype).min
 
 
 def _whole(value: float) -> int:

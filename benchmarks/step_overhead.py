@@ -1,0 +1,158 @@
+"""What `TrainStep` itself costs the host: a call over a bare replay, and the first step over eager's.
+
+    python benchmarks/step_overhead.py [--rounds 200] [--calls 20]
+
+Calls are made on an idle device and timed until the last one returns, not until the device is done:
+a model so small that the launch is all there is to see. Without CUDA only the first step is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import RESULTS, Timing, table, take_turns, wait, write_results
+from models import Reference, graphs
+from models.by_hand import mlp
+from torch import Tensor
+
+from flodl import TrainStep
+
+TINY = Reference(partial(mlp, 32, 64), partial(graphs.mlp, 32, 64), (32, 32), (32, 32))
+
+
+def fresh_step(device: str, tier: str) -> TrainStep:
+    model = TINY.flow(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr)
+    return TrainStep(model, optimizer, lambda model, x, y: TINY.loss(model(x), y), tier=tier)
+
+
+def host_time(call: Callable[[], object], calls: int, repeats: int) -> list[float]:
+    """Seconds of the host for one call, with an idle device before each sample."""
+    taken = []
+    for _ in range(repeats):
+        wait()
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        taken.append((time.perf_counter() - started) / calls)
+    return taken
+
+
+def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
+    """Time a bare replay, one with fresh inputs, and the step, all over the same recording."""
+    from flodl.engine.capture import Recording
+
+    x, y = TINY.batches(1, device)[0]
+    step = fresh_step(device, "captured")
+    while step.tier != "captured" or step.report().step_s is None:
+        step(x, y)
+        if step.report().steps > 100:
+            raise SystemExit(f"the step was not captured: {step.report()}")
+    gc.collect()
+    # The step keeps its recording to itself; it is the only one in this process.
+    (recording,) = (found for found in gc.get_objects() if isinstance(found, Recording))
+    rivals = {
+        "bare replay": recording.graph.replay,
+        "inputs and replay": lambda: recording.replay([x, y]),
+        "TrainStep": lambda: step(x, y),
+    }
+    timers = {name: partial(host_time, call, calls) for name, call in rivals.items()}
+    for timer in timers.values():
+        timer(10)
+    return take_turns(timers, rounds=rounds)
+
+
+def first_step(
+    build: Callable[[], Callable[[Tensor, Tensor], Any]], device: str, repeats: int
+) -> list[float]:
+    """Seconds from nothing but a model and a batch to the first updated weights."""
+    taken = []
+    x, y = TINY.batches(1, device)[0]
+    for _ in range(repeats):
+        wait()
+        started = time.perf_counter()
+        build()(x, y)
+        wait()
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def eager_step(device: str) -> Callable[[Tensor, Tensor], None]:
+    model = TINY.flow(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr, fused=device != "cpu")
+
+    def run(x: Tensor, y: Tensor) -> None:
+        loss = TINY.loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return run
+
+
+def promotion(device: str) -> dict[str, Any]:
+    """The time of each of the first steps, waited for one by one, and the step at which the tier changed."""
+    x, y = TINY.batches(1, device)[0]
+    step = fresh_step(device, "captured")
+    taken, promoted = [], None
+    for number in range(1, 31):
+        taken += host_synced(lambda: step(x, y))
+        if promoted is None and step.tier == "captured":
+            promoted = number
+    return {"steps_ms": [round(s * 1000, 4) for s in taken], "promoted_after": promoted}
+
+
+def host_synced(call: Callable[[], object]) -> list[float]:
+    started = time.perf_counter()
+    call()
+    wait()
+    return [time.perf_counter() - started]
+
+
+def microseconds(timings: dict[str, Timing]) -> dict[str, dict[str, float]]:
+    return {
+        name: {"us": timing.median_s * 1e6, "jitter": timing.jitter, "best_us": timing.best_s * 1e6}
+        for name, timing in timings.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--calls", type=int, default=20, help="calls per sample")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results: dict[str, Any] = {
+        "settings": {"rounds": options.rounds, "calls": options.calls, "device": device}
+    }
+    builders = {"eager": lambda: eager_step(device), "TrainStep": lambda: fresh_step(device, "auto")}
+    timers = {name: partial(first_step, build, device) for name, build in builders.items()}
+    for timer in timers.values():
+        timer(3)
+    results["first_step"] = microseconds(take_turns(timers, rounds=20))
+    print(table(["to the first step", "µs"], rows(results["first_step"])))
+    if device == "cuda":
+        results["call"] = microseconds(call_cost(device, options.rounds, options.calls))
+        results["promotion"] = promotion(device)
+        print(table(["host time of a call", "µs"], rows(results["call"])))
+        over = results["call"]["TrainStep"]["us"] - results["call"]["bare replay"]["us"]
+        print(f"TrainStep over a bare replay: {over:.1f} µs")
+        slowest = max(results["promotion"]["steps_ms"])
+        print(f"promoted after step {results['promotion']['promoted_after']}; slowest step {slowest:.1f} ms")
+    print(f"written to {write_results(f'step_overhead_{device}', results, folder=options.json)}")
+
+
+def rows(found: dict[str, dict[str, float]]) -> Sequence[list[str]]:
+    return [[name, f"{taken['us']:.1f} ± {taken['jitter']:.1%}"] for name, taken in found.items()]
+
+
+if __name__ == "__main__":
+    main()

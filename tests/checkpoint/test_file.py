@@ -1,0 +1,322 @@
+"""Checkpoints: whole or not there, loaded all or none, names strict unless a pattern allows."""
+
+import io
+import json
+import os
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from flodl import FlowBuilder, load_checkpoint, save_checkpoint
+from flodl.checkpoint import read_checkpoint
+from flodl.core import CheckpointError
+
+TIED = torch.arange(6.0).reshape(2, 3)
+TENSORS = {
+    "plain": torch.randn(3, 4),
+    "scalar": torch.tensor(2.5),
+    "empty": torch.zeros(0, 5),
+    "transposed": torch.arange(12.0).reshape(3, 4).t(),
+    "strided": torch.arange(20.0)[::3],
+    "expanded": torch.ones(1, 4).expand(3, 4),
+    "sliced": torch.arange(100.0)[10:20],
+    "double": torch.randn(2, dtype=torch.float64),
+    "half": torch.randn(2).half(),
+    "bf16": torch.randn(2).bfloat16(),
+    "int64": torch.tensor([1, -(2**60)]),
+    "int32": torch.tensor([3, 4], dtype=torch.int32),
+    "uint8": torch.tensor([0, 255], dtype=torch.uint8),
+    "bool": torch.tensor([True, False]),
+    "first.of.tied": TIED,
+    "second.of.tied": TIED,
+    "view.of.tied": TIED.t(),
+    "name with spaces, ünicode": torch.ones(1),
+}
+
+
+def like(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(one[name], other[name]) and one[name].dtype == other[name].dtype for name in one
+    )
+
+
+def stored(tensors: dict[str, Tensor], **options) -> bytes:
+    stream = io.BytesIO()
+    save_checkpoint(stream, tensors, **options)
+    return stream.getvalue()
+
+
+def test_every_kind_of_tensor_comes_back_from_a_path_and_from_a_stream(tmp_path):
+    save_checkpoint(tmp_path / "all.fdl", TENSORS)
+    for source in (tmp_path / "all.fdl", str(tmp_path / "all.fdl"), io.BytesIO(stored(TENSORS))):
+        target = like(TENSORS)
+        report = load_checkpoint(source, target)
+        assert equal(target, TENSORS)
+        assert report.is_complete
+        assert report.loaded == tuple(TENSORS)
+
+
+def test_saving_leaves_the_tensors_as_they_were():
+    before = {name: (tensor.clone(), tensor.stride()) for name, tensor in TENSORS.items()}
+    stored(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert torch.equal(tensor, before[name][0])
+        assert tensor.stride() == before[name][1]
+
+
+def test_tied_tensors_are_written_once():
+    assert len(stored({"a": torch.zeros(1000)})) * 1.5 > len(stored({"a": TIED, "b": TIED}))
+    large = torch.randn(1000)
+    twice = stored({"a": large, "b": large})
+    assert len(twice) < len(stored({"a": large, "b": large.clone()})) - 3000
+    tensors, _ = read_checkpoint(io.BytesIO(twice))
+    assert tensors["a"] is tensors["b"]
+
+
+def test_a_slice_of_a_large_storage_is_written_alone():
+    assert len(stored({"a": torch.zeros(10**6)[:3]})) < 1000
+
+
+def test_tied_weights_of_a_model_stay_tied():
+    shared = nn.Linear(2, 2)
+    model = FlowBuilder(shared).through(nn.ReLU()).through(shared).build()
+    stream = io.BytesIO()
+    model.save_checkpoint(stream)
+    with torch.no_grad():
+        shared.weight.zero_()
+    stream.seek(0)
+    assert model.load_checkpoint(stream).is_complete
+    assert model.linear_1 is model.linear_2
+    assert shared.weight.abs().sum() > 0
+
+
+def test_the_file_is_a_safetensors_file_that_others_can_read(tmp_path):
+    save_checkpoint(tmp_path / "m.fdl", {"a": TIED}, metadata={"epoch": "3"})
+    assert torch.equal(load_file(tmp_path / "m.fdl")["a"], TIED)
+    _, metadata = read_checkpoint(tmp_path / "m.fdl")
+    assert (metadata["epoch"], metadata["flodl_format"]) == ("3", "1")
+
+
+def test_values_are_cast_to_the_model(tmp_path):
+    target = {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros(2, dtype=torch.bfloat16)}
+    load_checkpoint(io.BytesIO(stored({"a": torch.ones(2), "b": torch.ones(2)})), target)
+    assert [tensor.dtype for tensor in target.values()] == [torch.float64, torch.bfloat16]
+    assert all((tensor == 1).all() for tensor in target.values())
+
+
+def test_loading_fills_parameters_in_place_without_history():
+    linear = nn.Linear(2, 2)
+    weight = linear.weight
+    data = stored({name: tensor + 1 for name, tensor in linear.state_dict().items()})
+    before = weight.detach().clone()
+    load_checkpoint(io.BytesIO(data), dict(linear.named_parameters()))
+    assert linear.weight is weight
+    assert torch.equal(weight, before + 1)
+    assert weight.requires_grad
+    assert weight.grad_fn is None
+
+
+def test_a_file_that_was_cut_off_anywhere_is_refused():
+    data = stored({"a": torch.ones(3), "b": torch.ones(2)})
+    target = {"a": torch.zeros(3), "b": torch.zeros(2)}
+    for length in range(len(data)):
+        with pytest.raises(CheckpointError, match=r"is not a whole checkpoint: .* Take an earlier one"):
+            load_checkpoint(io.BytesIO(data[:length]), target)
+    assert not any(tensor.any() for tensor in target.values())
+    load_checkpoint(io.BytesIO(data), target)
+    assert all(tensor.all() for tensor in target.values())
+
+
+def with_header(header: object, body: bytes = b"", *, claims: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if claims is None else claims) + text + body
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+LIES = {
+    "a huge header": with_header({"a": ENTRY}, bytes(8), claims=2**63),
+    "no JSON": with_header(b"not json", bytes(8)),
+    "broken UTF-8": with_header(b"\xff\xfe{}", bytes(8)),
+    "a list": with_header([1, 2]),
+    "a number": with_header(7),
+    "nested too deep": with_header(b"[" * 100_000),
+    "too few bytes": with_header({"a": ENTRY}, bytes(4)),
+    "too many bytes": with_header({"a": ENTRY}, bytes(12)),
+    "another shape": with_header({"a": {**ENTRY, "shape": [3]}}, bytes(8)),
+    "a negative shape": with_header({"a": {**ENTRY, "shape": [-2]}}, bytes(8)),
+    "an unknown dtype": with_header({"a": {**ENTRY, "dtype": "Q9"}}, bytes(8)),
+    "offsets beyond the end": with_header({"a": {**ENTRY, "data_offsets": [8, 16]}}, bytes(8)),
+    "metadata of another kind": with_header({"__metadata__": [], "a": ENTRY}, bytes(8)),
+    "aliases of nothing": with_header(
+        {"__metadata__": {"flodl_aliases": '{"b": "nothing"}'}, "a": ENTRY}, bytes(8)
+    ),
+    "aliases of another kind": with_header({"__metadata__": {"flodl_aliases": "[1]"}, "a": ENTRY}, bytes(8)),
+    "aliases that are no JSON": with_header({"__metadata__": {"flodl_aliases": "{"}, "a": ENTRY}, bytes(8)),
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(64),
+    "a pickle": b"\x80\x04\x95" + bytes(64),
+    "text": b"epoch 1 loss 0.5\n" * 9,
+}
+
+
+@pytest.mark.parametrize("data", LIES.values(), ids=LIES.keys())
+def test_a_file_that_lies_is_refused(data, tmp_path):
+    (tmp_path / "lies.fdl").write_bytes(data)
+    for source in (tmp_path / "lies.fdl", io.BytesIO(data)):
+        with pytest.raises(CheckpointError, match="is not a whole checkpoint"):
+            load_checkpoint(source, {"a": torch.zeros(2)})
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(tmp_path / "none.fdl")
+    assert str(caught.value) == (
+        f"cannot read '{tmp_path}/none.fdl': No such file or directory. "
+        "Give a file that save_checkpoint wrote."
+    )
+    with pytest.raises(CheckpointError, match=r"cannot read .* directory"):
+        read_checkpoint(tmp_path)
+
+
+MODEL = {"encoder.weight": torch.zeros(2), "encoder.bias": torch.zeros(1), "head.weight": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (
+            {"encoder.weight": torch.ones(2), "encoder.bias": torch.ones(1)},
+            "the stream lacks 'head.weight'. Did you mean 'encoder.weight'? Nothing was loaded. "
+            "If this is meant, pass allow_missing=['head.weight'] or a pattern.",
+        ),
+        (
+            {**MODEL, "haed.weight": torch.ones(2)},
+            "the stream has, and the model lacks, 'haed.weight'. "
+            "Did you mean 'head.weight' or 'encoder.weight'? "
+            "Nothing was loaded. If this is meant, pass allow_unexpected=['haed.weight'] or a pattern.",
+        ),
+        (
+            {f"x{k}": torch.ones(1) for k in range(9)},
+            "the stream lacks 'encoder.weight', 'encoder.bias', 'head.weight'. The names here are 'x0', "
+            "'x1', 'x2', 'x3', 'x4', 'x5', 'x6', 'x7', 'x8'. Nothing was loaded. "
+            "If this is meant, pass allow_missing=['encoder.weight'] or a pattern.",
+        ),
+    ],
+)
+def test_names_that_differ_are_errors_with_the_nearest_name(file, message):
+    target = {name: tensor.clone() for name, tensor in MODEL.items()}
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(io.BytesIO(stored(file)), target)
+    assert str(caught.value) == message
+    assert not any(tensor.any() for tensor in target.values())
+
+
+def test_patterns_allow_names_to_differ():
+    file = {"encoder.weight": torch.ones(2), "old.a": torch.ones(1), "old.b.c": torch.ones(1)}
+    target = {name: tensor.clone() for name, tensor in MODEL.items()}
+    report = load_checkpoint(
+        io.BytesIO(stored(file)), target, allow_missing=["head.*", "*.bias"], allow_unexpected=["old.**"]
+    )
+    assert report.loaded == ("encoder.weight",)
+    assert report.missing == ("encoder.bias", "head.weight")
+    assert report.skipped == ("old.a", "old.b.c")
+    assert not report.is_complete
+    assert str(report) == "1 loaded, 2 skipped (old.a, old.b.c), 2 missing (encoder.bias, head.weight)"
+    with pytest.raises(CheckpointError, match=r"'old.b.c'"):
+        load_checkpoint(io.BytesIO(stored(file)), target, allow_missing=["**"], allow_unexpected=["old.*"])
+
+
+def test_nothing_changes_when_one_shape_is_wrong():
+    target = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(2)}
+    file = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(2, 1)}
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(io.BytesIO(stored(file)), target)
+    assert str(caught.value) == (
+        "at 'b': the stream has shape (3,), the model (2,). 1 more names differ. Nothing was loaded. "
+        "Build the model with the sizes that it was saved with."
+    )
+    assert not any(tensor.any() for tensor in target.values())
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_old_file_stays(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError) as caught:
+        save_checkpoint(tmp_path / "file" / "m.fdl", {"a": TIED})
+    assert str(caught.value).startswith(f"cannot write '{tmp_path}/file/m.fdl': ")
+    assert str(caught.value).endswith(
+        "What was there before is untouched; make room or choose a folder that can be written."
+    )
+    save_checkpoint(tmp_path / "m.fdl", {"a": TIED})
+    before = (tmp_path / "m.fdl").read_bytes()
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(CheckpointError, match="cannot write"):
+        save_checkpoint(tmp_path / "taken", {"a": TIED})
+    assert (tmp_path / "m.fdl").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["file", "m.fdl", "taken"]
+
+
+def test_tensors_without_values_can_be_neither_saved_nor_filled():
+    empty = {"head.weight": torch.zeros(2, device="meta")}
+    with pytest.raises(CheckpointError) as caught:
+        save_checkpoint(io.BytesIO(), empty)
+    assert str(caught.value) == (
+        "at 'head.weight': the tensor is on the meta device and has no values to save. "
+        "Give the model values first."
+    )
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(io.BytesIO(stored({"head.weight": torch.ones(2)})), empty)
+    assert str(caught.value) == (
+        "at 'head.weight': the tensor is on the meta device and cannot hold values. "
+        "Move the model to a device first, for example with to_empty(device='cpu')."
+    )
+
+
+def test_a_graph_says_whether_the_file_computes_the_same():
+    model = FlowBuilder(nn.Linear(2, 2)).through(nn.GELU()).build()
+    other = FlowBuilder(nn.Linear(2, 2)).through(nn.ReLU()).build()
+    stream = io.BytesIO()
+    model.save_checkpoint(stream)
+    reports = []
+    for graph in (model, other):
+        stream.seek(0)
+        reports.append(graph.load_checkpoint(stream))
+    assert [report.same_function for report in reports] == [True, False]
+    assert str(reports[1]) == "2 loaded, written by a graph that computes something else"
+    plain = load_checkpoint(io.BytesIO(stored(other.state_dict())), other.state_dict())
+    assert plain.same_function is None
+
+
+def test_batch_statistics_and_learned_first_values_are_saved():
+    def build():
+        flow = FlowBuilder(nn.BatchNorm1d(2)).through(lambda x, h=None: x if h is None else x + h)
+        return flow.using("h", init=nn.Parameter(torch.zeros(2))).tag("h").build()
+
+    trained = build()
+    trained(torch.randn(8, 2) + 5)
+    stream = io.BytesIO()
+    trained.save_checkpoint(stream)
+    stream.seek(0)
+    fresh = build()
+    assert fresh.load_checkpoint(stream).is_complete
+    assert torch.equal(fresh.batchnorm1d_1.running_mean, trained.batchnorm1d_1.running_mean)
+    assert fresh.batchnorm1d_1.num_batches_tracked == 1
+    assert "h_init" in fresh.state_dict()
+
+
+def test_a_part_is_loaded_through_its_subgraph(tmp_path):
+    encoder = FlowBuilder(nn.Linear(2, 2)).label("encoder").build()
+    encoder.save_checkpoint(tmp_path / "encoder.fdl")
+    model = (
+        FlowBuilder(FlowBuilder(nn.Linear(2, 2)).label("encoder").build()).through(nn.Linear(2, 2)).build()
+    )
+    model.subgraph("encoder").load_checkpoint(tmp_path / "encoder.fdl")
+    assert torch.equal(model.encoder.linear_1.weight, encoder.linear_1.weight)

@@ -1,0 +1,30 @@
+"""The environment, read in one place."""
+
+from pathlib import Path
+
+import pytest
+
+from flodl.core import environment
+
+
+@pytest.mark.parametrize(("value", "found"), [(None, None), ("", None), ("/data/sets", Path("/data/sets"))])
+def test_the_data_folder(monkeypatch, value, found):
+    monkeypatch.delenv("FLODL_DATA", raising=False)
+    if value is not None:
+        monkeypatch.setenv("FLODL_DATA", value)
+    assert environment.data_root() == found
+
+
+@pytest.mark.parametrize(("value", "refused"), [(None, False), ("", False), ("1", True), ("0", True)])
+def test_colour_is_refused_by_any_text(monkeypatch, value, refused):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NO_COLOR", value)
+    assert environment.colour_refused() is refused
+
+
+def test_the_verbosity_is_given_as_it_is_written(monkeypatch):
+    monkeypatch.setenv("FLODL_VERBOSITY", " Debug ")
+    assert environment.verbosity_text() == " Debug "
+    monkeypatch.delenv("FLODL_VERBOSITY")
+    assert environment.verbosity_text() is None

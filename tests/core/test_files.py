@@ -1,0 +1,66 @@
+"""Files that are whole or not there."""
+
+import os
+import stat
+
+import pytest
+
+from flodl.core.files import replacing, write_atomic
+
+
+def test_a_file_is_written_with_its_folders(tmp_path):
+    target = tmp_path / "new" / "folder" / "note.txt"
+    assert write_atomic(target, "hello ×") == target
+    assert target.read_text(encoding="utf-8") == "hello ×"
+    write_atomic(str(target), b"\x00\x01")
+    assert target.read_bytes() == b"\x00\x01"
+
+
+def _fail_in_the_middle(target, error):
+    with replacing(target) as temporary:
+        temporary.write_text("half of the new")
+        raise error("in the middle")
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_failing_block_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+    with pytest.raises(error):
+        _fail_in_the_middle(target, error)
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["note.txt"]
+
+
+def test_a_failing_block_leaves_nothing_where_there_was_nothing(tmp_path):
+    with pytest.raises(ValueError, match="in the middle"):
+        _fail_in_the_middle(tmp_path / "note.txt", ValueError)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_old_file_is_there_until_the_block_ends(tmp_path):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+    with replacing(target) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+        assert temporary.parent == target.parent
+    assert target.read_text() == "new"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are of another kind there")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_follow_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_atomic(tmp_path / "note.txt", "x")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "note.txt").stat().st_mode) == mode
+
+
+def test_a_folder_that_cannot_be_made_raises(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        write_atomic(tmp_path / "file" / "note.txt", "x")
