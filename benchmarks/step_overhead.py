@@ -17,20 +17,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import RESULTS, Timing, table, take_turns, wait, write_results
+from harness import RESULTS, Timing, table, take_turns, timed, wait, write_results
 from models import Reference, graphs
 from models.by_hand import mlp
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl import TrainStep
 
 TINY = Reference(partial(mlp, 32, 64), partial(graphs.mlp, 32, 64), (32, 32), (32, 32))
 
 
-def fresh_step(device: str, tier: str) -> TrainStep:
-    model = TINY.flow(device)
+Step = Callable[[Tensor, Tensor], object]
+
+
+def train_step(model: nn.Module, tier: str) -> TrainStep:
     optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr)
     return TrainStep(model, optimizer, lambda model, x, y: TINY.loss(model(x), y), tier=tier)
+
+
+def eager_step(model: nn.Module) -> Step:
+    """The same step as a plain loop has it, with the optimizer that `TrainStep` chooses."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr, fused=next(model.parameters()).is_cuda)
+
+    def run(x: Tensor, y: Tensor) -> None:
+        loss = TINY.loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return run
 
 
 def host_time(call: Callable[[], object], calls: int, repeats: int) -> list[float]:
@@ -50,7 +65,7 @@ def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
     from flodl.engine.capture import Recording
 
     x, y = TINY.batches(1, device)[0]
-    step = fresh_step(device, "captured")
+    step = train_step(TINY.flow(device), "captured")
     while step.tier != "captured" or step.report().step_s is None:
         step(x, y)
         if step.report().steps > 100:
@@ -69,51 +84,26 @@ def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
     return take_turns(timers, rounds=rounds)
 
 
-def first_step(
-    build: Callable[[], Callable[[Tensor, Tensor], Any]], device: str, repeats: int
-) -> list[float]:
-    """Seconds from nothing but a model and a batch to the first updated weights."""
-    taken = []
+def first_step(start: Callable[[nn.Module], Step], device: str, repeats: int) -> list[float]:
+    """Seconds from a model and a batch to the first updated weights."""
     x, y = TINY.batches(1, device)[0]
-    for _ in range(repeats):
-        wait()
-        started = time.perf_counter()
-        build()(x, y)
-        wait()
-        taken.append(time.perf_counter() - started)
-    return taken
 
+    def once(model: nn.Module) -> None:
+        start(model)(x, y)
 
-def eager_step(device: str) -> Callable[[Tensor, Tensor], None]:
-    model = TINY.flow(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr, fused=device != "cpu")
-
-    def run(x: Tensor, y: Tensor) -> None:
-        loss = TINY.loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return run
+    return [timed(partial(once, TINY.flow(device)), 1)[0] for _ in range(repeats)]
 
 
 def promotion(device: str) -> dict[str, Any]:
     """The time of each of the first steps, waited for one by one, and the step at which the tier changed."""
     x, y = TINY.batches(1, device)[0]
-    step = fresh_step(device, "captured")
+    step = train_step(TINY.flow(device), "captured")
     taken, promoted = [], None
     for number in range(1, 31):
-        taken += host_synced(lambda: step(x, y))
+        taken += timed(partial(step, x, y), 1)
         if promoted is None and step.tier == "captured":
             promoted = number
     return {"steps_ms": [round(s * 1000, 4) for s in taken], "promoted_after": promoted}
-
-
-def host_synced(call: Callable[[], object]) -> list[float]:
-    started = time.perf_counter()
-    call()
-    wait()
-    return [time.perf_counter() - started]
 
 
 def microseconds(timings: dict[str, Timing]) -> dict[str, dict[str, float]]:
@@ -133,8 +123,8 @@ def main() -> None:
     results: dict[str, Any] = {
         "settings": {"rounds": options.rounds, "calls": options.calls, "device": device}
     }
-    builders = {"eager": lambda: eager_step(device), "TrainStep": lambda: fresh_step(device, "auto")}
-    timers = {name: partial(first_step, build, device) for name, build in builders.items()}
+    starts = {"eager": eager_step, "TrainStep": partial(train_step, tier="auto")}
+    timers = {name: partial(first_step, start, device) for name, start in starts.items()}
     for timer in timers.values():
         timer(3)
     results["first_step"] = microseconds(take_turns(timers, rounds=20))

@@ -111,6 +111,12 @@ def parse() -> argparse.Namespace:
     return options
 
 
+def _setups(found: dict[str, Any]) -> str:
+    """How long each rival took to get ready, in words."""
+    taken = {rival: numbers.get("setup_s") for rival, numbers in found["rivals"].items()}
+    return "(ready after " + ", ".join(f"{rival} {s:.1f}" for rival, s in taken.items() if s) + ")"
+
+
 def main() -> None:
     options = parse()
     warnings.simplefilter("ignore")
@@ -124,7 +130,7 @@ def main() -> None:
         forget()
         # After every model, so that an interrupted run keeps what it has.
         path = write_results(title, results, folder=options.json)
-        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+        print(f"{name}: {time.perf_counter() - started:.0f} s {_setups(results['models'][name])}", flush=True)
     print(table(*times(results)), table(*ratios(results)), sep="\n\n")
     for line in [*notes(results), identity_note(results)]:
         if line:

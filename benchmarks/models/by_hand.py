@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +33,7 @@ def conv_autoenc(channels: tuple[int, ...] = (64, 128, 256, 512)) -> nn.Sequenti
     for before, after in zip((3, *channels), channels):
         layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
     up = channels[::-1]
-    for before, after in zip(up, up[1:]):
+    for before, after in pairwise(up):
         layers += [
             nn.ConvTranspose2d(before, after, 4, stride=2, padding=1),
             nn.BatchNorm2d(after),

@@ -28,7 +28,8 @@ def train(tier: str) -> tuple[torch.Tensor, TrainStep]:
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier=tier)
     generator = torch.Generator().manual_seed(1)
     losses = [
-        step(torch.randn(8, 4, generator=generator), torch.randn(8, 2, generator=generator)) for _ in range(15)
+        step(torch.randn(8, 4, generator=generator), torch.randn(8, 2, generator=generator))
+        for _ in range(15)
     ]
     return torch.stack(losses), step
 

@@ -175,3 +175,35 @@ def test_a_wrong_step_function_is_refused(step_fn, message: str) -> None:
     with pytest.raises(StepError) as error:
         step(*data[0])
     assert message in str(error.value)
+
+
+def test_out_of_memory_cuts_the_batch_and_keeps_the_update() -> None:
+    def hungry(model, x, y):
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("a stand-in for a small device")
+        return nn.functional.mse_loss(model(x), y), {"mean": x.mean()}
+
+    def train(step_fn) -> tuple[torch.Tensor, TrainStep]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2).double()
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn)
+        for _ in range(3):
+            step(torch.randn(10, 4).double(), torch.randn(10, 2).double())
+        return model.weight.detach(), step
+
+    whole, whole_step = train(lambda m, x, y: (mse(m, x, y), {"mean": x.mean()}))
+    cut, step = train(hungry)
+    torch.testing.assert_close(cut, whole, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(step.values["mean"], whole_step.values["mean"])
+    assert [event.kind for event in step.report().events] == ["split", "split"]
+    assert "4 pieces" in step.report().events[-1].reason
+
+
+def test_out_of_memory_on_a_single_sample_is_raised() -> None:
+    def starving(model, x, y):
+        raise torch.OutOfMemoryError("no room at all")
+
+    model = nn.Linear(4, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), starving)
+    with pytest.raises(torch.OutOfMemoryError, match="no room at all"):
+        step(torch.randn(4, 4), torch.randn(4, 2))

@@ -176,10 +176,46 @@ def test_a_broken_recording_leaves_the_device_usable() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.5, "accumulate": 2}, {"precision": "bf16"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"clip_norm": 0.5, "accumulate": 2}, {"precision": "bf16"}], ids=str
+)
 def test_the_compiled_tier_follows_eager(settings: dict) -> None:
     eager, _, _ = train("eager", **settings)
     compiled, _, step = train("compiled", **settings)
     assert step.tier == "compiled", step.report()
     tolerance = 5e-2 if settings.get("precision") == "bf16" else 1e-3
     torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=tolerance)
+
+
+def test_shapes_that_come_back_are_recorded_up_to_a_limit_and_memory_stays_flat() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)).cuda()
+
+    def over_time(model, x, y):
+        return nn.functional.mse_loss(model(x).mean(1), y)
+
+    step = TrainStep(model, torch.optim.Adam(model.parameters()), over_time, tier="captured")
+    lengths = torch.randint(1, 16, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
+    used = []
+    for number, length in enumerate([8] * 10 + lengths):
+        size = 32 if number % 10 else 7
+        step(torch.randn(size, length, 16, device="cuda"), torch.randn(size, 4, device="cuda"))
+        if number in (600, 1009):
+            torch.cuda.synchronize()
+            used.append(torch.cuda.memory_allocated())
+    assert step.tier == "captured", step.report()
+    assert step.report().captures == 8
+    assert used[1] - used[0] < 1 << 20
+
+
+def test_hidden_waits_are_errors_in_strict_mode() -> None:
+    from flodl.core import StepError
+    from flodl.engine import memory_use, no_waiting
+
+    x = torch.ones(3, device="cuda")
+    with no_waiting():
+        y = x * 2
+    with pytest.raises(StepError, match="the host waited for the device"), no_waiting():
+        y.sum().item()
+    assert y.sum().item() == 6
+    assert memory_use().allocated_bytes > 0

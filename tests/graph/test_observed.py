@@ -66,6 +66,14 @@ def test_groups_are_collected_tag_by_tag(model):
     assert set(model.trends("heads")) == {"heads_0", "heads_1"}
 
 
+def test_collected_values_can_be_weighed(model):
+    for factor, size in ((1, 3), (5, 1)):
+        model(factor * X)
+        model.collect("out", weight=size)
+    model.flush()
+    assert model.latest_metrics() == {"out": 60.0}
+
+
 def test_whole_numbers_and_truth_values_can_be_collected():
     model = FlowBuilder(lambda x: x > 2).tag("large").build()
     model(X)

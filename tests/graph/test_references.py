@@ -141,6 +141,17 @@ def test_a_learned_first_value_is_a_parameter_that_gets_gradient_and_is_saved():
     assert list(fixed.parameters()) == []
 
 
+def test_a_first_value_with_a_leading_one_stands_for_every_sample():
+    seen = []
+
+    def note(x: Tensor, memory: Tensor) -> Tensor:
+        seen.append(tuple(memory.shape))
+        return x
+
+    FlowBuilder(note).using("memory", init=torch.zeros(1, 5)).tag("memory").build()(torch.ones(4, 2))
+    assert seen == [(4, 5)]
+
+
 def test_the_name_of_a_first_value_may_also_be_a_tag():
     flow = FlowBuilder(Remember()).using("memory", init=torch.ones(2)).tag("memory")
     model = flow.through(Shift(2)).tag("memory_init").build()

@@ -131,6 +131,8 @@ def test_a_masked_switch_answers_an_index_out_of_range_with_nan_for_that_sample(
     output = switch(choice, masked=True)(ROWS)
     assert output[1].isnan().all()
     assert not output[[0, 2, 3]].isnan().any()
+    whole = switch(choice, masked=True)(ROWS.long())
+    assert (whole[1] == torch.iinfo(torch.int64).min).all()
 
 
 @pytest.mark.parametrize(

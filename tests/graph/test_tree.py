@@ -212,6 +212,24 @@ def test_a_part_can_be_switched_to_evaluation(model):
     assert not model.subgraph("encoder").drop.training
 
 
+def test_what_is_frozen_in_evaluation_mode_stays_so_until_it_is_thawed(model):
+    drop = model.subgraph("encoder").drop
+    model.freeze("encoder", eval_mode=True)
+    assert model.eval().train() is model
+    assert not drop.training
+    assert model.training
+    model.thaw("encoder")
+    assert drop.training
+    assert not model.is_frozen("encoder")
+
+
+def test_a_group_of_tags_can_be_frozen_at_once(model):
+    model.freeze("heads")
+    assert model.is_frozen("left")
+    assert model.is_frozen("right")
+    assert len(model.parameters_at("heads")) == 2
+
+
 def test_shared_experts_have_a_path_each():
     shared = Shift(3)
     model = FlowBuilder().gate(SoftmaxRouter(3, 2), [shared, shared]).tag("moe").build()

@@ -2,6 +2,18 @@
 
 from .capture import Captured, capture
 from .events import StepReport
+from .hygiene import calm_collector, no_waiting
+from .memory import MemoryUse, forget_peaks, memory_use
 from .step import TrainStep
 
-__all__ = ["Captured", "StepReport", "TrainStep", "capture"]
+__all__ = [
+    "Captured",
+    "MemoryUse",
+    "StepReport",
+    "TrainStep",
+    "calm_collector",
+    "capture",
+    "forget_peaks",
+    "memory_use",
+    "no_waiting",
+]

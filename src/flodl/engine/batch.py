@@ -65,6 +65,26 @@ def num_samples(batch: tuple[Any, ...]) -> int:
     return 1
 
 
+def pieces_of(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+    """Cut a batch into at most `count` parts along its samples; what has no samples goes to every part.
+
+    >>> [part[0].tolist() for part in pieces_of((torch.arange(5), "name"), 2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    total = num_samples(batch)
+    size = -(-total // count)
+
+    def cut(start: int) -> tuple[Any, ...]:
+        part: tuple[Any, ...] = pytree.tree_map_only(
+            Tensor,
+            lambda leaf: leaf[start : start + size] if leaf.dim() > 0 and leaf.shape[0] == total else leaf,
+            batch,
+        )
+        return part
+
+    return [cut(start) for start in range(0, total, size)]
+
+
 def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
     """Copy a batch into tensors of its own, keeping the strides."""
     copied: tuple[Any, ...] = pytree.tree_map_only(

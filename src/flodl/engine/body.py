@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 
+from .batch import num_samples, pieces_of
 from .optimizer import Readiness
 from .precision import LossScaler, computing_in
 from .settings import StepSettings
@@ -50,6 +51,7 @@ class StepBody:
         self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
         self.bad = torch.zeros((), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
+        self.pieces = 1
         self._gates = readiness.gates
 
     def clear(self) -> None:
@@ -58,6 +60,13 @@ class StepBody:
 
     def micro(self, batch: tuple[Any, ...], share: float) -> Outcome:
         """Run forward, loss and backward; `share` is this micro-batch's part of the window."""
+        if self.pieces == 1:
+            return self._piece(batch, share)
+        total = num_samples(batch)
+        parts = [(part, num_samples(part) / total) for part in pieces_of(batch, self.pieces)]
+        return _joined([(self._piece(part, share * weight), weight) for part, weight in parts])
+
+    def _piece(self, batch: tuple[Any, ...], share: float) -> Outcome:
         with computing_in(self.settings.precision, self.device):
             outcome = _outcome(self.step_fn(self.model, *batch))
             loss = outcome.loss if share == 1.0 else outcome.loss * share
@@ -126,6 +135,14 @@ class StepBody:
             if isinstance(value, Tensor)
         ]
         return [parameter.detach() for parameter in self.parameters] + states
+
+
+def _joined(parts: list[tuple[Outcome, float]]) -> Outcome:
+    """Put the outcomes of parts together, each weighed by its share of the samples."""
+    loss = torch.stack([outcome.loss * weight for outcome, weight in parts]).sum()
+    names = parts[0][0].values
+    values = {name: sum(outcome.values[name] * weight for outcome, weight in parts) for name in names}
+    return Outcome(loss, {name: torch.as_tensor(value) for name, value in values.items()})
 
 
 def _outcome(given: Any) -> Outcome:

@@ -7,6 +7,7 @@ import time
 import torch
 from torch import Tensor
 
+from .batch import Signature, num_samples
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
 from .events import Journal
@@ -17,6 +18,8 @@ from .snapshot import Snapshot
 
 WARM_WINDOWS = 3
 VERIFIED_WINDOWS = 2
+SEEN_BEFORE_RECORDING = 3
+MAX_CAPTURES = 8
 MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
 
 # How far the gradients of a fused step may be from eager's, relative to their norm.
@@ -42,6 +45,7 @@ class Ladder:
         self._before: Snapshot | None = None
         self._verified = 0
         self._windows = 0
+        self._seen: dict[Signature, int] = {}
         self._mark: tuple[int, float] | None = None
         self.step_s: dict[str, float] = {}
         self.cost_s = 0.0
@@ -60,12 +64,10 @@ class Ladder:
             elif self._runner.fits(micro):
                 return self._runner.run(micro)
             else:
-                self._journal.say(
-                    step, "eager", "a batch of another shape than the recorded one runs eagerly"
-                )
+                return self._other_shape(micro, step)
         if self._target is not None and self._windows >= WARM_WINDOWS:
             return self._watched(micro, step)
-        return self._eager.run(micro)
+        return self._eagerly(micro, step)
 
     def show_grads(self) -> None:
         """Put the gradients of a half-filled window where the update looks for them."""
@@ -91,6 +93,52 @@ class Ladder:
         if getattr(self._body.model, "has_state", False):
             return None, "the model carries values from call to call, which a recording would not feed back"
         return "captured", ""
+
+    def _eagerly(self, micro: Micro, step: int) -> Outcome:
+        """Run eagerly; out of memory, cut the batch into more pieces and keep the mathematics."""
+        while True:
+            try:
+                outcome = self._eager.run_without_update(micro)
+                break
+            except torch.OutOfMemoryError:
+                pieces = self._body.pieces * 2
+                if not micro.opens or pieces > num_samples(micro.batch):
+                    raise
+            self._body.pieces = pieces
+            self._body.clear()
+            if self._body.device.type == "cuda":
+                torch.cuda.empty_cache()
+            reason = f"out of memory: each batch runs as {pieces} pieces, with the gradients of the whole"
+            self._journal.say(step, "split", reason)
+        if micro.closes:
+            self._body.update(outcome, micro.correction)
+        return outcome
+
+    def _other_shape(self, micro: Micro, step: int) -> Outcome:
+        """Run a shape that was not recorded; one that keeps coming back is recorded too, up to a limit."""
+        if micro.ragged:
+            self._journal.say(step, "eager", "a ragged last batch runs eagerly")
+            return self._eagerly(micro, step)
+        seen = self._seen[micro.shape] = self._seen.get(micro.shape, 0) + 1
+        exact = self.tier == "captured" and micro.phase == "only"
+        if not exact or seen != SEEN_BEFORE_RECORDING:
+            self._journal.say(step, "eager", "a batch of another shape than the recorded one runs eagerly")
+            return self._eagerly(micro, step)
+        if self.captures >= MAX_CAPTURES:
+            self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
+            return self._eagerly(micro, step)
+        before = Snapshot(self._body)
+        outcome = self._eagerly(micro, step)
+        after = Snapshot(self._body)
+        before.restore()
+        self._runner.learn(micro)
+        before.restore()
+        self._runner.run(micro)
+        difference = after.first_difference(Snapshot(self._body))
+        after.restore()
+        if difference is not None:
+            self._stay_eager(f"the captured step differs from eager for another shape: {difference}", step)
+        return outcome
 
     def _watched(self, micro: Micro, step: int) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""

@@ -27,6 +27,7 @@ class Micro:
     phase: Phase
     share: float
     correction: float = 1.0
+    ragged: bool = False
 
     @property
     def opens(self) -> bool:

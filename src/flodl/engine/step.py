@@ -146,7 +146,8 @@ class TrainStep:
             batch = padded(batch, self._usual_samples)
         phase = phase_of(self._position, accumulate)
         correction = self._correction() if phase == "last" else 1.0
-        return Micro(batch, signature(batch), phase, share, correction)
+        ragged = is_tail(batch, self._usual_samples)
+        return Micro(batch, signature(batch), phase, share, correction, ragged)
 
     def _correction(self) -> float:
         """Make up for micro-batches that were not as large as the first of their window."""

@@ -1,0 +1,73 @@
+"""Keeping the host out of the way: no collector pauses in the middle, no hidden waits for the device."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from flodl.core import StepError
+
+
+class Collector:
+    """Python's garbage collector on a schedule of its own; made by `calm_collector`."""
+
+    def __init__(self) -> None:
+        self.pauses_s: list[float] = []
+
+    def collect(self) -> float:
+        """Collect now, at a moment that suits the training, and give the seconds that it took."""
+        started = time.perf_counter()
+        gc.collect()
+        self.pauses_s.append(time.perf_counter() - started)
+        return self.pauses_s[-1]
+
+
+@contextmanager
+def calm_collector() -> Iterator[Collector]:
+    """Stop Python from collecting on its own; call `collect()` where a pause does not hurt.
+
+    What exists at the start (the model, the modules) is set aside and not looked at again, so a
+    collection is quick. At the end everything is as it was.
+
+    >>> with calm_collector() as collector:
+    ...     gc.isenabled(), collector.collect() >= 0
+    (False, True)
+    >>> gc.isenabled()
+    True
+    """
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    collector = Collector()
+    try:
+        yield collector
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Turn any hidden wait for a CUDA device into an error that shows the line."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchronizing CUDA operation" not in str(error):
+            raise
+        raise StepError(
+            "the host waited for the device. Keep values on the device inside a step (no .item(), "
+            "print or `if` on a tensor), and read them after it."
+        ) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
