@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import ArgmaxSelector, FixedSelector, FlowBuilder, LearnedHalt, SoftmaxRouter, ThresholdHalt
-from flodl.core import LoopError, RouteError, ShapeError, set_verbosity
+from flodl.core import InputError, LoopError, RouteError, ShapeError, set_verbosity
 
 from .nodes import Blend, Double, Remember, Triple
 
@@ -151,7 +151,7 @@ def test_several_inputs_come_as_a_tuple_or_by_name(example):
 
 
 def test_an_example_by_name_needs_the_stream():
-    with pytest.raises(ShapeError) as caught:
+    with pytest.raises(InputError) as caught:
         FlowBuilder().input("ctx").through(Blend()).using("ctx").build(example={"ctx": EXAMPLE})
     assert str(caught.value) == "the example names 'ctx'. Put the stream under 'input'."
 

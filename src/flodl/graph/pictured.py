@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from flodl.core import InputError, PictureError
+from flodl.core import PictureError
 from flodl.core.files import write_atomic
 
 from .profile import Profile
+from .shapes import inputs_of
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -80,7 +80,7 @@ class Pictured(nn.Module):
 
     def _last_profile(self, example: Any, asked_by: str) -> Profile:
         if example is not None:
-            args, named = _arguments(example)
+            args, named = inputs_of(example)
             return self.profile(*args, **named)
         if self._measured.profile is None:
             raise PictureError(
@@ -88,14 +88,3 @@ class Pictured(nn.Module):
                 f"model.{asked_by}(example=x)."
             )
         return self._measured.profile
-
-
-def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Take an example apart as `build(example=…)` does: a tensor, a tuple of inputs, or a dict by name."""
-    if isinstance(example, Mapping):
-        named = dict(example)
-        if "input" not in named:
-            names = ", ".join(map(repr, named)) or "nothing"
-            raise InputError(f"the example names {names}. Put the stream under 'input'.")
-        return (named.pop("input"),), named
-    return (example if isinstance(example, tuple) else (example,)), {}

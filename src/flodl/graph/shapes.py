@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flodl.core import FlodlError, ShapeError, log
+from flodl.core import FlodlError, InputError, ShapeError, log
 
 from .blame import path_in
 
@@ -24,7 +24,7 @@ def check_shapes(graph: Graph, example: Any) -> None:
     `example` is a tensor, a tuple of all inputs in order, or a dict of inputs by name with the
     stream under "input". Nothing of the graph changes: a copy with weights on the meta device runs.
     """
-    args, named = _on_meta(example)
+    args, named = inputs_of(pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example))
     shadow = _shadow(graph)
     shadow.reset_state()
     try:
@@ -56,16 +56,19 @@ def _shadow(graph: Graph) -> Graph:
     return copy.deepcopy(graph, memo)
 
 
-def _on_meta(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    moved = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example)
-    if isinstance(moved, Mapping):
-        named = dict(moved)
+def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Take an example apart: a tensor, a tuple of all inputs in order, or a dict with the stream as "input".
+
+    >>> inputs_of({"input": 1, "ctx": 2})
+    ((1,), {'ctx': 2})
+    """
+    if isinstance(example, Mapping):
+        named = dict(example)
         if "input" not in named:
-            raise ShapeError(
-                f"the example names {', '.join(map(repr, named)) or 'nothing'}. Put the stream under 'input'."
-            )
+            names = ", ".join(map(repr, named)) or "nothing"
+            raise InputError(f"the example names {names}. Put the stream under 'input'.")
         return (named.pop("input"),), named
-    return (moved if isinstance(moved, tuple) else (moved,)), {}
+    return (example if isinstance(example, tuple) else (example,)), {}
 
 
 def _needs_numbers(error: Exception) -> bool:
