@@ -72,7 +72,7 @@ def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
             raise SystemExit(f"the step was not captured: {step.report()}")
     gc.collect()
     # The step keeps its recording to itself; it is the only one in this process.
-    (recording,) = (found for found in gc.get_objects() if isinstance(found, Recording))
+    (recording,) = (found for found in gc.get_objects() if type(found) is Recording)
     rivals = {
         "bare replay": recording.graph.replay,
         "inputs and replay": lambda: recording.replay([x, y]),

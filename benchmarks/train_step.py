@@ -82,8 +82,8 @@ def contest(name: str, reference: Reference, options: argparse.Namespace) -> dic
 
 def forget() -> None:
     """Leave nothing of one model to the next: compiled code, recordings, cached memory."""
-    torch.compiler.reset()
     gc.collect()
+    torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

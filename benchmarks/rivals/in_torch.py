@@ -70,9 +70,10 @@ class ReduceOverhead(Compiled):
     def train(self) -> float:
         total = torch.zeros((), device=self.device)
         for x, y in self.batches:
+            # Gradients of the last step lie in memory that a new step takes back.
+            self.optimizer.zero_grad()
             torch.compiler.cudagraph_mark_step_begin()
             loss = self.forward(x, y)
-            self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
             total += loss.detach()
