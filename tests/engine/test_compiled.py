@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from flodl.engine import TrainStep
 # torch's own modules warn while its compiler is imported.
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++"),
+    pytest.mark.skipif(" " in torch.__file__, reason="torch cannot link in a folder whose name has a space"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -32,6 +36,26 @@ def train(tier: str) -> tuple[torch.Tensor, TrainStep]:
         for _ in range(15)
     ]
     return torch.stack(losses), step
+
+
+WITHOUT_A_COMPILER = """
+import torch
+from flodl.engine import TrainStep
+model = torch.nn.Linear(4, 2)
+loss = lambda model, x, y: (model(x) - y).square().mean()
+step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, tier="compiled")
+for _ in range(6):
+    step(torch.ones(8, 4), torch.zeros(8, 2))
+print(step.tier, step.report().reason)
+"""
+
+
+def test_a_step_that_cannot_be_compiled_stays_eager_and_says_why(tmp_path) -> None:
+    environment = {**os.environ, "CXX": "/no/such/compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_COMPILER], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("eager the step cannot be compiled: torch's compiler failed: "), done
 
 
 def test_the_compiled_tier_follows_eager_and_says_how_closely() -> None:

@@ -157,7 +157,7 @@ class Ladder:
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
         except NotCapturable as error:
             moment.restore()
-            self._stay_eager(f"the step cannot be captured: {error}", step)
+            self._stay_eager(f"the step cannot be {self._target}: {error}", step)
             return self._eager.run(micro)
         if micro.closes:
             self._body.update(outcome, micro.correction)
@@ -176,7 +176,7 @@ class Ladder:
                 candidate.run(micro)
         except NotCapturable as error:
             after.restore()
-            self._stay_eager(f"the step cannot be captured: {error}", step)
+            self._stay_eager(f"the step cannot be {self._target}: {error}", step)
             return
         candidate.show_grads()
         difference = self._difference(after, grads)
@@ -195,9 +195,7 @@ class Ladder:
         if self._candidate is None:
             body = self._body
             if self._target == "compiled":
-                body = fused(self._body)
-                for micro in window:
-                    EagerRunner(body).run(micro)
+                body = self._compiled(window)
                 before.restore()
             inside = self._readiness.capturable
             self._candidate = RecordedRunner(body, update_inside=inside) if on_cuda else EagerRunner(body)
@@ -206,6 +204,17 @@ class Ladder:
             before.restore()
         self.cost_s += time.perf_counter() - started
         return self._candidate
+
+    def _compiled(self, window: list[Micro]) -> StepBody:
+        """Give the body with fused kernels, compiled by running the window once."""
+        body = fused(self._body)
+        try:
+            for micro in window:
+                EagerRunner(body).run(micro)
+        except Exception as error:
+            told = str(error).strip().split("\n")[0]
+            raise NotCapturable(f"torch's compiler failed: {told}") from error
+        return body
 
     def _difference(self, after: Snapshot, grads: list[Tensor | None]) -> str | None:
         if self._target == "captured":
