@@ -112,7 +112,14 @@ def notes(results: Results) -> list[str]:
             if apart > 0.05:
                 words = f"{RIVALS[rival].label}: the final loss is {apart:.0%} from eager's"
                 found.setdefault(words, []).append(name)
-    return [f"{', '.join(names)} — {words}" for words, names in found.items()]
+        measured = model["measured"]
+        if measured["commit"] != results["machine"]["commit"]:
+            epochs = measured["rounds"] * measured["epochs"]
+            words = (
+                f"from another run: {epochs} timed epochs, commit {measured['commit']}, {measured['date']}"
+            )
+            found.setdefault(words, []).append(name)
+    return [f"{', '.join(names)}: {words}" for words, names in found.items()]
 
 
 def identity_note(results: Results) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import time
 import warnings
 from pathlib import Path
@@ -47,7 +48,7 @@ def ready(
     return runner, {"setup_s": setup_s}
 
 
-def contest(name: str, reference: Reference, options: argparse.Namespace) -> dict[str, Any]:
+def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]:
     """Measure all rivals on one model."""
     torch.backends.cudnn.benchmark = reference.autotune
     batches = reference.batches(options.batches, options.device)
@@ -104,6 +105,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results and the chart")
+    parser.add_argument("--keep", type=Path, help="earlier results whose other models stay in the table")
     options = parser.parse_args()
     for given, known in ((options.models, SUITE), (options.rivals, RIVALS)):
         if unknown := [name for name in given if name not in known]:
@@ -121,21 +123,26 @@ def main() -> None:
     options = parse()
     warnings.simplefilter("ignore")
     suite = small_suite() if options.small else SUITE
-    settings = {key: value for key, value in vars(options).items() if key != "json"}
-    results: dict[str, Any] = {"settings": settings, "models": {}}
+    measured = {key: getattr(options, key) for key in ("rounds", "epochs", "warmup", "batches", "budget")}
+    earlier = json.loads(options.keep.read_text())["models"] if options.keep else {}
+    results: dict[str, Any] = {"settings": {"device": options.device, **measured}, "models": earlier}
     title = f"train_step{'_small' if options.small else ''}_{options.device.partition(':')[0]}"
+    facts = machine()
     for name in options.models:
         started = time.perf_counter()
-        results["models"][name] = contest(name, suite[name], options)
+        found = contest(suite[name], options)
+        found["measured"] = {"commit": facts["commit"], "date": facts["date"], **measured}
+        earlier[name] = found
+        results["models"] = {name: earlier[name] for name in SUITE if name in earlier}
         forget()
         # After every model, so that an interrupted run keeps what it has.
         path = write_results(title, results, folder=options.json)
-        print(f"{name}: {time.perf_counter() - started:.0f} s {_setups(results['models'][name])}", flush=True)
+        print(f"{name}: {time.perf_counter() - started:.0f} s {_setups(found)}", flush=True)
     print(table(*times(results)), table(*ratios(results)), sep="\n\n")
-    for line in [*notes(results), identity_note(results)]:
+    for line in [*notes({"machine": facts, **results}), identity_note(results)]:
         if line:
             print(line)
-    path.with_suffix(".svg").write_text(chart({"machine": machine(), **results}))
+    path.with_suffix(".svg").write_text(chart({"machine": facts, **results}))
     print(f"written to {path} and {path.with_suffix('.svg').name}")
 
 

@@ -46,6 +46,18 @@ def batch_size(value: Any) -> int | None:
     return None
 
 
+def one_or_per_sample(value: Tensor, stream: Any) -> Tensor | None:
+    """Shape a decision to a scalar for the batch or to one value per sample; None if it is neither.
+
+    >>> one_or_per_sample(torch.zeros(4, 1), torch.zeros(4, 8)).shape
+    torch.Size([4])
+    """
+    if value.numel() == 1:
+        return value.reshape(())
+    batch = batch_size(stream)
+    return value.reshape(batch) if value.numel() == batch and value.shape[0] == batch else None
+
+
 def on_meta(value: Any) -> bool:
     """Say whether the value has shapes but no numbers."""
     return any(leaf.is_meta for leaf in tensors(value))

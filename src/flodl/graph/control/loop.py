@@ -14,7 +14,7 @@ from flodl.core import LoopError
 from ..blame import climb
 from ..memory import tensors
 from ..signature import Accepts, accepts, method
-from .control import Control, Target, batch_size, on_meta, per_sample
+from .control import Control, Target, batch_size, on_meta, one_or_per_sample, per_sample
 from .traces import Emit, Traces
 
 Asked = Literal["before", "after"]
@@ -181,13 +181,11 @@ def _per_sample_logit(value: Any, state: Any) -> Tensor:
 
 
 def _scalar_or_per_sample(value: Tensor, state: Any) -> Tensor:
-    if value.numel() == 1:
-        return value.reshape(())
-    batch = batch_size(state)
-    if value.numel() == batch and value.shape[0] == batch:
-        return value.reshape(batch)
+    shaped = one_or_per_sample(value, state)
+    if shaped is not None:
+        return shaped
     raise LoopError(
-        f"the condition gives shape {tuple(value.shape)} for a batch of {batch}. "
+        f"the condition gives shape {tuple(value.shape)} for a batch of {batch_size(state)}. "
         "Give one value, or one value per sample.",
         path="condition",
     )

@@ -12,7 +12,7 @@ from flodl.core import RouteError
 
 from ..blame import climb
 from ..signature import Accepts, accepts
-from .control import Control, Target, batch_size, combine, on_meta, per_sample
+from .control import Control, Target, batch_size, combine, on_meta, one_or_per_sample, per_sample
 
 
 class Switch(Control):
@@ -95,13 +95,11 @@ class Switch(Control):
     def _shaped(self, choice: Tensor, stream: Any) -> Tensor:
         if choice.is_complex():
             raise RouteError(f"the selector gives {choice.dtype}. Give an integer index.", path="selector")
-        if choice.numel() == 1:
-            return choice.reshape(())
-        batch = batch_size(stream)
-        if choice.numel() == batch and choice.shape[0] == batch:
-            return choice.reshape(batch)
+        shaped = one_or_per_sample(choice, stream)
+        if shaped is not None:
+            return shaped
         raise RouteError(
-            f"the selector gives shape {tuple(choice.shape)} for a batch of {batch}. "
+            f"the selector gives shape {tuple(choice.shape)} for a batch of {batch_size(stream)}. "
             "Give one index, or one index per sample.",
             path="selector",
         )

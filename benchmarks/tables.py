@@ -1,0 +1,102 @@
+"""Bring the tables in README.md and the charts up to date with the results.
+
+python benchmarks/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from chart import chart
+from harness import RESULTS, ROOT
+from standings import identity_note, notes, ratios, times
+
+README = ROOT / "benchmarks" / "README.md"
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A table for README.md; words to the left, numbers to the right."""
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def facts(results: dict[str, Any]) -> str:
+    """Where and with what the numbers were taken, in one line."""
+    machine = results["machine"]
+    on_cpu = results["settings"].get("device") == "cpu"
+    words = [f"{machine['cpu']}, {machine['threads']} threads" if on_cpu else machine["gpu"]]
+    words += [f"{name} {machine[name]}" for name in ("torch", "jax", "pytorch-lightning") if name in machine]
+    return f"{machine['date']} · {' · '.join(words)} · commit {machine['commit']}"
+
+
+def train_step(results: dict[str, Any]) -> str:
+    settings = results["settings"]
+    timed = f"{settings['rounds'] * settings['epochs']} timed epochs of {settings['batches']} steps"
+    said = [f"- {line}" for line in [*notes(results), identity_note(results)] if line]
+    chart_at = f"results/train_step_{settings['device'].partition(':')[0]}.svg"
+    return "\n\n".join(
+        [
+            f"{facts(results)} · {timed}. Milliseconds per epoch ± jitter; the last row is the speed over "
+            "torch eager.",
+            markdown(*times(results)),
+            "How many times faster flodl is (below 1 it is slower):",
+            markdown(*ratios(results)),
+            "\n".join(said),
+            f"![Speed of a training epoch over torch eager]({chart_at})",
+        ]
+    )
+
+
+def step_overhead(results: dict[str, Any]) -> str:
+    rows = [
+        [f"{group}: {name}", f"{taken['us']:.1f} ± {taken['jitter']:.1%}", f"{taken['best_us']:.1f}"]
+        for group, key in (("host time of a call", "call"), ("time to the first step", "first_step"))
+        for name, taken in results.get(key, {}).items()
+    ]
+    parts = [f"{facts(results)}.", markdown(["", "µs", "best"], rows)]
+    if "promotion" in results:
+        steps = results["promotion"]["steps_ms"]
+        parts.append(
+            f"The step was promoted after step {results['promotion']['promoted_after']}; the slowest of the "
+            f"first {len(steps)} steps took {max(steps):.1f} ms, the last {steps[-1]:.2f} ms."
+        )
+    return "\n\n".join(parts)
+
+
+def graph_overhead(results: dict[str, Any]) -> str:
+    rows = [
+        [name, f"{taken['by_hand_ms']:.2f}", f"{taken['graph_ms']:.2f}", f"{taken['ratio']:.3f}"]
+        for name, taken in results["models"].items()
+    ]
+    return f"{facts(results)}.\n\n" + markdown(["model", "by hand, ms", "graph, ms", "ratio"], rows)
+
+
+WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "train_step_cuda": train_step,
+    "train_step_cpu": train_step,
+    "step_overhead_cuda": step_overhead,
+    "graph_overhead_cpu": graph_overhead,
+    "graph_overhead_tiny_cpu": graph_overhead,
+}
+
+
+def main() -> None:
+    text = README.read_text()
+    for name, write in WRITERS.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        results = json.loads(path.read_text())
+        section = f"<!-- {name} -->\n\n{write(results)}\n\n<!-- end -->"
+        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, new=section: new, text, flags=re.DOTALL)
+        if write is train_step:
+            path.with_suffix(".svg").write_text(chart(results))
+        print(f"{name}: {path.relative_to(ROOT)}")
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
