@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +69,12 @@ class Ladder:
         if self._target is not None and self._windows >= WARM_WINDOWS:
             return self._watched(micro, step)
         return self._eagerly(micro, step)
+
+    def replay_same(self, batch: tuple[Any, ...]) -> Outcome | None:
+        """Replay without further thought a whole step like the last one; None sends it the long way."""
+        if self.tier not in self.step_s or not isinstance(self._runner, RecordedRunner):
+            return None
+        return self._runner.replay_same(batch)
 
     def show_grads(self) -> None:
         """Put the gradients of a half-filled window where the update looks for them."""

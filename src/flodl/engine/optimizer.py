@@ -66,11 +66,11 @@ def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
     return torch.tensor(lr, device=device, dtype=torch.float32)
 
 
-def host_settings(optimizer: Optimizer) -> tuple[Any, ...]:
-    """Give the numbers that a capture bakes in: every setting of every group that is not a tensor."""
-    return tuple(
-        value
+def host_settings(optimizer: Optimizer) -> list[tuple[dict[str, Any], str, Any]]:
+    """Give the settings that a capture bakes in: whatever in a group is not a tensor."""
+    return [
+        (group, key, value)
         for group in optimizer.param_groups
         for key, value in group.items()
         if key != "params" and not isinstance(value, Tensor)
-    )
+    ]
