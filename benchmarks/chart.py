@@ -6,9 +6,9 @@ from html import escape
 from typing import Any
 
 from rivals import RIVALS
-from standings import UNCOUNTED, geometric_mean, milliseconds, present, speedup
+from standings import geometric_mean, in_common, milliseconds, present, speedup
 
-WIDTH, LEFT, RIGHT, TOP = 860, 150, 96, 84
+WIDTH, LEFT, RIGHT, TOP = 900, 150, 96, 84
 BAR, GAP = 11, 16
 COLOURS = {
     "reference": ("#94a3b8", "#7688a1"),
@@ -24,7 +24,7 @@ Bar = tuple[str, float | None, str]
 
 
 def chart(results: dict[str, Any]) -> str:
-    """Draw each model's rivals by their speed over torch eager, and the geometric means below."""
+    """Draw each model's rivals by their speed over torch eager; below, the means where all rivals ran."""
     groups = _groups(results)
     longest = max((length or 1.0) for _, bars in groups for _, length, _ in bars)
     scale = (WIDTH - LEFT - RIGHT) / longest
@@ -37,7 +37,8 @@ def chart(results: dict[str, Any]) -> str:
                     f'<rect class="{rival}" x="{LEFT}" y="{y + 1}" width="{length * scale:.1f}" '
                     f'height="{BAR - 2}" rx="2"><title>{escape(RIVALS[rival].label)}: {label}</title></rect>'
                 )
-            x = LEFT + (length or 0) * scale + 5
+            # A label next to a bar that ends before eager's mark goes behind the mark.
+            x = LEFT + (0 if length is None else max(length, 1.0) * scale) + 5
             parts.append(
                 _text(x, y + BAR - 2.5, label, "ink" if rival.startswith("flodl") else "muted", size=9)
             )
@@ -57,10 +58,9 @@ def _groups(results: dict[str, Any]) -> list[tuple[str, list[Bar]]]:
             ms = milliseconds(model, rival)
             bars.append((rival, speedup(model, rival), "—" if ms is None else f"{ms:.1f} ms"))
         groups.append((name, bars))
-    counted = [model for name, model in results["models"].items() if name not in UNCOUNTED]
-    means = []
+    means: list[Bar] = []
     for rival in rivals:
-        mean = geometric_mean(speedup(model, rival) for model in counted)
+        mean = geometric_mean(speedup(model, rival) for model in in_common(results))
         means.append((rival, mean and mean[0], f"{mean[0]:.2f}× of {mean[1]}" if mean else "—"))
     return [*groups, ("geometric mean", means)] if len(groups) > 1 else groups
 
@@ -93,7 +93,7 @@ def _head(results: dict[str, Any], height: float) -> list[str]:
         label = RIVALS[rival].label
         head.append(f'<rect class="{rival}" x="{x:.0f}" y="54" width="10" height="10" rx="2"/>')
         head.append(_text(x + 14, 63, label, "ink", size=11))
-        x += 30 + 6.1 * len(label)
+        x += 24 + 6.0 * len(label)
     return head
 
 

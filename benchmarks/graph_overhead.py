@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from harness import Timing, interleave, paired_ratio, table, write_results
+from harness import RESULTS, Timing, interleave, paired_ratio, table, write_results
 from models import TIER_2, Reference, same_weights, second_tier
 from torch import nn
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=3, help="passes per timed sample")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows, results = [], {}
@@ -75,7 +77,8 @@ def main() -> None:
         print(table(HEADER, rows[-1:]) if len(rows) == 1 else table(HEADER, rows[-1:]).splitlines()[-1])
     kind = f"graph_overhead{'_tiny' if options.tiny else ''}_{device}"
     settings = {"rounds": options.rounds, "steps": options.steps, "device": device}
-    print(f"written to {write_results(kind, {'settings': settings, 'models': results})}")
+    path = write_results(kind, {"settings": settings, "models": results}, folder=options.json)
+    print(f"written to {path}")
 
 
 HEADER = ["model            ", "by hand           ", "graph             ", "ratio ", "of best", "differs"]

@@ -71,9 +71,12 @@ def times(results: Results) -> tuple[list[str], list[list[str]]]:
     """Milliseconds per epoch with jitter; the last row is the mean speed over torch eager."""
     rivals = present(results)
     rows = [[name, *(_cell(model, rival) for rival in rivals)] for name, model in results["models"].items()]
-    counted = _counted(results)
-    mean = ["geometric mean", *(_mean(speedup(model, rival) for model in counted) for rival in rivals)]
-    return ["model", *(RIVALS[name].label for name in rivals)], [*rows, mean]
+    for words, models in (
+        ("geometric mean", _counted(results)),
+        ("the same, where all ran", in_common(results)),
+    ):
+        rows.append([words, *(_mean(speedup(model, rival) for model in models) for rival in rivals)])
+    return ["model", *(RIVALS[name].label for name in rivals)], rows
 
 
 def ratios(results: Results) -> tuple[list[str], list[list[str]]]:
@@ -94,6 +97,13 @@ def ratios(results: Results) -> tuple[list[str], list[list[str]]]:
     counted = _counted(results)
     mean = ["geometric mean", *(_mean(ratio(model) for model in counted) for _, ratio in columns)]
     return ["flodl", *(words for words, _ in columns)], [*rows, mean]
+
+
+def in_common(results: Results) -> list[Results]:
+    """The models on which every rival that has numbers at all has one: only there can means be compared."""
+    counted = _counted(results)
+    ran = [rival for rival in present(results) if any(milliseconds(model, rival) for model in counted)]
+    return [model for model in counted if all(milliseconds(model, rival) for rival in ran)]
 
 
 def _counted(results: Results) -> list[Results]:
