@@ -11,6 +11,7 @@ from torch import Tensor
 from .batch import Signature, num_samples
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
+from .comparison import TOLERANCE, gradient_difference, gradients
 from .events import Journal
 from .optimizer import Readiness
 from .runners import EagerRunner, Micro, RecordedRunner, Runner, fused
@@ -22,9 +23,6 @@ VERIFIED_WINDOWS = 2
 SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
 MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
-
-# How far the gradients of a fused step may be from eager's, relative to their norm.
-TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
 
 
 class Ladder:
@@ -176,7 +174,7 @@ class Ladder:
         before, window = self._before, self._window
         assert before is not None
         self._before, self._window = None, []
-        after, grads = Snapshot(self._body), _grads(self._body)
+        after, grads = Snapshot(self._body), gradients(self._body)
         try:
             before.restore()
             candidate = self._prepared(window, before)
@@ -189,7 +187,7 @@ class Ladder:
         candidate.show_grads()
         difference = self._difference(after, grads)
         if difference is not None and self._target == "captured":
-            difference = self._excused(difference, _grads(self._body), grads, before, window)
+            difference = self._excused(difference, gradients(self._body), grads, before, window)
         after.restore()
         if difference is not None:
             self._stay_eager(f"the {self._target} step differs from eager: {difference}", step)
@@ -250,12 +248,12 @@ class Ladder:
         if ends[0].first_difference(ends[1]) is None:
             return difference
         self._repeats = False
-        return _gradient_difference(eager, candidate, TOLERANCE[self._settings.precision])
+        return gradient_difference(eager, candidate, TOLERANCE[self._settings.precision])
 
     def _difference(self, after: Snapshot, grads: list[Tensor | None]) -> str | None:
         if self._target == "captured":
             return after.first_difference(Snapshot(self._body))
-        return _gradient_difference(grads, _grads(self._body), TOLERANCE[self._settings.precision])
+        return gradient_difference(grads, gradients(self._body), TOLERANCE[self._settings.precision])
 
     def _promote(self, candidate: Runner, step: int) -> None:
         assert self._target is not None
@@ -308,20 +306,3 @@ class Ladder:
             tier = self.tier
             reason = f"{tier} was measured slower: {here * 1e3:.3f} ms against {eager * 1e3:.3f} ms"
             self._stay_eager(reason, step)
-
-
-def _grads(body: StepBody) -> list[Tensor | None]:
-    return [None if p.grad is None else p.grad.detach().clone() for p in body.parameters]
-
-
-def _gradient_difference(
-    eager: list[Tensor | None], other: list[Tensor | None], tolerance: float
-) -> str | None:
-    """Say how far two sets of gradients are apart, where that is further than the tolerance."""
-    if [grad is None for grad in eager] != [grad is None for grad in other]:
-        return "another set of parameters gets gradient"
-    pairs = [(a.double(), b.double()) for a, b in zip(eager, other) if a is not None and b is not None]
-    apart = torch.stack([(a - b).square().sum() for a, b in pairs]).sum().sqrt()
-    size = torch.stack([a.square().sum() for a, _ in pairs]).sum().sqrt()
-    relative = float(apart / size.clamp_min(1e-30))
-    return None if relative <= tolerance else f"the gradients are off by {relative:.2g} of their norm"
