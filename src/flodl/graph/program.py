@@ -151,8 +151,9 @@ class _Writer:
             values = ", ".join(self.names[writer] for _, writer in self.spec.carried)
             remember.append(f"graph._carry(({values},), {self.names[0]})")
         if remember:
-            # An exported program has no memory: writing to it would leak symbolic tensors.
-            self._write("if not torch.compiler.is_exporting():")
+            # An exported program has no memory: writing to it would leak symbolic tensors. Dynamo is asked
+            # first, because up to torch 2.11 it takes `is_exporting` for true while it compiles.
+            self._write("if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_exporting():")
             for statement in remember:
                 self._write("    " + statement)
 
