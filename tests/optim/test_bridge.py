@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from flodl.core import ScheduleError
-from flodl.optim import CosineScheduler, ExponentialLR, PlateauScheduler, StepDecay, WarmupScheduler, apply
+from flodl.optim import (
+    CosineScheduler,
+    CyclicLR,
+    ExponentialLR,
+    PlateauScheduler,
+    StepDecay,
+    WarmupScheduler,
+    apply,
+)
 
 
 def _parameter():
@@ -55,13 +63,28 @@ def test_a_plain_function_of_the_step_is_a_schedule():
     assert _rates(optimizer) == [0.5]
 
 
-def test_groups_keep_their_ratio_to_the_first():
+def test_groups_keep_their_ratio_to_the_fastest():
     optimizer = _optimizer(0.01, 0.001, 0.05, 0.0)
     bridge = apply(ExponentialLR(0.2, 0.5), optimizer)
-    assert _rates(optimizer) == pytest.approx([0.2, 0.02, 1.0, 0.0])
+    assert _rates(optimizer) == pytest.approx([0.04, 0.004, 0.2, 0.0])
     bridge.step()
-    assert _rates(optimizer) == pytest.approx([0.1, 0.01, 0.5, 0.0])
-    assert bridge.ratios == pytest.approx((1.0, 0.1, 5.0, 0.0))
+    assert _rates(optimizer) == pytest.approx([0.02, 0.002, 0.1, 0.0])
+    assert bridge.ratios == pytest.approx((0.2, 0.02, 1.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CosineScheduler(0.01, 0.0, 100),
+        CyclicLR(0.01, 0.02, 10),
+        WarmupScheduler(CosineScheduler(0.01, 0.0, 90), 0.01, 1),
+    ],
+    ids=lambda schedule: type(schedule).__name__,
+)
+def test_a_schedule_drives_the_group_that_it_was_written_for(schedule):
+    optimizer = _optimizer(0.001, 0.01, 0.1)
+    apply(schedule, optimizer)
+    assert _rates(optimizer) == pytest.approx([0.001, 0.01, 0.1])
 
 
 def test_the_ratio_survives_a_rate_of_zero():
@@ -182,10 +205,10 @@ def test_a_resumed_bridge_goes_on_as_if_never_stopped(make):
     assert resumed.state_dict() == bridge.state_dict()
 
 
-def test_a_first_group_without_a_rate_is_refused():
-    message = r"first parameter group has lr=0\.0, and the other groups keep their ratio .* Build the"
+def test_groups_without_any_rate_are_refused():
+    message = r"fastest parameter group has lr=0\.0, and the other groups keep their ratio .* Build the"
     with pytest.raises(ScheduleError, match=message):
-        apply(_Ramp(), _optimizer(0.0, 0.1))
+        apply(_Ramp(), _optimizer(0.0, 0.0))
 
 
 @pytest.mark.parametrize("wrong", [0.1, None, CosineScheduler])

@@ -60,7 +60,7 @@ def split(path: str) -> list[str]:
 
 def is_glob(path: str) -> bool:
     """Say whether a path is a pattern."""
-    return bool(_GLOB.search(path))
+    return isinstance(path, str) and bool(_GLOB.search(path))
 
 
 def matches(pattern: str, path: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
@@ -51,12 +51,17 @@ class StepBody:
         self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
         self.bad = torch.zeros((), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
+        self.num_skipped = torch.zeros((), dtype=torch.int64, device=self.device)
         self.pieces = 1
+        self._statistics = _running_statistics(model)
+        self._kept_statistics = [torch.empty_like(buffer) for buffer in self._statistics]
         self._gates = readiness.gates
 
     def clear(self) -> None:
-        """Drop the gradients before the first micro-batch of a window."""
+        """Drop the gradients before the first micro-batch of a window, and note the running statistics."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self._statistics:
+            torch._foreach_copy_(self._kept_statistics, self._statistics)
 
     def micro(self, batch: tuple[Any, ...], share: float) -> Outcome:
         """Run forward, loss and backward; `share` is this micro-batch's part of the window."""
@@ -92,7 +97,10 @@ class StepBody:
             self.grad_norm.copy_(norm)
             bad = bad | ~torch.isfinite(norm)
         self.bad.copy_(bad)
+        self.num_skipped.add_(bad)
         self._apply()
+        for buffer, kept in zip(self._statistics, self._kept_statistics):
+            torch.where(bad, kept, buffer, out=buffer)
         if self.scaler is not None:
             self.scaler.found_inf.copy_(self.bad)
             self.scaler.update()
@@ -135,6 +143,38 @@ class StepBody:
             if isinstance(value, Tensor)
         ]
         return [parameter.detach() for parameter in self.parameters] + states
+
+
+def check_parts(model: object, optimizer: object, step_fn: object) -> None:
+    """Refuse what cannot make a training step, before anything is touched."""
+    if not isinstance(model, nn.Module):
+        raise StepError(f"the model is a {type(model).__name__}. Write TrainStep(model, optimizer, step_fn).")
+    if not isinstance(optimizer, Optimizer):
+        raise StepError(
+            f"the optimizer is a {type(optimizer).__name__}. Write TrainStep(model, optimizer, step_fn)."
+        )
+    if not callable(step_fn):
+        raise StepError(
+            f"the step function is a {type(step_fn).__name__}. Give a function of model and batch."
+        )
+    if isinstance(optimizer, LBFGS):
+        raise StepError(
+            "LBFGS evaluates the model several times in one update, which one step cannot hold. "
+            "Use another optimizer, or call it in a loop of your own."
+        )
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if held and not any(id(parameter) in held for parameter in model.parameters()):
+        raise StepError(
+            "the optimizer holds none of the model's parameters, so nothing would learn. "
+            "Give it model.parameters(), after the model was moved or copied."
+        )
+
+
+def _running_statistics(model: nn.Module) -> list[Tensor]:
+    """Give the buffers that a forward changes: a batch that is not finite must not stay in them."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+    found = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)]
+    return [buffer for buffer in found if buffer is not None]
 
 
 def _joined(parts: list[tuple[Outcome, float]]) -> Outcome:

@@ -51,6 +51,7 @@ class StepReport:
     step_s: float | None = None
     promotion_cost_s: float | None = None
     first_step_s: float | None = None
+    skipped: int = 0
     events: tuple[Event, ...] = ()
 
     @property
@@ -66,7 +67,11 @@ class StepReport:
         return {**plain, "gain": self.gain, "events": [vars(event) for event in self.events]}
 
     def __str__(self) -> str:
-        lines = [f"tier      {self.tier}: {self.reason}", f"steps     {self.steps} ({self.updates} updates)"]
+        skipped = f", {self.skipped} skipped as not finite" if self.skipped else ""
+        lines = [
+            f"tier      {self.tier}: {self.reason}",
+            f"steps     {self.steps} ({self.updates} updates{skipped})",
+        ]
         if self.promotion_cost_s is not None:
             lines.append(f"cost      {self.promotion_cost_s:.2f} s to prepare, {self.captures} recordings")
         if self.gain is not None:

@@ -95,7 +95,7 @@ class Ladder:
         if wanted == "compiled":
             return "compiled", ""
         if device != "cuda":
-            return None, f"the model is on {device}, and capture needs CUDA"
+            return None, f"the model is on {device}; capture needs CUDA, and compiling has to be asked for"
         if getattr(self._body.model, "has_state", False):
             return None, "the model carries values from call to call, which a recording would not feed back"
         return "captured", ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,6 @@ def prepare(optimizer: Optimizer) -> Readiness:
     if not parameters or not all(p.is_cuda for p in parameters):
         return Readiness(False, "the parameters are not on a CUDA device")
     name = type(optimizer).__name__
-    if isinstance(optimizer, LBFGS):
-        return Readiness(False, "LBFGS evaluates the model several times in one update")
     fused = all(_fuse(optimizer, group) for group in optimizer.param_groups)
     if not fused and not all("capturable" in group for group in optimizer.param_groups):
         return Readiness(False, f"{name} keeps part of its state on the host")

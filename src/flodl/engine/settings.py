@@ -31,7 +31,7 @@ class StepSettings:
         _one_of("tail", self.tail, get_args(Tail))
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
+            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
                 raise StepError(f"{name}={limit!r}. Give a limit above zero, or None for no clipping.")
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             raise StepError(f"accumulate={self.accumulate!r}. Give a whole number from 1 up.")

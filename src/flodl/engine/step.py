@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from flodl.optim import Schedule, apply
 
 from .batch import num_samples, signature
-from .body import Outcome, StepBody, StepFunction
+from .body import Outcome, StepBody, StepFunction, check_parts
 from .events import Journal, StepReport
 from .ladder import Ladder
 from .optimizer import prepare
@@ -58,6 +58,7 @@ class TrainStep:
             tier=tier,
             tail=tail,
         )
+        check_parts(model, optimizer, step_fn)
         readiness = prepare(optimizer)
         function = with_mask(step_fn) if tail == "pad" else step_fn
         self._body = StepBody(model, optimizer, function, self._settings, readiness)
@@ -117,6 +118,8 @@ class TrainStep:
         self._samples += samples
         outcome = self._ladder.run(self._micro(batch, samples), self._steps)
         self._values = outcome.values
+        if getattr(self._body.model, "has_state", False):
+            self._body.model.detach_state()  # type: ignore[operator]
         # A recording writes the next loss to the same place; what is given away is a copy.
         loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
         self._position += 1
@@ -148,6 +151,7 @@ class TrainStep:
             step_s=ladder.step_s.get(ladder.tier),
             promotion_cost_s=ladder.cost_s or None,
             first_step_s=self._first_step_s,
+            skipped=int(self._body.num_skipped),
             events=tuple(self._journal.events),
         )
 

@@ -17,7 +17,6 @@ from .draft import (
     Draft,
     Target,
     Unfinished,
-    check_labels,
     check_required,
     checked,
     freeze,
@@ -30,7 +29,7 @@ from .draft import (
 )
 from .endings import LoopBuilder, MapBuilder
 from .graph import Graph, Initial, check_initial
-from .places import graphs_inside
+from .labels import Labels
 from .shapes import check_shapes
 from .signature import takes_one_sequence
 from .spec import Kind, MergeOp
@@ -63,8 +62,10 @@ class FlowBuilder(Unfinished):
         self._initial: dict[str, Initial] = {}
         self._internal: set[str] = set()
         self._label: str | None = None
+        self._labels = Labels()
         self._bindable: list[Draft] = []
         self._fresh_fork: Draft | None = None
+        self._open_end: Unfinished | None = None
         self._input = self._add("input", "input")
         self._streams = [self._input]
         if entry is not None:
@@ -85,6 +86,7 @@ class FlowBuilder(Unfinished):
         """Add two branches of the stream: skip(stream) + main(stream)."""
         stream = self._stream("also_with")
         checked(main, "also_with")
+        self._labels.claim([skip, main], self._tagged)
         skipped, node = self._call(skip, stream), self._call(main, stream)
         return self._flow([self._merged("add", [skipped, node])], bindable=[node])
 
@@ -101,6 +103,7 @@ class FlowBuilder(Unfinished):
         given = modules.values() if isinstance(modules, Mapping) else modules
         branches = several(given, "split", each="branch", plural="branches")
         stream = self._stream("split")
+        self._labels.claim(branches, self._tagged)
         for name in names:
             self._check_free(check_name(name, "tag"))
         nodes = [self._call(module, stream) for module in branches]
@@ -186,7 +189,8 @@ class FlowBuilder(Unfinished):
 
     def loop_body(self, body: Target) -> LoopBuilder:
         """Start a loop over the stream; say how often with for_n, while_cond or until_cond."""
-        return LoopBuilder(self, checked(body, "loop_body"), self._stream("loop_body"))
+        self._open_end = LoopBuilder(self, checked(body, "loop_body"), self._stream("loop_body"))
+        return self._open_end
 
     def gate(self, router: Target, experts: Sequence[Target]) -> FlowBuilder:
         """Run every expert and add the outputs, weighed by the router."""
@@ -203,7 +207,10 @@ class FlowBuilder(Unfinished):
     def map(self, body: Target, batched: bool = False) -> MapBuilder:
         """Apply a body to parts of the stream; say which with each, over or slices."""
         self._stream("map")
-        return MapBuilder(self, takes_stream_alone(checked(body, "map"), "the body of a map"), batched)
+        self._open_end = MapBuilder(
+            self, takes_stream_alone(checked(body, "map"), "the body of a map"), batched
+        )
+        return self._open_end
 
     def label(self, name: str) -> FlowBuilder:
         """Name the graph, so that a parent can address it."""
@@ -234,17 +241,27 @@ class FlowBuilder(Unfinished):
             key: draft.target for key, draft in zip(keys, order) if isinstance(draft.target, nn.Module)
         }
         graph = Graph(spec, modules, self._initial)
-        children: dict[str, list[Any]] = {}
-        for _, child in graphs_inside(graph):
-            if child.label is not None:
-                children.setdefault(child.label, []).append(child)
-        check_labels(order, children, self._tagged)
         self._mention_dead_ends(order, keys)
         if example is not None:
             check_shapes(graph, example)
         return graph
 
+    def _end(self, ending: Unfinished) -> None:
+        """Let a loop or a map that was begun be ended, once."""
+        if ending.has_end:
+            raise BuildError("this loop or map has its end already. Begin another with loop_body or map.")
+        if self._open_end is not ending:
+            self._check_ended()
+        self._open_end = None
+
+    def _check_ended(self) -> None:
+        if isinstance(self._open_end, LoopBuilder):
+            raise BuildError("a loop has no end yet. Call for_n, while_cond or until_cond on it first.")
+        if self._open_end is not None:
+            raise BuildError("a map has no source yet. Call each, over or slices on it first.")
+
     def _check_complete(self) -> None:
+        self._check_ended()
         if self._pending:
             names = ", ".join(map(repr, self._pending))
             hint = suggestion(next(iter(self._pending)), self._tagged, known_as="tags")
@@ -271,6 +288,7 @@ class FlowBuilder(Unfinished):
 
     def _call(self, target: Target, stream: Draft) -> Draft:
         target = checked(target, "the builder")
+        self._labels.claim([target], self._tagged)
         kind: Kind = target.kind if isinstance(target, Loop | Gate | Switch | Map) else "call"
         return self._add(kind, type_name(target), target=target, sources=[stream])
 
@@ -302,6 +320,7 @@ class FlowBuilder(Unfinished):
         return self
 
     def _stream(self, method: str, otherwise: str = "Call merge first") -> Draft:
+        self._check_ended()
         if len(self._streams) != 1:
             raise BuildError(f"{method} needs one stream, {len(self._streams)} are open. {otherwise}.")
         return self._streams[0]
@@ -316,6 +335,7 @@ class FlowBuilder(Unfinished):
     def _name(self, node: Draft, name: str) -> None:
         check_name(name, "tag")
         self._check_free(name)
+        self._labels.check_tag(name, node)
         self._tagged[name] = node
         if node.kind != "input" or node is self._input:
             node.tags.append(name)

@@ -21,6 +21,8 @@ Target = Callable[..., Any]
 class Unfinished:
     """A builder in the middle of its chain; never a node of another, and never a model yet."""
 
+    has_end = False
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Say what is missing to somebody who calls the chain like a model."""
         raise BuildError("this is a builder, not a model yet. Call .build() at the end of the chain.")
@@ -126,30 +128,10 @@ def _check_unique(order: list[Draft], keys: list[str]) -> None:
         other = first.setdefault(key, draft)
         if other is draft:
             continue
-        if is_graph(draft.target) and is_graph(other.target) and not draft.tags and not other.tags:
-            raise TagError(f"duplicate child label {key!r}: two graphs inside this one have it. Rename one.")
         raise TagError(
             f"the name {key!r} belongs to two nodes: a tag or label, and the automatic name of another. "
             "Rename the tag."
         )
-
-
-def check_labels(order: list[Draft], children: dict[str, list[Any]], tagged: dict[str, Draft]) -> None:
-    """Refuse a child label that is taken by another child, or by a tag on another node."""
-    for label, graphs in children.items():
-        if len({id(graph) for graph in graphs}) > 1:
-            raise TagError(
-                f"duplicate child label {label!r}: two graphs inside this one have it. Rename one."
-            )
-        holder = tagged.get(label)
-        if holder is not None and graphs[0] not in _graphs_of(holder.target):
-            raise TagError(
-                f"the label {label!r} of a subgraph is also a tag on another node. Rename one of them."
-            )
-
-
-def _graphs_of(target: Any) -> list[Any]:
-    return list(target.modules()) if isinstance(target, nn.Module) else []
 
 
 def check_required(order: list[Draft], keys: list[str]) -> None:

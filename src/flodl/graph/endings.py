@@ -9,6 +9,7 @@ from flodl.core.paths import suggestion
 
 from .control import Loop
 from .control.loop import Asked
+from .control.map import MapMode
 from .draft import Draft, Target, Unfinished, checked
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class LoopBuilder(Unfinished):
 
     def for_n(self, n: int) -> FlowBuilder:
         """Run the body exactly `n` times."""
-        return self._flow._loop(Loop(self._body, turns=_turns(n, "for_n")), self._stream)
+        self._flow._end(self)
+        return self._close(Loop(self._body, turns=_turns(n, "for_n")))
 
     def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> FlowBuilder:
         """Ask before each turn, stop when the condition is above zero: 0 to `max_iter` turns."""
@@ -34,9 +36,14 @@ class LoopBuilder(Unfinished):
         return self._until(cond, max_iter, "after", masked, "until_cond")
 
     def _until(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> FlowBuilder:
+        self._flow._end(self)
         turns = _turns(max_iter, method)
         condition = checked(cond, method)
         loop = Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked)
+        return self._close(loop)
+
+    def _close(self, loop: Loop) -> FlowBuilder:
+        self.has_end = True
         return self._flow._loop(loop, self._stream)
 
     def __getattr__(self, name: str) -> Any:
@@ -53,21 +60,29 @@ class MapBuilder(Unfinished):
 
     def each(self) -> FlowBuilder:
         """Map the rows of the stream."""
-        return self._flow._map(self._body, "each", 1, self._batched, self._flow._stream("map"))
+        self._flow._end(self)
+        return self._close("each", 1)
 
     def over(self, tag: str) -> FlowBuilder:
         """Map the rows of a tagged value, which becomes the stream."""
+        self._flow._end(self)
         source = self._flow._tagged.get(tag)
         if source is None:
             hint = suggestion(tag, self._flow._tagged, known_as="tags")
             raise RefError(f"map over {tag!r}: there is no such tag so far. {hint}")
-        return self._flow._map(self._body, "each", 1, self._batched, source)
+        return self._close("each", 1, source)
 
     def slices(self, n: int) -> FlowBuilder:
         """Map `n` equal slices of the last dimension."""
+        self._flow._end(self)
         if not isinstance(n, int) or n < 1:
             raise BuildError(f"slices({n!r}): the number of slices is a whole number from 1 up.")
-        return self._flow._map(self._body, "slices", n, self._batched, self._flow._stream("map"))
+        return self._close("slices", n)
+
+    def _close(self, mode: MapMode, count: int, source: Draft | None = None) -> FlowBuilder:
+        stream = self._flow._stream("map")
+        self.has_end = True
+        return self._flow._map(self._body, mode, count, self._batched, source or stream)
 
     def __getattr__(self, name: str) -> Any:
         raise BuildError(f"the map has no source yet, before .{name}. Call each, over or slices first.")

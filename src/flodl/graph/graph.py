@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from flodl.core import InputError, StateError
+from flodl.core import BuildError, InputError, StateError
 from flodl.observe import Book
 
 from .blame import climb, one_line, shape_of
@@ -59,6 +60,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
             elif isinstance(value, Tensor):
                 self._buffers[f"{tag}_init"] = value
         self._replan()
+        self._take_hash()
 
     @property
     def spec(self) -> Spec:
@@ -89,8 +91,13 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
 
     @property
     def structural_hash(self) -> str:
-        """Equal for graphs that compute the same function of input and weights, whatever their names."""
-        return structural_hash(self)
+        """Equal for graphs that compute the same function of input and weights, whatever their names.
+
+        It describes the graph as it was built, or as a node was last replaced.
+        """
+        if self._parts() != self._hashed:
+            self._take_hash()
+        return self._hash
 
     @property
     def weights_hash(self) -> str:
@@ -100,6 +107,9 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
     def forward(self, input: Any, /, *others: Any, **named: Any) -> Any:
         if others or named or self._num_inputs != 1:
             others = self._ordered(others, named)
+        # The table of modules can be changed behind our back (quantisation does); Dynamo guards it itself.
+        if not torch.compiler.is_dynamo_compiling() and [*self._modules.values()] != self._bound:
+            self._rebind()
         try:
             return self._program(self, input, *others)
         except Exception as error:
@@ -168,8 +178,22 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
         self._rebind()
 
     def _rebind(self) -> None:
+        for node in self._spec.nodes:
+            if node.has_module and self._modules.get(node.key) is None:
+                raise BuildError("the module of this node was deleted. Put one in its place.", path=node.key)
         targets = {key: self.target(key) for _, key in self._source.bound}
         self._program = bind(self._source, targets)
+        self._bound = [*self._modules.values()]
+
+    def _take_hash(self) -> None:
+        """Hash now and keep it: what modules note down while they run is no part of the function."""
+        self._hash = structural_hash(self)
+        lazy = any(is_lazy(parameter) for parameter in self.parameters())
+        self._hashed = None if lazy else self._parts()
+
+    def _parts(self) -> list[nn.Module]:
+        """Give the modules inside, without this graph itself, which would be a reference cycle."""
+        return [module for module in self.modules() if module is not self]
 
     def _recall(self, position: int, stream: Any, graph_input: Any) -> Any:
         value = self._memory.carried[position]
@@ -241,17 +265,10 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
-        if isinstance(value, nn.Module) and "_program" in self.__dict__:
-            self._rebind()
-
-    def add_module(self, name: str, module: nn.Module | None) -> None:
-        super().add_module(name, module)
-        if "_program" in self.__dict__:
-            self._rebind()
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        del state["_program"], state["_source"], state["_stopwatch"]
+        del state["_program"], state["_source"], state["_stopwatch"], state["_bound"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

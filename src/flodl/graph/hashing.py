@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .places import is_graph
 from .spec import Node, Spec
@@ -24,12 +25,12 @@ def structural_hash(graph: Graph) -> str:
 
 def weights_hash(graph: Graph) -> str:
     """Hash the names and shapes of the state dict: equal hashes can exchange weights."""
-    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in graph.state_dict().items()}
+    shapes = {name: _shape(value) for name, value in graph.state_dict().items()}
     return _digest([f"{name} {shape}" for name, shape in sorted(shapes.items())])
 
 
 def _digest(words: list[str]) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+    return hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
 
 
 class _GraphWording(Wording):
@@ -75,7 +76,13 @@ class _GraphWording(Wording):
 
     def _numbered(self, tensor: Tensor) -> str:
         # The number tells a weight that is used twice from two weights of one shape.
-        return f"{tuple(tensor.shape)} {self._numbers.setdefault(id(tensor), len(self._numbers))}"
+        return f"{_shape(tensor)} {self._numbers.setdefault(id(tensor), len(self._numbers))}"
+
+
+def _shape(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "()"
+    return "not known yet" if is_lazy(value) else str(tuple(value.shape))
 
 
 def _node_words(node: Node, spec: Spec) -> str:

@@ -34,7 +34,6 @@ class Observed(nn.Module):
     def record(self, path: str, value: Any, *, weight: float = 1.0) -> None:
         """Note a value of this step (a number or a tensor) without waiting for the device."""
         book, name = self._book_of(path)
-        self._book.start()
         book.record(name, value, weight=weight)
 
     def collect(self, *tags: str, reduce: Reduction = "mean", weight: float = 1.0) -> None:

@@ -63,7 +63,7 @@ def _with_parts(entry: Entry, target: Any, above: tuple[str, ...]) -> Iterator[E
             below = Entry(joined(entry.path, role), role, kind, title_of(part), further)
             yield from _with_parts(below, part, above)
     elif isinstance(target, nn.Module):
-        for place, inner in places._graphs_at(entry.path, target):
+        for place, inner in places.graphs_at(entry.path, target):
             further = tuple(name + place.removeprefix(entry.path) for name in names)
             yield from _nodes(inner, place, further)
 

@@ -44,15 +44,16 @@ def graphs_inside(graph: Graph) -> Iterator[tuple[str, Graph]]:
     """Give the graphs directly inside, each with the state-dict prefix where it sits."""
     for key, module in graph._modules.items():
         if module is not None:
-            yield from _graphs_at(key, module)
+            yield from graphs_at(key, module)
 
 
-def _graphs_at(prefix: str, module: nn.Module) -> Iterator[tuple[str, Graph]]:
+def graphs_at(prefix: str, module: nn.Module) -> Iterator[tuple[str, Graph]]:
+    """Give a module if it is a graph, or else the graphs inside it, not entering any."""
     if is_graph(module):
         yield prefix, module
         return
     for name, child in module.named_children():
-        yield from _graphs_at(f"{prefix}.{name}", child)
+        yield from graphs_at(f"{prefix}.{name}", child)
 
 
 def labelled(graph: Graph) -> dict[str, Graph]:

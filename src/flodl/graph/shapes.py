@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from flodl.core import FlodlError, InputError, ShapeError, log
@@ -24,6 +25,9 @@ def check_shapes(graph: Graph, example: Any) -> None:
     `example` is a tensor, a tuple of all inputs in order, or a dict of inputs by name with the
     stream under "input". Nothing of the graph changes: a copy with weights on the meta device runs.
     """
+    if any(is_lazy(parameter) for parameter in graph.parameters()):
+        log.verbose("shapes are not checked: a lazy module has none before its first call.")
+        return
     args, named = inputs_of(pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example))
     shadow = _shadow(graph)
     shadow.reset_state()
@@ -68,6 +72,8 @@ def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
             names = ", ".join(map(repr, named)) or "nothing"
             raise InputError(f"the example names {names}. Put the stream under 'input'.")
         return (named.pop("input"),), named
+    if isinstance(example, tuple) and example and all(isinstance(size, int) for size in example):
+        raise InputError(f"the example {example} is a shape. Give a tensor: torch.zeros{example}.")
     return (example if isinstance(example, tuple) else (example,)), {}
 
 

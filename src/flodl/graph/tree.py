@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from flodl.core import PathError, paths
 from flodl.core.formats import format_count
@@ -85,14 +86,14 @@ class Tree(nn.Module):
                 f"the loop {path!r} publishes {', '.join(map(repr, published))}. Name one of them."
             )
         known = [known for loop in loops for known in loop.traces.values]
-        if loops and not known:
-            return []
+        if loops and not any(loop.traces.has_run for loop in loops):
+            return []  # what a body will publish is not known before it has run
         raise PathError(f"no loop publishes {path!r}. {paths.suggestion(name, known, known_as='traces')}")
 
     def modules_at(self, path: str) -> list[nn.Module]:
         """Give the modules that a path, a pattern or a tag group leads to, each once."""
         graph = places.as_graph(self)
-        names = self._spec.group_members.get(path, (path,))
+        names = self._spec.group_members.get(path, (path,)) if isinstance(path, str) else (path,)
         found = {id(place.module): place.module for name in names for place in places.expand(graph, name)}
         return [module for module in found.values() if module is not None]
 
@@ -109,6 +110,7 @@ class Tree(nn.Module):
         """
         for parameter in self._parameters_to_change(path, "freeze"):
             parameter.requires_grad_(False)
+            parameter.grad = None  # an optimizer would go on with an old one
         if eval_mode:
             for module in self.modules_at(path):
                 setattr(module, _STILLED, True)
@@ -127,6 +129,7 @@ class Tree(nn.Module):
         """Switch everything to training or evaluation, except what was frozen in evaluation mode."""
         super().train(mode)
         if mode:
+            places.as_graph(self)._book.start()
             for module in self.modules():
                 if _STILLED in module.__dict__:
                     module.eval()
@@ -155,7 +158,7 @@ class Tree(nn.Module):
     def _find(self, path: str, *, tag_first: bool = False) -> places.Place:
         if paths.is_glob(path):
             raise PathError(f"{path!r} is a pattern; this call takes one path.")
-        if path in self._spec.group_members:
+        if isinstance(path, str) and path in self._spec.group_members:
             members = ", ".join(map(repr, self._spec.group_members[path]))
             raise PathError(f"{path!r} is a group of tags. Name one of them: {members}.")
         return places.find(places.as_graph(self), path, tag_first=tag_first)
@@ -174,7 +177,8 @@ class Tree(nn.Module):
         if path is not None:
             place = self._find(path)
             if places.is_graph(place.module):
-                return place.module._loops(None)
+                around = [m for m in self.modules() if isinstance(m, Loop) and m.body is place.module]
+                return place.module._loops(None) + around
             return _loops_in(place.module)
         return [loop for module in self._modules.values() for loop in _loops_in(module)]
 
@@ -193,8 +197,9 @@ def _loops_in(module: nn.Module | None) -> list[Loop]:
 
 
 def _summary_lines(graph: Graph, name: str, lead: str, branch: str) -> list[str]:
-    total = sum(parameter.numel() for parameter in graph.parameters())
-    frozen = sum(parameter.numel() for parameter in graph.parameters() if not parameter.requires_grad)
+    sized = [parameter for parameter in graph.parameters() if not is_lazy(parameter)]
+    total = sum(parameter.numel() for parameter in sized)
+    frozen = sum(parameter.numel() for parameter in sized if not parameter.requires_grad)
     words = [f"{format_count(total)} parameters"]
     if frozen:
         words.append("all frozen" if frozen == total else f"{format_count(frozen)} frozen")

@@ -117,8 +117,10 @@ class Book:
         """Merge everything pending into the open epoch, by weight, and go on to the next one."""
         books = dict.fromkeys((self, *children))
         _meet(books)
+        first = self._rows.first_open
         for book in books:
             book._close(list(book._pending))
+            book._join_rows(first)
             book._rows.end()
 
     def history(self, name: str) -> dict[int, float]:
@@ -170,6 +172,16 @@ class Book:
                 hint = suggestion(str(name), self._history, known_as="metrics")
                 raise MetricError(f"no metric {name!r} was recorded. {hint}")
         return chosen
+
+    def _join_rows(self, first: int) -> None:
+        """Merge what several flushes of one epoch put into rows of their own."""
+        for means in self._history.values():
+            for epoch in sorted(epoch for epoch in means if epoch > first):
+                mean = means.setdefault(first, Mean())
+                mean.absorb(means.pop(epoch))
+                mean.fold()
+                self._unread.append(mean)
+        self._rows.go_back(first)
 
     def _close(self, names: Collection[str]) -> None:
         for name in names:

@@ -37,7 +37,8 @@ def to_csv(histories: Histories) -> str:
     2,0.25000000,0.90000000,
     """
     lines = [["epoch", *(_cell(name) for name in histories)]]
-    for epoch in _epochs(histories):
+    epochs = _epochs(histories)
+    for epoch in range(epochs[0], epochs[-1] + 1):  # an epoch without any value has a row, too
         values = (history.get(epoch) for history in histories.values())
         lines.append([str(epoch + 1), *("" if value is None else _decimals(value) for value in values)])
     return "".join(",".join(line) + "\n" for line in lines)

@@ -28,6 +28,12 @@ class Rows:
         self._mark_s: float | None = None
         self._ends_are_told = False
         self._durations: dict[int, float] = {}
+        self._first_open = 0
+
+    @property
+    def first_open(self) -> int:
+        """The first row since the last `end`; flushes may have begun others after it."""
+        return min(self._first_open, self._epoch)
 
     @property
     def epoch(self) -> int:
@@ -41,7 +47,7 @@ class Rows:
         if epoch != self._epoch:
             self._close(at_s=self._mark_s)
             self._start_s = self._clock()
-            self._epoch = operator.index(epoch)
+            self._epoch = self._first_open = operator.index(epoch)
 
     @property
     def durations(self) -> dict[int, float]:
@@ -71,6 +77,13 @@ class Rows:
         self._ends_are_told = True
         self._close(at_s=self._clock())
         self._epoch += 1
+        self._first_open = self._epoch
+
+    def go_back(self, first: int) -> None:
+        """Make one row of all rows from `first` on: several flushes fell into one epoch."""
+        joined = [epoch for epoch in self._durations if first <= epoch < self._epoch]
+        self._start_s -= sum(self._durations.pop(epoch) for epoch in joined)
+        self._epoch = min(first, self._epoch)
 
     def eta(self, total_epochs: int) -> float:
         """Estimate the seconds from here to the end of `total_epochs` epochs."""
@@ -94,12 +107,14 @@ class Rows:
             "elapsed_s": self._clock() - self._start_s,
             "marked_s": None if self._mark_s is None else self._mark_s - self._start_s,
             "ends_are_told": self._ends_are_told,
+            "first_open": self._first_open,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; the time between the two does not count."""
         marked_s = state["marked_s"]
         self._epoch = int(state["epoch"])
+        self._first_open = int(state.get("first_open", self._epoch))
         self._durations = {int(epoch): float(seconds) for epoch, seconds in state["durations"]}
         self._carried_s = float(state["elapsed_s"])
         self._ends_are_told = bool(state["ends_are_told"])

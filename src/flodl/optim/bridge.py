@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
     """Let a schedule, or a plain function of the step, drive an optimizer's learning rates.
 
-    The rate of step 0 is set at once. The schedule gives the rate of the first group; every other
-    group keeps the ratio that its rate had to the first group's when the bridge was made.
+    The rate of step 0 is set at once. The schedule gives the rate of the groups it is written for:
+    those whose rate is its base, peak or target, and where there are none, the fastest group. Every
+    other group keeps the ratio that its rate had to theirs when the bridge was made.
 
     >>> import torch
     >>> head, body = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
@@ -40,7 +41,7 @@ class ScheduleBridge:
     """Set an optimizer's learning rates from a schedule, one step after another; made by `apply`.
 
     Call `step()` after each optimizer update. A rate that is a tensor, as captured optimizers use, is
-    filled in place. A group that joins later has its ratio taken to the rate that the first group had
+    filled in place. A group that joins later has its ratio taken to the rate that the schedule's group had
     when the bridge was made, so its rate is given in the same terms as the others were.
     """
 
@@ -48,7 +49,7 @@ class ScheduleBridge:
         self._schedule = schedule
         self._lr_of = _lr_function(schedule)
         self._optimizer = optimizer
-        self._reference = _first_lr(optimizer)
+        self._reference = _reference_lr(schedule, optimizer)
         self._ratios: list[float] = []
         self._step = 0
         self._scale = 1.0
@@ -57,12 +58,12 @@ class ScheduleBridge:
 
     @property
     def lr(self) -> float:
-        """The rate of the first group for the next update, the scale included."""
+        """The rate that the schedule gives for the next update, the scale included."""
         return self._lr
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Each group's rate over the first group's."""
+        """Each group's rate over the one that the schedule gives."""
         return tuple(self._ratios)
 
     @property
@@ -176,20 +177,32 @@ def _lr_function(schedule: Any) -> Callable[[int], float]:
     )
 
 
-def _first_lr(optimizer: Any) -> float:
+def _reference_lr(schedule: Any, optimizer: Any) -> float:
+    """Give the rate, among those of the groups, that the schedule stands for."""
     groups = getattr(optimizer, "param_groups", None)
-    if not groups or "lr" not in groups[0]:
+    if not groups or any("lr" not in group for group in groups):
         raise ScheduleError(
             f"{type(optimizer).__name__} has no parameter groups with an 'lr' to set. Give a torch optimizer."
         )
-    lr = float(groups[0]["lr"])
+    rates = [float(group["lr"]) for group in groups]
+    meant = _own_rates(schedule)
+    lr = next((rate for rate in rates if any(math.isclose(rate, own) for own in meant)), max(rates))
     if not math.isfinite(lr) or lr <= 0:
         raise ScheduleError(
-            f"the first parameter group has lr={lr}, and the other groups keep their ratio to it. "
-            "Build the optimizer with an lr above 0 in its first group; the schedule replaces it at once. "
+            f"the fastest parameter group has lr={lr}, and the other groups keep their ratio to it. "
+            "Build the optimizer with an lr above 0; the schedule replaces it at once. "
             "To resume, apply the schedule before you load the optimizer's state."
         )
     return lr
+
+
+def _own_rates(schedule: Any) -> list[float]:
+    """Give the rates that a schedule was made with, its inner one's last."""
+    own = [getattr(schedule, name, None) for name in ("base", "max", "target")]
+    inner = getattr(schedule, "inner", None)
+    return [float(rate) for rate in own if isinstance(rate, int | float)] + (
+        [] if inner is None else _own_rates(inner)
+    )
 
 
 def _find(schedule: Any, method: str) -> Any:

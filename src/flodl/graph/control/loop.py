@@ -64,7 +64,7 @@ class Loop(Control):
         return f"{word}, at most {self.turns}" + (", masked" if self.masked else "")
 
     def forward(self, stream: Any, /, **refs: Any) -> Any:
-        self.traces.values = {}
+        self.traces.begin()
         if reset := method(self.body, "reset"):
             reset()
         turn = self._bind(refs)
@@ -150,7 +150,8 @@ class Loop(Control):
                 total = _add_weighted(total, weight, state)
                 self.traces.add("halt", weight)
             state = turn(state, number)
-        if remaining is None:
+        if remaining is None:  # one turn, and nobody to ask: it has all the weight
+            self.traces.add("halt", tensors(state)[0].new_ones(batch_size(state) or ()))
             return state
         self.traces.add("halt", remaining)
         return _add_weighted(total, remaining, state)

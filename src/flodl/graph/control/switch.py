@@ -58,7 +58,8 @@ class Switch(Control):
             climb(error, "selector")
             raise
         if isinstance(choice, int):
-            return self._run(self._check_range(int(choice)), stream)
+            index_given = self._check_range(int(choice))
+            return self._any(stream, index_given) if on_meta(stream) else self._run(index_given, stream)
         if not isinstance(choice, Tensor):
             raise RouteError(
                 f"the selector gives a {type(choice).__name__}. Give an index: a whole number, or an "
@@ -123,10 +124,9 @@ class Switch(Control):
         order = torch.cat([rows[position] for position in used])
         return torch.cat(parts).index_select(0, order.argsort())
 
-    def _any(self, stream: Any) -> Any:
-        """Check every branch where no number says which one it will be."""
-        first, *_ = [self._run(position, stream) for position in range(self.num_branches)]
-        return first
+    def _any(self, stream: Any, chosen: int = 0) -> Any:
+        """Check every branch where only shapes are looked at."""
+        return [self._run(position, stream) for position in range(self.num_branches)][chosen]
 
     def _run_all(self, stream: Any) -> list[Tensor]:
         outputs = [self._run(position, stream) for position in range(self.num_branches)]

@@ -14,6 +14,12 @@ class Traces:
 
     def __init__(self) -> None:
         self.values: dict[str, list[Any]] = {}
+        self.has_run = False
+
+    def begin(self) -> None:
+        """Start a new call of the loop."""
+        self.values = {}
+        self.has_run = True
 
     def add(self, name: str, value: Any) -> None:
         """Append one value."""
@@ -31,6 +37,7 @@ class Traces:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.values = {}
+        self.has_run = False
 
 
 class Emit:

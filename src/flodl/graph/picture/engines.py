@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 import subprocess
@@ -59,6 +60,8 @@ def _wasm_renderer() -> Callable[..., bytes]:
             self._module = wasmtime.Module.from_file(self._engine, str(self.wasm_path))
             self._session = self._create_session()
 
+    # Left to the end of the interpreter, wasmtime's objects complain that their library is gone already.
+    atexit.register(_wasm_renderer.cache_clear)
     try:
         return Cached().render  # type: ignore[no-any-return]
     except Exception:
