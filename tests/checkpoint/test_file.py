@@ -320,3 +320,21 @@ def test_a_part_is_loaded_through_its_subgraph(tmp_path):
     )
     model.subgraph("encoder").load_checkpoint(tmp_path / "encoder.fdl")
     assert torch.equal(model.encoder.linear_1.weight, encoder.linear_1.weight)
+
+
+def test_other_things_than_checkpoints_are_told_apart(tmp_path):
+    torch.save({"w": torch.zeros(2)}, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match=r"is a file of torch\.save\. Load it with"):
+        load_checkpoint(tmp_path / "w.pt", {"w": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match="asks for compression, which is not supported"):
+        save_checkpoint(tmp_path / "w.fdl.gz", {"w": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match="the place of the checkpoint is a dict"):
+        save_checkpoint({"w": torch.zeros(2)}, tmp_path / "w.fdl")
+
+
+def test_one_pattern_may_be_a_plain_string(tmp_path):
+    save_checkpoint(tmp_path / "w.fdl", {"w": torch.zeros(2)})
+    report = load_checkpoint(
+        tmp_path / "w.fdl", {"w": torch.zeros(2), "extra.w": torch.zeros(1)}, allow_missing="extra.*"
+    )
+    assert report.missing == ("extra.w",)

@@ -360,3 +360,17 @@ def test_an_interrupt_leaves_no_stamp(checkout):
     assert "Stopped. The next start of ./fdl goes on from here." in running.communicate(timeout=60)[1]
     assert running.returncode == 130
     assert not stamp.exists()
+
+
+@pytest.mark.parametrize("choice", ["bogus", "cuda", "torchvision", "torch-nightly"])
+def test_a_choice_that_is_no_build_of_torch_is_refused_before_anything_is_touched(tmp_path, choice):
+    script = tmp_path / "fdl"
+    shutil.copy(Path(__file__).parents[2] / "fdl", script)
+    (tmp_path / "pyproject.toml").write_text("")
+    environment = {**os.environ, "FLODL_TORCH": choice}
+    done = subprocess.run(
+        [sys.executable, script, "version"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert f"FLODL_TORCH={choice} names no build of PyTorch." in done.stderr
+    assert not (tmp_path / ".venv").exists()

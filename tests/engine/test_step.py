@@ -207,3 +207,50 @@ def test_out_of_memory_on_a_single_sample_is_raised() -> None:
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), starving)
     with pytest.raises(torch.OutOfMemoryError, match="no room at all"):
         step(torch.randn(4, 4), torch.randn(4, 2))
+
+
+def test_a_graph_that_carries_values_trains_step_after_step() -> None:
+    from flodl import FlowBuilder
+    from flodl.nn import StateAdd
+
+    model = (
+        FlowBuilder(nn.Linear(4, 4))
+        .through(StateAdd())
+        .using("memory")
+        .tag("memory")
+        .through(nn.Linear(4, 2))
+        .build()
+    )
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    losses = [step(torch.ones(8, 4), torch.zeros(8, 2)) for _ in range(3)]
+    assert torch.isfinite(torch.stack(losses)).all()
+    assert not model.tagged("memory").requires_grad
+
+
+def test_a_batch_that_is_not_finite_stays_out_of_the_running_statistics() -> None:
+    model, data = model_and_data(2)
+    step = TrainStep(model, torch.optim.Adam(model.parameters()), mse)
+    step(*data[0])
+    mean = model[1].running_mean.clone()
+    step(data[1][0].fill_(torch.nan), data[1][1])
+    assert torch.equal(mean, model[1].running_mean)
+    assert step.report().skipped == 1
+    assert "1 skipped" in str(step.report())
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (lambda m: (m, mse, torch.optim.SGD(m.parameters(), lr=0.1)), "the optimizer is a function."),
+        (
+            lambda m: (m, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), mse),
+            "holds none of the model's",
+        ),
+        (lambda m: (m, torch.optim.LBFGS(m.parameters()), mse), "LBFGS evaluates the model several times"),
+        (lambda m: (mse, torch.optim.SGD(m.parameters(), lr=0.1), mse), "the model is a function."),
+    ],
+)
+def test_parts_that_make_no_step_are_refused(parts, message: str) -> None:
+    with pytest.raises(StepError) as error:
+        TrainStep(*parts(nn.Linear(4, 2)))
+    assert message in str(error.value)

@@ -104,11 +104,11 @@ def test_the_tag_input_may_name_the_entry():
 def test_an_unread_untagged_branch_is_mentioned_once(capsys):
     FlowBuilder().fork(Double()).build()
     assert (
-        capsys.readouterr().out
+        capsys.readouterr().err
         == "note: nothing reads 'double_1'. It runs in every call; tag it to read it.\n"
     )
     FlowBuilder().fork(Double()).tag("side").build()
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().err == ""
 
 
 def open_streams() -> FlowBuilder:
@@ -349,3 +349,23 @@ def test_the_generated_code_is_straight_line_python():
         "        return add_1",
         "    return program",
     ]
+
+
+def test_a_loop_or_map_without_an_end_is_refused_by_the_next_call():
+    flow = FlowBuilder(Double())
+    flow.loop_body(Triple())
+    with pytest.raises(BuildError, match="a loop has no end yet"):
+        flow.through(Double())
+    with pytest.raises(BuildError, match="a loop has no end yet"):
+        flow.build()
+    other = FlowBuilder(Double())
+    other.map(Triple())
+    with pytest.raises(BuildError, match="a map has no source yet"):
+        other.build()
+
+
+def test_a_loop_ends_once():
+    loop = FlowBuilder(Double()).loop_body(Triple())
+    loop.for_n(2)
+    with pytest.raises(BuildError, match="has its end already"):
+        loop.for_n(2)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import ArgmaxSelector, FlowBuilder, LearnedHalt, SoftmaxRouter, ThresholdHalt, TopKRouter
+from flodl.core import BuildError
 
 from .nodes import Blend, Double, Remember, Shift, Total
 
@@ -245,3 +246,25 @@ def test_a_traceback_shows_the_line_of_the_generated_code():
     text = "".join(traceback.format_exception(caught.value))
     assert "linear_1 = run_linear_1(input)" in text
     assert "flodl: at 'linear_1', Linear(in_features=5, out_features=5, bias=True), given (4, 8)" in text
+
+
+def test_the_graph_runs_what_its_table_of_modules_holds():
+    model = FlowBuilder(nn.Linear(3, 3)).tag("h").through(nn.ReLU()).build()
+    x = torch.randn(2, 3)
+    other = nn.Linear(3, 3)
+    model._modules["h"] = other
+    assert torch.equal(model(x), other(x).relu())
+    del model.h
+    with pytest.raises(BuildError, match="at 'h': the module of this node was deleted"):
+        model(x)
+    model.h = nn.Identity()
+    assert torch.equal(model(x), x.relu())
+
+
+def test_lazy_modules_get_their_shapes_at_the_first_call():
+    model = FlowBuilder(nn.LazyLinear(4)).build(example=torch.zeros(2, 3))
+    assert "0 parameters" in model.tree_summary()
+    before = model.structural_hash
+    model(torch.zeros(2, 3))
+    assert model.structural_hash != before
+    assert "16 parameters" in model.tree_summary()

@@ -1,5 +1,6 @@
 """Two hashes: one for what a graph computes, one for which weights it can load."""
 
+import copy
 import functools
 import operator
 
@@ -267,3 +268,22 @@ def test_equal_weights_hashes_mean_that_weights_can_be_loaded(giver, taker, tmp_
     except CheckpointError:
         loads = False
     assert loads == (source.weights_hash == target.weights_hash)
+
+
+def test_what_a_module_notes_down_while_it_runs_is_no_part_of_the_function():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = x.detach()
+            return x
+
+    model = FlowBuilder(FlowBuilder(Counting()).label("inner").build()).build()
+    before = model.structural_hash
+    model(torch.zeros(2))
+    assert model.structural_hash == before == copy.deepcopy(model).structural_hash
+    model.subgraph("inner").counting_1 = nn.ReLU()
+    assert model.structural_hash != before

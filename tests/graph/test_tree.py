@@ -302,3 +302,21 @@ def test_a_tag_group_stands_for_its_tags():
     assert model.is_frozen("head_0")
     assert model.is_frozen("head")
     assert len(model.parameters_at("head")) == 4
+
+
+def test_frozen_is_freeze_for_a_block_and_puts_back_what_was():
+    model = FlowBuilder(nn.Linear(4, 4)).tag("body").through(nn.Linear(4, 2)).tag("head").build()
+    model.body.bias.requires_grad_(False)
+    with model.frozen("body"):
+        assert model.is_frozen("body")
+    assert [p.requires_grad for p in model.parameters_at("body")] == [True, False]
+
+
+def test_freezing_drops_the_gradient_that_an_optimizer_would_go_on_with():
+    model = FlowBuilder(nn.Linear(4, 2)).tag("body").build()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    model.freeze("body")
+    before = model.body.weight.clone()
+    optimizer.step()
+    assert torch.equal(before, model.body.weight)

@@ -238,3 +238,18 @@ def test_a_state_that_cannot_be_read_changes_nothing(state: dict[str, object]) -
     with pytest.raises(MetricError, match=r"the saved metrics cannot be read: .* Give what Book.state_dict"):
         book.load_state_dict(state)
     assert book.latest() == {"a": 1.0}
+
+
+def test_several_flushes_of_one_metric_are_parts_of_the_epoch_that_ends():
+    now = [0.0]
+    book = Book(clock=lambda: now[0])
+    for _ in range(3):
+        for value in (1.0, 3.0):
+            now[0] += 1.0
+            book.record("a", value)
+            book.flush()
+        book.end_epoch()
+    assert book.history("a") == {0: 2.0, 1: 2.0, 2: 2.0}
+    assert book.epoch == 3
+    assert book.durations == {0: 2.0, 1: 2.0, 2: 2.0}
+    assert book.eta(5) == 4.0

@@ -31,6 +31,7 @@ def save_checkpoint(
 
     Tensors that share their storage (tied weights) are written once and restored together.
     """
+    _check_arguments(target, named_tensors, "write")
     tensors, aliases = _without_ties(named_tensors)
     notes = {**(metadata or {}), "flodl_format": _FORMAT, "flodl_aliases": json.dumps(aliases)}
     if not isinstance(target, str | os.PathLike):
@@ -59,6 +60,7 @@ def load_checkpoint(
     Names must agree except where a pattern in `allow_missing` (only in the model) or
     `allow_unexpected` (only in the file) says otherwise. Values are cast to the dtype of the model.
     """
+    _check_arguments(source, named_tensors, "read")
     stored, metadata = read_checkpoint(source)
     where = _named(source)
     missing = [name for name in named_tensors if name not in stored]
@@ -82,6 +84,11 @@ def read_checkpoint(source: Target) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read every tensor and the metadata of a checkpoint."""
     try:
         data = Path(source).read_bytes() if isinstance(source, str | os.PathLike) else source.read()
+        if data[:2] == b"PK":
+            raise CheckpointError(
+                f"{_named(source)} is a file of torch.save. Load it with "
+                "model.load_state_dict(torch.load(path, weights_only=True)), and save it again with flodl."
+            )
         metadata = _metadata(data)
         tensors = load(data)
         aliases = json.loads(metadata.get("flodl_aliases", "{}"))
@@ -99,6 +106,24 @@ def read_checkpoint(source: Target) -> tuple[dict[str, Tensor], dict[str, str]]:
             "or is another kind of file."
         ) from error
     return tensors, metadata
+
+
+def _check_arguments(place: object, named_tensors: object, method: str) -> None:
+    if not isinstance(place, str | os.PathLike) and not callable(getattr(place, method, None)):
+        raise CheckpointError(
+            f"the place of the checkpoint is a {type(place).__name__}. Give a path or a binary stream first, "
+            "then the tensors: save_checkpoint('model.fdl', model.state_dict())."
+        )
+    if not isinstance(named_tensors, Mapping):
+        raise CheckpointError(
+            f"the tensors are a {type(named_tensors).__name__}. Give a dict of tensors by name, such as "
+            "model.state_dict()."
+        )
+    if isinstance(place, str | os.PathLike) and os.fspath(place).endswith((".gz", ".zst")):
+        raise CheckpointError(
+            f"{os.fspath(place)!r} asks for compression, which is not supported. Leave the suffix out; "
+            "weights shrink by a few percent at most."
+        )
 
 
 def _named(place: Target) -> str:
@@ -139,7 +164,8 @@ def _without_ties(named_tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor
 def _refuse(
     names: Sequence[str], allowed: Sequence[str], others: Mapping[str, Tensor], what: str, option: str
 ) -> None:
-    refused = [name for name in names if not any(matches(pattern, name) for pattern in allowed)]
+    patterns = [allowed] if isinstance(allowed, str) else allowed
+    refused = [name for name in names if not any(matches(pattern, name) for pattern in patterns)]
     if not refused:
         return
     shown = ", ".join(map(repr, refused[:4])) + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")

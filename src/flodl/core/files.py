@@ -17,8 +17,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     never half of it, also after a power cut. When the block raises, the old file stays.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        # The name of a temporary file would tell the user nothing.
+        raise type(error)(error.errno, error.strerror, str(target)) from None
     os.close(handle)
     temporary = Path(name)
     try:

@@ -141,6 +141,11 @@ def trace(message: Message, *args: object) -> None:
     _log(_LOGGING_LEVEL[Verbosity.TRACE], message, args)
 
 
+def warn(message: Message, *args: object) -> None:
+    """Print a line about something that may not be meant, to standard error."""
+    _log(logging.WARNING, message, args)
+
+
 def error(message: Message, *args: object) -> None:
     """Print a line about a failure; it is shown at every level."""
     _log(logging.ERROR, message, args)

@@ -89,6 +89,10 @@ class Rng:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken."""
+        if not {"seed", "generator"} <= state.keys():
+            raise ValueError(
+                f"the state has {sorted(state)}; give what state_dict() gave: seed and generator."
+            )
         restored = Rng(int(state["seed"]))
         restored._generator.bit_generator.state = state["generator"]
         self._sequence, self._generator = restored._sequence, restored._generator
@@ -99,6 +103,8 @@ def manual_seed(seed: int) -> None:
     import numpy as np
     import torch
 
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"the seed is {seed!r}; give a whole number from 0 up.")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

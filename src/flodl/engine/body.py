@@ -154,9 +154,7 @@ def check_parts(model: object, optimizer: object, step_fn: object) -> None:
             f"the optimizer is a {type(optimizer).__name__}. Write TrainStep(model, optimizer, step_fn)."
         )
     if not callable(step_fn):
-        raise StepError(
-            f"the step function is a {type(step_fn).__name__}. Give a function of model and batch."
-        )
+        raise StepError(f"the step function is a {type(step_fn).__name__}. Give a function of the model.")
     if isinstance(optimizer, LBFGS):
         raise StepError(
             "LBFGS evaluates the model several times in one update, which one step cannot hold. "

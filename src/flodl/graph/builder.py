@@ -279,7 +279,7 @@ class FlowBuilder(Unfinished):
         for draft, key in zip(order, keys):
             ends_here = draft not in used and draft is not self._streams[0] and not draft.tags
             if ends_here and draft.kind not in ("input", "state"):
-                log.msg("note: nothing reads '%s'. It runs in every call; tag it to read it.", key)
+                log.warn("note: nothing reads '%s'. It runs in every call; tag it to read it.", key)
 
     def _add(self, kind: Kind, prefix: str, **fields: Any) -> Draft:
         draft = Draft(kind, prefix, position=len(self._drafts), **fields)

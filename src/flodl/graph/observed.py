@@ -161,7 +161,8 @@ class Observed(nn.Module):
         reduced: Tensor = _REDUCTIONS[reduce](detached)
         return reduced
 
-    def _metric_names(self, names: tuple[str, ...] | list[str]) -> list[str]:
+    def _metric_names(self, names: tuple[str, ...] | list[str] | str) -> list[str]:
+        names = (names,) if isinstance(names, str) else names
         graph = as_graph(self)
         known = [prefix + name for prefix, book in self._books() for name in book.names]
         if not names:

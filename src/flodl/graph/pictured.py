@@ -50,6 +50,13 @@ class Pictured(nn.Module):
         """Draw the graph as SVG text, and write it to a file if a path is given."""
         return self._svg(None, path)
 
+    def _repr_svg_(self) -> str | None:
+        """Show the picture where a notebook shows the graph."""
+        try:
+            return self.svg()
+        except PictureError:
+            return None
+
     def svg_with_profile(self, path: str | os.PathLike[str] | None = None, *, example: Any = None) -> str:
         """Draw the graph as a heat map of the last `profile`; an `example` input makes a new one first."""
         return self._svg(self._last_profile(example, "svg_with_profile"), path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch import nn
@@ -134,6 +136,17 @@ class Tree(nn.Module):
                 if _STILLED in module.__dict__:
                     module.eval()
         return self
+
+    @contextmanager
+    def frozen(self, path: str) -> Iterator[None]:
+        """Freeze the parameters under a path for a `with` block, and put them back as they were."""
+        before = [(p, p.requires_grad) for p in self._parameters_to_change(path, "freeze")]
+        self.freeze(path)
+        try:
+            yield
+        finally:
+            for parameter, learns in before:
+                parameter.requires_grad_(learns)
 
     def is_frozen(self, path: str) -> bool:
         """Say whether there are parameters under a path and none of them learns."""

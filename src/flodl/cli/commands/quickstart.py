@@ -91,12 +91,19 @@ def _epoch_line(model: Graph, epoch: int, epochs: int, seconds: float) -> str:
 
 
 def _save(model: Graph, sample: torch.Tensor, out: Path) -> dict[str, Path]:
+    """Save the weights first: of all that is saved they are the hardest to make again."""
     files = {"picture": out / "model.svg", "trends": out / "trends.html", "checkpoint": out / "model.fdl"}
     model.eval()
-    model.profile(sample)
-    model.svg_with_profile(files["picture"])
-    model.plot_html(files["trends"])
-    model.save_checkpoint(files["checkpoint"])
+    try:
+        model.save_checkpoint(files["checkpoint"])
+        model.plot_html(files["trends"])
+        model.profile(sample)
+        model.svg_with_profile(files["picture"])
+    except OSError as error:
+        raise SetupError(
+            f"the model is trained, but {error.filename or out} cannot be written: {error.strerror}. "
+            "Make room or choose another --out; what was saved before is whole."
+        ) from None
     return files
 
 
