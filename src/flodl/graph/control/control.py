@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,14 +15,14 @@ from ..signature import Accepts
 Target = Callable[..., Any]
 
 
-class Control(nn.Module):
+class Control(nn.Module, ABC):
     """A node made of named parts; the names are path segments and state-dict prefixes."""
 
     kind: Literal["loop", "gate", "switch", "map"]
 
+    @abstractmethod
     def part_names(self) -> tuple[str, ...]:
         """Give the names of the parts, in the order in which they are drawn."""
-        raise NotImplementedError
 
     def parts(self) -> dict[str, Target]:
         """Give the parts by name, modules and plain functions alike."""
@@ -31,9 +32,9 @@ class Control(nn.Module):
         """Give the references that the node can be given with `using`."""
         return Accepts()
 
+    @abstractmethod
     def describe(self) -> str:
         """Say in a few words what the node does; it enters pictures and the structural hash."""
-        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return self.describe()
