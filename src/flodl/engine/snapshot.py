@@ -76,6 +76,7 @@ def live_state(body: StepBody) -> dict[str, Tensor]:
             if isinstance(value, Tensor):
                 state[f"{name} ({key})"] = value
     state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
+    state["skipped updates"] = body.num_skipped
     if body.scaler is not None:
         state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
     return state
