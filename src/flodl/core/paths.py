@@ -42,7 +42,8 @@ Use letters, digits, '_' and '-', for example 'a_b'.
         why = "is not a name"
     else:
         why = f"is a {type(name).__name__}, not a string"
-    usable = re.sub(r"[^A-Za-z0-9_\-]", "_", str(name)) or what
+    # A leading underscore would hide the tag from parent graphs.
+    usable = re.sub(r"[^A-Za-z0-9_\-]", "_", str(name)).strip("_") or what
     if not _NAME.match(usable):
         usable = f"{what}_{usable}"
     raise TagError(f"the {what} {name!r} {why}. Use letters, digits, '_' and '-', for example {usable!r}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from flodl.core import FlodlError
@@ -54,12 +55,12 @@ def one_line(module: nn.Module) -> str:
 
 
 def shape_of(value: Any) -> str:
-    """Show what flows into a node: the shape of a tensor, else the type.
+    """Show what flows into a node: shape and unusual dtype of a tensor, else the type.
 
-    >>> import torch
-    >>> shape_of(torch.zeros(2, 3)), shape_of(None)
-    ('(2, 3)', 'None')
+    >>> shape_of(torch.zeros(2, 3)), shape_of(torch.zeros(2, dtype=torch.int64)), shape_of(None)
+    ('(2, 3)', '(2,) int64', 'None')
     """
     if isinstance(value, Tensor):
-        return str(tuple(value.shape))
+        usual = value.dtype == torch.get_default_dtype()
+        return str(tuple(value.shape)) + ("" if usual else f" {str(value.dtype).removeprefix('torch.')}")
     return "None" if value is None else type(value).__name__

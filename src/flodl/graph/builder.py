@@ -73,26 +73,27 @@ class FlowBuilder(Unfinished):
 
     def through(self, module: Target) -> FlowBuilder:
         """Send the stream through a module or function."""
-        node = self._call(module, self._stream("through"))
+        node = self._call(checked(module, "through"), self._stream("through"))
         return self._flow([node], bindable=[node])
 
     def also(self, module: Target) -> FlowBuilder:
         """Add a module's output to the stream: stream + module(stream)."""
         stream = self._stream("also")
-        node = self._call(module, stream)
+        node = self._call(checked(module, "also"), stream)
         return self._flow([self._merged("add", [stream, node])], bindable=[node])
 
     def also_with(self, skip: Target, main: Target) -> FlowBuilder:
         """Add two branches of the stream: skip(stream) + main(stream)."""
         stream = self._stream("also_with")
-        checked(main, "also_with")
+        for branch in (skip, main):
+            checked(branch, "also_with")
         self._labels.claim([skip, main], self._tagged)
         skipped, node = self._call(skip, stream), self._call(main, stream)
         return self._flow([self._merged("add", [skipped, node])], bindable=[node])
 
     def fork(self, module: Target) -> FlowBuilder:
         """Branch off to the side; the stream goes on unchanged. Tag it in the next call to read it."""
-        node = self._call(module, self._stream("fork"))
+        node = self._call(checked(module, "fork"), self._stream("fork"))
         self._flow(self._streams, bindable=[node])
         self._fresh_fork = node
         return self
@@ -280,6 +281,8 @@ class FlowBuilder(Unfinished):
             ends_here = draft not in used and draft is not self._streams[0] and not draft.tags
             if ends_here and draft.kind not in ("input", "state"):
                 log.warn("note: nothing reads '%s'. It runs in every call; tag it to read it.", key)
+            elif draft.kind == "input" and draft not in used and draft is not self._input:
+                log.warn("note: nothing reads the input '%s'. Bind it with using, or drop it.", key)
 
     def _add(self, kind: Kind, prefix: str, **fields: Any) -> Draft:
         draft = Draft(kind, prefix, position=len(self._drafts), **fields)
@@ -287,7 +290,6 @@ class FlowBuilder(Unfinished):
         return draft
 
     def _call(self, target: Target, stream: Draft) -> Draft:
-        target = checked(target, "the builder")
         self._labels.claim([target], self._tagged)
         kind: Kind = target.kind if isinstance(target, Loop | Gate | Switch | Map) else "call"
         return self._add(kind, type_name(target), target=target, sources=[stream])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,6 +206,8 @@ def several(targets: Any, method: str, *, each: str, plural: str) -> list[Target
     """Read a list of at least two nodes."""
     if isinstance(targets, nn.Module) and not isinstance(targets, nn.ModuleList):
         raise BuildError(f"{method} got one module. Give it a list of modules.")
+    if isinstance(targets, Mapping):
+        raise BuildError(f"{method} got a dict; its {plural} have no names of their own. Give it a list.")
     if not isinstance(targets, Iterable):
         raise BuildError(f"{method} got a {type(targets).__name__}. Give it a list of modules.")
     found = [checked(target, method) for target in targets]

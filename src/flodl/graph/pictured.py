@@ -78,6 +78,12 @@ class Pictured(nn.Module):
     def _svg(self, profile: Profile | None, path: str | os.PathLike[str] | None) -> str:
         from .picture import place, sketch, write_svg
 
+        suffix = os.path.splitext(path)[1].lower() if path is not None else ""
+        if suffix in (".png", ".jpg", ".jpeg", ".pdf", ".gif", ".webp"):
+            raise PictureError(
+                f"{os.fspath(path or '')!r} asks for {suffix[1:].upper()}, and the picture is an SVG. "
+                "Name it .svg; browsers show it, and other programs convert it."
+            )
         graph: Graph = self  # type: ignore[assignment]
         drawing = sketch(graph, profile)
         text = write_svg(drawing, place(drawing))
