@@ -1,18 +1,8 @@
 """The environment, read in one place."""
 
-from pathlib import Path
-
 import pytest
 
 from flodl.core import environment
-
-
-@pytest.mark.parametrize(("value", "found"), [(None, None), ("", None), ("/data/sets", Path("/data/sets"))])
-def test_the_data_folder(monkeypatch, value, found):
-    monkeypatch.delenv("FLODL_DATA", raising=False)
-    if value is not None:
-        monkeypatch.setenv("FLODL_DATA", value)
-    assert environment.data_root() == found
 
 
 @pytest.mark.parametrize(("value", "refused"), [(None, False), ("", False), ("1", True), ("0", True)])

@@ -221,7 +221,7 @@ def test_hidden_waits_are_errors_in_strict_mode() -> None:
     assert memory_use().allocated_bytes > 0
 
 
-def test_kernels_that_do_not_repeat_themselves_are_captured_within_the_tolerance() -> None:
+def test_a_scatter_that_adds_in_any_order_is_captured() -> None:
     torch.manual_seed(0)
     table = nn.Embedding(50, 32).cuda()
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
@@ -235,3 +235,18 @@ def test_kernels_that_do_not_repeat_themselves_are_captured_within_the_tolerance
     for _ in range(10):
         step(index, torch.randn(50, 32, device="cuda"))
     assert step.tier == "captured", step.report()
+
+
+def test_capture_replays_a_forward_for_every_shape_up_to_its_limit() -> None:
+    from flodl.engine import capture
+
+    torch.manual_seed(0)
+    model = small_model().cuda().eval()
+    with torch.no_grad():
+        forward = capture(model, max_captures=2)
+        first = forward(torch.ones(8, 16, device="cuda"))
+        for size in (8, 4, 2, 8, 4):
+            x = torch.randn(size, 16, device="cuda")
+            assert torch.equal(forward(x), model(x))
+    assert forward.captures == 2
+    assert torch.equal(first, model(torch.ones(8, 16, device="cuda")))

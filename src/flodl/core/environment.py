@@ -3,25 +3,17 @@
 | variable          | meaning                                                                 |
 | ----------------- | ----------------------------------------------------------------------- |
 | `FLODL_VERBOSITY` | 0–4 or quiet, normal, verbose, debug, trace: how much flodl prints       |
-| `FLODL_DATA`      | the folder where data sets are looked for                                |
 | `NO_COLOR`        | not empty: no colour in the terminal                                     |
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 
 def verbosity_text() -> str | None:
     """Give the raw text of `FLODL_VERBOSITY`, or nothing when it is not set."""
     return os.environ.get("FLODL_VERBOSITY")
-
-
-def data_root() -> Path | None:
-    """Give the folder of `FLODL_DATA`, or nothing when it is not set."""
-    text = os.environ.get("FLODL_DATA")
-    return Path(text) if text else None
 
 
 def colour_refused() -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from flodl.core import StepError
 
 from .batch import Signature, refill, signature, static_copy, tensors_of
+from .hygiene import waits_are_errors
 
 T = TypeVar("T")
 
@@ -66,14 +67,11 @@ def rehearse(region: Callable[[], T]) -> T:
 
     A recording that breaks in the middle costs more to recover from than a rehearsal that stops.
     """
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
-        return region()
+        with waits_are_errors():
+            return region()
     except Exception as error:
         raise NotCapturable(_reason(error)) from error
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def _recover() -> None:
@@ -127,7 +125,6 @@ class Captured:
             with torch.cuda.stream(_following(new_stream())):
                 for _ in range(self._warmup):
                     self._fn(*batch)
-            torch.cuda.current_stream().synchronize()
             recording = self._recordings[shape] = record(self._fn, batch, pool=self._pool)
         result = recording.replay(tensors_of(batch))
         return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)

@@ -53,15 +53,25 @@ def calm_collector() -> Iterator[Collector]:
 
 
 @contextmanager
+def waits_are_errors() -> Iterator[None]:
+    """Let torch raise where the host would wait for a CUDA device, and put its setting back."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
 def no_waiting() -> Iterator[None]:
     """Turn any hidden wait for a CUDA device into an error that shows the line."""
     if not torch.cuda.is_available():
         yield
         return
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
-        yield
+        with waits_are_errors():
+            yield
     except RuntimeError as error:
         if "synchronizing CUDA operation" not in str(error):
             raise
@@ -69,5 +79,3 @@ def no_waiting() -> Iterator[None]:
             "the host waited for the device. Keep values on the device inside a step (no .item(), "
             "print or `if` on a tensor), and read them after it."
         ) from error
-    finally:
-        torch.cuda.set_sync_debug_mode(before)

@@ -92,12 +92,12 @@ class Ladder:
         wanted, device = self._settings.tier, self._body.device.type
         if wanted == "eager":
             return None, "tier='eager' was asked for"
+        if device == "cuda" and getattr(self._body.model, "has_state", False):
+            return None, "the model carries values from call to call, which a recording would not feed back"
         if wanted == "compiled":
             return "compiled", ""
         if device != "cuda":
             return None, f"the model is on {device}; capture needs CUDA, and compiling has to be asked for"
-        if getattr(self._body.model, "has_state", False):
-            return None, "the model carries values from call to call, which a recording would not feed back"
         return "captured", ""
 
     def _eagerly(self, micro: Micro, step: int) -> Outcome:
@@ -237,11 +237,9 @@ class Ladder:
 
         Some kernels (cuDNN's, under autotuning) add in an order that changes from run to run.
         """
-        before.restore()
-        first = Snapshot(self._body)
         ends = []
         for _ in range(2):
-            first.restore()
+            before.restore()
             for micro in window:
                 self._eager.run(micro)
             ends.append(Snapshot(self._body))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,7 +58,6 @@ class EagerRunner:
 
     def __init__(self, body: StepBody) -> None:
         self.body = body
-        self.cost_s = 0.0
         self.captures = 0
 
     def fits(self, micro: Micro) -> bool:
@@ -100,7 +98,6 @@ class RecordedRunner:
     def __init__(self, body: StepBody, *, update_inside: bool) -> None:
         self.body = body
         self.update_inside = update_inside
-        self.cost_s = 0.0
         self._recordings: dict[tuple[Phase, float, Signature], Recording[Outcome]] = {}
         self._grads: list[Tensor | None] = []
         self._pool = torch.cuda.graph_pool_handle()
@@ -158,7 +155,6 @@ class RecordedRunner:
         """Record a phase for a shape; nothing is executed."""
         if self.fits(micro):
             return
-        started = time.perf_counter()
 
         def region(*static: Any) -> Outcome:
             if micro.opens:
@@ -174,7 +170,6 @@ class RecordedRunner:
         self._recordings[micro.phase, micro.share, micro.shape] = recording
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
-        self.cost_s += time.perf_counter() - started
 
     def run(self, micro: Micro) -> Outcome:
         """Replay one micro-batch, and update where its window ends."""

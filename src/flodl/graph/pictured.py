@@ -10,11 +10,12 @@ from torch import nn
 from flodl.core import PictureError
 from flodl.core.files import write_atomic
 
+from .places import as_graph
 from .profile import Profile
 from .shapes import inputs_of
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    pass
 
 
 class LastProfile:
@@ -42,7 +43,7 @@ class Pictured(nn.Module):
         """
         from .measure import measure
 
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         self._measured.profile = measure(graph, inputs, named, repeats=repeats)
         return self._measured.profile
 
@@ -65,14 +66,14 @@ class Pictured(nn.Module):
         """Describe the graph in the DOT language of Graphviz."""
         from .picture import sketch, write_dot
 
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         return write_dot(sketch(graph))
 
     def dot_with_profile(self, *, example: Any = None) -> str:
         """Describe the graph in DOT with the times of the last `profile`; an `example` makes a new one."""
         from .picture import sketch, write_dot
 
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         return write_dot(sketch(graph, self._last_profile(example, "dot_with_profile")))
 
     def _svg(self, profile: Profile | None, path: str | os.PathLike[str] | None) -> str:
@@ -84,7 +85,7 @@ class Pictured(nn.Module):
                 f"{os.fspath(path or '')!r} asks for {suffix[1:].upper()}, and the picture is an SVG. "
                 "Name it .svg; browsers show it, and other programs convert it."
             )
-        graph: Graph = self  # type: ignore[assignment]
+        graph = as_graph(self)
         drawing = sketch(graph, profile)
         text = write_svg(drawing, place(drawing))
         if path is not None:

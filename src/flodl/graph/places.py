@@ -122,8 +122,8 @@ def _tag_place(graph: Graph, name: str, path: str) -> Place:
 
 def every_place(graph: Graph, prefix: str = "", *, inside: bool = False) -> Iterator[Place]:
     """Give every path below a graph: labelled children, tags, then nodes and the parts of control nodes."""
-    spec = graph._spec
-    for label, child in labelled(graph).items():
+    spec, children = graph._spec, labelled(graph)
+    for label, child in children.items():
         yield Place(prefix + label, "subgraph", graph, label, child)
         yield from every_place(child, f"{prefix}{label}.", inside=True)
     for name in spec.tagged_node:
@@ -132,14 +132,10 @@ def every_place(graph: Graph, prefix: str = "", *, inside: bool = False) -> Iter
             yield place
             yield from _below(graph, place.module, place.path)
     for key, module in graph._modules.items():
-        if key not in spec.tagged_node and module is not None and not _is_label(graph, key):
+        if key not in spec.tagged_node and module is not None and key not in children:
             kind: PlaceKind = "subgraph" if is_graph(module) else "node"
             yield Place(prefix + key, kind, graph, key, module)
             yield from _below(graph, module, prefix + key)
-
-
-def _is_label(graph: Graph, key: str) -> bool:
-    return key in labelled(graph)
 
 
 def _below(owner: Graph, module: nn.Module | None, path: str) -> Iterator[Place]:
