@@ -139,7 +139,9 @@ def test_the_report_says_the_tier_and_why() -> None:
     step(*data[0])
     report = step.report()
     assert report.tier == step.tier == "eager"
-    assert report.reason == "the model is on cpu; capture needs CUDA, and compiling has to be asked for"
+    assert report.reason == (
+        "once training has gone on for 30 s, the step is compiled in another process"
+    )
     assert report.to_dict()["steps"] == 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ def signature(batch: tuple[Any, ...]) -> Signature:
     if flat is not None:
         return flat
     leaves, structure = pytree.tree_flatten(batch)
-    return (*(_leaf(leaf) for leaf in leaves), structure)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return (*(_leaf(leaf) for leaf in leaves), structure, *shared_places(tensors))
 
 
 def _quick(batch: tuple[Any, ...]) -> Signature | None:
@@ -32,7 +33,18 @@ def _quick(batch: tuple[Any, ...]) -> Signature | None:
         if type(leaf) is not Tensor:
             return None
         found.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride()))
-    return tuple(found)
+    return (*found, *shared_places(batch))
+
+
+def shared_places(leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Give, for leaves of which one is there twice, where each was seen first; nothing where all differ.
+
+    >>> x = torch.zeros(2)
+    >>> shared_places([x, torch.zeros(2), x]), shared_places([x])
+    ((0, 1, 0), ())
+    """
+    first = {id(leaf): place for place, leaf in reversed(list(enumerate(leaves)))}
+    return () if len(first) == len(leaves) else tuple(first[id(leaf)] for leaf in leaves)
 
 
 def _leaf(leaf: Any) -> Hashable:
@@ -86,13 +98,18 @@ def pieces_of(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
 
 
 def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy a batch into tensors of its own, keeping the strides."""
-    copied: tuple[Any, ...] = pytree.tree_map_only(
-        Tensor, lambda leaf: torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf), batch
-    )
+    """Copy a batch into tensors of its own, keeping the strides; a tensor that is there twice stays one."""
+    made: dict[int, Tensor] = {}
+
+    def copy_of(leaf: Tensor) -> Tensor:
+        if id(leaf) not in made:
+            made[id(leaf)] = torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf)
+        return made[id(leaf)]
+
+    copied: tuple[Any, ...] = pytree.tree_map_only(Tensor, copy_of, batch)
     return copied
 
 
-def refill(static: list[Tensor], batch: list[Tensor]) -> None:
+def refill(static: list[Tensor], batch: Sequence[Tensor]) -> None:
     """Write a new batch into the static tensors, in one call."""
-    torch._foreach_copy_(static, batch, non_blocking=True)
+    torch._foreach_copy_(static, batch, non_blocking=True)  # type: ignore[arg-type]

@@ -14,9 +14,10 @@ from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 
 from .batch import num_samples, pieces_of
-from .optimizer import Readiness
+from .optimizer import Readiness, prepare
 from .precision import LossScaler, computing_in
 from .settings import StepSettings
+from .tally import Tally
 
 StepFunction = Callable[..., Any]
 
@@ -40,6 +41,7 @@ class StepBody:
         settings: StepSettings,
         readiness: Readiness,
     ) -> None:
+        self._prepared_state = optimizer.state
         self.model = model
         self.optimizer = optimizer
         self.step_fn = step_fn
@@ -49,13 +51,22 @@ class StepBody:
             raise StepError("the optimizer has no parameters. Give it model.parameters().")
         self.device = self.parameters[0].device
         self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
-        self.bad = torch.zeros((), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
-        self.num_skipped = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.num_skipped = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.tally = Tally(self.device)
+        self.bad = self.tally.bad
         self.pieces = 1
+        # Whether forward and backward were put through torch's compiler.
+        self.fused = False
         self._statistics = _running_statistics(model)
         self._kept_statistics = [torch.empty_like(buffer) for buffer in self._statistics]
         self._gates = readiness.gates
+
+    def meet_optimizer_again(self) -> None:
+        """Prepare an optimizer whose state was loaded since, which undoes what `prepare` did."""
+        if self.optimizer.state is not self._prepared_state:
+            self._gates = prepare(self.optimizer).gates
+            self._prepared_state = self.optimizer.state
 
     def clear(self) -> None:
         """Drop the gradients before the first micro-batch of a window, and note the running statistics."""
@@ -63,13 +74,16 @@ class StepBody:
         if self._statistics:
             torch._foreach_copy_(self._kept_statistics, self._statistics)
 
-    def micro(self, batch: tuple[Any, ...], share: float) -> Outcome:
+    def micro(self, batch: tuple[Any, ...], share: float, *, opens: bool) -> Outcome:
         """Run forward, loss and backward; `share` is this micro-batch's part of the window."""
+        samples = num_samples(batch)
         if self.pieces == 1:
-            return self._piece(batch, share)
-        total = num_samples(batch)
-        parts = [(part, num_samples(part) / total) for part in pieces_of(batch, self.pieces)]
-        return _joined([(self._piece(part, share * weight), weight) for part, weight in parts])
+            outcome = self._piece(batch, share)
+        else:
+            parts = [(part, num_samples(part) / samples) for part in pieces_of(batch, self.pieces)]
+            outcome = _joined([(self._piece(part, share * weight), weight) for part, weight in parts])
+        self.tally.add(outcome.loss, outcome.values, weight=samples, opens=opens)
+        return outcome
 
     def _piece(self, batch: tuple[Any, ...], share: float) -> Outcome:
         with computing_in(self.settings.precision, self.device):
@@ -80,27 +94,27 @@ class StepBody:
         loss.backward()  # type: ignore[no-untyped-call]
         return Outcome(outcome.loss.detach(), {name: v.detach() for name, v in outcome.values.items()})
 
-    def update(self, outcome: Outcome, correction: float = 1.0) -> None:
+    def update(self, correction: float = 1.0) -> None:
         """Unscale, clip, look for what is not finite, and update unless the device flag says no."""
         grads = [p.grad for p in self.parameters if p.grad is not None]
         settings = self.settings
         if correction != 1.0:
             torch._foreach_mul_(grads, correction)
-        bad = ~torch.isfinite(outcome.loss).all()
         if self.scaler is not None:
             self.scaler.unscale(grads)
-            bad = bad | (self.scaler.found_inf > 0)
+            torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
         if settings.clip_value is not None:
             clip_grad_value(self.parameters, settings.clip_value)
         if settings.clip_norm is not None:
             norm = clip_grad_norm(self.parameters, settings.clip_norm)
             self.grad_norm.copy_(norm)
-            bad = bad | ~torch.isfinite(norm)
-        self.bad.copy_(bad)
-        self.num_skipped.add_(bad)
+            torch.maximum(self.bad, (norm - norm != 0).to(self.bad.dtype), out=self.bad)
+        self.num_skipped.add_(self.bad)
         self._apply()
-        for buffer, kept in zip(self._statistics, self._kept_statistics):
-            torch.where(bad, kept, buffer, out=buffer)
+        if self._statistics:
+            bad = self.bad.bool()
+            for buffer, kept in zip(self._statistics, self._kept_statistics):
+                torch.where(bad, kept, buffer, out=buffer)
         if self.scaler is not None:
             self.scaler.found_inf.copy_(self.bad)
             self.scaler.update()
@@ -200,5 +214,10 @@ def _outcome(given: Any) -> Outcome:
             "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
             "leave at least one parameter unfrozen."
         )
-    named = {name: v if isinstance(v, Tensor) else torch.as_tensor(v) for name, v in values.items()}
+    named = {name: _on_device(value, loss) for name, value in values.items()}
     return Outcome(loss.reshape(()), named)
+
+
+def _on_device(value: Any, loss: Tensor) -> Tensor:
+    """Give a value as a tensor; a number is written by the device itself, which a recording can hold."""
+    return value if isinstance(value, Tensor) else torch.full((), value, device=loss.device)

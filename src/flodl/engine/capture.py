@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from flodl.core import StepError
 
-from .batch import Signature, refill, signature, static_copy, tensors_of
+from .batch import Signature, refill, shared_places, signature, static_copy, tensors_of
+from .blame import source_line
 from .hygiene import waits_are_errors
 
 T = TypeVar("T")
@@ -29,8 +29,10 @@ class Recording(Generic[T]):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     result: T
+    # Where one input stands in several places, which a batch must then do as well.
+    shared: tuple[int, ...]
 
-    def replay(self, batch: list[Tensor]) -> T:
+    def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
         refill(self.inputs, batch)
         self.graph.replay()
@@ -59,7 +61,8 @@ def record(
     except Exception as error:
         _recover()
         raise NotCapturable(_reason(error)) from error
-    return Recording(graph, tensors_of(static), result)
+    inputs = tensors_of(static)
+    return Recording(graph, inputs, result, shared_places(inputs))
 
 
 def rehearse(region: Callable[[], T]) -> T:
@@ -89,16 +92,7 @@ def _recover() -> None:
 def _reason(error: Exception) -> str:
     """Say in one line what prevented a recording, with the user's source line."""
     told = str(error).strip().split("\n")[0] or type(error).__name__
-    cause: BaseException | None = error
-    while cause is not None and cause.__context__ is not None:
-        cause = cause.__context__
-    frames = traceback.extract_tb((cause or error).__traceback__)
-    outside = [
-        frame for frame in frames if "/torch/" not in frame.filename and "flodl/engine" not in frame.filename
-    ]
-    line = f" at {outside[-1].filename}:{outside[-1].lineno} ({outside[-1].line})" if outside else ""
-    notes = " ".join(getattr(error, "__notes__", []))
-    return f"{told}{line}{' ' + notes if notes else ''}"
+    return f"{told}{source_line(error)}"
 
 
 class Captured:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flodl.core import log
+
+from .memory import MemoryUse
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ class StepReport:
     steps: int
     updates: int
     captures: int = 0
+    compiles: int = 0
     eager_step_s: float | None = None
     step_s: float | None = None
     promotion_cost_s: float | None = None
     first_step_s: float | None = None
     skipped: int = 0
+    memory: MemoryUse | None = None
     events: tuple[Event, ...] = ()
 
     @property
@@ -64,7 +68,9 @@ class StepReport:
     def to_dict(self) -> dict[str, Any]:
         """Give the report as plain data, ready for JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "events"}
-        return {**plain, "gain": self.gain, "events": [vars(event) for event in self.events]}
+        memory = None if self.memory is None else asdict(self.memory)
+        events = [asdict(event) for event in self.events]
+        return {**plain, "memory": memory, "gain": self.gain, "events": events}
 
     def __str__(self) -> str:
         skipped = f", {self.skipped} skipped as not finite" if self.skipped else ""
@@ -73,11 +79,20 @@ class StepReport:
             f"steps     {self.steps} ({self.updates} updates{skipped})",
         ]
         if self.promotion_cost_s is not None:
-            lines.append(f"cost      {self.promotion_cost_s:.2f} s to prepare, {self.captures} recordings")
+            compiles = f", compiled {_times(self.compiles)}" if self.compiles else ""
+            lines.append(
+                f"cost      {self.promotion_cost_s:.2f} s to prepare, {self.captures} recordings{compiles}"
+            )
         if self.gain is not None:
             eager_ms, here_ms = (self.eager_step_s or 0) * 1000, (self.step_s or 0) * 1000
             lines.append(f"gain      {self.gain:.2f}× ({eager_ms:.3f} ms eager, {here_ms:.3f} ms now)")
         if self.first_step_s is not None:
             lines.append(f"first     {self.first_step_s * 1000:.0f} ms to the first step")
+        if self.memory is not None:
+            lines.append(f"memory    {self.memory}")
         lines += [f"step {event.step}: {event.kind}: {event.reason}" for event in self.events]
         return "\n".join(lines)
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

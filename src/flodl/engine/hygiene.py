@@ -11,6 +11,8 @@ import torch
 
 from flodl.core import StepError
 
+from .blame import source_line
+
 
 class Collector:
     """Python's garbage collector on a schedule of its own; made by `calm_collector`."""
@@ -75,7 +77,8 @@ def no_waiting() -> Iterator[None]:
     except RuntimeError as error:
         if "synchronizing CUDA operation" not in str(error):
             raise
+        where = source_line(error)
         raise StepError(
-            "the host waited for the device. Keep values on the device inside a step (no .item(), "
+            f"the host waited for the device{where}. Keep values on the device inside a step (no .item(), "
             "print or `if` on a tensor), and read them after it."
         ) from error

@@ -1,32 +1,37 @@
-"""From the eager tier upwards: try, compare, promote; and back down with a reason."""
+"""From the eager tier upwards: try, promote, measure; and back down with a reason."""
 
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from flodl.core import StepError
 
 from .batch import Signature, num_samples
+from .beside import CompilingBeside
 from .body import Outcome, StepBody
-from .capture import NotCapturable, rehearse
-from .comparison import TOLERANCE, gradient_difference, gradients
 from .events import Journal
+from .hygiene import no_waiting
 from .optimizer import Readiness
-from .runners import EagerRunner, Micro, RecordedRunner, Runner, fused
+from .runners import EagerRunner, GuardFailed, Micro, RecordedRunner, Runner
 from .settings import StepSettings, Tier
-from .snapshot import Snapshot
+from .trial import Refused, Trial, now_s, record_another
 
 WARM_WINDOWS = 3
-VERIFIED_WINDOWS = 2
 SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
+MAX_COMPILES = 4
 MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
+# Training that has gone on for so long is likely to go on for long enough to pay for a compilation.
+COMPILE_AFTER_S = {"cuda": 5.0, "cpu": 30.0}
+LOOK_EVERY = 64
 
 
 class Ladder:
-    """The tier that runs now, and the one that is being tried."""
+    """The tier that runs now, the one that is being tried, and those above."""
 
     def __init__(
         self, body: StepBody, settings: StepSettings, readiness: Readiness, journal: Journal
@@ -37,43 +42,72 @@ class Ladder:
         self._journal = journal
         self._eager = EagerRunner(body)
         self._runner: Runner = self._eager
+        self._below: tuple[Runner, Tier, str] | None = None
         self.tier: Tier = "eager"
-        self._target, self.reason = self._first_target()
-        self._candidate: Runner | None = None
-        self._window: list[Micro] = []
-        self._before: Snapshot | None = None
-        self._verified = 0
-        self._repeats = True
+        self._rungs, self.reason = self._rungs_ahead()
+        self._trial: Trial | None = None
+        self._beside: CompilingBeside | None = None
+        self._tune: str | None = None
         self._windows = 0
+        self._calls = 0
         self._seen: dict[Signature, int] = {}
         self._mark: tuple[int, float] | None = None
+        self._started_s = time.perf_counter()
         self.step_s: dict[str, float] = {}
         self.cost_s = 0.0
+        self.num_compiles = 0
 
     @property
     def captures(self) -> int:
         """How many recordings the present tier has."""
         return self._runner.captures
 
+    @property
+    def why(self) -> str:
+        """Why this tier runs, and what comes next."""
+        return "; ".join(part for part in (self.reason, self._outlook()) if part)
+
+    def _outlook(self) -> str:
+        if self._trial is not None:
+            return f"the {self._trial.tier} step is being compared with eager"
+        if not self._rungs:
+            return ""
+        if self._rungs[0] != "compiled" or self._settings.tier != "auto":
+            return "training has just begun; the next tier is tried after a few steps"
+        if self._beside is not None:
+            return "the step is being compiled in another process"
+        after_s = COMPILE_AFTER_S[self._body.device.type]
+        return f"once training has gone on for {after_s:g} s, the step is compiled in another process"
+
     def run(self, micro: Micro, step: int) -> Outcome:
         """Run a micro-batch on the best tier that fits it."""
-        if self.tier != "eager":
-            changed = self._runner.what_changed()
-            if changed is not None:
-                self._step_down(changed, step)
-            elif self._runner.fits(micro):
+        if micro.opens:
+            self._body.meet_optimizer_again()
+            self._consider(micro, step)
+        if self._trial is not None:
+            return self._tried(micro, step)
+        if self.tier == "eager":
+            return self._eagerly(micro, step)
+        changed = self._runner.what_changed()
+        if changed is None and not self._runner.fits(micro):
+            return self._other_shape(micro, step)
+        if changed is None:
+            try:
                 return self._runner.run(micro)
-            else:
-                return self._other_shape(micro, step)
-        if self._target is not None and self._windows >= WARM_WINDOWS:
-            return self._watched(micro, step)
+            except GuardFailed as failed:
+                changed = str(failed)
+        self._step_down(changed, step)
         return self._eagerly(micro, step)
 
     def replay_same(self, batch: tuple[Any, ...]) -> Outcome | None:
         """Replay without further thought a whole step like the last one; None sends it the long way."""
-        if self.tier not in self.step_s or not isinstance(self._runner, RecordedRunner):
+        if self._trial is not None or self.tier not in self.step_s:
             return None
-        return self._runner.replay_same(batch)
+        self._calls += 1
+        if self._rungs and not self._calls % LOOK_EVERY:
+            return None
+        runner = self._runner
+        return runner.replay_same(batch) if type(runner) is RecordedRunner else None
 
     def show_grads(self) -> None:
         """Put the gradients of a half-filled window where the update looks for them."""
@@ -82,29 +116,109 @@ class Ladder:
     def end_window(self, step: int) -> None:
         """Compare, promote and measure where a window has ended."""
         self._windows += 1
-        if self._before is not None:
-            self._try(step)
-        else:
+        if self._trial is None:
             self._measure(step)
+            return
+        try:
+            candidate = self._trial.end_window()
+        except Refused as refused:
+            self._give_up(str(refused), step)
+            return
+        if candidate is not None:
+            self._promote(candidate, self._trial, step)
 
-    def _first_target(self) -> tuple[Tier | None, str]:
-        """Give the tier to climb to, or none and the reason."""
+    def close(self) -> None:
+        """End what runs beside the training."""
+        if self._beside is not None:
+            self._beside.close()
+
+    def _rungs_ahead(self) -> tuple[list[Tier], str]:
+        """Give the tiers to try, in order, or none and the reason."""
         wanted, device = self._settings.tier, self._body.device.type
         if wanted == "eager":
-            return None, "tier='eager' was asked for"
+            return [], "tier='eager' was asked for"
         if device == "cuda" and getattr(self._body.model, "has_state", False):
-            return None, "the model carries values from call to call, which a recording would not feed back"
-        if wanted == "compiled":
-            return "compiled", ""
-        if device != "cuda":
-            return None, f"the model is on {device}; capture needs CUDA, and compiling has to be asked for"
-        return "captured", ""
+            return [], "the model carries values from call to call, which a recording would not feed back"
+        if wanted == "auto" and device not in COMPILE_AFTER_S:
+            return [], f"the model is on {device}, where nothing faster than eager was tried yet"
+        rungs: dict[str, list[Tier]] = {
+            "auto": ["captured", "compiled"] if device == "cuda" else ["compiled"],
+            "captured": ["captured"] if device == "cuda" else [],
+            "compiled": ["compiled"],
+        }
+        return rungs[wanted], "" if rungs[wanted] else f"the model is on {device}, and capture needs CUDA"
+
+    def _consider(self, micro: Micro, step: int) -> None:
+        """Begin a trial of the next tier where the time has come."""
+        if not self._rungs or self._trial is not None or self._windows < WARM_WINDOWS or micro.ragged:
+            return
+        if self.tier not in self.step_s and self._settings.tier == "auto":
+            return
+        target = self._rungs[0]
+        if target == "compiled" and not self._may_compile(micro, step):
+            return
+        if target == "compiled":
+            self.num_compiles += 1
+        self._mark = None
+        self._trial = Trial(target, self._body, self._readiness, tune=self._tune)
+
+    def _may_compile(self, micro: Micro, step: int) -> bool:
+        """Say whether compiling will not hold training up; where it was asked for, it may."""
+        if self._settings.tier == "auto":
+            return self._compiled_beside(micro, step)
+        if self._settings.tune is not None:
+            beside = CompilingBeside(self._body, micro)
+            beside.wait()
+            self._take_tuning(beside, step)
+        return True
+
+    def _take_tuning(self, beside: CompilingBeside, step: int) -> None:
+        self._tune = beside.tune
+        if self._settings.tune is not None and beside.tune is None and beside.failure is None:
+            limit = f"{self._settings.tune_budget_s:g} s"
+            self._journal.say(step, "tune", f"trying out kernels took longer than {limit} and was left")
+
+    def _compiled_beside(self, micro: Micro, step: int) -> bool:
+        """Say whether another process has filled the compiler's cache; start it where it is time."""
+        if torch.are_deterministic_algorithms_enabled():
+            self._rungs = []
+            self._say_why_not(
+                "compiling would change the rounding, and deterministic algorithms were asked for", step
+            )
+            return False
+        if self._beside is None:
+            if time.perf_counter() - self._started_s < COMPILE_AFTER_S[self._body.device.type]:
+                return False
+            self._beside = CompilingBeside(self._body, micro)
+        if not self._beside.done:
+            return False
+        self._take_tuning(self._beside, step)
+        failure, self._beside = self._beside.failure, None
+        if failure is not None:
+            self._rungs = []
+            self._say_why_not(f"not compiled: {failure}", step)
+        return failure is None
+
+    def _say_why_not(self, reason: str, step: int) -> None:
+        self._journal.say(step, self.tier, reason)
+        self.reason = f"{self.reason}; {reason}" if self.reason else reason
+
+    def _tried(self, micro: Micro, step: int) -> Outcome:
+        assert self._trial is not None
+        try:
+            return self._trial.watch(micro)
+        except Refused as refused:
+            if self._settings.strict:
+                raise StepError(f"{refused} With strict=True that is an error.") from refused
+            self._give_up(str(refused), step)
+            return self._eager.run(micro)
 
     def _eagerly(self, micro: Micro, step: int) -> Outcome:
         """Run eagerly; out of memory, cut the batch into more pieces and keep the mathematics."""
         while True:
             try:
-                outcome = self._eager.run_without_update(micro)
+                with no_waiting() if self._settings.strict else nullcontext():
+                    outcome = self._eager.run_without_update(micro)
                 break
             except torch.OutOfMemoryError:
                 pieces = self._body.pieces * 2
@@ -117,7 +231,7 @@ class Ladder:
             reason = f"out of memory: each batch runs as {pieces} pieces, with the gradients of the whole"
             self._journal.say(step, "split", reason)
         if micro.closes:
-            self._body.update(outcome, micro.correction)
+            self._body.update(micro.correction)
         return outcome
 
     def _other_shape(self, micro: Micro, step: int) -> Outcome:
@@ -133,151 +247,46 @@ class Ladder:
         if self.captures >= MAX_CAPTURES:
             self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
             return self._eagerly(micro, step)
-        before = Snapshot(self._body)
-        outcome = self._eagerly(micro, step)
-        after = Snapshot(self._body)
-        before.restore()
-        self._runner.learn(micro)
-        before.restore()
-        self._runner.run(micro)
-        difference = after.first_difference(Snapshot(self._body))
-        after.restore()
-        if difference is not None:
-            self._stay_eager(f"the captured step differs from eager for another shape: {difference}", step)
-        return outcome
-
-    def _watched(self, micro: Micro, step: int) -> Outcome:
-        """Run eagerly and remember the window, to run it again on the candidate and compare."""
-        if micro.opens:
-            self._window = []
-            self._before = Snapshot(self._body)
-        elif self._before is None:
-            return self._eager.run(micro)
-        self._window.append(micro)
-        if self._candidate is not None or self._body.device.type != "cuda":
-            return self._eager.run(micro)
-        moment = Snapshot(self._body)
         try:
-            if self._readiness.capturable:
-                return rehearse(lambda: self._eager.run(micro))
-            outcome = rehearse(lambda: self._eager.run_without_update(micro))
-        except NotCapturable as error:
-            moment.restore()
-            self._stay_eager(f"the step cannot be {self._target}: {error}", step)
-            return self._eager.run(micro)
-        if micro.closes:
-            self._body.update(outcome, micro.correction)
-        return outcome
+            return record_another(self._runner, self._eager, self._body, micro)
+        except Refused as refused:
+            self._rungs = []
+            self._stand_on(self._eager, "eager", str(refused), step)
+            return self._eagerly(micro, step)
 
-    def _try(self, step: int) -> None:
-        """Run the window again on the candidate, from the same state, and compare."""
-        before, window = self._before, self._window
-        assert before is not None
-        self._before, self._window = None, []
-        after, grads = Snapshot(self._body), gradients(self._body)
-        try:
-            before.restore()
-            candidate = self._prepared(window, before)
-            for micro in window:
-                candidate.run(micro)
-        except NotCapturable as error:
-            after.restore()
-            self._stay_eager(f"the step cannot be {self._target}: {error}", step)
-            return
-        candidate.show_grads()
-        difference = self._difference(after, grads)
-        if difference is not None and self._target == "captured":
-            difference = self._excused(difference, gradients(self._body), grads, before, window)
-        after.restore()
-        if difference is not None:
-            self._stay_eager(f"the {self._target} step differs from eager: {difference}", step)
-            return
-        self._verified += 1
-        if self._verified >= VERIFIED_WINDOWS:
-            self._promote(candidate, step)
+    def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
+        self._below = (self._runner, self.tier, self.reason)
+        self._trial = None
+        self.cost_s += trial.cost_s
+        self._rungs = self._rungs[1:]
+        self._stand_on(candidate, trial.tier, trial.words, step)
 
-    def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
-        """Give the candidate with everything recorded that the window needs, and the state as before."""
-        started = time.perf_counter()
-        on_cuda = self._body.device.type == "cuda"
-        if self._candidate is None:
-            body = self._body
-            if self._target == "compiled":
-                body = self._compiled(window)
-                before.restore()
-            inside = self._readiness.capturable
-            self._candidate = RecordedRunner(body, update_inside=inside) if on_cuda else EagerRunner(body)
-        for micro in window:
-            self._candidate.learn(micro)
-            before.restore()
-        self.cost_s += time.perf_counter() - started
-        return self._candidate
+    def _stand_on(self, runner: Runner, tier: Tier, reason: str, step: int) -> None:
+        self._runner, self.tier, self.reason, self._mark = runner, tier, reason, None
+        self._journal.say(step, tier, reason)
 
-    def _compiled(self, window: list[Micro]) -> StepBody:
-        """Give the body with fused kernels, compiled by running the window once."""
-        body = fused(self._body)
-        try:
-            # Twice: what the first run compiles, the second may still tune.
-            for micro in [*window, *window]:
-                EagerRunner(body).run(micro)
-        except Exception as error:
-            told = str(error).strip().split("\n")[0]
-            raise NotCapturable(f"torch's compiler failed: {told}") from error
-        return body
-
-    def _excused(
-        self,
-        difference: str,
-        candidate: list[Tensor | None],
-        eager: list[Tensor | None],
-        before: Snapshot,
-        window: list[Micro],
-    ) -> str | None:
-        """Accept a difference within the tolerance where eager does not even repeat itself.
-
-        Some kernels (cuDNN's, under autotuning) add in an order that changes from run to run.
-        """
-        ends = []
-        for _ in range(2):
-            before.restore()
-            for micro in window:
-                self._eager.run(micro)
-            ends.append(Snapshot(self._body))
-        if ends[0].first_difference(ends[1]) is None:
-            return difference
-        self._repeats = False
-        return gradient_difference(eager, candidate, TOLERANCE[self._settings.precision])
-
-    def _difference(self, after: Snapshot, grads: list[Tensor | None]) -> str | None:
-        if self._target == "captured":
-            return after.first_difference(Snapshot(self._body))
-        return gradient_difference(grads, gradients(self._body), TOLERANCE[self._settings.precision])
-
-    def _promote(self, candidate: Runner, step: int) -> None:
-        assert self._target is not None
-        self._runner, self.tier, self._target, self._mark = candidate, self._target, None, None
-        equal = "equal to eager bit for bit"
-        if self.tier == "compiled" or not self._repeats:
-            equal = f"gradients within {TOLERANCE[self._settings.precision]:g} of eager's"
-        if not self._repeats:
-            equal += ", which does not repeat itself bit for bit here"
-        outside = isinstance(candidate, RecordedRunner) and not candidate.update_inside
-        words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
-        self.reason = f"{equal} over {self._verified} updates{words}"
-        self._journal.say(step, self.tier, self.reason)
-
-    def _stay_eager(self, reason: str, step: int) -> None:
+    def _give_up(self, reason: str, step: int) -> None:
+        """Stay where we are; a compiled step that was asked for and cannot be had may still be captured."""
+        failed, self._trial = self._trial, None
         self._body.clear()
-        self._candidate, self._before, self._target = None, None, None
-        self._runner, self.tier, self.reason = self._eager, "eager", reason
-        self._journal.say(step, "eager", reason)
+        self._rungs = self._rungs[1:]
+        if failed is not None and failed.tier == "captured":
+            # What cannot be recorded as it is cannot be recorded fused either.
+            self._rungs = []
+        elif self._settings.tier == "compiled" and self._body.device.type == "cuda":
+            self._rungs = ["captured"]
+        self._say_why_not(reason, step)
 
     def _step_down(self, reason: str, step: int) -> None:
         """Go back to eager, and climb again from there."""
-        self._journal.say(step, "eager", f"{reason}; the step is recorded anew")
-        self._target, self._candidate, self._before = self.tier, None, None
-        self._runner, self.tier, self.reason = self._eager, "eager", ""
-        self._verified, self._windows = 0, WARM_WINDOWS - 1
+        self._rungs, _ = self._rungs_ahead()
+        again = "the step is recorded anew"
+        if self.num_compiles >= MAX_COMPILES and "compiled" in self._rungs:
+            self._rungs.remove("compiled")
+            again = f"it was compiled {self.num_compiles} times already and is not compiled again"
+        self._journal.say(step, "eager", f"{reason}; {again}")
+        self._trial, self._below = None, None
+        self._runner, self.tier, self.reason, self._mark = self._eager, "eager", "", None
 
     def _measure(self, step: int) -> None:
         """Take the time of a few windows between two waits for the device."""
@@ -285,22 +294,22 @@ class Ladder:
         if tier in self.step_s:
             return
         if self._mark is None:
-            self._mark = (self._windows, self._now())
+            self._mark = (self._windows, now_s(self._body.device))
         elif self._windows - self._mark[0] >= MEASURED_WINDOWS[tier]:
-            taken = (self._now() - self._mark[1]) / (self._windows - self._mark[0])
+            taken = (now_s(self._body.device) - self._mark[1]) / (self._windows - self._mark[0])
             self.step_s[tier] = taken / self._settings.accumulate
             self._mark = None
             self._settle(step)
 
-    def _now(self) -> float:
-        if self._body.device.type == "cuda":
-            torch.cuda.synchronize(self._body.device)
-        return time.perf_counter()
-
     def _settle(self, step: int) -> None:
-        """Under tier='auto', stay only where it was measured to be no slower than eager."""
-        eager, here = self.step_s.get("eager"), self.step_s[self.tier]
-        if self._settings.tier == "auto" and self.tier != "eager" and eager is not None and here > eager:
-            tier = self.tier
-            reason = f"{tier} was measured slower: {here * 1e3:.3f} ms against {eager * 1e3:.3f} ms"
-            self._stay_eager(reason, step)
+        """Under tier='auto', stay only where it was measured to be no slower than the tier below."""
+        below, self._below = self._below, None
+        if below is None or self._settings.tier != "auto":
+            return
+        runner, tier, why = below
+        before, here = self.step_s.get(tier), self.step_s[self.tier]
+        if before is not None and here > before:
+            slower = f"{self.tier} was measured slower: {here * 1e3:.3f} ms against {before * 1e3:.3f} ms"
+            if tier == "eager":
+                self._rungs = [rung for rung in self._rungs if rung == "compiled"]
+            self._stand_on(runner, tier, f"{why}; {slower}" if why else slower, step)

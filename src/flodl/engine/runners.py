@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .batch import Signature, num_samples, tensors_of
+from .batch import Signature, num_samples, shared_places, tensors_of
 from .body import Outcome, StepBody
 from .capture import Recording, new_stream, record
 from .optimizer import host_settings
@@ -78,14 +80,14 @@ class EagerRunner:
         """Run one micro-batch, and the update where its window ends."""
         outcome = self.run_without_update(micro)
         if micro.closes:
-            self.body.update(outcome, micro.correction)
+            self.body.update(micro.correction)
         return outcome
 
     def run_without_update(self, micro: Micro) -> Outcome:
         """Run forward and backward of one micro-batch."""
         if micro.opens:
             self.body.clear()
-        return self.body.micro(micro.batch, micro.share)
+        return self.body.micro(micro.batch, micro.share, opens=micro.opens)
 
 
 class RecordedRunner:
@@ -103,8 +105,10 @@ class RecordedRunner:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
         self._last: Recording[Outcome] | None = None
-        self._parameters = [(p, p.requires_grad, p.data_ptr()) for p in body.parameters]
-        self._modules = [(module, module.training) for module in body.model.modules()]
+        self._learns = [p.requires_grad for p in body.parameters]
+        self._places = [p.data_ptr() for p in body.parameters]
+        self._modules = list(body.model.modules())
+        self._training = [module.training for module in self._modules]
         self._baked_in = host_settings(body.optimizer) if update_inside else []
         self._optimizer_state = body.optimizer.state
 
@@ -122,14 +126,13 @@ class RecordedRunner:
         """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
         if self.body.optimizer.state is not self._optimizer_state:
             return "the optimizer's state was loaded anew"
-        for parameter, learns, address in self._parameters:
-            if parameter.requires_grad is not learns:
-                return "a parameter was frozen or thawed"
-            if parameter.data_ptr() != address:
-                return "a parameter was moved or replaced"
-        for module, training in self._modules:
-            if module.training is not training:
-                return "a module was switched between training and evaluation"
+        parameters = self.body.parameters
+        if [p.requires_grad for p in parameters] != self._learns:
+            return "a parameter was frozen or thawed"
+        if [p.data_ptr() for p in parameters] != self._places:
+            return "a parameter was moved or replaced"
+        if [module.training for module in self._modules] != self._training:
+            return "a module was switched between training and evaluation"
         for group, key, value in self._baked_in:
             if group[key] is not value and group[key] != value:
                 return f"the optimizer's {key} was changed"
@@ -149,7 +152,9 @@ class RecordedRunner:
                 or given.device != static.device
             ):
                 return None
-        return recording.replay(list(batch))
+        if recording.shared and shared_places(batch) != recording.shared:
+            return None
+        return recording.replay(batch)
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a shape; nothing is executed."""
@@ -159,14 +164,15 @@ class RecordedRunner:
         def region(*static: Any) -> Outcome:
             if micro.opens:
                 self.body.clear()
-            outcome = self.body.micro(static, micro.share)
+            outcome = self.body.micro(static, micro.share, opens=micro.opens)
             if micro.closes and self.update_inside:
-                self.body.update(outcome)
+                self.body.update()
             return outcome
 
         if not micro.opens:
             self.show_grads()
-        recording = record(region, micro.batch, pool=self._pool, stream=self._stream)
+        with no_compiling() if self.body.fused else nullcontext():
+            recording = record(region, micro.batch, pool=self._pool, stream=self._stream)
         self._recordings[micro.phase, micro.share, micro.shape] = recording
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
@@ -177,7 +183,7 @@ class RecordedRunner:
         outcome = recording.replay(tensors_of(micro.batch))
         if micro.closes and not self.update_inside:
             self.show_grads()
-            self.body.update(outcome, micro.correction)
+            self.body.update(micro.correction)
         flat = len(micro.batch) == len(recording.inputs)
         self._last = recording if flat and micro.phase == "only" and self.update_inside else None
         return outcome
@@ -189,12 +195,57 @@ class RecordedRunner:
                 parameter.grad = grad
 
 
+class GuardFailed(Exception):
+    """Something that the compiled code rests on has changed; says what."""
+
+
+class FusedRunner(EagerRunner):
+    """Run compiled code from Python, as on a CPU; never compile again by surprise."""
+
+    def __init__(self, body: StepBody) -> None:
+        super().__init__(body)
+        self._known: set[tuple[Phase, Signature]] = set()
+
+    def fits(self, micro: Micro) -> bool:
+        """Say whether code for such a micro-batch was compiled."""
+        return (micro.phase, micro.shape) in self._known
+
+    def learn(self, micro: Micro) -> None:
+        """The code was compiled when the candidate was made; remember for what."""
+        self._known.add((micro.phase, micro.shape))
+
+    def run(self, micro: Micro) -> Outcome:
+        """Run one micro-batch; where torch would have to compile again, nothing has run yet."""
+        with no_compiling():
+            outcome = self.run_without_update(micro)
+        if micro.closes:
+            self.body.update(micro.correction)
+        return outcome
+
+
+@contextmanager
+def no_compiling() -> Iterator[None]:
+    """Refuse to compile again, and name the guard that asked for it."""
+    with torch.compiler.set_stance("fail_on_recompile"):
+        try:
+            yield
+        except RuntimeError as error:
+            if "fail_on_recompile" not in str(error):
+                raise
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise GuardFailed(f"the compiled code no longer fits ({lines[-1]})") from error
+
+
 Runner = EagerRunner | RecordedRunner
 
 
-def fused(body: StepBody) -> StepBody:
+def fused(body: StepBody, *, tune: str | None = None) -> StepBody:
     """Give the same body with forward and backward fused by torch's compiler; state is shared."""
+    from .fusion import fusion_options
+
     twin = copy.copy(body)
-    # Random numbers as eager draws them: the same masks, so that the two can be compared.
-    twin.step_fn = torch.compile(body.step_fn, dynamic=False, options={"fallback_random": True})
+    twin.fused = True
+    twin.step_fn = torch.compile(body.step_fn, dynamic=False, options=fusion_options(tune=tune))
+    twin.tally = copy.copy(body.tally)
+    twin.tally.account = torch.compile(body.tally.account, dynamic=False)
     return twin

@@ -12,6 +12,7 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Tier = Literal["eager", "captured", "compiled"]
 TierChoice = Literal["auto", "eager", "captured", "compiled"]
 Tail = Literal["eager", "pad", "drop"]
+Tune = Literal["gemm"]
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,18 @@ class StepSettings:
     precision: Precision = "fp32"
     tier: TierChoice = "auto"
     tail: Tail = "eager"
+    tune: Tune | None = None
+    tune_budget_s: float = 300.0
+    strict: bool = False
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, get_args(Precision))
         _one_of("tier", self.tier, get_args(TierChoice))
         _one_of("tail", self.tail, get_args(Tail))
+        if self.tune is not None:
+            _one_of("tune", self.tune, get_args(Tune))
+        if not self.tune_budget_s > 0:
+            raise StepError(f"tune_budget_s={self.tune_budget_s!r}. Give the seconds that tuning may take.")
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
             if limit is not None and not (isinstance(limit, int | float) and limit > 0):

@@ -77,6 +77,7 @@ def live_state(body: StepBody) -> dict[str, Tensor]:
                 state[f"{name} ({key})"] = value
     state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
     state["skipped updates"] = body.num_skipped
+    state.update({f"mean of {', '.join(names)}": total for names, total in body.tally.totals.items()})
     if body.scaler is not None:
         state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
     return state

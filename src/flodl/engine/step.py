@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from flodl.optim import Schedule, apply
+from flodl.core import StepError
+from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch import num_samples, signature
-from .body import Outcome, StepBody, StepFunction, check_parts
+from .body import StepBody, StepFunction, check_parts
 from .events import Journal, StepReport
 from .ladder import Ladder
+from .memory import memory_use
 from .optimizer import prepare
 from .runners import Micro, is_tail, phase_of
-from .settings import Precision, StepSettings, Tail, Tier, TierChoice
+from .settings import Precision, StepSettings, Tail, Tier, TierChoice, Tune
 from .tail import padded, with_mask
 
 
@@ -49,6 +51,9 @@ class TrainStep:
         schedule: Schedule | Callable[[int], float] | None = None,
         tier: TierChoice = "auto",
         tail: Tail = "eager",
+        tune: Tune | None = None,
+        tune_budget_s: float = 300.0,
+        strict: bool = False,
     ) -> None:
         self._settings = StepSettings(
             clip_norm=clip_norm,
@@ -57,6 +62,9 @@ class TrainStep:
             precision=precision,
             tier=tier,
             tail=tail,
+            tune=tune,
+            tune_budget_s=tune_budget_s,
+            strict=strict,
         )
         check_parts(model, optimizer, step_fn)
         readiness = prepare(optimizer)
@@ -94,6 +102,27 @@ class TrainStep:
     def skipped(self) -> Tensor:
         """Whether the last update was skipped because loss or gradients were not finite, on the device."""
         return self._body.bad.bool()
+
+    @property
+    def updates(self) -> int:
+        """How many optimizer updates there were; a window of accumulation is one."""
+        return self._updates
+
+    @property
+    def schedule(self) -> ScheduleBridge | None:
+        """The bridge that moves the learning rate, where a schedule was given."""
+        return self._bridge
+
+    def means(self) -> dict[str, Tensor]:
+        """Give the means of the loss and of the named values since `reset_means`, weighed by samples.
+
+        They are on the device; nothing is waited for. Batches whose loss was not finite are left out.
+        """
+        return self._body.tally.means()
+
+    def reset_means(self) -> None:
+        """Start the means anew, as at the beginning of an epoch."""
+        self._body.tally.reset()
 
     def __call__(self, *batch: Any) -> Tensor:
         outcome = self._ladder.replay_same(batch) if self._replays else None
@@ -134,19 +163,70 @@ class TrainStep:
         """Apply a window of accumulation that did not fill up, weighed by what it did get."""
         if self._position:
             self._ladder.show_grads()
-            nothing = Outcome(torch.zeros((), device=self._body.device), {})
-            self._body.update(nothing, self._correction())
+            self._body.update(self._correction())
             self._end_window()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs beside model and optimizer: counts, schedule, scaler, means.
+
+        Take it between two updates, not in the middle of a window of accumulation.
+        """
+        if self._position:
+            raise StepError(
+                f"a window of accumulation is half full ({self._position} of {self._settings.accumulate} "
+                "micro-batches), and its gradients are not part of the state. Save after an update."
+            )
+        body = self._body
+        return {
+            "steps": self._steps,
+            "updates": self._updates,
+            "usual_samples": self._usual_samples,
+            "num_skipped": int(body.num_skipped),
+            "means": [[list(names), total.tolist()] for names, total in body.tally.totals.items()],
+            "scaler": None if body.scaler is None else [tensor.item() for tensor in body.scaler.state()],
+            "schedule": None if self._bridge is None else self._bridge.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; load model and optimizer first."""
+        body = self._body
+        if (state["scaler"] is None) != (body.scaler is None):
+            raise StepError(
+                f"the state was taken {'without' if state['scaler'] is None else 'with'} a loss scaler, and "
+                f"precision={self._settings.precision!r} says otherwise. Resume with the same precision."
+            )
+        if (state["schedule"] is None) != (self._bridge is None):
+            raise StepError(
+                f"the state was taken {'without' if state['schedule'] is None else 'with'} a schedule. "
+                "Resume with the schedule that the run had."
+            )
+        self._steps, self._updates, self._position = state["steps"], state["updates"], 0
+        self._usual_samples = state["usual_samples"]
+        body.num_skipped.fill_(state["num_skipped"])
+        for names, numbers in state["means"]:
+            body.tally.totals[tuple(names)] = torch.tensor(numbers, dtype=torch.float64, device=body.device)
+        if body.scaler is not None:
+            for tensor, number in zip(body.scaler.state(), state["scaler"]):
+                tensor.fill_(number)
+        body.meet_optimizer_again()
+        if self._bridge is not None:
+            self._bridge.load_state_dict(state["schedule"])
+
+    def close(self) -> None:
+        """End a compilation that still runs beside the training."""
+        self._ladder.close()
 
     def report(self) -> StepReport:
         """Say which tier runs, why, what it cost and what it gains."""
         ladder = self._ladder
         return StepReport(
             tier=ladder.tier,
-            reason=ladder.reason or "training has just begun; the next tier is tried after a few steps",
+            reason=ladder.why,
             steps=self._steps,
             updates=self._updates,
             captures=ladder.captures,
+            compiles=ladder.num_compiles,
+            memory=memory_use(self._body.device),
             eager_step_s=ladder.step_s.get("eager"),
             step_s=ladder.step_s.get(ladder.tier),
             promotion_cost_s=ladder.cost_s or None,

@@ -1,0 +1,65 @@
+"""Sums of the loss and of named values, kept on the device, so that a mean costs one read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+
+class Tally:
+    """Weighted sums that grow inside the step itself, recorded along with it; what is not finite is left out.
+
+    >>> tally = Tally(torch.device("cpu"))
+    >>> for loss, weight in [(2.0, 3), (6.0, 1), (torch.nan, 9)]:
+    ...     tally.add(torch.tensor(loss), {}, weight=weight, opens=True)
+    >>> tally.means(), tally.bad
+    ({'loss': tensor(3., dtype=torch.float64)}, tensor(1.))
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # Above zero where a loss since the window opened was not finite.
+        self.bad = torch.zeros((), device=device)
+        # By the names that came together; the first number of each is the weight.
+        self.totals: dict[tuple[str, ...], Tensor] = {}
+        self._one = torch.ones((), device=device)
+        self.account: Callable[..., None] = account
+
+    def add(self, loss: Tensor, values: Mapping[str, Tensor], *, weight: int, opens: bool) -> None:
+        """Add one micro-batch, unless a loss of its window was not finite."""
+        numbers = {name: v for name, v in values.items() if v.numel() == 1 and v.device == loss.device}
+        names = ("loss", *numbers)
+        total = self.totals.get(names)
+        if total is None:
+            total = torch.zeros(len(names) + 1, dtype=torch.float64, device=loss.device)
+            self.totals[names] = total
+        self.account([self._one, loss, *numbers.values()], total, self.bad, weight, opens)
+
+    def means(self) -> dict[str, Tensor]:
+        """Give the means so far, on the device; NaN where nothing was counted."""
+        sums: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
+        for names, total in self.totals.items():
+            for name, value in zip(names, total[1:]):
+                sums[name] = sums.get(name, 0) + value
+                weights[name] = weights.get(name, 0) + total[0]
+        return {name: sums[name] / weights[name] for name in sums}
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        for total in self.totals.values():
+            total.zero_()
+
+
+@torch.no_grad()
+def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int, opens: bool) -> None:
+    """Set the flag where the loss is not finite, and add the numbers to the sums where it is not set."""
+    loss = numbers[1]
+    # Only what is not finite differs from zero when it is taken from itself.
+    if opens:
+        bad.copy_(loss - loss != 0)
+    else:
+        torch.maximum(bad, (loss - loss != 0).to(bad.dtype), out=bad)
+    row = torch.stack([number.float().reshape(()) for number in numbers])
+    total.add_(torch.where(bad > 0, 0.0, row), alpha=weight)

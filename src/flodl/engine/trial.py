@@ -1,0 +1,210 @@
+"""Trying a faster tier on real batches: run eagerly, run again on the candidate, compare, leave no trace."""
+
+from __future__ import annotations
+
+import copy
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+
+from .body import Outcome, StepBody
+from .capture import NotCapturable, rehearse
+from .comparison import (
+    AS_FAR_AS_EAGER,
+    TOLERANCE,
+    Gradients,
+    exact_products,
+    gradients,
+    relative_difference,
+)
+from .optimizer import Readiness
+from .runners import EagerRunner, FusedRunner, Micro, RecordedRunner, Runner, fused
+from .settings import Tier
+from .snapshot import Snapshot
+
+VERIFIED_WINDOWS = 2
+
+
+class Refused(Exception):
+    """The candidate may not stand in for eager; says why."""
+
+
+class Trial:
+    """One candidate on its way up; the training itself goes on as eager has it."""
+
+    def __init__(self, tier: Tier, body: StepBody, readiness: Readiness, *, tune: str | None = None) -> None:
+        self.tier = tier
+        self.cost_s = 0.0
+        self._body = body
+        self._settings = body.settings
+        self._tune = tune
+        self._readiness = readiness
+        self._eager = EagerRunner(body)
+        self._candidate: Runner | None = None
+        self._window: list[Micro] = []
+        self._before: Snapshot | None = None
+        self._verified = 0
+        self._repeats = True
+        self._rounding = ""
+
+    def watch(self, micro: Micro) -> Outcome:
+        """Run eagerly and remember the window, to run it again on the candidate and compare."""
+        if micro.opens:
+            self._window = []
+            self._before = Snapshot(self._body)
+        elif self._before is None:
+            return self._eager.run(micro)
+        self._window.append(micro)
+        if self._candidate is not None or self._body.device.type != "cuda":
+            return self._eager.run(micro)
+        moment = Snapshot(self._body)
+        try:
+            if self._readiness.capturable:
+                return rehearse(lambda: self._eager.run(micro))
+            outcome = rehearse(lambda: self._eager.run_without_update(micro))
+        except NotCapturable as error:
+            moment.restore()
+            raise Refused(f"the step cannot be {self.tier}: {error}") from error
+        if micro.closes:
+            self._body.update(micro.correction)
+        return outcome
+
+    def end_window(self) -> Runner | None:
+        """Compare where a window has ended; gives the candidate once it has passed often enough."""
+        before, window = self._before, self._window
+        if before is None:
+            return None
+        self._before, self._window = None, []
+        after, grads = Snapshot(self._body), gradients(self._body)
+        try:
+            before.restore()
+            candidate = self._prepared(window, before)
+            for micro in window:
+                candidate.run(micro)
+            candidate.show_grads()
+            difference = self._difference(after, grads, before, window)
+        except NotCapturable as error:
+            raise Refused(f"the step cannot be {self.tier}: {error}") from error
+        finally:
+            after.restore()
+        if difference is not None:
+            raise Refused(f"the {self.tier} step differs from eager: {difference}")
+        self._verified += 1
+        return candidate if self._verified >= VERIFIED_WINDOWS else None
+
+    @property
+    def words(self) -> str:
+        """How close the candidate is to eager, and over how many updates that was seen."""
+        equal = "equal to eager bit for bit"
+        if self.tier == "compiled" or not self._repeats:
+            equal = self._rounding or f"gradients within {TOLERANCE[self._settings.precision]:g} of eager's"
+        if not self._repeats:
+            equal += ", which does not repeat itself bit for bit here"
+        runner = self._candidate
+        outside = isinstance(runner, RecordedRunner) and not runner.update_inside
+        words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
+        return f"{equal} over {self._verified} updates{words}"
+
+    def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
+        """Give the candidate with everything prepared that the window needs, and the state as before."""
+        started = time.perf_counter()
+        if self._candidate is None:
+            self._candidate = self._new_candidate(window)
+            before.restore()
+        for micro in window:
+            self._candidate.learn(micro)
+            before.restore()
+        self.cost_s += time.perf_counter() - started
+        return self._candidate
+
+    def _new_candidate(self, window: list[Micro]) -> Runner:
+        on_cuda = self._body.device.type == "cuda"
+        body = self._compiled(window) if self.tier == "compiled" else self._body
+        if not on_cuda:
+            return FusedRunner(body)
+        return RecordedRunner(body, update_inside=self._readiness.capturable)
+
+    def _compiled(self, window: list[Micro]) -> StepBody:
+        """Give the body with fused kernels, compiled by running the window."""
+        body = fused(self._body, tune=self._tune)
+        try:
+            # Twice: what the first run compiles, the second may still tune.
+            for micro in [*window, *window]:
+                EagerRunner(body).run(micro)
+        except Exception as error:
+            told = str(error).strip().split("\n")[0]
+            raise NotCapturable(f"torch's compiler failed: {told}") from error
+        return body
+
+    def _difference(
+        self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
+    ) -> str | None:
+        """Say what the candidate's end of the window has against it; None where it may stand in for eager."""
+        if self.tier == "captured":
+            difference = after.first_difference(Snapshot(self._body))
+            if difference is None or self._repeats_itself(before, window):
+                return difference
+        candidate = gradients(self._body)
+        off = relative_difference(eager, candidate)
+        if off <= TOLERANCE[self._settings.precision]:
+            return None
+        exact = self._exact_gradients(before, window)
+        mine, theirs = relative_difference(exact, candidate), relative_difference(exact, eager)
+        if mine <= AS_FAR_AS_EAGER * theirs:
+            self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
+            return None
+        return f"the gradients are off by {off:.2g} of their norm"
+
+    def _repeats_itself(self, before: Snapshot, window: list[Micro]) -> bool:
+        """Say whether eager gives the same bits twice.
+
+        Some kernels (cuDNN's, under autotuning) add in an order that changes from run to run.
+        """
+        candidate = gradients(self._body)
+        ends = []
+        for _ in range(2):
+            before.restore()
+            for micro in window:
+                self._eager.run(micro)
+            ends.append(Snapshot(self._body))
+        for parameter, grad in zip(self._body.parameters, candidate):
+            parameter.grad = grad
+        self._repeats = ends[0].first_difference(ends[1]) is None
+        return self._repeats
+
+    def _exact_gradients(self, before: Snapshot, window: list[Micro]) -> Gradients:
+        """Give the gradients of the window in full float32."""
+        body = copy.copy(self._body)
+        body.settings = replace(body.settings, precision="fp32")
+        before.restore()
+        with exact_products() if body.device.type == "cuda" else nullcontext():
+            for micro in window:
+                EagerRunner(body).run(micro)
+        return gradients(body)
+
+
+def record_another(runner: Runner, eager: EagerRunner, body: StepBody, micro: Micro) -> Outcome:
+    """Record one more shape, check it against eager, and leave the state as eager left it."""
+    before = Snapshot(body)
+    outcome = eager.run(micro)
+    after = Snapshot(body)
+    try:
+        before.restore()
+        runner.learn(micro)
+        before.restore()
+        runner.run(micro)
+        difference = after.first_difference(Snapshot(body))
+    finally:
+        after.restore()
+    if difference is not None:
+        raise Refused(f"the captured step differs from eager for another shape: {difference}")
+    return outcome
+
+
+def now_s(device: torch.device) -> float:
+    """Give the time once the device has done everything that it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
