@@ -1,0 +1,41 @@
+"""`fdl init`: a new project that trains at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from flodl.cli.machine.terminal import voice
+from flodl.cli.options import talk_options
+
+
+@click.command("init")
+@click.argument("name")
+@click.option("--docker", is_flag=True, help="Run the commands in containers: adds Dockerfiles and services.")
+@click.option("--native", is_flag=True, help="Run the commands on this machine, as without any option.")
+@click.option("--dry-run", is_flag=True, help="List the files, and write none.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@talk_options
+def command(name: str, docker: bool, native: bool, dry_run: bool, as_json: bool) -> None:
+    """Make the folder NAME with a project that trains at once.
+
+    A model, a training script with typed settings, fdl.yml, a test, and ./fdl to run it all. A folder that
+    exists is never touched.
+    """
+    from flodl.cli.scaffold.project import check_name, files, write_project
+
+    if docker and native:
+        raise click.UsageError("--docker and --native are mutually exclusive.")
+    say, target = voice(aside=as_json), Path.cwd() / check_name(name)
+    if dry_run:
+        names = sorted(str(path) for path, _text in files(name, docker=docker))
+    else:
+        names = write_project(target, docker=docker)
+    say(f"{'Would make' if dry_run else 'Made'} {target}:\n" + "\n".join(f"  {one}" for one in names))
+    if as_json:
+        click.echo(json.dumps({"path": str(target), "files": names, "written": not dry_run}))
+    elif not dry_run:
+        build = "  docker compose build dev   # once\n" if docker else ""
+        say(f"\nNext:\n  cd {name}\n{build}  ./fdl run")

@@ -1,0 +1,105 @@
+"""Modules as syntax trees: what a name in one of them means, followed through imports to its definition."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flodl.core.errors import SetupError
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Found:
+    """A definition and the module that it stands in."""
+
+    module: str
+    file: Path
+    node: Definition
+
+
+@dataclass
+class Source:
+    """The source of one package; each module is read once."""
+
+    root: Path  # the folder of the package
+    _trees: dict[str, ast.Module] = field(default_factory=dict)
+
+    @property
+    def package(self) -> str:
+        """The name of the package."""
+        return self.root.name
+
+    def file_of(self, module: str) -> Path | None:
+        """Give the file of a module of this package, if there is one."""
+        path = self.root.parent.joinpath(*module.split("."))
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                return file
+        return None
+
+    def tree(self, module: str) -> ast.Module:
+        """Give the syntax tree of a module; an empty one for a module that is not of this package."""
+        if module not in self._trees:
+            file = self.file_of(module) if module.split(".")[0] == self.package else None
+            self._trees[module] = _parse(file) if file else ast.Module([], [])
+        return self._trees[module]
+
+    def public_names(self, module: str) -> list[str]:
+        """Give what the module lists in `__all__`."""
+        for node in self.tree(module).body:
+            if isinstance(node, ast.Assign) and any(_is(target, "__all__") for target in node.targets):
+                names = ast.literal_eval(node.value)
+                return [str(name) for name in names]
+        return []
+
+    def packages(self) -> list[str]:
+        """Give the packages right under this one, by their modules' names."""
+        return [f"{self.package}.{path.parent.name}" for path in sorted(self.root.glob("*/__init__.py"))]
+
+    def find(self, module: str, name: str, *, depth: int = 8) -> Found | None:
+        """Follow a name to the class or function that it stands for."""
+        if depth == 0:
+            return None
+        for node in statements(self.tree(module)):
+            if isinstance(node, Definition) and node.name == name:
+                file = self.file_of(module)
+                assert file is not None
+                return Found(module, file, node)
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return self.find(self._target(module, node), alias.name, depth=depth - 1)
+        return None
+
+    def _target(self, module: str, node: ast.ImportFrom) -> str:
+        """Give the module that an import names, whether written with dots or in full."""
+        if not node.level:
+            return node.module or ""
+        file = self.file_of(module)
+        parts = module.split(".") if file and file.name == "__init__.py" else module.split(".")[:-1]
+        base = parts[: len(parts) - node.level + 1]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Give the statements at the top, those under `if TYPE_CHECKING:` and in `try:` included."""
+    for node in tree.body:
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from node.body
+            yield from node.orelse
+
+
+def _parse(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise SetupError(f"{file} cannot be read as Python: {error}.") from None
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

@@ -1,0 +1,149 @@
+"""`fdl api-ref`: every public name, read from the source."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flodl
+from flodl.cli import main
+from flodl.cli.reference.entries import read_entries
+
+HERE = Path(flodl.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return {entry.name: entry for entry in read_entries(HERE)}
+
+
+@pytest.mark.parametrize("name", sorted(flodl.__all__))
+def test_every_public_name_of_flodl_is_there_with_its_doc(entries, name):
+    entry = entries[f"flodl.{name}"]
+    value = getattr(flodl, name)
+    assert entry.kind == ("class" if isinstance(value, type) else "function")
+    assert entry.doc
+    assert value.__doc__.split("\n\n")[0].split() == entry.doc.split()
+    assert (HERE.parent / entry.file).is_file()
+
+
+def test_every_name_of_every_package_is_there_once(entries):
+    places = [(entry.file, entry.line) for entry in entries.values()]
+    assert len(places) == len(set(places))
+    defined = {entry.name.split(".")[-1] for entry in entries.values()}
+    assert set(flodl.optim.__all__) <= defined
+    assert set(flodl.core.__all__) <= defined
+
+
+def test_methods_of_base_classes_and_builders_are_listed(entries):
+    graph = entries["flodl.Graph"].as_json()
+    names = {method["name"] for method in graph["methods"]}
+    assert {"freeze", "record", "svg", "save_checkpoint", "tags"} <= names
+    builder = entries["flodl.FlowBuilder"].as_json()
+    assert {"through", "tag", "split"} <= {method["name"] for method in builder["builder_methods"]}
+    assert builder["constructors"][0]["sig"].startswith("FlowBuilder(")
+    assert builder["examples"]
+
+
+def test_signatures_are_as_written(entries):
+    assert entries["flodl.TrainStep"].signature.startswith("TrainStep(model: nn.Module, optimizer: Optimizer")
+    assert entries["flodl.Progress"].signature.startswith("Progress(step: int = 0")
+    assert entries["flodl.manual_seed"].signature == "manual_seed(seed: int) -> None"
+
+
+def test_the_listing_is_by_package(capsys):
+    assert main(["api-ref"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"flodl {flodl.__version__}\n")
+    assert "\ngraph\n" in shown
+    assert "\n  flodl.FlowBuilder\n" in shown
+
+
+def test_one_name_is_shown_in_full(capsys):
+    assert main(["api-ref", "Rng"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("flodl.Rng  (class, flodl/core/rng.py:")
+    assert "\nMethods\n" in shown
+
+
+def test_a_method_is_found_by_its_name(capsys):
+    for name in ("Graph.freeze", "graph.FREEZE"):
+        assert main(["api-ref", name]) == 0
+        shown = capsys.readouterr().out
+        assert "  freeze(path: str" in shown
+        assert "thaw(" not in shown
+
+
+def test_a_package_and_a_part_of_a_name_give_lists(capsys):
+    assert main(["api-ref", "optim"]) == 0
+    assert "flodl.optim.CosineScheduler" in capsys.readouterr().out
+    assert main(["api-ref", "router"]) == 0
+    shown = capsys.readouterr().out
+    assert "flodl.SoftmaxRouter" in shown
+    assert "flodl.TopKRouter" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("FlowBilder", "FlowBuilder"), ("Graph.freez", "Graph.freeze"), ("treshold", "Threshold")],
+)
+def test_an_unknown_name_is_met_with_the_nearest(capsys, name, near):
+    assert main(["api-ref", name]) == 1
+    trouble = capsys.readouterr().err
+    assert f"flodl has no public name {name!r}. Did you mean " in trouble
+    assert near in trouble
+
+
+def test_json_has_the_shape_that_tools_know(capsys):
+    assert main(["api-ref", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["version"] == flodl.__version__
+    keys = {
+        "name",
+        "category",
+        "file",
+        "doc",
+        "traits",
+        "constructors",
+        "builder_methods",
+        "methods",
+        "examples",
+    }
+    assert all(keys <= set(entry) for entry in found["types"])
+    assert "flodl.manual_seed" in {entry["name"] for entry in found["functions"]}
+
+
+def test_another_package_can_be_read_and_need_not_be_importable(tmp_path, capsys):
+    package = tmp_path / "thing"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import A, f\n__all__ = ['A', 'f']\nraise ImportError\n")
+    (package / "inner.py").write_text(
+        "from typing import NamedTuple\n\n"
+        "class A(NamedTuple):\n    '''A pair.'''\n    x: int\n    y: int = 2\n\n"
+        "    @property\n    def sum(self) -> int:\n        '''Both.'''\n\n"
+        "async def f(a, /, *b: int, c=3, **d) -> str:\n    '''Do it,\n    well.'''\n"
+    )
+    assert main(["api-ref", "--path", str(package), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (pair,), (function,) = found["types"], found["functions"]
+    assert pair["sig"] == "A(x: int, y: int = 2)"
+    assert pair["methods"] == [{"name": "sum", "sig": "sum: int", "doc": "Both."}]
+    assert (function["sig"], function["doc"]) == ("f(a, /, *b: int, c=3, **d) -> str", "Do it, well.")
+
+
+def test_a_folder_that_is_no_package_and_a_file_that_is_no_python_are_errors(tmp_path, capsys):
+    assert main(["api-ref", "--path", str(tmp_path)]) == 1
+    assert "is no package" in capsys.readouterr().err
+    (tmp_path / "__init__.py").write_text("def (")
+    assert main(["api-ref", "--path", str(tmp_path)]) == 1
+    assert "cannot be read as Python" in capsys.readouterr().err
+
+
+def test_reading_imports_no_torch():
+    code = (
+        "import sys; from flodl.cli.reference.entries import read_entries; from pathlib import Path; "
+        f"read_entries(Path({str(HERE)!r})); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,277 @@
+"""`fdl init`: a project that trains at once, from a wheel, in an environment of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from flodl.cli import main
+from flodl.cli.scaffold.project import files
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    ".gitignore",
+    "README.md",
+    "fdl",
+    "fdl.yml",
+    "model.py",
+    "pytest.ini",
+    "requirements.txt",
+    "tests/test_train.py",
+    "train.py",
+]
+needs_shell = pytest.mark.skipif(os.name == "nt", reason="./fdl is a shell script; on Windows it is `fdl`")
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def written(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_project_is_written_and_the_next_steps_are_named(work, capsys):
+    assert main(["init", "my-proj"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith("Next:\n  cd my-proj\n  ./fdl run\n")
+    assert written(work / "my-proj") == sorted([*FILES, ".fdl/python"])
+    assert [path.name for path in work.iterdir()] == ["my-proj"]
+    assert os.access(work / "my-proj/fdl", os.X_OK)
+    assert "{{" not in "".join(path.read_text() for path in (work / "my-proj").rglob("*") if path.is_file())
+
+
+def test_json_names_the_files(work, capsys):
+    assert main(["init", "one", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"path": str(work / "one"), "files": FILES, "written": True}
+
+
+def test_a_dry_run_writes_nothing(work, capsys):
+    assert main(["init", "one", "--dry-run"]) == 0
+    assert "Would make" in capsys.readouterr().out
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "../up", "a/b", "1st", "", "ä", "a.b", "."])
+def test_names_that_no_folder_or_package_should_have_are_refused(work, capsys, name):
+    assert main(["init", name]) == 1
+    assert f"the project name {name!r} is not usable" in capsys.readouterr().err
+    assert list(work.iterdir()) == []
+
+
+def test_a_name_is_needed(work, capsys):
+    assert main(["init"]) == 2
+    assert "NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["folder", "empty", "file", "link"])
+def test_what_exists_is_left_as_it_is(work, capsys, kind):
+    target = work / "mine"
+    if kind == "file":
+        target.write_text("precious")
+    elif kind == "link":
+        target.symlink_to("nowhere")
+    else:
+        target.mkdir()
+        if kind == "folder":
+            (target / "thesis.txt").write_text("precious")
+    before = written(work)
+    assert main(["init", "mine"]) == 1
+    assert "is there already, and is left as it is" in capsys.readouterr().err
+    assert written(work) == before
+    assert [path.name for path in work.iterdir()] == ["mine"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs limits of POSIX")
+def test_nothing_is_left_of_a_project_that_could_not_be_written(work):
+    """A limit on the size of files plays a disk that fills up half-way."""
+    code = (
+        "import resource, sys; from flodl.cli import main; import flodl.cli.scaffold.project; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); sys.exit(main(['init', 'mine']))"
+    )
+    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "cannot be made: File too large. Nothing is left of it." in done.stderr
+    assert list(work.iterdir()) == []
+
+
+def test_docker_adds_images_and_services(work, capsys):
+    assert main(["init", "boxed", "--docker"]) == 0
+    assert "docker compose build dev" in capsys.readouterr().out
+    extra = {".dockerignore", "Dockerfile", "Dockerfile.cuda", "docker-compose.yml"}
+    assert set(written(work / "boxed")) == {*FILES, ".fdl/python", *extra}
+    yaml = pytest.importorskip("yaml")
+    compose = yaml.safe_load((work / "boxed/docker-compose.yml").read_text())
+    assert set(compose["services"]) == {"dev", "cuda"}
+    for service in compose["services"].values():
+        assert ".:/workspace" in service["volumes"]
+        assert (work / "boxed" / service["build"]["dockerfile"]).is_file()
+    assert "gpu" in str(compose["services"]["cuda"]["deploy"])
+    manifest = yaml.safe_load((work / "boxed/fdl.yml").read_text())
+    assert manifest["docker"] == "dev"
+    used = {command.get("docker") for command in manifest["commands"].values()} - {None}
+    assert used == {"dev", "cuda"}
+
+
+def test_docker_and_native_exclude_each_other(work, capsys):
+    assert main(["init", "x", "--docker", "--native"]) == 2
+    assert "mutually exclusive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--docker"]])
+def test_the_manifest_has_nothing_to_mend(work, capsys, monkeypatch, options):
+    main(["init", "mine", *options])
+    monkeypatch.chdir(work / "mine")
+    capsys.readouterr()
+    assert main(["config", "lint"]) == 0
+    assert main(["config", "show"]) == 0
+    assert "entry: python train.py" in capsys.readouterr().out
+
+
+def test_the_code_is_clean(work):
+    main(["init", "mine"])
+    names = [str(path) for path, _text in files("mine", docker=False) if path.suffix == ".py"]
+    for job in (["check", "--select", "E,F,I,B,UP,SIM"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *job, "--isolated", "--line-length", "110", *names]
+        done = subprocess.run(ruff, cwd=work / "mine", capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@needs_shell
+class TestTheScript:
+    """`./fdl` of a project finds a flodl, in a certain order."""
+
+    @pytest.fixture
+    def project(self, work, monkeypatch):
+        main(["init", "mine"])
+        for name in ("VIRTUAL_ENV", "FLODL_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(work / "home"))
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        (work / "mine/.fdl/python").unlink()
+        return work / "mine"
+
+    @staticmethod
+    def put(folder, name):
+        """Put a program into a folder that says who it is and which python comes first."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for program, text in (("fdl", f'echo {name} "$@"; command -v python'), ("python", "")):
+            (folder / program).write_text(f"#!/bin/sh\n{text}\n")
+            (folder / program).chmod(0o755)
+        return folder
+
+    @staticmethod
+    def start(project, *arguments, cwd=None, **environment):
+        return subprocess.run(
+            [str(project / "fdl"), *arguments],
+            cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
+        )  # fmt: skip
+
+    def test_the_nearest_flodl_is_taken_and_its_python_goes_first(self, project, work):
+        on_path = self.put(work / "path", "path")
+        path = f"{on_path}:/usr/bin:/bin"
+
+        def first():
+            return self.start(project, PATH=path, VIRTUAL_ENV=str(active)).stdout.splitlines()
+
+        active = work / "nothing"
+        assert first() == ["path", f"{on_path}/python"]
+        made_with = self.put(work / "made/bin", "made")
+        (project / ".fdl/python").write_text(f"{made_with}/python\n")
+        assert first() == ["made", f"{made_with}/python"]
+        build = self.put(work / "home/.flodl/torch/cu130/bin", "build")
+        (work / "home/.flodl/torch/.active").write_text("cu130\n")
+        assert first() == ["build", f"{build}/python"]
+        active = self.put(work / "active/bin", "active").parent
+        assert first() == ["active", f"{active}/bin/python"]
+        own = self.put(project / ".venv/bin", "own")
+        assert first() == ["own", f"{own}/python"]
+
+    def test_arguments_arrive_as_they_are_from_any_folder(self, project, work):
+        (project / ".venv/bin").mkdir(parents=True)
+        (project / ".venv/bin/fdl").write_text('#!/bin/sh\nprintf "%s|" "$PWD" "$@"\n')
+        (project / ".venv/bin/fdl").chmod(0o755)
+        done = self.start(project, "run", "--out", "a  b", "", cwd=work)
+        assert done.stdout == f"{work}|run|--out|a  b||"
+
+    def test_a_path_that_leads_back_to_the_script_does_not_run_in_circles(self, project):
+        done = self.start(project, "run", PATH=f"{project}:/nothing", cwd=project)
+        assert done.returncode != 0
+
+    def test_a_failed_first_setup_leaves_no_half_environment(self, project, work):
+        fake = work / "programs"
+        fake.mkdir()
+        (fake / "python3").write_text(
+            '#!/bin/sh\nmkdir -p "$3/bin"; cp "$0" "$3/bin/python"; [ "$2" = venv ]\n'
+        )
+        (fake / "python3").chmod(0o755)
+        done = self.start(project, "run", PATH=f"{fake}:/usr/bin:/bin")
+        assert done.returncode == 1
+        assert "error: flodl could not be installed" in done.stderr
+        assert not (project / ".venv").exists()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """An environment with flodl from a wheel; torch and the rest are borrowed from this one."""
+    if find_spec("hatchling") is None:
+        pytest.skip("needs hatchling to build the wheel")
+    folder = tmp_path_factory.mktemp("installed")
+    source = (
+        folder / "source"
+    )  # a copy, so that building leaves nothing behind and nobody changes it meanwhile
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(source)]
+    subprocess.run([*pip, *build], check=True, capture_output=True)
+    environment = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    wheel = next(folder.glob("flodl-*.whl"))
+    install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *install], check=True, capture_output=True)
+    question = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.check_output([str(python), "-c", question], text=True).strip()
+    borrowed = next(path for path in map(Path, sys.path) if (path / "torch").is_dir())
+    (Path(site) / "borrowed.pth").write_text(f"{borrowed}\n")
+    return environment
+
+
+@needs_shell
+def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(installed, work):
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FLODL", "FDL", "PYTHON"))
+    }
+    clean |= {"PATH": "/usr/bin:/bin", "HOME": str(work), "OMP_NUM_THREADS": "1"}
+    clean.pop("VIRTUAL_ENV", None)
+    subprocess.run(
+        [str(installed / "bin/fdl"), "init", "my-proj"], check=True, env=clean, capture_output=True
+    )
+    project = work / "my-proj"
+    done = subprocess.run(
+        ["./fdl", "run", "--epochs", "2", "--images", "1200"],
+        cwd=project,
+        env=clean,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "epoch 2/2" in done.stdout
+    for name in ("model.fdl", "trends.html", "model.svg"):
+        assert (project / "runs/latest" / name).stat().st_size > 0
+    done = subprocess.run(["./fdl", "check"], cwd=project, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    where = [str(installed / "bin/python"), "-c", "import flodl; print(flodl.__file__)"]
+    assert subprocess.check_output(where, text=True, env=clean).startswith(str(installed))
