@@ -1,0 +1,180 @@
+"""A view of a run for the terminal, and for log files when nobody watches."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from flodl.core import log
+from flodl.core.formats import format_duration
+from flodl.core.log import Verbosity
+
+from ..eta import seconds_left
+from ..events import Event
+from . import lines
+from .bar import Bar
+from .lines import Line
+
+
+class Console:
+    """Print each epoch in one line, with what it brought, how long it took and how long the rest will take.
+
+    On a terminal a bar moves within the epoch. Elsewhere (a log file, a notebook, a build server) there are
+    only whole lines: one for each epoch, and within a long epoch one for every `every_s` seconds.
+
+    >>> console = Console(total_epochs=2, stream=sys.stdout)
+    >>> console(Event("epoch", {"epoch": 0, "metrics": {"loss": 0.5}, "duration_s": 1.5}))
+      epoch 1/2  loss=0.5000  [1.5s  ETA 1.5s]
+    >>> console(Event("epoch", {"epoch": 1, "metrics": {"loss": 0.25}, "duration_s": 1.5}))
+      epoch 2/2  loss=0.2500  [1.5s]
+    """
+
+    def __init__(
+        self,
+        total_epochs: int,
+        *,
+        stream: TextIO | None = None,
+        every_s: float = 30.0,
+        durations: Mapping[int, float] | None = None,
+    ) -> None:
+        self._total_epochs = total_epochs
+        self._stream = stream
+        self._every_s = every_s
+        # Epoch → seconds; those of before a resume may be given, so that the first estimate is good.
+        self._durations = dict(durations or {})
+        # Metrics within an epoch may arrive after its end, so the two are kept apart.
+        self._step_metrics: dict[str, Any] = {}
+        self._epoch_metrics: dict[str, Any] = {}
+        self._gpus: Sequence[Mapping[str, Any]] = ()
+        self._run_started_s: float | None = None
+        # The epoch that is under way, and when and where in it this process began to look.
+        self._epoch: int | None = None
+        self._began: tuple[float, float] = (0.0, 0.0)
+        self._printed_s: float | None = None
+        self._lock = threading.RLock()
+        self._bar = self._make_bar()
+
+    def __call__(self, event: Event) -> None:
+        """Show an event, or remember what it says."""
+        with self._lock:
+            if event.kind == "alert":
+                self._alert(event)
+            elif event.rank == 0:
+                self._show(event)
+
+    def close(self) -> None:
+        """Take the bar off the screen; lines may still follow."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.hide()
+                atexit.unregister(self.close)
+
+    def _make_bar(self) -> Bar | None:
+        stream = self._stream or sys.stdout
+        try:
+            # Never by environment variables: those that force colour would animate into log files.
+            is_terminal = stream.isatty()
+        except (AttributeError, ValueError):
+            return None
+        if not is_terminal:
+            return None
+        bar = Bar(stream)
+        if not bar.is_usable:
+            return None
+        atexit.register(self.close)
+        return bar
+
+    def _show(self, event: Event) -> None:
+        match event.kind:
+            case "run_start":
+                self._run_started_s = self._printed_s = event.time_s
+                self._total_epochs = int(event.data.get("total_epochs") or self._total_epochs)
+            case "resources":
+                self._gpus = event.data.get("gpus", ())
+            case "metrics":
+                self._step_metrics.update(event.data["metrics"])
+            case "progress":
+                self._progress(event)
+            case "epoch":
+                self._finish_epoch(event)
+            case "tier":
+                self._print(lines.tier_line(event.data))
+            case "save":
+                self._print(lines.save_line(event.data), Verbosity.VERBOSE)
+            case "run_end":
+                self._finish_run(event)
+
+    def _alert(self, event: Event) -> None:
+        level = Verbosity.QUIET if event.data.get("level") == "error" else Verbosity.NORMAL
+        self._print(lines.alert_line(event.data, rank=event.rank), level)
+
+    def _finish_epoch(self, event: Event) -> None:
+        epoch = int(event.data["epoch"])
+        self._epoch_metrics = dict(event.data.get("metrics", {}))
+        if event.data.get("duration_s") is not None:
+            self._durations[epoch] = float(event.data["duration_s"])
+        self._epoch, self._printed_s = None, event.time_s
+        if self._bar is not None:
+            self._bar.clear()
+        eta_s = event.data.get("eta_s")
+        if eta_s is None:
+            eta_s = seconds_left(self._durations, done=epoch + 1, total_epochs=self._total_epochs)
+        self._print(
+            lines.epoch_line(event.data, total_epochs=self._total_epochs, eta_s=eta_s, gpus=self._gpus)
+        )
+
+    def _progress(self, event: Event) -> None:
+        epoch, num_steps = int(event.data["epoch"]), event.data.get("num_steps")
+        fraction = min(event.data["step"] / num_steps, 1.0) if num_steps else None
+        if epoch != self._epoch:
+            self._epoch, self._began = epoch, (event.time_s, fraction or 0.0)
+        if self._printed_s is None:
+            self._printed_s = event.time_s
+        due = self._bar.is_due if self._bar else event.time_s - self._printed_s >= self._every_s
+        if not due or not log.enabled(Verbosity.NORMAL):
+            return
+        notes = [lines.metrics_text(self._step_metrics), *self._eta_note(event, fraction or 0.0)]
+        if self._bar is not None:
+            name = lines.epoch_name(epoch, self._total_epochs)
+            shown = [note for note in (lines.steps_text(event.data), *notes) if note]
+            self._bar.draw(name, fraction, shown)
+        else:
+            self._printed_s = event.time_s
+            self._print(lines.progress_line(event.data, total_epochs=self._total_epochs, rest=notes))
+
+    def _eta_note(self, event: Event, fraction: float) -> list[str]:
+        began_s, began_at = self._began
+        seen = fraction - began_at
+        eta_s = seconds_left(
+            self._durations,
+            done=int(event.data["epoch"]),
+            total_epochs=self._total_epochs,
+            fraction=fraction,
+            # What the whole part would have taken at this pace: after a resume, only some of it was seen.
+            elapsed_s=(event.time_s - began_s) * fraction / seen if seen > 0 else 0.0,
+        )
+        return [f"ETA {format_duration(eta_s)}"] if eta_s and self._total_epochs else []
+
+    def _finish_run(self, event: Event) -> None:
+        self.close()
+        duration_s = event.data.get("duration_s")
+        if duration_s is None:
+            started_s = self._run_started_s
+            duration_s = sum(self._durations.values()) if started_s is None else event.time_s - started_s
+        metrics = self._epoch_metrics or self._step_metrics
+        self._print(lines.end_line(event.data, duration_s=duration_s, metrics=metrics))
+
+    def _print(self, line: Line, level: Verbosity = Verbosity.NORMAL) -> None:
+        if level is not Verbosity.QUIET and not log.enabled(level):
+            return
+        if self._bar is not None:
+            self._bar.print(line)
+            return
+        stream = self._stream or sys.stdout
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        text = lines.text_of(line) + "\n"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()

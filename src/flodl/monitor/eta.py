@@ -1,0 +1,37 @@
+"""How long a run will still take, from its recent epochs and from where it stands within this one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+# As in `flodl.observe.rows`, which is not imported: it would bring torch to those who only read a run.
+_RECENT = 5
+
+
+def seconds_left(
+    durations: Mapping[int, float],
+    *,
+    done: int,
+    total_epochs: int,
+    fraction: float = 0.0,
+    elapsed_s: float = 0.0,
+) -> float | None:
+    """Estimate the seconds to the end, or None while nothing is known.
+
+    `durations` is epoch → seconds of the epochs that were measured, in this process or before a resume;
+    `done` counts all finished epochs, so a run that goes on at epoch 80 of 100 has twenty left. Within an
+    epoch, `fraction` of it is done after `elapsed_s`; with no finished epoch that alone gives the estimate.
+
+    >>> seconds_left({0: 90.0, 1: 10.0, 2: 10.0}, done=3, total_epochs=10)
+    70.0
+    >>> seconds_left({}, done=80, total_epochs=100, fraction=0.5, elapsed_s=30.0)
+    1170.0
+    >>> seconds_left({}, done=0, total_epochs=3) is None
+    True
+    """
+    left = max(total_epochs - done - min(fraction, 1.0), 0.0)
+    if durations:
+        # The median, so that one epoch with a long pause in it does not move the estimate.
+        return left * statistics.median(durations[epoch] for epoch in sorted(durations)[-_RECENT:])
+    return left * elapsed_s / fraction if fraction > 0 else None

@@ -1,0 +1,52 @@
+"""A run in an MLflow store."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any
+
+from .sink import Numbers
+from .tracker import Tracker, require
+
+_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+_NOT_ALLOWED = re.compile(r"[^\w\-. /]", re.ASCII)
+_LONGEST_NAME = 250
+_LONGEST_VALUE = 6000
+
+
+class MLflow(Tracker):
+    """Send metrics and settings to MLflow; the store is a local SQLite file unless `uri` names another."""
+
+    def __init__(
+        self, uri: str = "sqlite:///mlflow.db", *, experiment: str = "flodl", name: str = ""
+    ) -> None:
+        require("mlflow", install="mlflow-skinny sqlalchemy alembic")
+        self._uri = uri
+        self._experiment = experiment
+        self._name = name
+
+    def _open(self, name: str, settings: dict[str, Any], time_s: float) -> None:
+        # A client with an explicit run: the fluent functions keep theirs in the thread that calls them.
+        client: Any = import_module("mlflow.tracking").MlflowClient(tracking_uri=self._uri)
+        known = client.get_experiment_by_name(self._experiment)
+        experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
+        run = client.create_run(experiment_id, run_name=self._name or name or None)
+        self._client, self._run_id = client, run.info.run_id
+        for path, value in settings.items():
+            client.log_param(self._run_id, _allowed(path), str(value)[:_LONGEST_VALUE])
+
+    def _log(self, numbers: Numbers, time_s: float) -> None:
+        metric = import_module("mlflow.entities").Metric
+        time_ms = int(time_s * 1000)
+        metrics = [
+            metric(_allowed(name), value, time_ms, numbers.place) for name, value in numbers.values.items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def _end(self, status: str) -> None:
+        self._client.set_terminated(self._run_id, _STATUS.get(status, "FINISHED"))
+
+
+def _allowed(name: str) -> str:
+    return _NOT_ALLOWED.sub("_", name)[:_LONGEST_NAME]

@@ -1,0 +1,104 @@
+"""What a sink is, and how an event becomes named numbers that any tracker can draw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TextIO
+
+from ..events import Event
+
+
+class Sink(Protocol):
+    """Takes the events of a run, one after the other, from one thread."""
+
+    def write(self, event: Event) -> None:
+        """Take one event."""
+
+    def close(self) -> None:
+        """Write what is left and let go of files and connections."""
+
+
+class Numbers(NamedTuple):
+    """Values that belong to one moment: their axis ("epoch", "step" or "resources") and the place on it."""
+
+    axis: str
+    place: int
+    values: dict[str, float]
+
+
+def numbers_of(event: Event, *, started_s: float = 0.0) -> Numbers | None:
+    """Give the numbers of an event under the names that trackers group by, or None if it has none.
+
+    An epoch's metrics keep their names, with a slash for each dot; those within an epoch stand under `step/`
+    and those of the machine under `resources/`, over the seconds since `started_s`, so that no line mixes two
+    axes. Epochs count from 1.
+
+    >>> numbers_of(Event("epoch", {"epoch": 0, "metrics": {"encoder.loss": 0.5}, "duration_s": 2.0}))
+    Numbers(axis='epoch', place=1, values={'encoder/loss': 0.5, 'epoch/duration_s': 2.0})
+    >>> numbers_of(Event("metrics", {"epoch": 0, "step": 7, "metrics": {"loss": 0.5}}))
+    Numbers(axis='step', place=7, values={'step/loss': 0.5})
+    """
+    data = event.data
+    if event.kind == "epoch":
+        values = _tracked(data.get("metrics", {}))
+        if _is_number(data.get("duration_s")):
+            values["epoch/duration_s"] = float(data["duration_s"])
+        return Numbers("epoch", int(data["epoch"]) + 1, values)
+    if event.kind == "metrics":
+        return Numbers("step", int(data["step"]), _tracked(data["metrics"], "step/"))
+    if event.kind == "resources":
+        return Numbers(
+            "resources", max(int(event.time_s - started_s), 0), _tracked(_flat(data), "resources/")
+        )
+    return None
+
+
+def settings_of(event: Event) -> dict[str, Any]:
+    """Give the settings of a run from its start, as path → value.
+
+    >>> settings_of(Event("run_start", {"config": [{"path": "lr", "value": 0.1, "origin": "fdl.yml:3"}]}))
+    {'lr': 0.1}
+    """
+    config = event.data.get("config") or []
+    if isinstance(config, Mapping):
+        return dict(config)
+    return {str(item["path"]): item.get("value") for item in config}
+
+
+def open_to_append(path: str | os.PathLike[str]) -> TextIO:
+    """Open a file of lines to go on with; a last line that a crash cut short is ended first.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "run.jsonl"
+    ...     _ = path.write_text('{"whole": 1}\\n{"cut')
+    ...     open_to_append(path).close()
+    ...     path.read_text()
+    '{"whole": 1}\\n{"cut\\n'
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+    return open(path, "a", encoding="utf-8", errors="backslashreplace", newline="")
+
+
+def _tracked(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    return {
+        prefix + name.replace(".", "/"): float(value) for name, value in metrics.items() if _is_number(value)
+    }
+
+
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in data.items() if _is_number(value)}
+    for gpu in data.get("gpus", ()):
+        flat |= {f"gpu{gpu['device']}.{key}": value for key, value in gpu.items() if key != "device"}
+    return flat
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,35 @@
+"""A run for Trackio, in its local store."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from .sink import Numbers
+from .tracker import Tracker, require
+
+
+class Trackio(Tracker):
+    """Write a Trackio run; look at it with `trackio show`."""
+
+    def __init__(self, project: str = "flodl", *, name: str = "") -> None:
+        require("trackio", install="trackio")
+        self._project = project
+        self._name = name
+
+    def _open(self, name: str, settings: dict[str, Any], time_s: float) -> None:
+        self._run: Any = import_module("trackio").init(
+            project=self._project,
+            name=self._name or name or None,
+            config=settings,
+            embed=False,
+            # The machine is in the events already.
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def _log(self, numbers: Numbers, time_s: float) -> None:
+        self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.place})
+
+    def _end(self, status: str) -> None:
+        self._run.finish()

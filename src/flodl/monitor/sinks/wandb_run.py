@@ -1,0 +1,59 @@
+"""A run for Weights & Biases, offline unless asked otherwise."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+from .sink import Numbers
+from .tracker import Tracker, require
+
+_AXES = ("epoch", "step", "resources")
+_LEVELS = {"error": "ERROR", "info": "INFO"}
+
+
+class WandB(Tracker):
+    """Write a Weights & Biases run into `folder`; `wandb sync` sends it later, `mode="online"` at once."""
+
+    def __init__(
+        self,
+        project: str = "flodl",
+        *,
+        name: str = "",
+        folder: str | os.PathLike[str] = ".",
+        mode: str = "offline",
+    ) -> None:
+        require("wandb", install="wandb")
+        self._project = project
+        self._name = name
+        self._folder = folder
+        self._mode = mode
+
+    def _open(self, name: str, settings: dict[str, Any], time_s: float) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+        wandb: Any = import_module("wandb")
+        self._run: Any = wandb.init(
+            project=self._project,
+            name=self._name or name or None,
+            dir=self._folder,
+            mode=self._mode,
+            config=settings,
+            # Its own capture of the console would change what the console view writes.
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        # The axes that flodl counts on, the default last: a more special rule wins.
+        for axis in _AXES:
+            self._run.define_metric(f"{axis}/number")
+            self._run.define_metric(f"{axis}/*", step_metric=f"{axis}/number")
+        self._run.define_metric("*", step_metric="epoch/number")
+
+    def _log(self, numbers: Numbers, time_s: float) -> None:
+        # The step of W&B must rise with every call, so the place travels as a value.
+        self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.place})
+
+    def _warn(self, message: str, level: str) -> None:
+        self._run.alert(title="flodl", text=message, level=_LEVELS.get(level, "WARN"))
+
+    def _end(self, status: str) -> None:
+        self._run.finish(exit_code=int(status == "failed"))

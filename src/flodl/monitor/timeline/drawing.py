@@ -1,0 +1,176 @@
+"""A timeline as one self-contained page: no network, nothing to install.
+
+The chart library and the base styles are those of `flodl.observe`. Everything is inline, a content
+security policy allows exactly those texts by hash, and the data are shown as text only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from .gaps import idle_gaps
+from .record import OTHER, Record, Sample
+from .tables import summary
+from .verdict import verdict
+
+_STYLES = ("observe/vendor/uPlot.min.css", "observe/page/page.css", "monitor/timeline/page/timeline.css")
+_SCRIPTS = (
+    "observe/vendor/uPlot.iife.min.js",
+    "monitor/timeline/page/lane.js",
+    "monitor/timeline/page/lists.js",
+    "monitor/timeline/page/timeline.js",
+)
+# The order of the stack, from the ground up: work first, then what keeps from it.
+_PHASE_ORDER = ("step", "evaluate", "data", "sync", "save")
+_GIB = 1024**3
+
+
+def page(record: Record, *, title: str = "Timeline") -> str:
+    """Give the text of an interactive page.
+
+    >>> text = page(Record((Sample(0.1, {"</script>": 0.1}),)), title="<b>run</b>")
+    >>> "&lt;b&gt;run&lt;/b&gt;" in text, '"\\\\u003c/script>"' in text
+    (True, True)
+    """
+    styles, scripts = [_read(name) for name in _STYLES], [_read(name) for name in _SCRIPTS]
+    data = json.dumps(page_data(record), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return Template(_read("monitor/timeline/page/timeline.html")).substitute(
+        policy=(
+            f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; "
+            "img-src data:; base-uri 'none'; form-action 'none'"
+        ),
+        title=html.escape(title),
+        styles="\n".join(f"<style>{text}</style>" for text in styles),
+        scripts="\n".join(f"<script>{text}</script>" for text in scripts),
+        data=data,
+    )
+
+
+def page_data(record: Record) -> dict[str, Any]:
+    """Give what the page draws: lanes of lines over one axis of time, marks, gaps, the verdict."""
+    found = verdict(record)
+    totals = summary(record)
+    gaps = [gap for device in sorted(record.devices) for gap in idle_gaps(record, device)]
+    return {
+        "verdict": {"bound": found.bound, "line": found.line},
+        "times": [round(sample.time_s, 4) for sample in record.samples],
+        "lanes": [lane for lane in _lanes(record) if any(_has_values(line) for line in lane["lines"])],
+        "marks": [
+            {
+                "start": round(mark.time_s, 4),
+                "length": round(mark.duration_s, 4),
+                "kind": mark.kind,
+                "label": mark.label,
+            }
+            for mark in record.marks
+        ],
+        "gaps": [
+            {"start": gap.start_s, "end": gap.end_s, "device": gap.device, "cause": gap.cause} for gap in gaps
+        ],
+        "facts": {
+            "duration_s": totals["duration_s"],
+            "num_steps": totals["num_steps"],
+            "num_samples": totals["num_samples"],
+            "num_dropped": record.num_dropped,
+        },
+    }
+
+
+def _lanes(record: Record) -> Iterable[dict[str, Any]]:
+    samples = record.samples
+    for device, name in sorted(record.devices.items()):
+        memory, limit = _gpu(samples, device, "vram_used_bytes"), _gpu(samples, device, "vram_total_bytes")
+        lines = [
+            _line("busy", _gpu(samples, device, "util_pct"), fill=True),
+            _line("memory", _shares(memory, limit)),
+        ]
+        yield {
+            "title": f"GPU {device}",
+            "note": name,
+            "unit": "%",
+            "top": 100,
+            "device": device,
+            "lines": lines,
+        }
+    yield {
+        "title": "Where the time goes",
+        "note": "of the host",
+        "unit": "%",
+        "top": 100,
+        "stacked": True,
+        "lines": _phase_lines(samples),
+    }
+    yield {
+        "title": "Processor",
+        "note": "all cores together; this process, where 100 % is one core",
+        "unit": "%",
+        "lines": [
+            _line("all", _values(samples, lambda sample: sample.cpu_pct), fill=True),
+            _line("process", _values(samples, lambda sample: sample.process_cpu_pct)),
+        ],
+    }
+    yield {
+        "title": "Memory",
+        "note": "of the host",
+        "unit": "GB",
+        "top": max((_gib(sample.ram_total_bytes) or 0 for sample in samples), default=0),
+        "lines": [_line("used", _values(samples, lambda sample: _gib(sample.ram_used_bytes)), fill=True)],
+    }
+
+
+def _phase_lines(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    seen = {name for sample in samples for name in sample.phases}
+    known = [name for name in _PHASE_ORDER if name in seen]
+    names = [*known, *sorted(seen - {*known, OTHER}), *([OTHER] if OTHER in seen else [])]
+    wholes = [sum(sample.phases.values()) or 1.0 for sample in samples]
+    return [
+        _line(
+            name,
+            [100 * sample.phases.get(name, 0.0) / whole for sample, whole in zip(samples, wholes)],
+            fill=True,
+        )
+        for name in names
+    ]
+
+
+def _line(name: str, values: Iterable[float | None], *, fill: bool = False) -> dict[str, Any]:
+    rounded = [None if value is None else round(value, 2) for value in values]
+    return {"name": name, "values": rounded, "fill": fill}
+
+
+def _has_values(line: dict[str, Any]) -> bool:
+    return any(value is not None for value in line["values"])
+
+
+def _values(samples: Sequence[Sample], ask: Callable[[Sample], float | None]) -> list[float | None]:
+    return [ask(sample) for sample in samples]
+
+
+def _gpu(samples: Sequence[Sample], device: int, key: str) -> list[float | None]:
+    return [
+        next((gpu.get(key) for gpu in sample.gpus if gpu["device"] == device), None) for sample in samples
+    ]
+
+
+def _shares(parts: Iterable[float | None], wholes: Iterable[float | None]) -> list[float | None]:
+    return [100 * part / whole if part is not None and whole else None for part, whole in zip(parts, wholes)]
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / _GIB
+
+
+def _read(name: str) -> str:
+    return files("flodl").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hashes(texts: Sequence[str]) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -1,0 +1,114 @@
+"use strict";
+// Puts the page together: lanes that zoom as one, lists, keys, theme.
+
+const byId = (id) => document.getElementById(id);
+
+class Timeline {
+  constructor(data) {
+    this.data = data;
+    this.hidden = new Set();
+    this.following = false;
+    const last = data.times[data.times.length - 1] ?? 1;
+    this.full = [Math.min(data.times[0] ?? 0, 0), last];
+    this.window = this.full;
+    this.lanes = data.lanes.map((lane) => new Lane(lane, this));
+    byId("lanes").append(...this.lanes.map((lane) => lane.panel));
+    this.build();
+  }
+
+  build() {
+    this.following = true;
+    for (const lane of this.lanes) lane.build(this.window);
+    this.following = false;
+  }
+
+  // One lane was zoomed: the others follow, and do not answer.
+  follow(leader, low, high) {
+    if (this.following || low === null || low === undefined) return;
+    if (leader.plot === null) return;
+    this.setWindow(low, high, leader);
+  }
+
+  setWindow(low, high, leader) {
+    const least = (this.full[1] - this.full[0]) / 10000;
+    const wide = Math.max(high - low, least);
+    const start = Math.min(Math.max(low, this.full[0]), Math.max(this.full[1] - wide, this.full[0]));
+    this.window = [start, Math.min(start + wide, this.full[1])];
+    this.following = true;
+    for (const lane of this.lanes) {
+      if (lane !== leader || start !== low) lane.plot.setScale("x", { min: this.window[0], max: this.window[1] });
+    }
+    // uPlot tells of a new scale in a microtask, so the answer must wait for that.
+    queueMicrotask(() => (this.following = false));
+    byId("reset").disabled = this.window[0] <= this.full[0] && this.window[1] >= this.full[1];
+  }
+
+  goTo(start, end) {
+    const room = Math.max((end - start) * 0.75, 0.25);
+    this.setWindow(start - room, end + room);
+  }
+
+  resetZoom() {
+    this.setWindow(...this.full);
+  }
+
+  shownMarks() {
+    return this.data.marks.filter(({ kind }) => !this.hidden.has(kind));
+  }
+
+  toggle(kind) {
+    if (!this.hidden.delete(kind)) this.hidden.add(kind);
+    for (const lane of this.lanes) lane.plot.redraw();
+    return !this.hidden.has(kind);
+  }
+
+  readTime(at) {
+    const { facts, times } = this.data;
+    const whole = `${shownTime(facts.duration_s)} · ${facts.num_steps} steps · ${facts.num_samples} samples`;
+    const dropped = facts.num_dropped ? ` · the first ${facts.num_dropped} marks were dropped` : "";
+    byId("summary").textContent = at === null || at === undefined ? whole + dropped : `at ${shownTime(times[at])}`;
+  }
+
+  onKey(event) {
+    const [low, high] = this.window;
+    const wide = high - low;
+    const moves = {
+      ArrowLeft: [low - wide / 4, high - wide / 4],
+      ArrowRight: [low + wide / 4, high + wide / 4],
+      "+": [low + wide / 4, high - wide / 4],
+      "-": [low - wide / 2, high + wide / 2],
+      Escape: this.full,
+    };
+    const target = moves[event.key];
+    if (!target) return;
+    event.preventDefault();
+    this.setWindow(...target);
+  }
+}
+
+const THEMES = [["", "Auto", "follow the system"], ["light", "Light", "light"], ["dark", "Dark", "dark"]];
+
+function nextTheme() {
+  const root = document.documentElement;
+  const now = THEMES.findIndex(([value]) => value === (root.dataset.theme ?? ""));
+  const [value, label, spoken] = THEMES[(now + 1) % THEMES.length];
+  root.dataset.theme = value;
+  byId("theme").textContent = label;
+  byId("theme").setAttribute("aria-label", `Colours: ${spoken}`);
+  timeline.build();
+}
+
+const data = JSON.parse(byId("data").textContent);
+const timeline = new Timeline(data);
+const [bound, reason] = [data.verdict.bound, data.verdict.line.slice(data.verdict.bound.length + 1)];
+byId("verdict").children[0].textContent = bound;
+byId("verdict").children[1].textContent = reason;
+timeline.readTime(null);
+fillKinds(timeline);
+fillGaps(timeline);
+fillLongest(timeline);
+byId("reset").addEventListener("click", () => timeline.resetZoom());
+byId("lanes").addEventListener("dblclick", () => timeline.resetZoom());
+byId("lanes").addEventListener("keydown", (event) => timeline.onKey(event));
+byId("theme").addEventListener("click", nextTheme);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => timeline.build());

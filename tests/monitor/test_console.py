@@ -1,0 +1,195 @@
+"""The console: epoch lines, estimates, quietness, and whole lines where nobody watches."""
+
+import io
+
+import pytest
+
+from flodl.core.log import Verbosity, set_verbosity, verbosity
+from flodl.monitor.console import Console
+from flodl.monitor.eta import seconds_left
+from flodl.monitor.events import Event
+from flodl.observe.rows import time_left
+
+
+@pytest.fixture(autouse=True)
+def _normal_verbosity():
+    before = verbosity()
+    set_verbosity("normal")
+    yield
+    set_verbosity(before)
+
+
+def shown(*events, total_epochs=3, **options):
+    stream = io.StringIO()
+    console = Console(total_epochs, stream=stream, **options)
+    for event in events:
+        console(event)
+    return stream.getvalue()
+
+
+def epoch(number, *, duration_s=2.0, rank=0, **metrics):
+    return Event("epoch", {"epoch": number, "metrics": metrics, "duration_s": duration_s}, rank=rank)
+
+
+def progress(number, step, *, time_s, num_steps=100):
+    return Event("progress", {"epoch": number, "step": step, "num_steps": num_steps}, time_s=time_s)
+
+
+def test_an_epoch_is_one_line_and_the_last_one_has_no_estimate():
+    assert shown(epoch(0, loss=0.5), epoch(2, loss=0.25)) == (
+        "  epoch 1/3  loss=0.5000  [2s  ETA 4s]\n  epoch 3/3  loss=0.2500  [2s]\n"
+    )
+
+
+def test_memory_and_utilisation_are_shown_against_the_physical_limit():
+    gpu = {"device": 0, "vram_used_bytes": 3 * 2**30, "vram_total_bytes": 2**34, "util_pct": 81.6}
+    text = shown(Event("resources", {"gpus": [gpu]}), epoch(0, loss=0.5))
+    assert text.endswith("VRAM: 3.0 GB / 16.0 GB (82%)\n")
+
+
+def test_the_first_estimate_after_a_resume_counts_only_what_is_left():
+    assert "ETA 40s" in shown(epoch(79, loss=1.0), total_epochs=100)
+    old = dict.fromkeys(range(79), 10.0)
+    assert "ETA 3m 20s" in shown(epoch(79, loss=1.0), total_epochs=100, durations=old)
+
+
+def test_an_estimate_that_the_event_brings_is_used():
+    event = Event("epoch", {"epoch": 0, "metrics": {}, "duration_s": 2.0, "eta_s": 99.0})
+    assert shown(event) == "  epoch 1/3  [2s  ETA 1m 39s]\n"
+
+
+def test_within_the_first_epoch_its_progress_gives_the_estimate():
+    assert seconds_left({}, done=0, total_epochs=4, fraction=0.25, elapsed_s=10.0) == 150.0
+    assert seconds_left({}, done=0, total_epochs=4) is None
+    assert seconds_left({0: 8.0}, done=1, total_epochs=4, fraction=0.5, elapsed_s=100.0) == 20.0
+    assert seconds_left({0: 8.0}, done=9, total_epochs=4) == 0.0
+
+
+def test_the_estimate_is_that_of_the_metrics_book():
+    durations = {epoch: 1.0 + epoch % 7 for epoch in range(20)}
+    for known in range(1, 20):
+        some = {epoch: durations[epoch] for epoch in range(known)}
+        expected = time_left(some, done=known, total_epochs=30)
+        assert seconds_left(some, done=known, total_epochs=30) == pytest.approx(expected)
+
+
+def test_away_from_a_terminal_progress_is_a_line_for_each_interval_of_time():
+    steps = [progress(0, step, time_s=float(step)) for step in range(1, 101)]
+    text = shown(*steps, every_s=30.0)
+    assert "\r" not in text
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    assert [line.split("  ")[2] for line in lines] == [
+        "step 31/100 (31%)",
+        "step 61/100 (61%)",
+        "step 91/100 (91%)",
+    ]
+    assert lines[0].endswith("ETA 4m 29s")
+
+
+def test_within_an_epoch_that_is_resumed_only_what_was_seen_counts():
+    steps = [progress(1, step, time_s=float(step)) for step in (60, 70, 95)]
+    assert shown(*steps, every_s=30.0) == "  epoch 2/3  step 95/100 (95%)  ETA 1m 45s\n"
+
+
+def test_short_epochs_bring_no_progress_lines():
+    steps = [progress(0, step, time_s=step / 10) for step in range(1, 101)]
+    assert shown(*steps) == ""
+
+
+def test_an_epoch_of_unknown_length_is_told_by_its_step():
+    events = [progress(0, step, time_s=float(step), num_steps=None) for step in (1, 40)]
+    assert shown(*events) == "  epoch 1/3  step 40\n"
+
+
+def test_metrics_within_the_epoch_stand_in_its_progress_lines():
+    metrics = Event("metrics", {"epoch": 0, "step": 9, "metrics": {"loss": 0.125}}, time_s=5.0)
+    text = shown(progress(0, 1, time_s=0.0), metrics, progress(0, 50, time_s=31.0))
+    assert "loss=0.1250" in text
+
+
+def test_a_run_ends_with_a_summary():
+    start = Event("run_start", {"name": "digits", "total_epochs": 1}, time_s=100.0)
+    end = Event("run_end", {"status": "finished"}, time_s=190.0)
+    text = shown(start, epoch(0, loss=0.5, accuracy=0.9), end)
+    assert text.endswith("  training complete in 1m 30s  | loss: 0.5000  accuracy: 0.9000\n")
+
+
+def test_metrics_that_arrive_late_do_not_get_into_the_summary():
+    late = Event("metrics", {"epoch": 0, "step": 9, "metrics": {"loss": 0.125}})
+    end = Event("run_end", {"status": "finished", "duration_s": 5.0})
+    assert shown(epoch(0, loss=0.5), late, end).endswith("in 5s  | loss: 0.5000\n")
+    assert shown(late, end).endswith("in 5s  | loss: 0.1250\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [("stopped", "training stopped after 5s"), ("failed", "training failed after 5s  ValueError: no")],
+)
+def test_an_early_end_says_so(status, words):
+    message = "ValueError: no" if status == "failed" else None
+    event = Event("run_end", {"status": status, "duration_s": 5.0, "message": message})
+    assert shown(event) == f"  {words}\n"
+
+
+def test_alerts_and_tiers_are_one_line_each():
+    text = shown(
+        Event("alert", {"message": "loss is nan", "level": "error", "path": "head"}, rank=2),
+        Event("tier", {"tier": "captured", "reason": "equal to eager"}),
+    )
+    assert text == "  error (rank 2): at 'head': loss is nan\n  tier captured: equal to eager\n"
+
+
+def test_other_ranks_are_not_shown_but_for_their_alerts():
+    assert shown(epoch(0, rank=1, loss=0.5)) == ""
+
+
+def test_quiet_shows_errors_only():
+    set_verbosity(Verbosity.QUIET)
+    text = shown(
+        epoch(0, loss=0.5),
+        Event("alert", {"message": "warm", "level": "warning"}),
+        Event("alert", {"message": "burning", "level": "error"}),
+    )
+    assert text == "  error: burning\n"
+
+
+def test_saves_are_shown_to_those_who_asked_for_more():
+    save = Event("save", {"path": "run/best.fdl", "reason": "best loss"})
+    assert shown(save) == ""
+    set_verbosity("verbose")
+    assert shown(save) == "  saved: run/best.fdl (best loss)\n"
+
+
+def test_a_name_cannot_drive_the_terminal():
+    text = shown(epoch(0, **{"loss\x1b[2J\r": 0.5}))
+    assert "loss\\x1b[2J\\r=0.5000" in text
+    assert "\x1b" not in text
+
+
+def test_a_stream_without_the_letters_gets_their_escapes():
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding="ascii")
+    Console(1, stream=stream)(epoch(0, größe=0.5))
+    assert buffer.getvalue() == b"  epoch 1/1  gr\\xf6\\xdfe=0.5000  [2s]\n"
+
+
+def test_a_notebook_stream_without_isatty_gets_lines():
+    class Stream:
+        encoding = None
+        text = ""
+
+        def write(self, text):
+            self.text += text
+
+        def flush(self):
+            pass
+
+    stream = Stream()
+    Console(1, stream=stream)(epoch(0, loss=0.5))
+    assert stream.text == "  epoch 1/1  loss=0.5000  [2s]\n"
+
+
+def test_standard_output_is_looked_up_when_a_line_is_written(capsys):
+    Console(1)(epoch(0, loss=0.5))
+    assert capsys.readouterr().out == "  epoch 1/1  loss=0.5000  [2s]\n"

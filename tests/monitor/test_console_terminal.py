@@ -1,0 +1,122 @@
+"""The console on a real terminal: a pseudo terminal, a program of its own, and what appears on the screen."""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+pty = pytest.importorskip("pty", reason="needs pseudo terminals")
+
+PROGRAM = """
+import sys, time
+from flodl.monitor.console import Console
+from flodl.monitor.events import Event
+
+console = Console(2)
+console(Event("run_start", {"name": "run", "total_epochs": 2}))
+for epoch in range(2):
+    for step in range(1, 11):
+        time.sleep(0.03)
+        console(Event("metrics", {"epoch": epoch, "step": step, "metrics": {"loss": 1 / step}}))
+        console(Event("progress", {"epoch": epoch, "step": step, "num_steps": 10}))
+        if step == 5:
+            print("printed by the user")
+    if epoch == 1 and "crash" in sys.argv:
+        raise SystemExit("crashed")
+    console(Event("epoch", {"epoch": epoch, "metrics": {"loss": 0.5}, "duration_s": 1.0}))
+console(Event("run_end", {"status": "finished", "duration_s": 2.0}))
+print("after the run")
+"""
+
+
+@cache
+def run(*arguments, terminal=True, **environment):
+    """Run the program and give everything that it wrote, as a terminal or as a file would get it."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("FLODL_", "NO_COLOR"))}
+    settings = {
+        **kept,
+        "TERM": "xterm-256color",
+        "COLUMNS": "100",
+        "PYTHONIOENCODING": "utf-8",
+        **environment,
+    }
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    if not terminal:
+        return subprocess.run(command, env=settings, capture_output=True, text=True, check=True).stdout
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, env=settings, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    except OSError:  # how Linux says that the other side has closed
+        pass
+    os.close(ours)
+    process.wait()
+    return b"".join(parts).decode()
+
+
+def lasting_lines(text):
+    """Give what stays on the screen, for the few controls that move the cursor or erase a line."""
+    rows, at = [""], 0
+    for token in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", text):
+        if token == "\n":
+            at += 1
+            rows.extend([""] * (at - len(rows) + 1))
+        elif token == "\x1b[1A":
+            at -= 1
+        elif token == "\x1b[2K":
+            rows[at] = ""
+        elif not token.startswith(("\x1b", "\r")):
+            rows[at] += token
+    return [row for row in rows if row.strip()]
+
+
+def test_a_bar_moves_and_only_whole_lines_stay():
+    text = run()
+    assert "━" in text
+    assert "step 10/10 (100%)" in text or "step 9/10 (90%)" in text
+    assert lasting_lines(text) == [
+        "printed by the user",
+        "  epoch 1/2  loss=0.5000  [1s  ETA 1s]",
+        "printed by the user",
+        "  epoch 2/2  loss=0.5000  [1s]",
+        "  training complete in 2s  | loss: 0.5000",
+        "after the run",
+    ]
+
+
+def test_the_cursor_is_never_left_hidden():
+    for text in (run(), run("crash")):
+        assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
+
+
+def test_a_crash_takes_the_bar_off_the_screen():
+    assert lasting_lines(run("crash"))[-1] == "crashed"
+
+
+def test_no_color_means_none():
+    plain, coloured = run(NO_COLOR="1"), run()
+    assert "\x1b[36m" in coloured
+    assert "\x1b[36m" not in plain
+
+
+def test_a_file_gets_no_bar_even_when_colour_is_forced():
+    text = run(terminal=False, FORCE_COLOR="1")
+    assert "\r" not in text
+    assert "\x1b" not in text
+    assert text.splitlines()[-2] == "  training complete in 2s  | loss: 0.5000"
+
+
+def test_a_dumb_terminal_gets_plain_lines():
+    text = run(TERM="dumb")
+    assert "━" not in text
+    assert "\x1b" not in text
+
+
+def test_quiet_is_quiet_on_a_terminal_too():
+    assert lasting_lines(run(FLODL_VERBOSITY="quiet")) == ["printed by the user"] * 2 + ["after the run"]

@@ -1,0 +1,291 @@
+"""Sinks to files, and the guard that keeps any sink from holding up training."""
+
+import csv
+import io
+import json
+import math
+import threading
+
+import pytest
+
+from flodl.core import SetupError
+from flodl.monitor.events import Event
+from flodl.monitor.sinks import Csv, Guarded, JsonLines, TensorBoard
+from flodl.monitor.sinks.sink import numbers_of, settings_of
+from flodl.monitor.sinks.tracker import require
+
+
+class Kept:
+    """A sink that keeps what it gets, once the gate is open."""
+
+    def __init__(self):
+        self.events = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_closed = False
+
+    def write(self, event):
+        assert self.gate.wait(30)
+        self.events.append(event)
+
+    def close(self):
+        self.is_closed = True
+
+
+class Broken:
+    """A sink that fails a number of times and then works."""
+
+    def __init__(self, failures):
+        self.failures = failures
+        self.num_calls = 0
+        self.written = []
+
+    def write(self, event):
+        self.num_calls += 1
+        if self.num_calls <= self.failures:
+            raise OSError("disk full")
+        self.written.append(event)
+
+    def close(self):
+        pass
+
+
+def epoch(number, **metrics):
+    return Event("epoch", {"epoch": number, "metrics": metrics, "duration_s": 2.0}, time_s=100.0 + number)
+
+
+EVENTS = [
+    Event("run_start", {"name": "digits", "config": [{"path": "lr", "value": 0.1}]}, time_s=100.0),
+    Event("metrics", {"epoch": 0, "step": 7, "metrics": {"loss": 0.75}}, time_s=101.0),
+    Event(
+        "resources", {"cpu_pct": 5.0, "gpus": [{"device": 1, "name": "A", "util_pct": 50.0}]}, time_s=102.5
+    ),
+    epoch(0, **{"loss": 0.5, "encoder.accuracy": 0.9}),
+    Event("alert", {"message": "hot", "level": "warning"}, time_s=103.0),
+    epoch(1, loss=math.nan),
+    Event("run_end", {"status": "finished"}, time_s=104.0),
+]
+
+
+def test_events_arrive_in_order_and_the_sink_is_closed():
+    sink, alerts = Kept(), []
+    guarded = Guarded(sink, alerts.append)
+    for event in EVENTS:
+        guarded(event)
+    assert guarded.close()
+    assert sink.events == EVENTS
+    assert sink.is_closed
+    assert alerts == []
+
+
+def test_a_sink_that_blocks_loses_the_oldest_and_one_alert_says_so():
+    sink, alerts = Kept(), []
+    sink.gate.clear()
+    guarded = Guarded(sink, alerts.append, capacity=4)
+    for number in range(100):
+        guarded(epoch(number))
+    sink.gate.set()
+    assert not guarded.close()
+    assert [event.data["epoch"] for event in sink.events][-4:] == [96, 97, 98, 99]
+    assert guarded.num_dropped == 100 - len(sink.events)
+    (alert,) = alerts
+    assert (alert.kind, alert.data["level"]) == ("alert", "warning")
+    assert (
+        "Kept misses events from here on: it does not keep up with 4 events waiting" in alert.data["message"]
+    )
+
+
+def test_a_sink_that_never_returns_does_not_hold_up_the_end():
+    sink, alerts = Kept(), []
+    sink.gate.clear()
+    guarded = Guarded(sink, alerts.append)
+    for number in range(3):
+        guarded(epoch(number))
+    assert not guarded.close(limit_s=0.05)
+    assert len(alerts) == 1
+    assert "did not finish within 0.05 s" in alerts[0].data["message"]
+    sink.gate.set()
+
+
+def test_a_failure_is_one_alert_and_the_sink_gets_another_chance():
+    sink, alerts = Broken(failures=2), []
+    guarded = Guarded(sink, alerts.append)
+    for number in range(5):
+        guarded(epoch(number))
+    assert not guarded.close()
+    assert [event.data["epoch"] for event in sink.written] == [2, 3, 4]
+    assert guarded.num_dropped == 2
+    assert [alert.data["message"] for alert in alerts] == [
+        "Broken misses events from here on: OSError: disk full. Training goes on."
+    ]
+
+
+def test_a_sink_that_keeps_failing_is_given_up():
+    sink, alerts = Broken(failures=100), []
+    guarded = Guarded(sink, alerts.append)
+    for number in range(50):
+        guarded(epoch(number))
+    guarded.close()
+    guarded(epoch(50))
+    assert sink.num_calls == 5
+    assert guarded.num_dropped == 51
+    assert len(alerts) == 1
+
+
+def test_the_alert_may_come_back_to_the_same_sink():
+    sink = Broken(failures=1)
+    guarded = Guarded(sink, lambda alert: guarded(alert))
+    guarded(epoch(0))
+    while not sink.written:
+        threading.Event().wait(0.005)
+    guarded.close()
+    assert [event.kind for event in sink.written] == ["alert"]
+
+
+def test_an_alert_that_nobody_takes_is_a_line(capsys):
+    def refuse(alert):
+        raise RuntimeError("the run is over")
+
+    for emit in (None, refuse):
+        guarded = Guarded(Broken(failures=9), emit)
+        guarded(epoch(0))
+        guarded.close()
+        assert capsys.readouterr().err.count("Broken misses events from here on") == 1
+
+
+def test_the_capacity_must_be_positive():
+    with pytest.raises(ValueError, match="capacity is 0"):
+        Guarded(Kept(), capacity=0)
+
+
+def test_numbers_of_each_axis_stand_apart():
+    found = [numbers_of(event, started_s=100.0) for event in EVENTS]
+    assert found[0] is None
+    assert found[1] == ("step", 7, {"step/loss": 0.75})
+    assert found[2] == ("resources", 2, {"resources/cpu_pct": 5.0, "resources/gpu1/util_pct": 50.0})
+    assert found[3] == ("epoch", 1, {"loss": 0.5, "encoder/accuracy": 0.9, "epoch/duration_s": 2.0})
+
+
+def test_settings_come_as_a_list_with_origins_or_as_a_dict():
+    assert settings_of(EVENTS[0]) == {"lr": 0.1}
+    assert settings_of(Event("run_start", {"config": {"lr": 0.1}})) == {"lr": 0.1}
+    assert settings_of(Event("run_start", {})) == {}
+
+
+def test_a_missing_package_is_refused_when_the_sink_is_made():
+    with pytest.raises(SetupError, match="'no_such_tracker' is not installed"):
+        require("no_such_tracker", install="no-such-tracker")
+
+
+def test_json_lines_are_strict_and_appended(tmp_path):
+    path = tmp_path / "deep" / "run.jsonl"
+    for _ in range(2):
+        sink = JsonLines(path)
+        for event in EVENTS:
+            sink.write(event)
+        sink.close()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
+    assert len(lines) == 2 * len(EVENTS)
+    assert lines[5]["metrics"] == {"loss": "nan"}
+
+
+def test_what_json_cannot_hold_is_written_as_text(tmp_path):
+    sink = JsonLines(tmp_path / "run.jsonl")
+    sink.write(Event("save", {"path": tmp_path, "parts": (1, math.inf), 3: "key"}, time_s=0.0))
+    sink.close()
+    record = json.loads((tmp_path / "run.jsonl").read_text())
+    assert (record["path"], record["parts"], record["3"]) == (str(tmp_path), [1, "inf"], "key")
+
+
+def rows(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_columns_of_the_table_grow_and_every_row_keeps_its_place(tmp_path):
+    path = tmp_path / "run.csv"
+    sink = Csv(path)
+    for event in EVENTS:
+        sink.write(event)
+    sink.close()
+    first, second, third = rows(path)
+    assert (first["epoch"], first["step"], first["loss"], first["encoder.accuracy"]) == ("1", "7", "0.75", "")
+    assert (second["epoch"], second["step"], second["encoder.accuracy"]) == ("1", "", "0.9")
+    assert third["loss"] == "nan"
+
+
+def test_a_table_goes_on_after_a_resume(tmp_path):
+    path = tmp_path / "run.csv"
+    for number, name in enumerate(["loss", "accuracy"]):
+        sink = Csv(path)
+        sink.write(epoch(number, **{name: 0.5}))
+        sink.close()
+    assert [(row["loss"], row["accuracy"]) for row in rows(path)] == [("0.5", ""), ("", "0.5")]
+
+
+def test_a_row_that_a_crash_cut_short_does_not_swallow_the_next(tmp_path):
+    path = tmp_path / "run.csv"
+    Csv(path).close()
+    with open(path, "a") as file:
+        file.write("1,7,10")
+    sink = Csv(path)
+    sink.write(epoch(1, loss=0.5))
+    sink.close()
+    assert [(row["epoch"], row["loss"]) for row in rows(path)] == [("1", ""), ("2", "0.5")]
+
+
+def test_names_that_a_spreadsheet_would_run_are_text(tmp_path):
+    sink = Csv(tmp_path / "run.csv")
+    sink.write(epoch(0, **{"=1+1": 1.0, "epoch": 7.0, 'a,"b': 2.0}))
+    sink.close()
+    (row,) = rows(tmp_path / "run.csv")
+    assert (row["'=1+1"], row["epoch"], row["'epoch"], row['a,"b']) == ("1.0", "1", "7.0", "2.0")
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
+    )
+    sink = TensorBoard(tmp_path)
+    for event in EVENTS:
+        sink.write(event)
+    sink.write(epoch(9, late=1.0))
+    sink.close()
+    found = accumulator.EventAccumulator(str(tmp_path))
+    found.Reload()
+    tags = found.Tags()
+    assert sorted(tags["scalars"]) == [
+        "encoder/accuracy",
+        "epoch/duration_s",
+        "loss",
+        "resources/cpu_pct",
+        "resources/gpu1/util_pct",
+        "step/loss",
+    ]
+    assert [(point.step, point.wall_time) for point in found.Scalars("loss")] == [(1, 100.0), (2, 101.0)]
+    assert found.Scalars("loss")[0].value == 0.5
+    assert math.isnan(found.Scalars("loss")[1].value)
+    assert [(point.step, point.value) for point in found.Scalars("step/loss")] == [(7, 0.75)]
+    words = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0] for tag in tags["tensors"]}
+    assert words["alerts/text_summary"] == b"warning: hot"
+    assert b"| lr | 0.1 |" in words["settings/text_summary"]
+
+
+def test_names_of_any_kind_survive_tensorboard(tmp_path):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
+    )
+    names = ["<script>alert(1)</script>", "größe", "x" * 5000]
+    sink = TensorBoard(tmp_path)
+    sink.write(epoch(0, **dict.fromkeys(names, 1.0)))
+    sink.write(epoch(2**40, loss=1.0))
+    sink.close()
+    found = accumulator.EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert {*names} <= {*found.Tags()["scalars"]}
+    assert found.Scalars("loss")[0].step == 2**40 + 1
+
+
+def test_two_runs_in_one_folder_have_files_of_their_own(tmp_path):
+    for _ in range(2):
+        TensorBoard(tmp_path).close()
+    assert len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,170 @@
+"""The page of a timeline in a real browser: silent, without requests, names as text, working controls."""
+
+import shutil
+
+import pytest
+
+from flodl.core.files import write_atomic
+from flodl.monitor.timeline import Mark, Record, Sample
+from flodl.monitor.timeline.drawing import page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs chromium on the PATH: apt-get install chromium"
+)
+
+EVIL = "</script><script>alert(1)</script>"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
+
+
+def a_record():
+    samples = []
+    for index in range(1, 101):
+        waits = 40 <= index < 60
+        gpu = {
+            "device": 0,
+            "name": EVIL,
+            "util_pct": 0.0 if waits else 95.0,
+            "vram_used_bytes": 1,
+            "vram_total_bytes": 2,
+        }
+        phases = {"data": 0.1} if waits else {"step": 0.08, EVIL: 0.02}
+        samples.append(
+            Sample(
+                index / 10, phases, 2, 30.0, 110.0, ram_used_bytes=2**30, ram_total_bytes=2**33, gpus=(gpu,)
+            )
+        )
+    marks = (Mark(2.0, "gc", 0.3, "generation 2"), Mark(5.0, EVIL, 0.0, EVIL), Mark(8.0, "epoch", 0.0, "1"))
+    return Record(tuple(samples), marks)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    path = write_atomic(tmp_path / "timeline.html", page(a_record(), title=EVIL))
+    said, asked = [], []
+
+    def open_page(**options):
+        found = browser.new_page(viewport={"width": 1200, "height": 900}, **options)
+        found.on("console", lambda message: said.append(message.text))
+        found.on("pageerror", lambda error: said.append(str(error)))
+        found.on("dialog", lambda dialog: (said.append("dialog"), dialog.dismiss()))
+        found.on("request", lambda request: asked.append(request.url))
+        found.goto(path.as_uri())
+        return found
+
+    yield open_page
+    assert said == []
+    assert set(asked) == {path.as_uri()}
+
+
+def window(found):
+    return found.evaluate("timeline.lanes.map(({ plot }) => [plot.scales.x.min, plot.scales.x.max])")
+
+
+def test_everything_is_shown_as_text(visit):
+    found = visit()
+    assert found.locator("h1").text_content() == EVIL
+    assert found.locator("#verdict strong").text_content() == "compute-bound"
+    assert found.locator(".lane h2").all_text_contents() == [
+        "GPU 0",
+        "Where the time goes",
+        "Processor",
+        "Memory",
+    ]
+    assert found.locator(".lane .note").first.text_content() == EVIL
+    assert EVIL in found.locator("#kinds .label").all_text_contents()
+    assert found.locator("#gaps .label").all_text_contents() == ["GPU 0 at 4.00 s: waiting for data (100 %)"]
+
+
+def test_a_gap_can_be_visited_and_left_again(visit):
+    found = visit()
+    whole = window(found)
+    found.locator("#gaps .row").click()
+    zoomed = window(found)
+    assert all(low < 4.0 and high > 6.0 and high - low < 6.0 for low, high in zoomed)
+    assert len({tuple(each) for each in zoomed}) == 1
+    found.locator("#reset").click()
+    assert window(found) == whole
+
+
+def test_dragging_zooms_every_lane_and_a_double_click_resets(visit):
+    found = visit()
+    whole = window(found)
+    box = found.locator(".lane .u-over").nth(1).bounding_box()
+    middle = box["y"] + box["height"] / 2
+    found.mouse.move(box["x"] + box["width"] * 0.25, middle)
+    found.mouse.down()
+    found.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=4)
+    found.mouse.up()
+    found.wait_for_function("!document.getElementById('reset').disabled")
+    low, high = window(found)[0]
+    assert 2.0 < low < 3.0
+    assert 4.5 < high < 5.5
+    assert len({tuple(each) for each in window(found)}) == 1
+    found.locator(".lane .u-over").first.dblclick()
+    found.wait_for_function("document.getElementById('reset').disabled")
+    assert window(found) == whole
+
+
+def test_keys_move_and_zoom(visit):
+    found = visit()
+    found.locator("#lanes").focus()
+    found.keyboard.press("+")
+    low, high = window(found)[0]
+    found.keyboard.press("ArrowRight")
+    assert window(found)[0][0] > low
+    found.keyboard.press("Escape")
+    assert window(found)[0][1] - window(found)[0][0] > high - low
+
+
+def test_the_cursor_reads_all_lanes(visit):
+    found = visit()
+    box = found.locator(".lane .u-over").first.bounding_box()
+    found.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    numbers = found.locator(".lane .number").all_text_contents()
+    assert numbers[:2] == ["0 %", "50 %"]
+    assert "at 5.0" in found.locator("#summary").text_content()
+
+
+def test_a_kind_of_mark_can_be_hidden(visit):
+    found = visit()
+    button = found.locator("#kinds .row").first
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert found.evaluate("timeline.shownMarks().length") == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_lines_take_the_colours_of_the_theme(visit, scheme):
+    found = visit(color_scheme=scheme)
+    ground = found.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(244, 245, 247)" if scheme == "light" else "rgb(14, 17, 22)")
+    before = found.evaluate("timeline.lanes[0].plot.series[1].stroke()")
+    found.locator("#theme").click()
+    found.locator("#theme").click() if scheme == "light" else None
+    assert found.evaluate("timeline.lanes[0].plot.series[1].stroke()") != before
+
+
+def test_a_record_without_samples_still_opens(browser, tmp_path):
+    path = write_atomic(tmp_path / "empty.html", page(Record(())))
+    found = browser.new_page()
+    errors = []
+    found.on("pageerror", lambda error: errors.append(str(error)))
+    found.goto(path.as_uri())
+    assert found.locator("#verdict strong").text_content() == "unknown"
+    assert errors == []
