@@ -17,6 +17,8 @@ _HOME = {
     "GraphError": "core",
     "LearnedHalt": "graph",
     "LoadReport": "checkpoint",
+    "Loader": "data",
+    "Monitor": "monitor",
     "PathError": "core",
     "Progress": "core",
     "Rng": "core",
@@ -25,14 +27,17 @@ _HOME = {
     "ThresholdHalt": "graph",
     "TopKRouter": "graph",
     "TrainStep": "engine",
+    "Trainer": "train",
     "Trend": "observe",
     "TrendGroup": "observe",
+    "checkpoint_keys": "checkpoint",
     "load_checkpoint": "checkpoint",
     "manual_seed": "core",
+    "migrate_checkpoint": "checkpoint",
     "save_checkpoint": "checkpoint",
     "set_verbosity": "core",
 }
-_PACKAGES = ("checkpoint", "core", "data", "engine", "graph", "nn", "observe", "optim")
+_PACKAGES = ("checkpoint", "core", "data", "engine", "graph", "monitor", "nn", "observe", "optim", "train")
 
 __all__ = [
     "ArgmaxSelector",
@@ -43,6 +48,8 @@ __all__ = [
     "GraphError",
     "LearnedHalt",
     "LoadReport",
+    "Loader",
+    "Monitor",
     "PathError",
     "Progress",
     "Rng",
@@ -51,10 +58,13 @@ __all__ = [
     "ThresholdHalt",
     "TopKRouter",
     "TrainStep",
+    "Trainer",
     "Trend",
     "TrendGroup",
+    "checkpoint_keys",
     "load_checkpoint",
     "manual_seed",
+    "migrate_checkpoint",
     "save_checkpoint",
     "set_verbosity",
 ]
@@ -65,11 +75,20 @@ if TYPE_CHECKING:
     from . import data as data
     from . import engine as engine
     from . import graph as graph
+    from . import monitor as monitor
     from . import nn as nn
     from . import observe as observe
     from . import optim as optim
-    from .checkpoint import LoadReport, load_checkpoint, save_checkpoint
+    from . import train as train
+    from .checkpoint import (
+        LoadReport,
+        checkpoint_keys,
+        load_checkpoint,
+        migrate_checkpoint,
+        save_checkpoint,
+    )
     from .core import FlodlError, GraphError, PathError, Progress, Rng, manual_seed, set_verbosity
+    from .data import Loader
     from .engine import TrainStep
     from .graph import (
         ArgmaxSelector,
@@ -82,7 +101,9 @@ if TYPE_CHECKING:
         ThresholdHalt,
         TopKRouter,
     )
+    from .monitor import Monitor
     from .observe import Trend, TrendGroup
+    from .train import Trainer
 else:
 
     def __getattr__(name):

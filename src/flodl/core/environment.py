@@ -1,14 +1,30 @@
 """Every environment variable that flodl reads, in one place.
 
-| variable          | meaning                                                                 |
-| ----------------- | ----------------------------------------------------------------------- |
-| `FLODL_VERBOSITY` | 0–4 or quiet, normal, verbose, debug, trace: how much flodl prints       |
-| `NO_COLOR`        | not empty: no colour in the terminal                                     |
+| variable                | meaning                                                                          |
+| ----------------------- | -------------------------------------------------------------------------------- |
+| `FLODL_VERBOSITY`       | 0–4 or quiet, normal, verbose, debug, trace: how much flodl prints                |
+| `FLODL_DATA`            | where data sets are kept; `~/.cache/flodl/data` without it                       |
+| `FLODL_HOME`            | where builds of torch and libtorch are kept; `~/.flodl` without it               |
+| `NO_COLOR`              | not empty: no colour in the terminal                                             |
+| `FORCE_COLOR`           | not empty: colour also where the output is no terminal                           |
+| `FLODL_COLOR`           | always or never: what `--ansi` or `--no-ansi` of `fdl` said, for its children     |
+| `FDL_ENV`               | the overlay of fdl.yml to use, as with `--env`                                    |
+| `FLODL_RESOLVED_CONFIG` | what a run was started with: every value and its origin, as JSON or a JSON file  |
+| `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                     |
+| `PATH`                  | where commands are looked up                                                     |
+| `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project      |
+| `CONDA_PREFIX`          | the same, of conda                                                               |
+
+An option of a script may name further variables (`option(env=…)`); they are asked for by that name.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+RESOLVED_CONFIG = "FLODL_RESOLVED_CONFIG"
 
 
 def verbosity_text() -> str | None:
@@ -16,6 +32,74 @@ def verbosity_text() -> str | None:
     return os.environ.get("FLODL_VERBOSITY")
 
 
+def colour_wanted() -> bool | None:
+    """Say whether to print in colour; None leaves it to whether the output is a terminal.
+
+    A flag of `fdl` comes first, then `NO_COLOR`, then `FORCE_COLOR`.
+    """
+    flag = {"always": True, "never": False}.get(os.environ.get("FLODL_COLOR") or "")
+    if flag is not None:
+        return flag
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
 def colour_refused() -> bool:
-    """Say whether `NO_COLOR` asks for plain text."""
-    return bool(os.environ.get("NO_COLOR"))
+    """Say whether the environment asks for plain text."""
+    return colour_wanted() is False
+
+
+def data_root_text() -> str | None:
+    """Give the folder that `FLODL_DATA` names, or nothing when it is not set or empty."""
+    return os.environ.get("FLODL_DATA") or None
+
+
+def home_text() -> str | None:
+    """Give the raw text of `FLODL_HOME`, or nothing when it is not set."""
+    return os.environ.get("FLODL_HOME")
+
+
+def overlay_name() -> str:
+    """Give the overlay that `FDL_ENV` names, or nothing."""
+    return os.environ.get("FDL_ENV") or ""
+
+
+def value_of(name: str) -> str:
+    """Give the value of a variable that an option names; empty counts as not set."""
+    return os.environ.get(name, "")
+
+
+def report(names: Iterable[str]) -> dict[str, str | None]:
+    """Give these variables as they are, None where one is not set: to show them, not to act on them."""
+    return {name: os.environ.get(name) for name in names}
+
+
+def search_path() -> str:
+    """Give the folders in which commands are looked up."""
+    return os.environ.get("PATH") or ""
+
+
+def active_environment() -> str:
+    """Give the folder of the active virtual environment, or nothing."""
+    return os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
+
+
+def resolved_config() -> dict[str, dict[str, Any]]:
+    """Give what this run was started with, `{name: {"value": …, "origin": "fdl.yml:12"}}`; empty if unknown.
+
+    `fdl` leaves it for the programs that it starts, `flodl.cli.Args` for the rest of its process.
+    """
+    import json
+    from pathlib import Path
+
+    text = os.environ.get("FLODL_RESOLVED_CONFIG") or ""
+    root = os.environ.get("FDL_PROJECT_ROOT") or ""
+    try:
+        if not text.startswith("{") and (text or root):
+            text = Path(text or f"{root}/.fdl/resolved.json").read_text(encoding="utf-8")
+        table = json.loads(text or "{}")
+    except (OSError, ValueError):
+        return {}
+    usable = isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values())
+    return table if usable else {}

@@ -14,9 +14,20 @@
     ├── MetricError               a value cannot be recorded or exported
     ├── ScheduleError             a schedule or clipping argument is out of range
     ├── StepError                 a training step is set up or called wrongly
+    ├── TrainError                a trainer is set up or used wrongly, or training cannot go on
+    │   └── NotFiniteError        the loss or the gradients are no longer numbers
     ├── CheckpointError           a checkpoint cannot be written or does not fit
+    │   ├── DamagedError          a file or bundle is not what was written
+    │   └── WriteError            the disk is full, or the folder cannot be written
+    ├── DataError                 a loader, sampler or source is used wrongly
+    │   ├── CursorError           a saved position does not fit the loader
+    │   ├── DataFileError         a data file is missing or not what it should be
+    │   └── DownloadError         a data file cannot be fetched
     ├── PictureError              a picture cannot be drawn
+    ├── MonitorError              a run cannot be watched, or its journal not be read or written
+    ├── ArgsError                 a dataclass or a schema cannot become a command line
     └── SetupError                the environment or the command line is not usable
+        └── ManifestError         an fdl.yml, or what it describes, cannot be used
 
 A message says what happened (with the value), what was expected and what to do. The dotted
 path of the node grows while the error climbs out of nested graphs:
@@ -100,13 +111,57 @@ class StepError(FlodlError):
     """A training step is set up or called wrongly."""
 
 
+class TrainError(FlodlError):
+    """A trainer is set up or used wrongly, or training cannot go on."""
+
+
+class NotFiniteError(TrainError):
+    """The loss or the gradients are no longer numbers."""
+
+
 class CheckpointError(FlodlError):
     """A checkpoint cannot be written or does not fit."""
+
+
+class DamagedError(CheckpointError):
+    """A file or bundle is not what was written."""
+
+
+class WriteError(CheckpointError):
+    """The disk is full, or the folder cannot be written."""
+
+
+class DataError(FlodlError):
+    """A loader, sampler or source is used wrongly."""
+
+
+class CursorError(DataError):
+    """A saved position does not fit the loader."""
+
+
+class DataFileError(DataError):
+    """A data file is missing or not what it should be."""
+
+
+class DownloadError(DataError):
+    """A data file cannot be fetched."""
 
 
 class PictureError(FlodlError):
     """A picture cannot be drawn."""
 
 
+class MonitorError(FlodlError):
+    """A run cannot be watched, or its journal not be read or written."""
+
+
+class ArgsError(FlodlError):
+    """A dataclass or a schema cannot become a command line."""
+
+
 class SetupError(FlodlError):
     """The environment or the command line is not usable."""
+
+
+class ManifestError(SetupError):
+    """An fdl.yml, or what it describes, cannot be used."""

@@ -1,0 +1,59 @@
+"""An exponential moving average of the weights, beside the model that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from flodl.core import TrainError
+
+
+class AveragedWeights:
+    """Keep `decay · average + (1 − decay) · weights`, updated after every optimizer update, on the device.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(model.weight, 0.0)
+    >>> average = AveragedWeights(model, decay=0.9)
+    >>> _ = nn.init.constant_(model.weight, 1.0)
+    >>> average.update()
+    >>> with average.in_place_of(model):
+    ...     print(f"{model.weight.item():.2f}")
+    0.10
+    """
+
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        if not 0.0 < decay < 1.0:
+            raise TrainError(f"ema={decay}. Give a decay between 0 and 1, such as 0.999.")
+        self.decay = decay
+        self._live = [p.detach() for p in model.parameters() if torch.is_floating_point(p)]
+        names = [name for name, p in model.named_parameters() if torch.is_floating_point(p)]
+        self._average = [weight.clone() for weight in self._live]
+        self._names = names
+
+    def update(self) -> None:
+        """Move the average towards the weights."""
+        torch._foreach_lerp_(self._average, self._live, 1.0 - self.decay)
+
+    @contextmanager
+    def in_place_of(self, model: nn.Module) -> Iterator[None]:
+        """Let the model have the averaged weights while this lasts; buffers stay the model's own."""
+        kept = [weight.clone() for weight in self._live]
+        torch._foreach_copy_(self._live, self._average)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self._live, kept)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Give the averages by parameter name."""
+        return dict(zip(self._names, self._average))
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state_dict`."""
+        if set(state) != set(self._names):
+            raise TrainError("the saved average belongs to a model with other parameters.")
+        for name, average in zip(self._names, self._average):
+            average.copy_(state[name])

@@ -1,0 +1,191 @@
+"""What may happen beside training: objects with methods of these names, taking what they want to know."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from flodl.core import TrainError
+from flodl.core.paths import suggestion
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+# What each moment offers; a hook takes any of it by name.
+MOMENTS: dict[str, tuple[str, ...]] = {
+    "on_start": ("trainer",),
+    "on_epoch_start": ("trainer", "epoch"),
+    "on_step_end": ("trainer", "epoch", "step", "batch", "loss"),
+    "on_evaluate_end": ("trainer", "epoch", "metrics"),
+    "on_epoch_end": ("trainer", "epoch", "metrics"),
+    "on_save": ("trainer", "step", "metrics"),
+    "on_end": ("trainer", "result"),
+}
+
+Call = Callable[[Mapping[str, Any]], None]
+
+
+class Hooks:
+    """Hooks sorted by moment, their arguments checked once."""
+
+    def __init__(self, hooks: Iterable[Any]) -> None:
+        self.all = list(hooks)
+        self._calls: dict[str, list[Call]] = {moment: [] for moment in MOMENTS}
+        for hook in self.all:
+            found = [moment for moment in MOMENTS if callable(getattr(hook, moment, None))]
+            name = getattr(hook, "__name__", None)
+            for moment in found:
+                self._calls[moment].append(_call(getattr(hook, moment), moment))
+            if not found and callable(hook) and name in MOMENTS:
+                self._calls[name].append(_call(hook, name))
+            elif not found:
+                raise _useless(hook)
+
+    def wants(self, moment: str) -> bool:
+        """Whether anybody listens to a moment."""
+        return bool(self._calls[moment])
+
+    def call(self, moment: str, **offered: Any) -> None:
+        """Tell everybody who listens, in order."""
+        for call in self._calls[moment]:
+            call(offered)
+
+    def state_dict(self) -> list[Any]:
+        """Give the state of every hook that has one, in order."""
+        return [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in self.all]
+
+    def load_state_dict(self, states: list[Any]) -> None:
+        """Give every hook its state back; hooks that were added since start fresh."""
+        for hook, state in zip(self.all, states):
+            if state is not None and hasattr(hook, "load_state_dict"):
+                hook.load_state_dict(state)
+
+
+def _call(function: Callable[..., Any], moment: str) -> Call:
+    parameters = inspect.signature(function).parameters.values()
+    offered = MOMENTS[moment]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return lambda given: function(**given)
+    wanted = [p.name for p in parameters if p.name in offered]
+    for parameter in parameters:
+        required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        if parameter.name not in offered and required:
+            hint = suggestion(parameter.name, offered, known_as="arguments")
+            raise TrainError(f"{moment} has no argument {parameter.name!r} to give. {hint}")
+    return lambda given: function(**{name: given[name] for name in wanted})
+
+
+def _useless(hook: Any) -> TrainError:
+    tried = [name for name in dir(hook) if name.startswith("on_")]
+    tried += [hook.__name__] if hasattr(hook, "__name__") else []
+    hint = suggestion(tried[0], MOMENTS, known_as="moments") if tried else f"Moments: {', '.join(MOMENTS)}."
+    what = getattr(hook, "__name__", None) or type(hook).__name__
+    return TrainError(f"the hook {what!r} has no method for any moment of training. {hint}")
+
+
+class EarlyStopping:
+    """Stop when a metric has not improved by more than `tol` for `patience` epochs.
+
+    >>> stopping = EarlyStopping("eval_loss", patience=2)
+    >>> [stopping.is_over(value) for value in [1.0, 0.5, 0.6, 0.55]]
+    [False, False, False, True]
+    """
+
+    def __init__(
+        self,
+        metric: str = "eval_loss",
+        *,
+        patience: int = 3,
+        mode: Literal["min", "max"] = "min",
+        tol: float = 0.0,
+    ) -> None:
+        if patience < 1:
+            raise TrainError(f"EarlyStopping: patience={patience}. Give a whole number of epochs from 1 up.")
+        if mode not in ("min", "max"):
+            raise TrainError(f"EarlyStopping: mode={mode!r}. Use 'min' or 'max'.")
+        self.metric, self.patience, self.mode, self.tol = metric, patience, mode, tol
+        self._best: float | None = None
+        self._waited = 0
+
+    def is_over(self, value: float) -> bool:
+        """Take the metric of one more epoch and say whether it is time to stop."""
+        gain = 0.0 if self._best is None else (self._best - value) * (1 if self.mode == "min" else -1)
+        if self._best is None or gain > self.tol:
+            self._best, self._waited = value, 0
+        else:
+            self._waited += 1
+        return self._waited >= self.patience
+
+    def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        """Look at the metric of the epoch."""
+        if self.is_over(metric_of(metrics, self.metric, "EarlyStopping")):
+            trainer.stop(f"{self.metric} has not improved for {self.patience} epochs (best {self._best:g})")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs."""
+        return {"best": self._best, "waited": self._waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._best, self._waited = state["best"], state["waited"]
+
+
+class ReduceOnPlateau:
+    """Multiply the learning rate by `factor` when a metric's trend has stalled for `patience` epochs."""
+
+    def __init__(
+        self,
+        metric: str = "loss",
+        *,
+        factor: float = 0.1,
+        patience: int = 3,
+        tol: float = 1e-4,
+        least: float = 0.0,
+    ) -> None:
+        if not 0 < factor < 1:
+            raise TrainError(f"ReduceOnPlateau: factor={factor}. Give a number between 0 and 1.")
+        self.metric, self.factor, self.patience, self.tol, self.least = metric, factor, patience, tol, least
+        self._since = 0
+
+    def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        """Look at the trend, once there are enough epochs since the last change."""
+        metric_of(metrics, self.metric, "ReduceOnPlateau")
+        self._since += 1
+        if self._since >= self.patience and trainer.trend(self.metric).stalled(self.patience, self.tol):
+            self._since = 0
+            trainer.scale_lr(self.factor, least=self.least)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs."""
+        return {"since": self._since}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._since = state["since"]
+
+
+class Phase:
+    """Freeze and thaw parts of a graph by path when an epoch begins: `Phase(3, thaw=["encoder"])`."""
+
+    def __init__(self, epoch: int, *, freeze: Iterable[str] = (), thaw: Iterable[str] = ()) -> None:
+        if isinstance(freeze, str) or isinstance(thaw, str):
+            raise TrainError("Phase: give lists of paths, for example thaw=['encoder'].")
+        self.epoch, self.freeze, self.thaw = epoch, tuple(freeze), tuple(thaw)
+
+    def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
+        """Act where this is the epoch, or a resumed run is past it already."""
+        if epoch < self.epoch:
+            return
+        for path in self.freeze:
+            trainer.model.freeze(path)  # type: ignore[operator]
+        for path in self.thaw:
+            trainer.model.thaw(path)  # type: ignore[operator]
+
+
+def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:
+    """Give a metric by name, or say which there are."""
+    if name not in metrics:
+        hint = suggestion(name, metrics, known_as="metrics")
+        raise TrainError(f"{who} watches {name!r}, which this run does not have. {hint}")
+    return float(metrics[name])

@@ -1,0 +1,93 @@
+"""The run directory: configuration, journal, picture, and bundles with all that a run needs to go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from flodl.checkpoint import BackgroundWriter, Bundle, Policy, last, latest_bundle, read_bundle
+from flodl.core import TrainError, WriteError
+from flodl.core.environment import resolved_config
+from flodl.core.files import write_atomic
+
+BUNDLES = "bundles"
+
+
+class RunDirectory:
+    """One folder for one run."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep: Policy | None,
+        when_disk_fails: Literal["go on", "stop"],
+        on_error: Callable[[WriteError], object],
+    ) -> None:
+        self.path = path
+        self._keep = keep or last(2)
+        self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
+        self._on_error = on_error
+        self._writer: BackgroundWriter | None = None
+
+    @property
+    def bundles(self) -> Path:
+        """Where the bundles are."""
+        return self.path / BUNDLES
+
+    def write_config(self, settings: Mapping[str, Any]) -> None:
+        """Write what the run was started with, and where each value came from."""
+        text = json.dumps({"trainer": settings, "started_with": resolved_config()}, indent=2, default=str)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / "config.json", (text + "\n").encode())
+        except OSError as error:
+            raise TrainError(
+                f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}. "
+                "Give a checkpoint_dir that can be written."
+            ) from error
+
+    def save(self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, wait: bool) -> None:
+        """Save a bundle beside the training, or now."""
+        if self._writer is None:
+            self._writer = BackgroundWriter(
+                self.bundles, keep=self._keep, errors=self._errors, on_error=self._on_error
+            )
+        self._writer.save(step, parts, metrics=metrics)
+        if wait:
+            self._writer.wait()
+
+    def close(self) -> None:
+        """Write what is on its way, and end the writer."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def find(self, resume: str | Path | bool) -> Bundle | None:
+        """Give the bundle to go on from, by what the user said about resuming."""
+        if resume in ("auto", "must", "never", True, False):
+            latest = latest_bundle(self.bundles).bundle if self.bundles.is_dir() else None
+            if latest is None and resume in ("must", True):
+                raise TrainError(
+                    f"resume={resume!r}, and {str(self.bundles)!r} holds no whole bundle to go on from."
+                )
+            if latest is not None and resume in ("never", False):
+                raise TrainError(
+                    f"resume={resume!r}, and {str(self.bundles)!r} holds a run up to step {latest.step}. "
+                    "Choose another checkpoint_dir, or resume='auto' to go on."
+                )
+            return latest
+        folder = Path(str(resume))
+        found = latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle
+        if found is None:
+            raise TrainError(
+                f"resume={str(folder)!r} holds no whole bundle. Give a run directory or its bundles."
+            )
+        return found
+
+
+def read_parts(bundle: Bundle) -> dict[str, Any]:
+    """Read everything in a bundle whose checksums were compared already."""
+    return read_bundle(bundle, verify=False)

@@ -1,0 +1,53 @@
+"""What a trainer is made of, from what the user gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from flodl.core import TrainError
+from flodl.data import Loader
+from flodl.optim import groups
+
+
+def chosen_device(wanted: str | torch.device) -> torch.device:
+    """Give the device to train on; "auto" is a GPU where there is one."""
+    if wanted == "auto":
+        return (
+            torch.device("cuda", torch.cuda.current_device())
+            if torch.cuda.is_available()
+            else torch.device("cpu")
+        )
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise TrainError(f"device={wanted!r} is no device. Use 'auto', 'cpu' or 'cuda:0'.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise TrainError(f"device={str(wanted)!r}, and torch sees no CUDA device. Use 'auto' or 'cpu'.")
+    if device == torch.device("cuda"):
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def made_optimizer(given: Any, model: nn.Module) -> Optimizer:
+    """Give the optimizer, made from the parameters of the model where a function was given."""
+    made = given if isinstance(given, Optimizer) else None
+    if made is None and callable(given):
+        made = given(groups(model, {}))
+    if not isinstance(made, Optimizer):
+        raise TrainError(
+            f"optimizer={given!r} gives no torch optimizer. "
+            "Write optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3)."
+        )
+    return made
+
+
+def num_batches(loader: Loader) -> int:
+    """Give the batches of an epoch; 0 where nobody knows."""
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
