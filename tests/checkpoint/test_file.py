@@ -7,7 +7,7 @@ import struct
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from flodl import FlowBuilder, load_checkpoint, save_checkpoint
@@ -322,14 +322,80 @@ def test_a_part_is_loaded_through_its_subgraph(tmp_path):
     assert torch.equal(model.encoder.linear_1.weight, encoder.linear_1.weight)
 
 
-def test_other_things_than_checkpoints_are_told_apart(tmp_path):
-    torch.save({"w": torch.zeros(2)}, tmp_path / "w.pt")
-    with pytest.raises(CheckpointError, match=r"is a file of torch\.save\. Load it with"):
-        load_checkpoint(tmp_path / "w.pt", {"w": torch.zeros(2)})
-    with pytest.raises(CheckpointError, match="asks for compression, which is not supported"):
-        save_checkpoint(tmp_path / "w.fdl.gz", {"w": torch.zeros(2)})
+def test_arguments_in_the_wrong_order_are_told_apart(tmp_path):
     with pytest.raises(CheckpointError, match="the place of the checkpoint is a dict"):
         save_checkpoint({"w": torch.zeros(2)}, tmp_path / "w.fdl")
+
+
+def test_a_stream_of_text_is_refused():
+    with pytest.raises(CheckpointError, match=r"one of text\. Open it in binary mode"):
+        save_checkpoint(io.StringIO(), {"w": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match="one of text"):
+        load_checkpoint(io.StringIO(), {"w": torch.zeros(2)})
+
+
+def test_a_part_of_a_file_is_loaded_by_its_prefix(tmp_path):
+    file = {"encoder.a.w": torch.ones(2), "encoder.b": torch.ones(1), "encoders.c": torch.ones(1)}
+    save_checkpoint(tmp_path / "whole.fdl", file)
+    target = {"a.w": torch.zeros(2), "b": torch.zeros(1)}
+    for prefix in ("encoder", "encoder."):
+        report = load_checkpoint(tmp_path / "whole.fdl", target, prefix=prefix)
+        assert (report.loaded, report.is_complete) == (("a.w", "b"), True)
+    assert load_checkpoint(tmp_path / "whole.fdl", {"w": torch.zeros(2)}, prefix="encoder.a").is_complete
+    with pytest.raises(CheckpointError, match=r"has nothing under 'encodr'\. Did you mean 'encoder'"):
+        load_checkpoint(tmp_path / "whole.fdl", target, prefix="encodr")
+    with pytest.raises(CheckpointError, match=r"lacks 'a\.w', 'b', but has all of them under 'encoder'\."):
+        load_checkpoint(tmp_path / "whole.fdl", target)
+
+
+def test_a_number_with_a_fraction_is_not_put_where_only_whole_ones_fit():
+    target = {"steps": torch.zeros(2, dtype=torch.int64)}
+    with pytest.raises(CheckpointError, match=r"at 'steps': .* has torch\.float32, the model torch\.int64"):
+        load_checkpoint(io.BytesIO(stored({"steps": torch.ones(2)})), target)
+    report = load_checkpoint(
+        io.BytesIO(stored({"w": torch.ones(2, dtype=torch.int64)})), {"w": torch.zeros(2)}
+    )
+    assert report.retyped == ("w",)
+    assert str(report) == "1 loaded, 1 retyped (w)"
+
+
+def test_parameters_without_a_shape_are_told():
+    lazy = nn.LazyLinear(2).state_dict()
+    with pytest.raises(CheckpointError, match=r"the parameter has no shape yet\. Call the model once"):
+        save_checkpoint(io.BytesIO(), lazy)
+    with pytest.raises(CheckpointError, match="the parameter has no shape yet"):
+        load_checkpoint(io.BytesIO(stored({"weight": torch.ones(2, 2), "bias": torch.ones(2)})), lazy)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.uint16, torch.float8_e4m3fn])
+def test_rarer_types_come_back(dtype):
+    tensor = torch.tensor([1.0, 2.0]).to(dtype)
+    back, _ = read_checkpoint(io.BytesIO(stored({"t": tensor, "scalar": tensor[0]})))
+    assert back["t"].dtype == dtype
+    assert torch.equal(back["t"].view(torch.uint8), tensor.view(torch.uint8))
+    assert back["scalar"].shape == ()
+
+
+def test_sparse_tensors_are_refused_with_the_way_out():
+    with pytest.raises(CheckpointError, match=r"at 's': the tensor is sparse_coo, .*to_dense"):
+        save_checkpoint(io.BytesIO(), {"s": torch.eye(2).to_sparse()})
+
+
+def test_files_of_the_safetensors_library_are_read(tmp_path):
+    tensors = {name: tensor.contiguous() for name, tensor in TENSORS.items() if "tied" not in name}
+    save_file(tensors, tmp_path / "theirs.safetensors", {"epoch": "3"})
+    back, metadata = read_checkpoint(tmp_path / "theirs.safetensors")
+    assert equal(back, dict(sorted(tensors.items(), key=lambda item: list(back).index(item[0]))))
+    assert metadata == {"epoch": "3"}
+
+
+def test_a_change_to_a_tensor_that_was_read_does_not_reach_the_file(tmp_path):
+    save_checkpoint(tmp_path / "w.fdl", {"w": torch.zeros(2)})
+    tensors, _ = read_checkpoint(tmp_path / "w.fdl")
+    tensors["w"] += 1
+    assert not read_checkpoint(tmp_path / "w.fdl")[0]["w"].any()
+    save_checkpoint(tmp_path / "w.fdl", tensors)
+    assert read_checkpoint(tmp_path / "w.fdl")[0]["w"].all()
 
 
 def test_one_pattern_may_be_a_plain_string(tmp_path):

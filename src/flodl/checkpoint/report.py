@@ -1,7 +1,8 @@
-"""What became of every tensor when a checkpoint was loaded."""
+"""What became of every tensor when a checkpoint was loaded or migrated."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 class LoadReport:
     """Names by fate: `loaded`, `skipped` (only in the file), `missing` (only in the model).
 
-    `same_function` says whether the file was written by a graph that computes the same function;
-    None where one of the two does not know.
+    `retyped` are those of the loaded ones whose type was converted to the model's. `same_function` says
+    whether the file was written by a graph that computes the same function; None where one of the two
+    does not know.
 
     >>> print(LoadReport(loaded=("linear_1.weight",), missing=("head.weight",)))
     1 loaded, 1 missing (head.weight)
@@ -20,6 +22,7 @@ class LoadReport:
     skipped: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     same_function: bool | None = None
+    retyped: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -28,10 +31,39 @@ class LoadReport:
 
     def __str__(self) -> str:
         words = [f"{len(self.loaded)} loaded"]
-        for fate, names in (("skipped", self.skipped), ("missing", self.missing)):
-            if names:
-                more = f", … {len(names) - 4} more" if len(names) > 4 else ""
-                words.append(f"{len(names)} {fate} ({', '.join(names[:4])}{more})")
+        for fate in ("skipped", "missing", "retyped"):
+            words += _counted(fate, getattr(self, fate))
         if self.same_function is False:
             words.append("written by a graph that computes something else")
         return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class MigrateReport:
+    """Names by fate: `unchanged`, `remapped` (old name, new name), `dropped` (only in the file), `missing`.
+
+    >>> print(MigrateReport(unchanged=("a",), remapped=(("old.b", "b"),)))
+    1 unchanged, 1 remapped (old.b → b)
+    """
+
+    unchanged: tuple[str, ...] = ()
+    remapped: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every tensor of the file found its place, and every place its tensor."""
+        return not self.dropped and not self.missing
+
+    def __str__(self) -> str:
+        words = [f"{len(self.unchanged)} unchanged"]
+        words += _counted("remapped", [f"{old} → {new}" for old, new in self.remapped])
+        return ", ".join(words + _counted("dropped", self.dropped) + _counted("missing", self.missing))
+
+
+def _counted(fate: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    more = f", … {len(names) - 4} more" if len(names) > 4 else ""
+    return [f"{len(names)} {fate} ({', '.join(names[:4])}{more})"]

@@ -1,0 +1,121 @@
+"""Whether a checkpoint fits a model: names, shapes and types, all checked before the first value changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from flodl.core import CheckpointError
+from flodl.core.paths import matches, suggestion
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Which stored tensor fills which of the model (`sources`), and the names left over on either side."""
+
+    sources: Mapping[str, str]
+    skipped: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def fit(
+    stored: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    *,
+    where: str,
+    prefix: str = "",
+    other_names: Mapping[str, str] | None = None,
+    allow_missing: Sequence[str] = (),
+    allow_unexpected: Sequence[str] = (),
+) -> Fit:
+    """Pair the names of file and model, or raise with the first thing that does not fit."""
+    lead = f"{prefix.rstrip('.')}." if prefix else ""
+    offered = {name[len(lead) :]: name for name in stored if name.startswith(lead)}
+    if lead and not offered:
+        raise CheckpointError(f"{where} has nothing under {prefix!r}. {_parts_hint(prefix, stored)}")
+    called = {name: (other_names or {}).get(name, name) for name in wanted}
+    pairs = {name: name if name in offered else called[name] for name in wanted}
+    sources = {name: offered[known] for name, known in pairs.items() if known in offered}
+    used = set(sources.values())
+    missing = [name for name in wanted if name not in sources]
+    skipped = [name for name, full in offered.items() if full not in used]
+    found_under = _common_prefix(missing, stored)
+    _refuse(missing, allow_missing, offered, f"{where} lacks", "allow_missing", found_under)
+    extra = f"{where} has, and the model lacks,"
+    _refuse(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
+    _check_places(sources, stored, wanted, where)
+    return Fit(sources, tuple(skipped), tuple(missing))
+
+
+def _refuse(
+    names: Sequence[str],
+    allowed: Sequence[str],
+    others: Mapping[str, object],
+    what: str,
+    option: str,
+    found_under: str = "",
+) -> None:
+    patterns = [allowed] if isinstance(allowed, str) else allowed
+    refused = [name for name in names if not any(matches(pattern, name) for pattern in patterns)]
+    if not refused:
+        return
+    shown = ", ".join(map(repr, refused[:4])) + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")
+    if found_under:
+        raise CheckpointError(
+            f"{what} {shown}, but has all of them under {found_under!r}. Nothing was loaded. "
+            f"Pass prefix={found_under!r}."
+        )
+    hint = suggestion(refused[0], others, known_as="names")
+    raise CheckpointError(
+        f"{what} {shown}. {hint} Nothing was loaded. If this is meant, pass "
+        f"{option}=[{refused[0]!r}] or a pattern."
+    )
+
+
+def _common_prefix(missing: Sequence[str], stored: Mapping[str, object]) -> str:
+    """Give the prefix under which the file has every missing name, as wrappers of modules add one."""
+    if not missing:
+        return ""
+    ending = f".{missing[0]}"
+    leads = [name[: -len(ending)] for name in stored if name.endswith(ending)]
+    return next((lead for lead in leads if all(f"{lead}.{name}" in stored for name in missing)), "")
+
+
+def _parts_hint(prefix: str, stored: Mapping[str, object]) -> str:
+    parts = {name[:position] for name in stored for position, sign in enumerate(name) if sign == "."}
+    return suggestion(prefix.rstrip("."), sorted(parts), known_as="parts")
+
+
+def _check_places(
+    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
+) -> None:
+    for name in sources:
+        if is_lazy(wanted[name]):
+            raise CheckpointError("the parameter has no shape yet. Call the model once first.", path=name)
+        if wanted[name].is_meta:
+            raise CheckpointError(
+                "the tensor is on the meta device and cannot hold values. "
+                "Move the model to a device first, for example with to_empty(device='cpu').",
+                path=name,
+            )
+    wrong = [name for name, source in sources.items() if stored[source].shape != wanted[name].shape]
+    if wrong:
+        name = wrong[0]
+        more = f" {len(wrong) - 1} more names differ." if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"{where} has shape {tuple(stored[sources[name]].shape)}, the model {tuple(wanted[name].shape)}."
+            f"{more} Nothing was loaded. Build the model with the sizes that it was saved with.",
+            path=name,
+        )
+    for name, source in sources.items():
+        kept, needed = stored[source].dtype, wanted[name].dtype
+        if not torch.can_cast(kept, needed):
+            raise CheckpointError(
+                f"{where} has {kept}, the model {needed}, which cannot hold such values. "
+                "Nothing was loaded. Convert the model's tensor, or leave this name out.",
+                path=name,
+            )

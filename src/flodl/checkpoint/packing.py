@@ -1,0 +1,69 @@
+"""Compression: chosen by the suffix of a name when writing, known by content when reading."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import BinaryIO, Literal, cast
+
+from flodl.core import CheckpointError
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# More than any level of zstd asks for by itself; a header may claim 2 GB.
+_MOST_WINDOW_BYTES = 1 << 27
+
+Packing = Literal["gz", "zst"]
+
+
+def packing_of(name: str) -> Packing | None:
+    """Say how a file of this name is compressed.
+
+    >>> packing_of("model.fdl.gz"), packing_of("model.fdl")
+    ('gz', None)
+    """
+    if name.endswith(".gz"):
+        return "gz"
+    return "zst" if name.endswith(".zst") else None
+
+
+@contextmanager
+def packed(stream: BinaryIO, packing: Packing | None) -> Iterator[BinaryIO]:
+    """Give a stream to write to, whose bytes arrive compressed in the given one."""
+    if packing is None:
+        yield stream
+    elif packing == "gz":
+        # Weights hardly shrink at any level: take the fastest. No time in the header: same bytes each time.
+        with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1, mtime=0) as file:
+            yield cast(BinaryIO, file)
+    else:
+        with (
+            _zstandard()
+            .ZstdCompressor(level=3, write_checksum=True)
+            .stream_writer(stream, closefd=False) as file
+        ):
+            yield file
+
+
+def unpack_zstd(stream: BinaryIO) -> BinaryIO:
+    """Give a stream to read from, whose bytes are decompressed from the given one."""
+    decompressor = _zstandard().ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+    return cast(BinaryIO, decompressor.stream_reader(stream, read_across_frames=True))
+
+
+def is_zstd_error(error: Exception) -> bool:
+    """Say whether an error comes from zstd, without needing it installed."""
+    return type(error).__name__ == "ZstdError"
+
+
+def _zstandard() -> ModuleType:
+    try:
+        import zstandard
+    except ImportError:
+        raise CheckpointError(
+            "zstd needs the package 'zstandard', which is not installed. "
+            "Run pip install zstandard, or use '.gz' or no suffix: weights hardly shrink."
+        ) from None
+    return zstandard

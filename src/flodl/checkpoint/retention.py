@@ -1,0 +1,74 @@
+"""Which saves to keep, as a pure function of their steps and metrics.
+
+>>> from pathlib import Path
+>>> saves = [Bundle(Path(f"{step}"), step, {"loss": loss}) for step, loss in enumerate([3.0, 1.0, 2.0, 4.0])]
+>>> kept, dropped = keep(saves, last(1) | best("loss", 1))
+>>> [save.step for save in kept], [save.step for save in dropped]
+([1, 3], [0, 2])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flodl.core import CheckpointError
+
+from .manifest import Bundle
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A choice among saves; `|` keeps what either of two policies keeps."""
+
+    words: str
+    choose: Callable[[Sequence[Bundle]], Sequence[Bundle]]
+
+    def __or__(self, other: Policy) -> Policy:
+        return Policy(f"{self} | {other}", lambda saves: [*self.choose(saves), *other.choose(saves)])
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def last(n: int) -> Policy:
+    """Keep the newest saves."""
+    _check(n, "last")
+    return Policy(f"last({n})", lambda saves: saves[-n:])
+
+
+def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Policy:
+    """Keep the saves with the best values of a metric, the newest of equal ones; NaN is never the best."""
+    _check(n, "best")
+    if mode not in ("min", "max"):
+        raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
+    sign = 1.0 if mode == "min" else -1.0
+
+    def choose(saves: Sequence[Bundle]) -> Sequence[Bundle]:
+        valued = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
+        return sorted(valued, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
+
+    return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose)
+
+
+def every(k: int) -> Policy:
+    """Keep the saves of steps that are multiples of a number."""
+    _check(k, "every")
+    return Policy(f"every({k})", lambda saves: [save for save in saves if save.step % k == 0])
+
+
+def keep(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
+    """Divide saves into those to keep and those to drop, by step; the newest is always kept."""
+    saves = sorted(bundles, key=lambda save: save.step)
+    chosen = {id(save) for save in [*policy.choose(saves), *saves[-1:]]}
+    return (
+        [save for save in saves if id(save) in chosen],
+        [save for save in saves if id(save) not in chosen],
+    )
+
+
+def _check(count: int, name: str) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise CheckpointError(f"{name}({count!r}): give a whole number from 1 up.")

@@ -1,0 +1,107 @@
+"""Migration: known names first, equal names next, shapes last; the report has every name."""
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.checkpoint import migrate_checkpoint, read_checkpoint, save_checkpoint
+from flodl.core import CheckpointError
+
+
+def filled(**shapes):
+    return {name: torch.full(shape, float(k)) for k, (name, shape) in enumerate(shapes.items(), start=1)}
+
+
+def test_equal_shapes_are_taken_in_the_order_of_the_file(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(same=(2,), x=(3,), y=(3,), z=(4,), left=(9,)))
+    model = filled(a=(3,), same=(2,), b=(3,), c=(4,), d=(5,))
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
+    assert report.unchanged == ("same",)
+    assert report.remapped == (("x", "a"), ("y", "b"), ("z", "c"))
+    assert (report.dropped, report.missing) == (("left",), ("d",))
+    assert not report.is_complete
+    assert str(report) == "1 unchanged, 3 remapped (x → a, y → b, z → c), 1 dropped (left), 1 missing (d)"
+    tensors, _ = read_checkpoint(tmp_path / "new.fdl")
+    assert {name: tensor[0].item() for name, tensor in tensors.items()} == {"a": 2, "same": 1, "b": 3, "c": 4}
+    assert list(tensors) == ["a", "same", "b", "c"]
+
+
+def test_another_type_is_no_match_by_shape_but_one_by_name():
+    stream, new = io.BytesIO(), io.BytesIO()
+    save_checkpoint(stream, {"x": torch.zeros(2).half(), "same": torch.zeros(3).half()})
+    stream.seek(0)
+    report = migrate_checkpoint(stream, new, {"y": torch.zeros(2), "same": torch.zeros(3)})
+    assert (report.unchanged, report.missing) == (("same",), ("y",))
+
+
+def test_names_and_prefixes_are_renamed_before_shapes_are_looked_at(tmp_path):
+    old = filled(**{"enc.0.w": (2,), "enc.1.w": (2,), "enc.head.w": (2,), "fc": (2,)})
+    save_checkpoint(tmp_path / "old.fdl", old)
+    model = filled(**{"top.w": (2,), "body.0.w": (2,), "body.1.w": (2,), "out": (2,)})
+    report = migrate_checkpoint(
+        tmp_path / "old.fdl",
+        tmp_path / "new.fdl",
+        model,
+        rename={"enc": "body", "enc.head": "top", "fc": "out"},
+    )
+    assert report.is_complete
+    tensors, _ = read_checkpoint(tmp_path / "new.fdl")
+    assert {name: tensor[0].item() for name, tensor in tensors.items()} == {
+        "top.w": 3, "body.0.w": 1, "body.1.w": 2, "out": 4,
+    }  # fmt: skip
+
+
+def test_a_function_may_rename(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(**{"module.w": (2,), "module.b": (2,)}))
+    report = migrate_checkpoint(
+        tmp_path / "old.fdl",
+        tmp_path / "new.fdl",
+        filled(w=(2,), b=(2,)),
+        rename=lambda name: name.removeprefix("module."),
+        by_shape=False,
+    )
+    assert report.remapped == (("module.w", "w"), ("module.b", "b"))
+
+
+def test_without_shapes_only_known_names_are_taken(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(x=(2,)))
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(y=(2,)), by_shape=False)
+    assert (report.dropped, report.missing) == (("x",), ("y",))
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        ({"x": "z"}, r"rename turns 'x' into 'z', which the model lacks\. The names here are 'a', 'b'"),
+        ({"xx": "a"}, r"rename has 'xx', which '.*old.fdl' lacks"),
+        ({"x": "a", "y": "a"}, r"rename turns both 'x' and 'y' into 'a'"),
+        ({"x": "b"}, r"at 'b': .* has 'x' of shape \(2,\), the model \(3,\)"),
+    ],
+)
+def test_a_wrong_rename_is_refused_and_nothing_is_written(tmp_path, rename, message):
+    save_checkpoint(tmp_path / "old.fdl", filled(x=(2,), y=(2,)))
+    with pytest.raises(CheckpointError, match=message):
+        migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(a=(2,), b=(3,)), rename=rename)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.fdl"]
+
+
+def test_the_source_is_never_the_target(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(x=(2,)))
+    (tmp_path / "link.fdl").symlink_to(tmp_path / "old.fdl")
+    before = (tmp_path / "old.fdl").read_bytes()
+    for target in ("old.fdl", "link.fdl"):
+        with pytest.raises(CheckpointError, match="source and target are both"):
+            migrate_checkpoint(tmp_path / "old.fdl", tmp_path / target, filled(y=(2,)))
+    assert (tmp_path / "old.fdl").read_bytes() == before
+
+
+def test_a_model_whose_node_got_a_tag_loads_after_migration(tmp_path):
+    old = FlowBuilder(nn.Linear(2, 4)).through(nn.Linear(4, 1)).build()
+    new = FlowBuilder(nn.Linear(2, 4)).tag("body").through(nn.Linear(4, 1)).tag("head").build()
+    old.save_checkpoint(tmp_path / "old.fdl")
+    assert migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", new.state_dict()).is_complete
+    assert new.load_checkpoint(tmp_path / "new.fdl").is_complete
+    assert torch.equal(old(torch.ones(1, 2)), new(torch.ones(1, 2)))

@@ -1,0 +1,70 @@
+"""Compression: by suffix when writing, by content when reading."""
+
+import gzip
+import io
+import sys
+import tracemalloc
+
+import pytest
+import torch
+
+from flodl.checkpoint import checkpoint_keys, load_checkpoint, read_checkpoint, save_checkpoint
+from flodl.core import CheckpointError, DamagedError
+
+TENSORS = {"a.weight": torch.randn(20, 3), "a.bias": torch.zeros(3), "n": torch.tensor(7)}
+
+
+@pytest.mark.parametrize("format", ["safetensors", "fdlc"])
+@pytest.mark.parametrize(("suffix", "magic"), [(".gz", b"\x1f\x8b"), (".zst", b"\x28\xb5\x2f\xfd")])
+def test_a_suffix_compresses_and_content_decides(tmp_path, suffix, magic, format):
+    if suffix == ".zst":
+        pytest.importorskip("zstandard")
+    path = tmp_path / f"model.fdl{suffix}"
+    save_checkpoint(path, TENSORS, format=format)
+    assert path.read_bytes().startswith(magic)
+    renamed = path.rename(tmp_path / "no-suffix")
+    for source in (renamed, io.BytesIO(renamed.read_bytes())):
+        tensors, _ = read_checkpoint(source)
+        assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert checkpoint_keys(renamed) == list(TENSORS)
+    target = {name: torch.zeros_like(tensor) for name, tensor in TENSORS.items()}
+    assert load_checkpoint(renamed, target).is_complete
+
+
+def test_the_same_tensors_give_the_same_bytes(tmp_path):
+    for name in ("one.fdl.gz", "two.fdl.gz", "one.fdl", "two.fdl"):
+        save_checkpoint(tmp_path / name, TENSORS)
+    assert (tmp_path / "one.fdl").read_bytes() == (tmp_path / "two.fdl").read_bytes()
+    assert gzip.decompress((tmp_path / "one.fdl.gz").read_bytes()) == (tmp_path / "one.fdl").read_bytes()
+
+
+def test_without_the_package_for_zstd_the_message_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(CheckpointError, match=r"'zstandard', which is not installed\. Run pip install"):
+        save_checkpoint(tmp_path / "model.fdl.zst", TENSORS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bomb_is_unpacked_no_further_than_its_header_says(tmp_path):
+    save_checkpoint(tmp_path / "model.fdl", TENSORS)
+    bomb = gzip.compress((tmp_path / "model.fdl").read_bytes() + bytes(200_000_000), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError, match="bytes too many"):
+            read_checkpoint(io.BytesIO(bomb))
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_shapes_are_compared_before_values_are_unpacked():
+    stream = io.BytesIO()
+    save_checkpoint(stream, {"w": torch.zeros(20_000_000)})
+    packed = gzip.compress(stream.getvalue(), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="shape"):
+            load_checkpoint(io.BytesIO(packed), {"w": torch.zeros(2)})
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
