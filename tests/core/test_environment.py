@@ -18,3 +18,10 @@ def test_the_verbosity_is_given_as_it_is_written(monkeypatch):
     assert environment.verbosity_text() == " Debug "
     monkeypatch.delenv("FLODL_VERBOSITY")
     assert environment.verbosity_text() is None
+
+
+def test_the_folder_of_the_data_is_given_unless_it_is_empty(monkeypatch):
+    monkeypatch.setenv("FLODL_DATA", "/data")
+    assert environment.data_root_text() == "/data"
+    monkeypatch.setenv("FLODL_DATA", "")
+    assert environment.data_root_text() is None

@@ -2,21 +2,32 @@
 
 import inspect
 import io
+from dataclasses import make_dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from flodl import FlowBuilder, ThresholdHalt, TrainStep
+from flodl.cli import Args, option
+from flodl.cli.manifest.layers import load
 from flodl.cli.program import program
 from flodl.core import (
+    ArgsError,
     BuildError,
     CheckpointError,
+    CursorError,
+    DamagedError,
+    DataError,
+    DataFileError,
+    DownloadError,
     FlodlError,
     GraphError,
     InputError,
     LoopError,
+    ManifestError,
     MetricError,
+    MonitorError,
     PathError,
     PictureError,
     RefError,
@@ -27,8 +38,13 @@ from flodl.core import (
     StateError,
     StepError,
     TagError,
+    WriteError,
     errors,
 )
+from flodl.core.files import write_atomic
+from flodl.data import Loader, read_idx
+from flodl.data.datasets.download import download
+from flodl.monitor.journal import journal_file
 from flodl.optim import CosineScheduler
 
 from .nodes import Blend, Double, Remember, Triple
@@ -105,8 +121,31 @@ def checkpoint_error(_):
     FlowBuilder(nn.Linear(2, 2)).tag("head").build().load_checkpoint(stored)
 
 
+def damaged_error(folder):
+    (folder / "model.fdl").write_bytes(bytes(8))
+    FlowBuilder(nn.Linear(2, 3)).build().load_checkpoint(folder / "model.fdl")
+
+
+def write_error(folder):
+    (folder / "file").touch()
+    FlowBuilder(nn.Linear(2, 3)).build().save_checkpoint(folder / "file" / "model.fdl")
+
+
+def monitor_error(folder):
+    journal_file(folder)
+
+
 def picture_error(_):
     FlowBuilder(Double()).build().svg_with_profile()
+
+
+def args_error(_):
+    Args(make_dataclass("Job", [("env", str, option("x"))]))
+
+
+def manifest_error(folder):
+    (folder / "fdl.yml").write_text("a: 1\na: 2\n")
+    load(folder / "fdl.yml")
 
 
 def setup_error(folder):
@@ -114,7 +153,41 @@ def setup_error(folder):
     program.main(["quickstart", "--out", str(folder / "file" / "run")], standalone_mode=False)
 
 
+def data_error(_):
+    Loader((X, X[:2]), 4)
+
+
+def cursor_error(_):
+    Loader(X, 2, seed=1).load_state_dict(Loader(X, 2).state_dict())
+
+
+def data_file_error(folder):
+    read_idx(write_atomic(folder / "labels", b"<html>"))
+
+
+def download_error(folder):
+    download(["http://127.0.0.1:9/x.gz"], folder / "x.gz", num_bytes=1, md5="", attempts=1)
+
+
 MESSAGES = {
+    DataError: (
+        data_error,
+        "the columns have unequal lengths {'0': 3, '1': 2}. Give each one row per sample.",
+    ),
+    CursorError: (
+        cursor_error,
+        "the cursor was saved with seed=0, this loader has 1. Give the loader the seed that it had.",
+    ),
+    DataFileError: (
+        data_file_error,
+        "{}/labels is not an IDX file: it begins with 3c 68 74 6d, expected 00 00, "
+        "a type code and the number of dimensions.",
+    ),
+    DownloadError: (
+        download_error,
+        "x.gz could not be downloaded after 1 attempts; the last was http://127.0.0.1:9/x.gz: "
+        "[Errno 111] Connection refused. Check the network, or put the file at {}/x.gz yourself.",
+    ),
     BuildError: (build_error, "through needs one stream, 2 are open. Call merge first."),
     TagError: (
         tag_error,
@@ -167,11 +240,27 @@ MESSAGES = {
         "at 'head.weight': the stream has shape (3, 2), the model (2, 2). 1 more names differ. "
         "Nothing was loaded. Build the model with the sizes that it was saved with.",
     ),
+    DamagedError: (
+        damaged_error,
+        "'{}/model.fdl' is not a whole checkpoint: Expecting value: line 1 column 1 (char 0). "
+        "Take an earlier one; this one was cut off, changed, or is another kind of file.",
+    ),
+    WriteError: (
+        write_error,
+        "cannot write '{}/file/model.fdl': File exists. What was there before is untouched; "
+        "make room or choose a folder that can be written.",
+    ),
+    MonitorError: (
+        monitor_error,
+        "'{}' has no journal. Name the folder of a run: the run_dir of Monitor(…), which has a journal.jsonl.",
+    ),
     PictureError: (
         picture_error,
         "svg_with_profile has no times to show. Call model.profile(x) first, or give an example: "
         "model.svg_with_profile(example=x).",
     ),
+    ArgsError: (args_error, "at 'Job.env': --env is reserved for fdl. Choose another name."),
+    ManifestError: (manifest_error, "{}/fdl.yml:2: 'a' stands twice in one map. Keep one of them."),
     SetupError: (setup_error, "--out {}/file/run: Not a directory. Name a folder that can be made."),
 }
 

@@ -1,0 +1,121 @@
+"""Random numbers for a batch, one stream for each sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .order import STRIDE, mix
+
+_SMALL = 16  # numbers a sample up to which a whole epoch is drawn at once
+
+
+class Chance:
+    """What an augmentation draws from: numbers that depend on seed, epoch and position alone.
+
+    Every draw has one row for each sample of the batch, on the device of the batch. Batch size, device,
+    workers and the place where a run was resumed make no difference, and nothing waits for the device.
+
+    >>> from flodl.data.order import sample_keys
+    >>> chance = Chance(sample_keys(7, torch.arange(4)))
+    >>> chance.integers(10).tolist(), chance.coin(0.5).tolist()
+    ([5, 7, 5, 6], [True, False, False, False])
+    >>> Chance(sample_keys(7, torch.arange(2, 4))).integers(10).tolist()
+    [5, 6]
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        self._keys = keys
+        self._drawn = 0
+
+    @property
+    def keys(self) -> Tensor:
+        """The 64-bit key of each sample."""
+        return self._keys
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers are drawn."""
+        return self._keys.device
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw numbers from [0, 1), of the given shape for each sample."""
+        return self._draw(shape, ("uniform",), lambda bits: _top(bits, 24).to(torch.float32) * 2**-24)
+
+    def integers(self, bound: int, *shape: int) -> Tensor:
+        """Draw whole numbers from 0 up to, not including, `bound`."""
+        if not 0 < bound < 2**31:
+            raise ValueError(f"bound is {bound}; give a whole number from 1 up to 2**31 - 1.")
+        return self._draw(shape, ("integers", bound), lambda bits: (_top(bits, 32) * bound) >> 32)
+
+    def coin(self, p: float, *shape: int) -> Tensor:
+        """Draw true with probability `p`."""
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"p is {p}; a probability lies between 0 and 1.")
+        return self._draw(shape, ("coin", p), lambda bits: _top(bits, 32) < int(p * 2**32))
+
+    def normal(self, *shape: int) -> Tensor:
+        """Draw from the standard normal distribution; the last digits may differ between devices."""
+        radius = (-2.0 * torch.log1p(-self.uniform(*shape))).sqrt()
+        return radius * torch.cos(2.0 * math.pi * self.uniform(*shape))
+
+    def _draw(
+        self, shape: tuple[int, ...], name: tuple[object, ...], read: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        first, count = self._drawn, math.prod(shape)
+        self._drawn += count
+        return self._values((first, count, *name), read).view(len(self), *shape)
+
+    def _values(self, what: tuple[object, ...], read: Callable[[Tensor], Tensor]) -> Tensor:
+        return read(_bits(self._keys, what))
+
+
+class EpochChance:
+    """The chances of all batches of an epoch: small draws are made once for all samples, then only cut."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+        self._table: dict[tuple[object, ...], Tensor] = {}
+
+    def between(self, start: int, stop: int) -> Chance:
+        """Give the chance of the batch at these positions."""
+        return _Part(self, start, stop)
+
+    def values(self, what: tuple[object, ...], read: Callable[[Tensor], Tensor]) -> Tensor:
+        """Give this draw for the whole epoch."""
+        if what not in self._table:
+            self._table[what] = read(_bits(self.keys, what))
+        return self._table[what]
+
+
+class _Part(Chance):
+    def __init__(self, epoch: EpochChance, start: int, stop: int) -> None:
+        super().__init__(epoch.keys[start:stop])
+        self._epoch, self._start, self._stop = epoch, start, stop
+
+    def _values(self, what: tuple[object, ...], read: Callable[[Tensor], Tensor]) -> Tensor:
+        if isinstance(what[1], int) and what[1] > _SMALL:
+            return super()._values(what, read)
+        return self._epoch.values(what, read)[self._start : self._stop]
+
+
+def _bits(keys: Tensor, what: tuple[object, ...]) -> Tensor:
+    """Give 64 random bits for each sample and number of the draw `(first, count, …)`."""
+    first, count = what[0], what[1]
+    assert isinstance(first, int)
+    assert isinstance(count, int)
+    numbers = torch.arange(first + 1, first + count + 1, device=keys.device)
+    shifted: Tensor = keys[:, None] + numbers * STRIDE
+    return mix(shifted)
+
+
+def _top(bits: Tensor, count: int) -> Tensor:
+    """Give the highest bits as a number that is not negative."""
+    top: Tensor = (bits >> (64 - count)) & (2**count - 1)
+    return top

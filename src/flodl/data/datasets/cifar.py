@@ -1,0 +1,116 @@
+"""CIFAR-10: 60,000 colour images of 32 by 32 pixels in ten classes."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flodl.core import files
+from flodl.core.errors import DataFileError
+
+from .download import download as fetch
+from .images import scaled
+from .official import Home, OfficialFile, check_hash, home_of, mirrored, unpacked
+
+_ARCHIVE = OfficialFile(
+    "cifar-10-binary.tar.gz",
+    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    170_052_171,
+    "c32a1d4ab5d03f1284b67883e8d87530",
+)
+_INSIDE = "cifar-10-batches-bin"
+_SHA256 = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+_PIXELS = 3 * 32 * 32
+_RECORD = 1 + _PIXELS
+_IN_A_FILE = 10_000
+
+
+def cifar10(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    train: bool = True,
+    download: bool = False,
+    dtype: torch.dtype = torch.float32,
+    verify: bool = True,
+    mirror: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Give images `[n, 3, 32, 32]` from 0 to 1, and labels, from the binary version of the data set.
+
+    `train` chooses the 50,000 or the 10,000; with `dtype=torch.uint8` the images stay bytes. The `.bin`
+    files are looked for in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders
+    `cifar10` and `cifar-10-batches-bin`.
+    """
+    home = home_of(root, "cifar10", _INSIDE, f"cifar10/{_INSIDE}")
+    names = [name for name in _SHA256 if name.startswith("data") == train]
+    if any(home.find(name) is None for name in names):
+        _unpack(home, names, download, mirror)
+    images = np.empty((len(names) * _IN_A_FILE, _PIXELS), dtype=np.uint8)
+    labels = np.empty(len(names) * _IN_A_FILE, dtype=np.int64)
+    for number, name in enumerate(names):
+        path = home.find(name)
+        assert path is not None
+        records = _records(path, _SHA256[name] if verify else None)
+        rows = slice(number * _IN_A_FILE, (number + 1) * _IN_A_FILE)
+        labels[rows], images[rows] = records[:, 0], records[:, 1:]
+    pictures = torch.from_numpy(images).view(-1, 3, 32, 32)
+    return scaled(pictures, dtype), torch.from_numpy(labels)
+
+
+def _records(path: Path, sha256: str | None) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    content = unpacked(path)
+    if len(content) != _IN_A_FILE * _RECORD:
+        raise DataFileError(
+            f"{path} has {len(content)} bytes, expected {_IN_A_FILE * _RECORD}: {_IN_A_FILE} records of "
+            f"{_RECORD}. It is cut off, or not of the binary version: get it again."
+        )
+    records = np.frombuffer(content, dtype=np.uint8).reshape(_IN_A_FILE, _RECORD)
+    worst = int(records[:, 0].argmax())
+    if records[worst, 0] > 9:
+        raise DataFileError(
+            f"{path}: record {worst} has label {records[worst, 0]}, expected 0 to 9. The file is damaged."
+        )
+    if sha256 is not None:
+        check_hash(content, sha256, path)
+    return records
+
+
+def _unpack(home: Home, names: list[str], wanted: bool, mirror: str | None) -> None:
+    """Take the files out of the archive, which is downloaded if it may be."""
+    archive = home.find(_ARCHIVE.name)
+    if archive is None:
+        if not wanted:
+            missing = next(name for name in names if home.find(name) is None)
+            raise home.missing(
+                f"{missing} (or {_ARCHIVE.name} to take it from)", _ARCHIVE.urls, "flodl.data.cifar10"
+            )
+        archive = fetch(
+            mirrored(_ARCHIVE.urls, _ARCHIVE.name, mirror),
+            home.download_folder / _ARCHIVE.name,
+            num_bytes=_ARCHIVE.num_bytes,
+            md5=_ARCHIVE.md5,
+        )
+    try:
+        with tarfile.open(archive) as packed:
+            for member in packed:
+                name = Path(member.name).name
+                if member.isfile() and name in _SHA256:
+                    extracted = packed.extractfile(member)
+                    assert extracted is not None
+                    files.write_atomic(archive.parent / name, extracted.read())
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DataFileError(f"{archive} cannot be unpacked: {error}. Delete it and get it again.") from None
+    missing_now = [name for name in names if home.find(name) is None]
+    if missing_now:
+        raise DataFileError(f"{archive} has no {missing_now[0]}. Delete it and get it again.")

@@ -1,0 +1,88 @@
+"""Tiny Shakespeare: a megabyte of plays, as characters."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flodl.core.errors import DataError, DataFileError
+
+from ..sources import TokenShards
+from .official import OfficialFile, content_of, home_of
+
+_FILE = OfficialFile(
+    "input.txt",
+    ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+    1_115_394,
+    "6fb458f1232090904fb40fe944165e91",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+_PARTS = {"all": (0.0, 1.0), "train": (0.0, 0.9), "validation": (0.9, 1.0)}
+
+
+class Characters(TokenShards):
+    """Windows over a text, each character a token; `decode` and `encode` go between tokens and text.
+
+    >>> text = Characters("hello", seq_len=2)
+    >>> text.vocabulary, text[0][0].tolist(), text.decode(text[0][1])
+    ('ehlo', [1, 0], 'el')
+    """
+
+    def __init__(
+        self, text: str, seq_len: int, *, stride: int | None = None, vocabulary: str | None = None
+    ) -> None:
+        self.vocabulary = vocabulary or "".join(sorted(set(text)))
+        self._number_of = {character: number for number, character in enumerate(self.vocabulary)}
+        super().__init__(self.encode(text).to(torch.int32), seq_len, stride=stride)
+
+    def encode(self, text: str) -> Tensor:
+        """Give the tokens of a text.
+
+        >>> Characters("hello", 2).encode("hole").tolist()
+        [1, 3, 2, 0]
+        """
+        unknown = sorted(set(text) - set(self._number_of))
+        if unknown:
+            raise DataError(
+                f"the text has {unknown[0]!r}, which the vocabulary does not. Leave it out first."
+            )
+        return torch.from_numpy(
+            np.fromiter((self._number_of[c] for c in text), dtype=np.int64, count=len(text))
+        )
+
+    def decode(self, tokens: Tensor) -> str:
+        """Give the text of a row of tokens."""
+        return "".join(self.vocabulary[number] for number in tokens.tolist())
+
+
+def tiny_shakespeare(
+    root: str | os.PathLike[str] | None = None,
+    seq_len: int = 128,
+    *,
+    stride: int | None = None,
+    split: str = "all",
+    download: bool = False,
+    verify: bool = True,
+    mirror: str | None = None,
+) -> Characters:
+    """Give windows of `seq_len` characters and the same one character later, ready for a `Loader`.
+
+    `split` is "all", "train" (the first nine tenths) or "validation". The text is looked for as `input.txt`
+    in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `tinyshakespeare` and
+    `tiny_shakespeare`.
+    """
+    if split not in _PARTS:
+        raise DataError(f"split={split!r}. Give one of {', '.join(map(repr, _PARTS))}.")
+    home = home_of(root, "tinyshakespeare", "tiny_shakespeare")
+    content, path = content_of(
+        _FILE, home, fetch=download, mirror=mirror, verify=verify, call="flodl.data.tiny_shakespeare"
+    )
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataFileError(f"{path} is not text: {error.reason} at byte {error.start}.") from None
+    low, high = (round(len(text) * share) for share in _PARTS[split])
+    return Characters(text[low:high], seq_len, stride=stride, vocabulary="".join(sorted(set(text))))

@@ -1,0 +1,103 @@
+"""From the host to a CUDA device: pinned buffers, a stream of its own, batches ready ahead of time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core import log
+
+from .batching import Handed
+from .form import map_tensors, num_bytes_of, tensors_in
+
+_BUFFERS = 2
+
+
+@dataclass
+class _Buffer:
+    """Pinned memory for one batch, and the event after which it may be written again."""
+
+    copied: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    memory: list[Tensor] = field(default_factory=list)
+
+    def hold(self, place: int, tensor: Tensor) -> Tensor:
+        """Copy a tensor into the pinned memory; it grows when a batch is larger than any before."""
+        if tensor.device.type != "cpu" or tensor.numel() == 0 or tensor.is_pinned():
+            return tensor
+        while len(self.memory) <= place:
+            self.memory.append(torch.empty(0, dtype=torch.uint8))
+        if self.memory[place].numel() < tensor.nbytes:
+            self.memory[place] = torch.empty(tensor.nbytes, dtype=torch.uint8, pin_memory=True)
+        pinned = self.memory[place][: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        return pinned.copy_(tensor)
+
+
+class Feed:
+    """Copies batches to the device while the one before is used.
+
+    Two pinned buffers take turns: the host fills one while the other is on its way. As many batches lie
+    ready on the device as `depth` says, fewer where `room` (bytes that may be used now) has no place for
+    them, and at least one.
+    """
+
+    def __init__(self, device: torch.device, *, depth: int, room: Callable[[], int | None]) -> None:
+        self.device, self.depth, self._room = device, depth, room
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._buffers = [_Buffer() for _ in range(_BUFFERS)]
+        self._turn = 0
+        self.ahead = depth
+
+    def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
+        """Give the same batches, on the device."""
+        ready: deque[tuple[Handed, torch.cuda.Event]] = deque()
+        limit: int | None = None
+        for handed in source:
+            if limit is None:
+                limit = self._limit(num_bytes_of(handed.batch))
+            ready.append(self._send(handed))
+            if len(ready) > limit:
+                yield self._receive(*ready.popleft())
+        while ready:
+            yield self._receive(*ready.popleft())
+
+    def _limit(self, batch_bytes: int) -> int:
+        room = self._room()
+        fitting = self.depth if room is None or not batch_bytes else room // batch_bytes
+        ahead = max(1, min(self.depth, fitting))
+        if ahead < self.ahead:
+            log.verbose("Loader: %d of %d batches made ahead, for the memory cap", ahead, self.depth)
+        self.ahead = ahead
+        return ahead
+
+    def _send(self, handed: Handed) -> tuple[Handed, torch.cuda.Event]:
+        buffer = self._buffers[self._turn % _BUFFERS]
+        self._turn += 1
+        buffer.copied.synchronize()
+        places = iter(range(len(tensors_in(handed.batch))))
+        pinned = map_tensors(lambda tensor: buffer.hold(next(places), tensor), handed.batch)
+        with torch.cuda.stream(self._stream):
+            batch = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), pinned)
+            buffer.copied.record(self._stream)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(self._stream)
+        return Handed(batch, handed.position, handed.source_state), arrived
+
+    def _receive(self, handed: Handed, arrived: torch.cuda.Event) -> Handed:
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(arrived)
+        for tensor in tensors_in(handed.batch):
+            # The memory came from the other stream's pool: it must not be given away while this one uses it.
+            tensor.record_stream(current)
+        return handed
+
+
+def moved(source: Iterator[Handed], device: torch.device) -> Iterator[Handed]:
+    """Give the same batches on a device without streams, or as they are where they lie there already."""
+    for handed in source:
+        batch: Any = map_tensors(lambda tensor: tensor.to(device), handed.batch)
+        yield Handed(batch, handed.position, handed.source_state)

@@ -1,0 +1,247 @@
+"""The loader: batches of any source, in an order that can be resumed anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core.errors import DataError
+
+from .backends import Wishes, place
+from .batching import Epoch, as_augmentation
+from .cursor import Cursor
+from .order import spans
+from .placement import check_cap
+from .resident import Resident
+from .samplers import as_sampler
+from .sources import Source, Stream, open_source
+from .sources.opening import Gathered
+
+
+class Loader:
+    """Batches of a source: resident on the device where the data fit, streamed to it where they do not.
+
+    Iterating gives the rest of the current epoch; at its end the epoch counter goes up. The order, and
+    everything random about a sample, depends on seed, epoch and position alone: `state_dict()` is a cursor,
+    and a loader that takes it gives the very next batch.
+
+    >>> loader = Loader((torch.arange(10), torch.arange(10) * 10), batch_size=4, seed=1)
+    >>> for x, y in loader:
+    ...     print(x.tolist(), y.tolist())
+    [3, 1, 8, 7] [30, 10, 80, 70]
+    [5, 6, 2, 0] [50, 60, 20, 0]
+    [9, 4] [90, 40]
+    >>> loader.epoch, loader.mode, loader.reason
+    (1, 'resident', "the data (160 B) are in the host's memory already")
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int | None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        mode: str = "auto",
+        drop_last: bool = False,
+        augment: Any = None,
+        sampler: Any = None,
+        transform: Callable[[Any], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        names: Sequence[str] | None = None,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        memory_cap: float | int = 0.5,
+        shuffle_buffer: int = 0,
+    ) -> None:
+        _check(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
+        _check(shuffle_buffer=shuffle_buffer)
+        check_cap(memory_cap)
+        self._source, obstacle = open_source(
+            source, transform=transform, collate=collate, names=names, buffer=shuffle_buffer
+        )
+        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
+        self._sampler = as_sampler(sampler, shuffle=shuffle)
+        self._epoch = self._position = self._turn = 0
+        self._source_state: Any = None
+        self._refuse(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
+        wishes = Wishes(_device(device, self._source), mode, num_workers, prefetch, memory_cap)
+        self._placement, self._backend = place(
+            self._source, self._sampler, as_augmentation(augment), wishes, obstacle=obstacle
+        )
+        self.device = wishes.device
+
+    @property
+    def mode(self) -> str:
+        """Where the data live: "resident" (all on the device) or "streaming"."""
+        return self._placement.mode
+
+    @property
+    def reason(self) -> str:
+        """Why it is that mode, in words."""
+        return self._placement.reason
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that is given now, from 0."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """How many samples of this epoch were handed out."""
+        return self._position
+
+    @property
+    def num_samples(self) -> int | None:
+        """How many samples an epoch has; None for an iterable that does not say."""
+        return self._samples_in(self._epoch)
+
+    def __len__(self) -> int:
+        """Give the batches of an epoch."""
+        count = self.num_samples
+        if count is None:
+            # Not an error of flodl's tree: list() asks for a length and takes this for "not known".
+            raise TypeError("the source is an iterable that does not say how many samples it has")
+        return len(spans(0, count, self.batch_size or 1, drop_last=self.drop_last))
+
+    def __iter__(self) -> Iterator[Any]:
+        self._turn += 1
+        return self._rest_of_epoch(self._turn)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch."""
+        _check(epoch=epoch)
+        self._turn += 1
+        self._epoch, self._position, self._source_state = epoch, 0, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the cursor behind the last batch that was handed out, as data for JSON."""
+        return self._cursor_in(self._epoch).state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a cursor was taken: the next batch is the one that came after it."""
+        cursor = Cursor.read(state)
+        cursor.check_against(self._cursor_in(cursor.epoch))
+        self._turn += 1
+        self._epoch, self._position, self._source_state = cursor.epoch, cursor.position, cursor.source
+
+    def begin_epoch(self) -> None:
+        """Bring the order on the device to the current epoch, for `take`."""
+        self._resident().begin(self._plan())
+
+    def take(self, positions: Tensor) -> Any:
+        """Give the batch at these positions of the epoch, for a step that picks its own samples.
+
+        Only for resident data, after `begin_epoch`; the positions are whole numbers on the device. Nothing
+        waits for the device, and the tensors behind it keep their place: a captured step may contain the
+        call.
+
+        >>> loader = Loader(torch.arange(10), batch_size=4, seed=1)
+        >>> loader.begin_epoch()
+        >>> loader.take(torch.arange(4, 8))
+        tensor([5, 6, 2, 0])
+        """
+        return self._resident().take(positions)
+
+    def close(self) -> None:
+        """End the workers; the loader gives no batches afterwards."""
+        self._turn += 1
+        self._backend.close()
+
+    def __repr__(self) -> str:
+        count = "?" if self._source.num_samples is None else self._source.num_samples
+        return (
+            f"Loader({count} samples, batch_size={self.batch_size}, device={self.device}, "
+            f"mode={self.mode!r}: {self.reason})"
+        )
+
+    def _rest_of_epoch(self, turn: int) -> Iterator[Any]:
+        for handed in self._backend.batches(self._plan()):
+            self._check_turn(turn)
+            self._position, self._source_state = handed.position, handed.source_state
+            yield handed.batch
+            self._check_turn(turn)
+        self._check_turn(turn)
+        self._epoch, self._position, self._source_state = self._epoch + 1, 0, None
+
+    def _check_turn(self, turn: int) -> None:
+        if turn != self._turn:
+            raise DataError(
+                "this iteration of the loader is over: another one was begun, or its cursor was moved. "
+                "Use a loader of its own for each loop that runs at the same time."
+            )
+
+    def _samples_in(self, epoch: int) -> int | None:
+        count = self._source.num_samples
+        if count is None or isinstance(self._source, Stream):
+            return count
+        length = self._sampler.length(count)
+        if length is None:
+            order = self._sampler.order(count, seed=self.seed, epoch=epoch, device=torch.device("cpu"))
+            length = len(order)
+        return length
+
+    def _plan(self) -> Epoch:
+        return Epoch(
+            self.seed, self._epoch, self._position, self.batch_size, self.drop_last, self._source_state
+        )
+
+    def _cursor_in(self, epoch: int) -> Cursor:
+        order = type(self._sampler).__name__
+        if isinstance(self._source, Stream):
+            order = f"a buffer of {self._source.buffer}" if self._source.buffer else "that of the source"
+        count = self._samples_in(epoch)
+        return Cursor(self.seed, epoch, self._position, count, order, self._source_state)
+
+    def _resident(self) -> Resident:
+        if not isinstance(self._backend, Resident):
+            raise DataError(f"take needs resident data, and this loader is streaming: {self.reason}.")
+        return self._backend
+
+    def _refuse(self, *, sampler: Any, num_workers: int, shuffle_buffer: int) -> None:
+        """Refuse what does not go with the source."""
+        if isinstance(self._source, Stream):
+            if sampler is not None:
+                raise DataError("an iterable has its own order: sampler= cannot be used with it.")
+            if num_workers:
+                raise DataError(
+                    f"num_workers={num_workers} with an iterable: its order would depend on their number. "
+                    "Use num_workers=0, or give a source with a length and items."
+                )
+            return
+        if shuffle_buffer:
+            raise DataError(
+                "shuffle_buffer= is for iterables; a source with a length is shuffled as a whole."
+            )
+        if self.batch_size is None:
+            raise DataError("batch_size=None is for iterables that give whole batches. Give a whole number.")
+        if self._source.num_samples == 0:
+            raise DataError("the source has no samples. Give at least one.")
+        if len(self) == 0:
+            raise DataError(
+                f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
+                "Give a smaller batch_size or drop_last=False."
+            )
+
+
+def _device(device: torch.device | str | None, source: Source) -> torch.device:
+    """Give the device asked for, else the one where the data lie."""
+    if device is None:
+        return source.device if isinstance(source, Gathered) else torch.device("cpu")
+    found = torch.device(device)
+    if found == torch.device("cuda"):
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def _check(**counts: object) -> None:
+    least = {"batch_size": 1, "prefetch": 1}
+    for name, value in counts.items():
+        if value is None and name == "batch_size":
+            continue
+        if type(value) is not int or value < least.get(name, 0):
+            raise DataError(f"{name}={value!r}. Give a whole number from {least.get(name, 0)} up.")

@@ -1,0 +1,78 @@
+"""The order of an epoch and the randomness of each sample, as pure functions of (seed, epoch, position).
+
+Everything comes from one mixing function over 64-bit integers, which gives the same bits on every device.
+There is no state: asking for the middle of the ninth epoch costs no more than asking for its start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_WRAP = 2**64
+
+
+def _signed(number: int) -> int:
+    """Read 64 bits as torch does."""
+    number %= _WRAP
+    return number - _WRAP if number >= _WRAP // 2 else number
+
+
+STRIDE = _signed(0x9E3779B97F4A7C15)  # the golden ratio: neighbours start far apart
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
+
+
+def stream_key(seed: int, epoch: int, purpose: str) -> int:
+    """Give the 64-bit key of one use of randomness in one epoch.
+
+    >>> stream_key(0, 0, "order") == stream_key(0, 0, "order")
+    True
+    >>> len({stream_key(0, 0, "order"), stream_key(0, 1, "order"), stream_key(1, 0, "order")})
+    3
+    """
+    digest = hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def mix(bits: Tensor) -> Tensor:
+    """Scatter 64-bit integers so that any two of them, however close, have nothing in common (SplitMix64)."""
+    bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * _FIRST
+    bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * _SECOND
+    return bits ^ ((bits >> 31) & (2**33 - 1))
+
+
+def sample_keys(key: int | Tensor, positions: Tensor) -> Tensor:
+    """Give the key of each sample, by its position in the epoch.
+
+    >>> key = stream_key(0, 3, "augment")
+    >>> whole = sample_keys(key, torch.arange(100))
+    >>> torch.equal(sample_keys(key, torch.arange(60, 64)), whole[60:64])
+    True
+    """
+    return mix(positions * STRIDE + key)
+
+
+def permutation(count: int, *, seed: int, epoch: int, device: torch.device | str = "cpu") -> Tensor:
+    """Give the numbers below `count` in the order of that epoch, the same on every device.
+
+    >>> permutation(8, seed=0, epoch=0).tolist()
+    [6, 5, 2, 3, 4, 0, 1, 7]
+    >>> permutation(8, seed=0, epoch=1).tolist()
+    [4, 5, 7, 6, 2, 3, 0, 1]
+    """
+    positions = torch.arange(count, device=device)
+    keys = sample_keys(stream_key(seed, epoch, "order"), positions)
+    return torch.argsort(keys, stable=True)
+
+
+def spans(start: int, stop: int, size: int, *, drop_last: bool) -> list[tuple[int, int]]:
+    """Cut the positions from `start` to `stop` into batches.
+
+    >>> spans(0, 10, 4, drop_last=False), spans(4, 10, 4, drop_last=True)
+    ([(0, 4), (4, 8), (8, 10)], [(4, 8)])
+    """
+    last = stop - (stop - start) % size if drop_last else stop
+    return [(at, min(at + size, last)) for at in range(start, last, size)]

@@ -1,0 +1,95 @@
+"""Arrow tables and Hugging Face datasets, turned into tensors once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from flodl.core.errors import DataError
+
+from .columns import Columns
+
+
+def is_arrow(source: object) -> bool:
+    """Say whether a source is an Arrow table or a Hugging Face dataset, without importing either."""
+    return _is_table(source) or _is_dataset(source)
+
+
+def _is_table(source: object) -> bool:
+    return type(source).__module__.startswith("pyarrow") and hasattr(source, "column_names")
+
+
+def _is_dataset(source: object) -> bool:
+    """A Hugging Face dataset with a length; its iterable sort is read as any iterable."""
+    return (
+        type(source).__module__.startswith("datasets.")
+        and hasattr(source, "with_format")
+        and hasattr(source, "__getitem__")
+    )
+
+
+def arrow_columns(source: Any, names: Sequence[str] | None) -> tuple[Columns | None, str]:
+    """Give the columns as tensors; of a dataset that is not all numbers, nothing and the reason.
+
+    A dataset with a format or transform of its own gives what that makes of it, sample by sample. A table has
+    no samples to fall back on, and is refused.
+    """
+    table = source
+    if _is_dataset(source):
+        kind = source.format["type"]
+        if kind not in (None, "torch", "numpy", "arrow"):
+            return None, f"the dataset has the format {kind!r}"
+        chosen = source.format["columns"] if source.format["type"] else source.column_names
+        names = list(names or chosen)
+        table = source.with_format("arrow")
+        table = (table.select_columns(_known(names, source.column_names)))[:]
+    wanted = _known(list(names or table.column_names), table.column_names)
+    arrays = {}
+    for name in wanted:
+        array, why = _array(table.column(name))
+        if array is None and table is source:
+            raise DataError(f"column {name!r} {why}. Leave it out with names=, or convert it first.")
+        if array is None:
+            return None, f"column {name!r} {why}"
+        arrays[name] = array
+    return Columns.of(arrays), ""
+
+
+def _known(names: Sequence[str], there: Sequence[str]) -> list[str]:
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise DataError(f"names has {missing[0]!r}, the table has the columns {list(there)}.")
+    return list(names)
+
+
+def _array(column: Any) -> tuple[np.ndarray[Any, Any] | None, str]:
+    """Turn one column into an array with a row per sample."""
+    pa: Any = import_module("pyarrow")  # only ever for a source that is made of it
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(column, pa.ChunkedArray):  # of an empty or very large column
+        column = pa.concat_arrays(column.chunks)
+    shape = [len(column)]
+    kind = column.type
+    while True:
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        if column.null_count:
+            return None, "has missing values"
+        kind = column.type
+        if pa.types.is_fixed_size_list(kind):
+            shape.append(kind.list_size)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False))
+            if len(lengths) and lengths.min() != lengths.max():
+                return None, f"has lists of {lengths.min()} to {lengths.max()} items"
+            shape.append(int(lengths[0]) if len(lengths) else 0)
+        else:
+            break
+        column = column.flatten()
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None, f"holds {kind}, not numbers"
+    values = np.array(column.to_numpy(zero_copy_only=False))
+    return values.reshape(shape), ""

@@ -1,0 +1,117 @@
+"""Data in arrays: one row for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flodl.core.errors import DataError
+
+from ..form import Form, named, parts_of
+
+Array = Tensor | np.ndarray[Any, Any]
+
+
+class Columns:
+    """Tensors or arrays of equal length, gathered by index; arrays that are mapped from a file stay there.
+
+    >>> rows = Columns.of({"x": torch.arange(10), "y": np.arange(10) * 2})
+    >>> rows.take(torch.tensor([3, 1]))
+    {'x': tensor([3, 1]), 'y': tensor([6, 2])}
+    """
+
+    def __init__(self, columns: Sequence[Array], form: Form) -> None:
+        self.columns = tuple(columns)
+        self.form = form
+        self.num_samples = len(columns[0])
+        self.num_bytes = sum(_num_bytes(column) for column in columns)
+
+    @classmethod
+    def of(cls, source: Any, names: Sequence[str] | None = None) -> Columns:
+        """Check the arrays and take them as columns."""
+        form, parts = parts_of(named(source, names))
+        if not parts:
+            raise DataError("the source has no columns. Give at least one tensor or array.")
+        labels = form.names or [str(place) for place in range(len(parts))]
+        columns = [_usable(part, label) for part, label in zip(parts, labels)]
+        lengths = {label: len(column) for label, column in zip(labels, columns)}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"the columns have unequal lengths {lengths}. Give each one row per sample.")
+        devices = sorted({str(c.device) if isinstance(c, Tensor) else "cpu" for c in columns})
+        if len(devices) > 1:
+            raise DataError(f"the columns lie on {' and '.join(devices)}. Bring them to one device.")
+        return cls(columns, form)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether a column lies in a file that is read as needed."""
+        return any(isinstance(column, np.memmap) for column in self.columns)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the columns lie."""
+        first = self.columns[0]
+        return first.device if isinstance(first, Tensor) else torch.device("cpu")
+
+    def take(self, indices: Tensor) -> Any:
+        """Give these rows as a batch."""
+        return self.form.build([_rows(column, indices) for column in self.columns])
+
+    def to(self, device: torch.device) -> Columns:
+        """Give the same data in the memory of a device."""
+        return Columns([_loaded(column).to(device) for column in self.columns], self.form)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> Any:
+        # A copy: what is done to a sample must not reach the data.
+        return self.form.build([_rows(column, torch.tensor([index]))[0] for column in self.columns])
+
+
+def is_array(value: object) -> bool:
+    """Say whether a value can be a column."""
+    return isinstance(value, (Tensor, np.ndarray))
+
+
+def is_columns(source: object) -> bool:
+    """Say whether a source is an array, or a tuple or dictionary of arrays."""
+    if isinstance(source, Mapping):
+        return bool(source) and all(is_array(value) for value in source.values())
+    if isinstance(source, tuple):
+        return bool(source) and all(is_array(value) for value in source)
+    return is_array(source)
+
+
+def _usable(column: Array, label: str) -> Array:
+    if column.ndim == 0:
+        raise DataError(f"column {label!r} is a single number. Give an array with one row per sample.")
+    if isinstance(column, Tensor):
+        return column.detach()
+    try:
+        torch.from_numpy(np.empty(0, dtype=column.dtype))
+    except TypeError:
+        raise DataError(
+            f"column {label!r} has dtype {column.dtype}, which torch has no tensors for. "
+            "Convert it to numbers first."
+        ) from None
+    # A read-only array cannot share its memory with a tensor; it is gathered as it is.
+    return torch.from_numpy(column) if column.flags.writeable and column.flags.aligned else column
+
+
+def _rows(column: Array, indices: Tensor) -> Tensor:
+    if isinstance(column, Tensor):
+        return column.index_select(0, indices)
+    return torch.from_numpy(column[indices.numpy()])
+
+
+def _loaded(column: Array) -> Tensor:
+    return column if isinstance(column, Tensor) else torch.from_numpy(np.array(column))
+
+
+def _num_bytes(column: Array) -> int:
+    return int(column.nbytes)

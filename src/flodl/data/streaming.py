@@ -1,0 +1,86 @@
+"""Batches made on the host and sent to the device ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from .augment import Augmentation
+from .batching import Epoch, Handed
+from .chance import Chance
+from .feed import Feed, moved
+from .form import tensors_in
+from .order import sample_keys
+from .samplers import Sampler
+from .sources.opening import Gathered
+from .sources.samples import Samples
+from .sources.streams import Stream
+from .workers import InProcess, Workers, requests_of
+
+_CPU = torch.device("cpu")
+
+
+class Streaming:
+    """Host batches in the order of the epoch, moved to the device, then augmented there."""
+
+    def __init__(
+        self,
+        source: Gathered | Samples | Stream,
+        sampler: Sampler,
+        augment: Augmentation | None,
+        *,
+        device: torch.device,
+        num_workers: int,
+        prefetch: int,
+        room: Callable[[], int | None],
+    ) -> None:
+        self.source, self.sampler, self.augment, self.device = source, sampler, augment, device
+        self._host: InProcess | Workers | None = None
+        if not isinstance(source, Stream):
+            self._host = Workers(source, num_workers) if num_workers else InProcess(source)
+        self._feed = Feed(device, depth=prefetch, room=room) if device.type == "cuda" else None
+
+    def batches(self, epoch: Epoch) -> Iterator[Handed]:
+        on_host = self._from_stream(epoch) if isinstance(self.source, Stream) else self._from_order(epoch)
+        sent = self._feed.run(on_host) if self._feed is not None else moved(on_host, self.device)
+        if self.augment is None:
+            return sent
+        return self._augmented(sent, self.augment, epoch)
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._host is not None:
+            self._host.close()
+
+    def _from_order(self, epoch: Epoch) -> Iterator[Handed]:
+        assert self._host is not None
+        assert not isinstance(self.source, Stream)
+        order = epoch.order(self.sampler, self.source.num_samples, _CPU)
+        spans = epoch.spans(len(order))
+        made = self._host.batches(requests_of(order, epoch.key, spans))
+        for (_, stop), batch in zip(spans, made):
+            yield Handed(batch, stop)
+
+    def _from_stream(self, epoch: Epoch) -> Iterator[Handed]:
+        assert isinstance(self.source, Stream)
+        for batch, position, state in self.source.batches(
+            seed=epoch.seed,
+            epoch=epoch.number,
+            start=epoch.start,
+            size=epoch.batch_size,
+            drop_last=epoch.drop_last,
+            state=epoch.source_state,
+        ):
+            yield Handed(batch, position, state)
+
+    def _augmented(self, sent: Iterator[Handed], augment: Augmentation, epoch: Epoch) -> Iterator[Handed]:
+        start = epoch.start
+        for handed in sent:
+            keys = sample_keys(epoch.key, torch.arange(start, handed.position, device=self.device))
+            if epoch.batch_size is None:  # one position, and as many samples as the item has
+                rows = len(tensors_in(handed.batch)[0])
+                keys = sample_keys(keys, torch.arange(rows, device=self.device))
+            batch = augment(handed.batch, Chance(keys))
+            yield Handed(batch, handed.position, handed.source_state)
+            start = handed.position

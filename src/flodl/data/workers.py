@@ -1,0 +1,128 @@
+"""Batches made on the host: in this process, or by workers that live as long as the loader."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, Dataset
+
+from flodl.core.errors import DataError
+
+from .order import sample_keys
+from .seeding import globals_kept
+from .sources.opening import Gathered
+from .sources.samples import Samples
+
+Request = tuple[list[int], list[int]]
+
+
+class Fetcher(Dataset[Any]):
+    """Turns the indices and keys of one batch into the batch."""
+
+    def __init__(self, source: Gathered | Samples) -> None:
+        self.source = source
+
+    def __getitem__(self, request: Request) -> Any:
+        indices, keys = request
+        if isinstance(self.source, Samples):
+            return self.source.fetch(indices, keys)
+        return self.source.take(torch.tensor(indices, dtype=torch.int64, device=self.source.device))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error on its way from a worker; raised there, it would cost torch five seconds to end the worker."""
+
+    error: ExceptionWrapper
+
+
+class _FetcherInWorker(Fetcher):
+    def __getitem__(self, request: Request) -> Any:
+        try:
+            return super().__getitem__(request)
+        except Exception:
+            return _Failure(ExceptionWrapper(where="in a worker of the loader"))  # type: ignore[no-untyped-call]
+
+
+class InProcess:
+    """Makes each batch when it is asked for."""
+
+    def __init__(self, source: Gathered | Samples) -> None:
+        self._fetch = Fetcher(source)
+
+    def batches(self, requests: Iterator[Request]) -> Iterator[Any]:
+        # Only code of the user's that makes samples may draw from the global generators.
+        guard = globals_kept if isinstance(self._fetch.source, Samples) else nullcontext
+        for request in requests:
+            with guard():
+                batch = self._fetch[request]
+            yield batch
+
+    def close(self) -> None:
+        """Nothing runs beside."""
+
+
+class Workers:
+    """Makes batches in other processes, which stay from epoch to epoch; the order is that of the requests."""
+
+    def __init__(self, source: Gathered | Samples, num_workers: int) -> None:
+        self._requests = _Requests()
+        self._loader: DataLoader[Any] | None = DataLoader(
+            _FetcherInWorker(source),
+            sampler=self._requests,
+            batch_size=None,
+            num_workers=num_workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            # Its own, so that the random state of the training is not moved.
+            generator=torch.Generator(),
+        )
+
+    def batches(self, requests: Iterator[Request]) -> Iterator[Any]:
+        if self._loader is None:
+            raise DataError("the loader was closed and has no workers any more. Make a new one.")
+        self._requests.now = requests
+        # Not in a variable: the traceback of an error would keep the workers alive past close().
+        for batch in _begun(self._loader):
+            if isinstance(batch, _Failure):
+                batch.error.reraise()  # type: ignore[no-untyped-call]
+            yield batch
+
+    def close(self) -> None:
+        """End the processes."""
+        self._loader = None
+
+
+def _begun(loader: DataLoader[Any]) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        # Python 3.12 warns about every fork of a process with threads. The workers only make tensors on the
+        # CPU, with one thread, as those of every torch loader.
+        warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+        return iter(loader)
+
+
+class _Requests:
+    """The requests of the epoch that runs now, as torch's loader wants to have them."""
+
+    def __init__(self) -> None:
+        self.now: Iterator[Request] = iter(())
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.now
+
+
+def requests_of(order: Tensor, key: int, spans: Sequence[tuple[int, int]]) -> Iterator[Request]:
+    """Give the indices and keys of each batch as plain numbers.
+
+    >>> [indices for indices, keys in requests_of(torch.tensor([4, 2, 0, 1, 3]), 7, [(0, 2), (2, 5)])]
+    [[4, 2], [0, 1, 3]]
+    """
+    for start, stop in spans:
+        yield order[start:stop].tolist(), sample_keys(key, torch.arange(start, stop)).tolist()

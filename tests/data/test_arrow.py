@@ -1,0 +1,136 @@
+"""Arrow tables and Hugging Face datasets: numbers become tensors once, the rest is read sample by sample."""
+
+import numpy as np
+import pytest
+import torch
+
+from flodl.core import DataError
+from flodl.data import Loader
+
+pa = pytest.importorskip("pyarrow")
+
+
+def table(**more):
+    rows = 10
+    return pa.table(
+        {
+            "x": pa.array(np.arange(rows, dtype=np.float32)),
+            "ids": pa.array([[n, n + 1, n + 2] for n in range(rows)]),
+            "flag": pa.array([n % 2 == 0 for n in range(rows)]),
+            **more,
+        }
+    )
+
+
+@pytest.fixture
+def datasets(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    return pytest.importorskip("datasets")
+
+
+def test_columns_of_a_table_become_tensors():
+    given = Loader(table(), 4, shuffle=False)
+    batch = next(iter(given))
+    assert given.mode == "resident"
+    assert batch["ids"].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    assert batch["x"].dtype == torch.float32
+    assert batch["flag"].tolist() == [True, False, True, False]
+
+
+def test_chunks_slices_and_fixed_lists_are_read_right():
+    whole = pa.concat_tables([table(), table()]).slice(8, 4)
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(range(8)), 2)
+    nested = pa.array([[[1, 2], [3, 4]]] * 4)
+    given = Loader(whole.append_column("pair", fixed).append_column("grid", nested), 4, shuffle=False)
+    batch = next(iter(given))
+    assert batch["x"].tolist() == [8, 9, 0, 1]
+    assert batch["ids"].tolist() == [[8, 9, 10], [9, 10, 11], [0, 1, 2], [1, 2, 3]]
+    assert batch["pair"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert batch["grid"].shape == (4, 2, 2)
+
+
+def test_names_choose_columns():
+    with_text = table(text=pa.array(["a"] * 10))
+    given = Loader(with_text, 4, names=["flag", "x"])
+    assert list(next(iter(given))) == ["flag", "x"]
+    assert given.mode == "resident"
+    with pytest.raises(
+        DataError, match=r"names has 'y', the table has the columns \['x', 'ids', 'flag', 'text'\]"
+    ):
+        Loader(with_text, 4, names=["y"])
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (["a"] * 10, "column 'more' holds string, not numbers"),
+        ([1, None] * 5, "column 'more' has missing values"),
+        ([[1], [1, 2]] * 5, "column 'more' has lists of 1 to 2 items"),
+    ],
+)
+def test_a_table_that_is_not_all_numbers_is_refused_with_the_column(column, why):
+    with pytest.raises(DataError, match=why):
+        Loader(table(more=pa.array(column)), 4)
+
+
+def test_a_dataset_is_converted_once(datasets):
+    data = datasets.Dataset.from_dict({"ids": [[n, n * 2] for n in range(10)], "label": list(range(10))})
+    given = Loader(data, 4, shuffle=False)
+    assert given.mode == "resident"
+    assert next(iter(given))["ids"].tolist() == [[0, 0], [1, 2], [2, 4], [3, 6]]
+
+
+def test_selected_and_shuffled_rows_are_those_of_the_dataset(datasets):
+    data = datasets.Dataset.from_dict({"n": list(range(100))}).shuffle(seed=1).select(range(7))
+    assert torch.cat([batch["n"] for batch in Loader(data, 4, shuffle=False)]).tolist() == data["n"][:]
+
+
+def test_typed_features_and_chosen_columns_are_followed(datasets):
+    features = datasets.Features(
+        {"grid": datasets.Array2D((2, 3), "float32"), "label": datasets.ClassLabel(names=["a", "b"])}
+    )
+    data = datasets.Dataset.from_dict(
+        {"grid": [[[1, 2, 3], [4, 5, 6]]] * 5, "label": [0, 1, 0, 1, 1]}, features
+    )
+    batch = next(iter(Loader(data, 5, shuffle=False)))
+    assert batch["grid"].shape == (5, 2, 3)
+    assert batch["label"].tolist() == [0, 1, 0, 1, 1]
+    only = Loader(data.with_format("torch", columns=["label"]), 5)
+    assert list(next(iter(only))) == ["label"]
+
+
+def test_text_is_read_sample_by_sample_and_the_reason_names_the_column(datasets):
+    data = datasets.Dataset.from_dict({"text": ["a", "bb", "ccc"], "label": [0, 1, 2]})
+    given = Loader(data, 2, shuffle=False)
+    assert given.mode == "streaming"
+    assert given.reason == "column 'text' holds string, not numbers, so samples are made one by one"
+    assert next(iter(given))["text"] == ["a", "bb"]
+    lengths = Loader(data, 3, shuffle=False, transform=lambda row: {"length": len(row["text"])})
+    assert next(iter(lengths))["length"].tolist() == [1, 2, 3]
+
+
+def test_a_transform_of_the_dataset_is_kept(datasets):
+    data = datasets.Dataset.from_dict({"n": list(range(6))})
+    data = data.with_transform(lambda rows: {"n": [torch.tensor(n * 10) for n in rows["n"]]})
+    given = Loader(data, 3, shuffle=False)
+    assert given.mode == "streaming"
+    assert next(iter(given))["n"].tolist() == [0, 10, 20]
+
+
+def test_an_iterable_dataset_is_streamed_and_resumed_by_its_own_state(datasets):
+    def make():
+        data = datasets.Dataset.from_dict({"n": list(range(20))})
+        return Loader(data.to_iterable_dataset(num_shards=2), 3)
+
+    whole = torch.cat([batch["n"] for batch in make()]).tolist()
+    assert whole == list(range(20))
+    first = make()
+    iterator = iter(first)
+    for _ in range(4):
+        next(iterator)
+    state = first.state_dict()
+    assert state["source"] is not None
+    second = make()
+    second.load_state_dict(state)
+    assert torch.cat([batch["n"] for batch in second]).tolist() == whole[12:]

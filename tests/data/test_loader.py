@@ -1,0 +1,471 @@
+"""The loader: every sample once an epoch, in an order that resumes exactly, in any mode."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, TensorDataset, random_split
+
+from flodl.core import CursorError, DataError
+from flodl.data import Loader, Normalize, RandomCrop, RandomFlip
+from flodl.data.order import permutation
+
+COUNT = 26
+IMAGES = torch.randint(
+    0, 256, (COUNT, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+LABELS = torch.arange(COUNT)
+AUGMENT = [RandomCrop(1), RandomFlip(), Normalize([0.5] * 3, [0.25] * 3)]
+
+
+class Noisy(Dataset):
+    """Items that use every global generator, as transforms of images do."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        import random
+
+        return torch.tensor(
+            [index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64
+        )
+
+
+def noisy_transform(sample):
+    image, label = sample
+    return image.float() + torch.rand(()), label
+
+
+def loader(**settings):
+    return Loader((IMAGES, LABELS), **{"batch_size": 4, "seed": 5, **settings})
+
+
+def everything(loader, epochs=1):
+    return [batch for _ in range(epochs) for batch in loader]
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+SETTINGS = {
+    "resident": {"augment": AUGMENT},
+    "streaming": {"augment": AUGMENT, "mode": "streaming"},
+    "workers": {"augment": AUGMENT, "mode": "streaming", "num_workers": 2},
+    "transform": {"transform": noisy_transform},
+    "transform in workers": {"transform": noisy_transform, "num_workers": 2},
+    "dropping": {"drop_last": True},
+}
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+def test_an_epoch_has_every_sample_once_and_a_ragged_tail(mode):
+    batches = everything(loader(mode=mode))
+    assert [len(labels) for _, labels in batches] == [4, 4, 4, 4, 4, 4, 2]
+    images, labels = (torch.cat(parts) for parts in zip(*batches))
+    assert sorted(labels.tolist()) == list(range(COUNT))
+    assert torch.equal(images, IMAGES[labels])
+
+
+def test_the_epoch_goes_up_when_it_is_through():
+    given = loader()
+    assert (len(given), given.num_samples, given.epoch, given.position) == (7, COUNT, 0, 0)
+    orders = []
+    for epoch in range(3):
+        assert given.epoch == epoch
+        orders.append([labels.tolist() for _, labels in given])
+    assert orders[0] != orders[1] != orders[2]
+    given.set_epoch(1)
+    assert [labels.tolist() for _, labels in given] == orders[1]
+
+
+@pytest.mark.parametrize("other", ["streaming", "workers"])
+def test_every_mode_gives_the_same_bits(other):
+    given = loader(**SETTINGS[other])
+    assert_same(everything(loader(**SETTINGS["resident"]), 2), everything(given, 2))
+    given.close()
+
+
+def test_workers_give_what_this_process_gives_random_items_included():
+    one, other = (Loader(Noisy(), 4, num_workers=count) for count in (0, 2))
+    assert_same(everything(one, 2), everything(other, 2))
+    other.close()
+
+
+def test_a_random_item_is_another_in_the_next_epoch_and_depends_on_no_batch_size():
+    def by_index(batches):
+        return {int(row[0]): row.tolist() for batch in batches for row in batch}
+
+    small, large = Loader(Noisy(), 4), Loader(Noisy(), 9)
+    first = by_index(small)
+    assert first == by_index(large)
+    assert all(first[index][1:] != row[1:] for index, row in by_index(small).items())
+
+
+def test_a_subset_of_random_items_depends_on_no_batch_size_either():
+    part, _ = random_split(Noisy(), [10, 16], torch.Generator().manual_seed(0))
+    assert torch.equal(torch.cat(list(Loader(part, 3))), torch.cat(list(Loader(part, 7))))
+
+
+def test_data_stay_where_they_are_unless_a_device_is_named():
+    assert Loader(torch.empty(4, device="meta"), 2).device == torch.device("meta")
+    assert loader().device == torch.device("cpu")
+
+
+def test_augmentation_depends_on_no_batch_size():
+    small, large = (torch.cat([x for x, _ in loader(augment=AUGMENT, batch_size=size)]) for size in (3, 11))
+    assert torch.equal(small, large)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
+def test_a_resumed_loader_gives_the_exact_next_batches(settings):
+    whole = everything(loader(**settings), 2)
+    per_epoch = len(loader(**settings))
+    for stopped in (1, per_epoch - 1, per_epoch, per_epoch + 2):
+        first = loader(**settings)
+        seen = []
+        while len(seen) < stopped:
+            for batch in first:
+                seen.append(batch)
+                if len(seen) == stopped:
+                    break
+        state = json.loads(json.dumps(first.state_dict()))
+        first.close()
+        resumed = loader(**settings)
+        resumed.load_state_dict(state)
+        rest = []
+        while resumed.epoch < 2:
+            rest += list(resumed)
+        resumed.close()
+        assert_same(seen + rest, whole)
+
+
+def test_the_cursor_is_that_of_batches_handed_out_not_of_those_made_ahead():
+    given = loader(mode="streaming", num_workers=2)
+    iterator = iter(given)
+    next(iterator)
+    next(iterator)
+    assert given.state_dict()["position"] == given.position == 8
+    given.close()
+
+
+def test_the_state_behind_the_last_batch_ends_its_epoch():
+    given = loader(batch_size=COUNT)
+    iterator = iter(given)
+    next(iterator)
+    state = given.state_dict()
+    assert (state["epoch"], state["position"]) == (0, COUNT)
+    resumed = loader(batch_size=COUNT)
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+    assert (resumed.epoch, resumed.position) == (1, 0)
+
+
+def test_the_batch_size_may_change_at_a_resume():
+    first = loader(augment=AUGMENT)
+    iterator = iter(first)
+    head = [next(iterator), next(iterator)]
+    second = loader(augment=AUGMENT, batch_size=9)
+    second.load_state_dict(first.state_dict())
+    images = torch.cat([x for x, _ in head + list(second)])
+    assert torch.equal(images, torch.cat([x for x, _ in loader(augment=AUGMENT)]))
+
+
+@given(
+    count=st.integers(1, 40),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    mode=st.sampled_from(["resident", "streaming"]),
+)
+def test_any_batch_sizes_in_any_runs_give_the_samples_of_the_epoch_in_order(count, sizes, mode):
+    data = torch.arange(count)
+    state, seen = Loader(data, 1).state_dict(), []
+    for size in sizes:  # a run of one batch, then another with another batch size
+        run = Loader(data, size, mode=mode)
+        run.load_state_dict(state)
+        for batch in run:
+            seen += batch.tolist()
+            break
+        state = run.state_dict()
+        if run.epoch:
+            break
+    assert seen == permutation(count, seed=0, epoch=0).tolist()[: len(seen)]
+    assert len(seen) == min(count, sum(sizes))
+
+
+def test_breaking_off_and_going_on_loses_nothing():
+    for settings in ({}, {"mode": "streaming", "num_workers": 2}):
+        given = loader(**settings)
+        seen = []
+        while given.epoch == 0:
+            for _, labels in given:
+                seen += labels.tolist()
+                if len(seen) % 8 == 0:
+                    break
+        given.close()
+        assert seen == torch.cat([labels for _, labels in loader()]).tolist()
+
+
+def test_an_older_iteration_ends_where_a_newer_begins():
+    given = loader()
+    older = iter(given)
+    next(older)
+    next(iter(given))
+    with pytest.raises(DataError, match="this iteration of the loader is over"):
+        next(older)
+
+
+@pytest.mark.parametrize(
+    "move", [lambda given: given.set_epoch(4), lambda given: given.load_state_dict(given.state_dict())]
+)
+def test_an_iteration_ends_when_the_cursor_is_moved(move):
+    given = loader()
+    iterator = iter(given)
+    next(iterator)
+    move(given)
+    with pytest.raises(DataError, match="its cursor was moved"):
+        next(iterator)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
+def test_the_global_random_state_is_left_alone(settings):
+    import random
+
+    def state():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = state()
+    given = loader(**settings)
+    everything(given)
+    given.close()
+    assert state() == before
+
+
+def test_an_order_taken_by_position_is_that_of_the_iteration():
+    given = loader(augment=AUGMENT)
+    batches = everything(given)
+    given.set_epoch(0)
+    given.begin_epoch()
+    assert_same([given.take(torch.arange(4, 8)), given.take(torch.arange(24, 26))], [batches[1], batches[6]])
+
+
+def test_what_take_reads_stays_in_its_place_from_epoch_to_epoch():
+    given = loader()
+    given.begin_epoch()
+    before = given._backend._order.data_ptr(), given._backend._keys.data_ptr()
+    given.set_epoch(1)
+    given.begin_epoch()
+    assert (given._backend._order.data_ptr(), given._backend._keys.data_ptr()) == before
+    assert given.take(torch.arange(4))[1].tolist() == next(iter(given))[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "expected"),
+    [
+        ((IMAGES, LABELS), None, ("tuple", 2)),
+        ([IMAGES[0]] * 4, None, ("Tensor", None)),
+        (IMAGES, None, ("Tensor", None)),
+        ({"x": IMAGES, "y": LABELS}, None, ("dict", ["x", "y"])),
+        ((IMAGES, LABELS), ("image", "label"), ("dict", ["image", "label"])),
+        (IMAGES, ["image"], ("dict", ["image"])),
+        ({"x": IMAGES, "y": LABELS, "z": LABELS}, ["z", "x"], ("dict", ["z", "x"])),
+        (TensorDataset(IMAGES, LABELS), None, ("tuple", 2)),
+        ((IMAGES.numpy(), LABELS.numpy()), None, ("tuple", 2)),
+    ],
+)
+def test_a_batch_has_the_form_of_its_source(source, names, expected):
+    batch = next(iter(Loader(source, 4, names=names)))
+    kind, parts = expected
+    assert type(batch).__name__ == kind
+    if kind == "dict":
+        assert list(batch) == parts
+    elif kind == "tuple":
+        assert len(batch) == parts
+
+
+def test_samples_made_one_by_one_keep_the_form_of_a_tuple():
+    pairs = [(torch.tensor(float(n)), n) for n in range(6)]
+    batch = next(iter(Loader(pairs, 4, shuffle=False)))
+    assert type(batch) is tuple
+    assert batch[1].tolist() == [0, 1, 2, 3]
+    named = next(iter(Loader(pairs, 4, shuffle=False, names=("x", "y"))))
+    assert named["y"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_split_of_a_tensor_dataset_is_resident_too():
+    part, _ = random_split(TensorDataset(IMAGES, LABELS), [10, 16], torch.Generator().manual_seed(0))
+    given = Loader(part, 4)
+    assert given.mode == "resident"
+    assert sorted(torch.cat([labels for _, labels in given]).tolist()) == sorted(part.indices)
+
+
+def test_arrays_mapped_from_a_file_are_read_from_there(tmp_path):
+    np.save(tmp_path / "x.npy", IMAGES.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    given = Loader((mapped, LABELS), 4, seed=5)
+    assert (given.mode, given.reason) == ("streaming", "the data (3 KB) stay in their files")
+    assert_same(everything(given), everything(loader()))
+    assert_same(everything(Loader((mapped, LABELS), 4, seed=5, mode="resident")), everything(loader()))
+
+
+def test_arrays_that_are_read_only_are_used_as_they_are():
+    locked = IMAGES.numpy().copy()
+    locked.flags.writeable = False
+    assert_same(everything(Loader((locked, LABELS), 4, seed=5)), everything(loader()))
+
+
+def test_a_batch_can_be_changed_without_changing_the_data():
+    before = IMAGES.clone()
+    for images, _ in loader(shuffle=False):
+        images.zero_()
+    assert torch.equal(IMAGES, before)
+
+
+def test_a_transform_is_called_for_each_sample_and_says_so():
+    given = loader(transform=noisy_transform)
+    assert given.mode == "streaming"
+    assert given.reason.startswith("transform= is called for each sample")
+
+
+def test_a_collate_function_puts_the_samples_together():
+    ragged = [torch.ones(n) for n in range(1, 8)]
+    padded = Loader(
+        ragged, 3, shuffle=False, collate=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, True)
+    )
+    assert [tuple(batch.shape) for batch in padded] == [(3, 3), (3, 6), (1, 7)]
+
+
+def test_samples_can_be_read_once_and_kept():
+    class Counted(Noisy):
+        reads = 0
+
+        def __getitem__(self, index):
+            Counted.reads += 1
+            return super().__getitem__(index)
+
+    given = Loader(Counted(), 4, mode="resident")
+    everything(given, 3)
+    assert Counted.reads == COUNT
+    assert given.reason == "mode='resident' was asked for; each sample was made once (832 B)"
+
+
+def test_a_dataset_that_fetches_batches_is_asked_for_batches():
+    class Many(Noisy):
+        def __getitems__(self, indices):
+            return [torch.tensor(index) for index in indices]
+
+    assert torch.cat(list(Loader(Many(), 4, shuffle=False))).tolist() == list(range(COUNT))
+
+
+def test_an_augmentation_may_be_a_function_of_the_batch_alone():
+    doubled = Loader(LABELS, 4, shuffle=False, augment=lambda batch: batch * 2)
+    assert next(iter(doubled)).tolist() == [0, 2, 4, 6]
+
+
+def test_the_loader_says_what_it_is():
+    assert repr(loader()) == (
+        "Loader(26 samples, batch_size=4, device=cpu, mode='resident': "
+        "the data (3 KB) are in the host's memory already)"
+    )
+
+
+def test_an_error_in_a_sample_reaches_the_loop_also_from_a_worker():
+    def fail(sample):
+        raise ValueError("sample is broken")
+
+    for workers in (0, 1):
+        given = loader(transform=fail, num_workers=workers)
+        with pytest.raises(ValueError, match="sample is broken"):
+            everything(given)
+        given.close()
+
+
+def test_a_transform_may_change_its_sample_without_changing_the_data():
+    before = IMAGES.clone()
+    everything(loader(transform=lambda sample: (sample[0].zero_(), sample[1])))
+    assert torch.equal(IMAGES, before)
+
+
+def test_a_closed_loader_with_workers_says_so():
+    given = loader(mode="streaming", num_workers=1)
+    given.close()
+    with pytest.raises(DataError, match="the loader was closed"):
+        next(iter(given))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"seed": 6},
+            "the cursor was saved with seed=5, this loader has 6. Give the loader the seed that it had.",
+        ),
+        ({"shuffle": False}, "order='RandomSampler', this loader has 'SequentialSampler'"),
+        ({"source": (IMAGES[:9], LABELS[:9])}, "num_samples=26, this loader has 9"),
+    ],
+)
+def test_a_cursor_of_another_loader_is_refused(changes, message):
+    settings = {"source": (IMAGES, LABELS), "batch_size": 4, "seed": 5, **changes}
+    with pytest.raises(CursorError, match=message):
+        Loader(**settings).load_state_dict(loader().state_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position": 27}, "the cursor stands at sample 27 of 26"),
+        ({"position": -1}, "position=-1; expected a whole number from 0 up"),
+        ({"epoch": 1.5}, "epoch=1.5"),
+        ({"version": 9}, "the state has version 9; this flodl reads 1"),
+    ],
+)
+def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
+    given = loader()
+    given.set_epoch(2)
+    with pytest.raises(CursorError, match=message):
+        given.load_state_dict({**given.state_dict(), **change})
+    assert (given.epoch, given.position) == (2, 0)
+    with pytest.raises(CursorError, match="give what state_dict"):
+        given.load_state_dict({"epoch": 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: loader(batch_size=0), "batch_size=0. Give a whole number from 1 up."),
+        (lambda: loader(batch_size=2.5), "batch_size=2.5"),
+        (lambda: loader(batch_size=None), "batch_size=None is for iterables"),
+        (lambda: loader(num_workers=-1), "num_workers=-1"),
+        (lambda: loader(mode="fast"), "mode='fast'. Give one of 'auto', 'resident', 'streaming'."),
+        (lambda: loader(memory_cap=1.5), "memory_cap=1.5. Give a share"),
+        (lambda: loader(shuffle_buffer=4), "shuffle_buffer= is for iterables"),
+        (lambda: loader(augment=3), "augment=3. Give a function"),
+        (lambda: loader(names=("a",)), r"1 names \['a'\] for 2 parts"),
+        (lambda: loader(batch_size=27, drop_last=True), "drop_last=True leaves no batch: 26 samples"),
+        (lambda: Loader((IMAGES, LABELS[:3]), 4), r"unequal lengths \{'0': 26, '1': 3\}"),
+        (lambda: Loader((IMAGES, "labels"), 4), "a tuple of Tensor, str"),
+        (
+            lambda: Loader({"train": [1, 2]}, 4),
+            "a dictionary of list. Give tensors or arrays by name, or one of",
+        ),
+        (lambda: Loader({"x": IMAGES}, 4, names=["y"]), r"names has 'y', the data have \['x'\]"),
+        (lambda: Loader(torch.tensor(3.0), 4), "column '0' is a single number"),
+        (lambda: Loader(np.array(["a", "b"]), 4), "column '0' has dtype <U1, which torch has no tensors for"),
+        (lambda: Loader(torch.empty(0, 3), 4), "the source has no samples"),
+        (lambda: Loader((LABELS, LABELS.to("meta")), 4), "the columns lie on cpu and meta"),
+        (lambda: Loader("file.bin", 4), "the source is a str, which a loader cannot read"),
+        (lambda: Loader(3, 4), "the source is a int, which a loader cannot read"),
+        (
+            lambda: loader(mode="streaming").take(torch.arange(2)),
+            "take needs resident data, and this loader is streaming",
+        ),
+    ],
+)
+def test_wrong_settings_are_told(make, message):
+    with pytest.raises(DataError, match=message):
+        make()

@@ -1,0 +1,123 @@
+"""Samplers: which samples, in what order, as a function of seed and epoch."""
+
+import pytest
+import torch
+from torch.utils.data import RandomSampler as TorchRandomSampler
+from torch.utils.data import WeightedRandomSampler
+
+from flodl.core import DataError
+from flodl.data import Loader, RandomSampler, SequentialSampler, WeightedSampler
+
+DATA = torch.arange(20)
+CPU = torch.device("cpu")
+
+
+def epochs(count=2, **settings):
+    loader = Loader(DATA, batch_size=6, **settings)
+    return [torch.cat(list(loader)).tolist() for _ in range(count)]
+
+
+def test_shuffling_chooses_between_the_two_plain_samplers():
+    assert epochs(shuffle=False) == [DATA.tolist()] * 2
+    assert epochs(shuffle=True) == epochs(sampler=RandomSampler(), shuffle=False)
+    assert epochs(sampler=SequentialSampler()) == epochs(shuffle=False)
+
+
+def test_weights_decide_how_often_a_sample_comes():
+    weights = torch.zeros(20)
+    weights[3], weights[7] = 1.0, 9.0
+    loader = Loader(DATA, batch_size=100, sampler=WeightedSampler(weights, num_samples=5000))
+    assert loader.num_samples == 5000
+    drawn = torch.cat(list(loader)).bincount(minlength=20)
+    assert drawn[3] + drawn[7] == 5000
+    assert abs(int(drawn[7]) - 4500) < 110
+
+
+def test_without_replacement_a_sample_comes_at_most_once():
+    weights = [1.0] * 10 + [0.0] * 10
+    (first,), (again,) = (epochs(1, sampler=WeightedSampler(weights, replacement=False)) for _ in range(2))
+    assert sorted(first) == list(range(10))
+    assert first == again
+
+
+def test_without_replacement_heavy_samples_come_first():
+    weights = [100.0] * 5 + [1.0] * 15
+    sampler = WeightedSampler(weights, num_samples=5, replacement=False)
+    heavy = [sum(index < 5 for index in order) for order in epochs(50, sampler=sampler)]
+    assert sum(heavy) > 0.9 * 5 * 50
+
+
+def test_weighted_epochs_differ_and_repeat():
+    sampler = WeightedSampler(torch.rand(20, generator=torch.Generator().manual_seed(0)) + 0.1)
+    first, second = epochs(sampler=sampler)
+    assert first != second
+    assert [first, second] == epochs(sampler=sampler)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda epoch: [epoch, 5, 3],
+        lambda seed, epoch: torch.tensor([epoch, 5, 3]),
+        lambda *, epoch: (epoch, 5, 3),
+    ],
+)
+def test_a_function_of_the_epoch_is_a_sampler(sampler):
+    assert epochs(sampler=sampler) == [[0, 5, 3], [1, 5, 3]]
+
+
+def test_a_function_may_give_epochs_of_unequal_length():
+    loader = Loader(DATA, batch_size=2, sampler=lambda epoch: range(4 + 2 * epoch))
+    assert (len(loader), loader.num_samples) == (2, 4)
+    list(loader)
+    assert (len(loader), loader.num_samples) == (3, 6)
+    saved = loader.state_dict()
+    fresh = Loader(DATA, batch_size=2, sampler=lambda epoch: range(4 + 2 * epoch))
+    fresh.load_state_dict(saved)
+    assert torch.cat(list(fresh)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_list_is_a_sampler():
+    assert epochs(sampler=[4, 4, 2]) == [[4, 4, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: TorchRandomSampler(DATA), lambda: WeightedRandomSampler([0.5] * 20, 12)]
+)
+def test_a_torch_sampler_gives_the_same_epochs_each_time(make):
+    torch.manual_seed(0)
+    first = epochs(3, sampler=make())
+    torch.manual_seed(1)
+    assert first == epochs(3, sampler=make())
+    assert first[0] != first[1]
+
+
+def test_a_torch_sampler_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    epochs(sampler=TorchRandomSampler(DATA))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WeightedSampler([1.0, -1.0]), "a weight is negative or not a number"),
+        (lambda: WeightedSampler([0.0, 0.0]), "every weight is 0"),
+        (
+            lambda: WeightedSampler([1.0, 0.0], num_samples=2, replacement=False),
+            "num_samples=2 with 1 weights",
+        ),
+        (lambda: list(Loader(DATA, 4, sampler=WeightedSampler([1.0]))), "1 weights for 20 samples"),
+        (
+            lambda: list(Loader(DATA, 4, sampler=[1, 20])),
+            "index 20 for 20 samples. Give numbers from 0 to 19.",
+        ),
+        (lambda: list(Loader(DATA, 4, sampler=[-1])), "index -1 for 20 samples"),
+        (lambda: Loader(DATA, 4, sampler=lambda epoch: []), "Give a list of sample numbers, at least one"),
+        (lambda: list(Loader(DATA, 4, sampler=iter([1, 2]))), "the sampler is an iterator"),
+        (lambda: Loader(DATA, 4, sampler=3), "sampler=3 is a int"),
+    ],
+)
+def test_wrong_samplers_are_refused(make, message):
+    with pytest.raises(DataError, match=message):
+        make()

@@ -1,0 +1,208 @@
+"""Iterables: read in their order or through a buffer, resumed by skipping or by their own state."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from flodl.core import CursorError, DataError
+from flodl.data import Loader
+
+
+class Numbers(IterableDataset):
+    """Counts, and remembers how many items were read."""
+
+    def __init__(self, count=11):
+        self.count, self.reads = count, 0
+
+    def __iter__(self):
+        for number in range(self.count):
+            self.reads += 1
+            yield torch.tensor(number)
+
+
+class Sized(Numbers):
+    def __len__(self):
+        return self.count
+
+
+class Stateful(Numbers):
+    """Keeps its place, and can be put there."""
+
+    def __init__(self, count=11):
+        super().__init__(count)
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < self.count:
+            self.at += 1
+            self.reads += 1
+            yield torch.tensor(self.at - 1)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def noisy(item):
+    return item + torch.rand(())
+
+
+def items(batches):
+    return torch.cat(list(batches)).tolist()
+
+
+def test_an_iterable_keeps_its_order_and_its_ragged_tail():
+    given = Loader(Numbers(), 4)
+    assert [batch.tolist() for batch in given] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert (given.epoch, given.position, given.mode, given.num_samples) == (1, 0, "streaming", None)
+    assert given.reason == "an iterable is read as it comes, in its own order (shuffle_buffer= shuffles it)"
+    assert items(given) == list(range(11))
+
+
+def test_a_length_is_given_where_the_source_has_one():
+    assert len(Loader(Sized(), 4)) == 3
+    assert len(Loader(Sized(), 4, drop_last=True)) == 2
+    with pytest.raises(TypeError, match="does not say how many samples"):
+        len(Loader(Numbers(), 4))
+
+
+def test_the_last_batch_can_be_left_out():
+    assert items(Loader(Numbers(), 4, drop_last=True)) == list(range(8))
+
+
+def test_a_generator_lasts_one_epoch():
+    given = Loader((torch.tensor(n) for n in range(5)), 2)
+    assert items(given) == list(range(5))
+    with pytest.raises(DataError, match="is an iterator and has nothing left for epoch 1"):
+        list(given)
+
+
+def test_an_iterator_cannot_be_taken_up_after_a_break_but_after_a_restart():
+    given = Loader((torch.tensor(n) for n in range(5)), 2)
+    next(iter(given))
+    with pytest.raises(DataError, match="which cannot go on after its loop was left"):
+        list(given)
+    fresh = Loader((torch.tensor(n) for n in range(5)), 2)
+    fresh.load_state_dict(given.state_dict())
+    assert items(fresh) == [2, 3, 4]
+
+
+def test_whole_batches_are_augmented_sample_by_sample():
+    def shake(batch, chance):
+        return batch + chance.uniform()
+
+    first, second = Loader(iter([torch.zeros(3), torch.zeros(2)]), None, augment=shake)
+    assert len({*first.tolist(), *second.tolist()}) == 5
+
+
+def test_items_may_be_whole_batches():
+    given = Loader(iter([torch.ones(3), torch.zeros(2)]), None, names=["x"])
+    assert [batch["x"].tolist() for batch in given] == [[1, 1, 1], [0, 0]]
+
+
+def test_a_buffer_shuffles_and_loses_nothing():
+    given = Loader(Numbers(100), 7, shuffle_buffer=16, seed=3)
+    first, second = items(given), items(given)
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
+    assert first != list(range(100))
+    assert first == items(Loader(Numbers(100), 30, shuffle_buffer=16, seed=3))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"transform": noisy}, {"shuffle_buffer": 4}, {"shuffle_buffer": 4, "transform": noisy}]
+)
+@pytest.mark.parametrize("source", [Numbers, Stateful])
+def test_a_resumed_stream_gives_the_exact_next_batches(source, settings):
+    whole = Loader(source(), 2, **settings)
+    expected = [items(whole), items(whole)]
+    for stop in (1, 3, 6):
+        first = Loader(source(), 2, **settings)
+        items(first)
+        iterator = iter(first)
+        head = [next(iterator) for _ in range(stop)]
+        state = json.loads(json.dumps(first.state_dict()))
+        second = Loader(source(), 2, **settings)
+        second.load_state_dict(state)
+        assert items(head + list(second)) == expected[1]
+
+
+def test_a_source_that_keeps_its_place_is_not_read_again():
+    first = Loader(Stateful(), 2)
+    next(iter(first))
+    source = Stateful()
+    second = Loader(source, 2)
+    second.load_state_dict(first.state_dict())
+    assert items(second) == list(range(2, 11))
+    assert source.reads == 9
+
+
+def test_the_epoch_is_told_to_a_source_that_wants_to_know():
+    class PerEpoch(Numbers):
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __iter__(self):
+            yield from (torch.tensor(self.epoch * 10 + n) for n in range(3))
+
+    given = Loader(PerEpoch(), 3)
+    assert [items(given), items(given)] == [[0, 1, 2], [10, 11, 12]]
+
+
+def test_a_random_source_is_the_same_after_a_resume():
+    class Random(Numbers):
+        def __iter__(self):
+            for _ in range(9):
+                yield torch.rand(())
+
+    whole = items(Loader(Random(), 2))
+    first = Loader(Random(), 2)
+    next(iter(first))
+    torch.rand(7)
+    second = Loader(Random(), 2)
+    second.load_state_dict(first.state_dict())
+    assert items(second) == whole[2:]
+
+
+def test_the_global_random_state_is_left_alone():
+    before = torch.get_rng_state()
+    list(Loader(Numbers(), 4, transform=noisy))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_augmentation_is_the_same_whatever_the_batch_size():
+    def shake(batch, chance):
+        return batch + chance.uniform()
+
+    assert items(Loader(Numbers(), 2, augment=shake)) == items(Loader(Numbers(), 5, augment=shake))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Loader(Numbers(), 4, sampler=[1]), "an iterable has its own order"),
+        (lambda: Loader(Numbers(), 4, num_workers=2), "num_workers=2 with an iterable"),
+        (lambda: Loader(Numbers(), 4, mode="resident"), "mode='resident' needs a source with a length"),
+        (lambda: list(Loader(Numbers(0), 4)), "the source gives no batch"),
+        (lambda: list(Loader(Numbers(3), 4, drop_last=True)), "the source gives no batch"),
+    ],
+)
+def test_wrong_use_is_told(make, message):
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+def test_a_source_that_became_shorter_is_noticed():
+    first = Loader(Numbers(), 4)
+    iterator = iter(first)
+    next(iterator)
+    next(iterator)
+    second = Loader(Numbers(5), 4)
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(CursorError, match="the source ended before item 8, where the cursor stands"):
+        list(second)

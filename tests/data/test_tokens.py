@@ -1,0 +1,106 @@
+"""Windows over tokens: shifted targets, shards that are not crossed, files that are mapped."""
+
+import numpy as np
+import pytest
+import torch
+
+from flodl.core import DataError, DataFileError
+from flodl.data import Loader, TokenShards
+
+
+def windows(shards):
+    x, y = shards.take(torch.arange(shards.num_samples))
+    return x.tolist(), y.tolist()
+
+
+def test_targets_are_one_token_later():
+    x, y = windows(TokenShards(torch.arange(10), 3))
+    assert x == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert y == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+@pytest.mark.parametrize(("length", "count"), [(4, 1), (6, 1), (7, 2), (9, 2), (10, 3)])
+def test_only_whole_windows_count(length, count):
+    assert len(TokenShards(torch.arange(length), 3)) == count
+
+
+def test_a_stride_makes_windows_overlap_or_skip():
+    assert windows(TokenShards(torch.arange(6), 3, stride=1))[0] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    assert windows(TokenShards(torch.arange(9), 2, stride=5))[0] == [[0, 1], [5, 6]]
+
+
+def test_no_window_crosses_into_the_next_shard():
+    shards = TokenShards([np.arange(7), torch.arange(100, 102), np.arange(200, 208)], 3)
+    assert windows(shards)[0] == [[0, 1, 2], [3, 4, 5], [200, 201, 202], [203, 204, 205]]
+    assert (shards.num_tokens, shards.num_samples) == (17, 4)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("stride", [None, 2])
+def test_resident_windows_are_those_from_the_file(tmp_path, dtype, stride):
+    top = min(np.iinfo(dtype).max, 2**40)
+    generator = np.random.default_rng(0)
+    paths = []
+    for number, length in enumerate((40, 3, 61)):
+        paths.append(tmp_path / f"{number}.bin")
+        generator.integers(0, top, length, endpoint=True).astype(dtype).tofile(paths[-1])
+    shards = TokenShards(paths, 5, stride=stride, dtype=dtype)
+    assert shards.mapped
+    streamed, resident = (list(Loader(shards, 4, seed=1, mode=mode)) for mode in ("streaming", "resident"))
+    torch.testing.assert_close(streamed, resident, rtol=0, atol=0)
+    assert streamed[0][0].dtype == torch.int64
+
+
+def test_headers_are_skipped_and_npy_files_know_their_type(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"\xff" * 8 + np.arange(10, dtype=np.int32).tobytes())
+    np.save(tmp_path / "b.npy", np.arange(10, dtype=np.int16))
+    of_raw = TokenShards(tmp_path / "a.bin", 3, dtype="int32", header_bytes=8)
+    assert windows(of_raw) == windows(TokenShards(str(tmp_path / "b.npy"), 3))
+
+
+def test_a_mapped_file_is_streamed_on_a_cpu(tmp_path):
+    np.arange(50, dtype=np.uint16).tofile(tmp_path / "t.bin")
+    given = Loader(TokenShards(tmp_path / "t.bin", 4), 3, num_workers=1)
+    assert given.reason == "the data (100 B) stay in their files"
+    assert sorted(torch.cat([x[:, 0] for x, _ in given]).tolist()) == list(range(0, 48, 4))
+    given.close()
+
+
+def test_names_and_single_windows():
+    shards = TokenShards(torch.arange(9), 4)
+    assert shards[-1][1].tolist() == [5, 6, 7, 8]
+    with pytest.raises(IndexError, match="window 2 of 2"):
+        shards[2]
+    batch = next(iter(Loader(shards, 2, shuffle=False, names=("input_ids", "labels"))))
+    assert batch["labels"].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda at: TokenShards(at / "no.bin", 3), DataFileError, "there is no token file .*no.bin"),
+        (
+            lambda at: TokenShards(at / "odd.bin", 3),
+            DataFileError,
+            "odd.bin has 5 bytes, .* not a whole number of uint16",
+        ),
+        (lambda at: TokenShards(at / "bad.npy", 3), DataFileError, "bad.npy is not a readable .npy file"),
+        (
+            lambda at: TokenShards(torch.arange(3), 3),
+            DataError,
+            "no shard has the 4 tokens of a window; the longest has 3",
+        ),
+        (lambda at: TokenShards(torch.zeros(9), 3), DataError, "Give one row of whole numbers"),
+        (lambda at: TokenShards([], 3), DataError, "no shards"),
+        (
+            lambda at: TokenShards(torch.arange(9), 0),
+            DataError,
+            "seq_len=0, stride=None. Give whole numbers from 1 up",
+        ),
+    ],
+)
+def test_wrong_shards_are_told(tmp_path, make, error, message):
+    (tmp_path / "odd.bin").write_bytes(b"12345")
+    (tmp_path / "bad.npy").write_bytes(b"not numpy at all")
+    with pytest.raises(error, match=message):
+        make(tmp_path)

@@ -1,0 +1,205 @@
+"""On CUDA: the same samples and bits as on the CPU, no waiting, and a step that gathers for itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flodl.data import Chance, Loader, Normalize, RandomCrop, RandomFlip, TokenShards, WeightedSampler
+from flodl.data.order import permutation, sample_keys
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+COUNT = 1000
+IMAGES = torch.randint(
+    0, 256, (COUNT, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+LABELS = torch.arange(COUNT) % 10
+BYTES = [RandomCrop(4), RandomFlip()]
+FULL = [*BYTES, Normalize([0.5] * 3, [0.25] * 3)]
+
+
+def loader(**settings):
+    return Loader((IMAGES, LABELS), **{"batch_size": 96, "seed": 5, "device": "cuda", **settings})
+
+
+def two_epochs(given):
+    batches = [batch for _ in range(2) for batch in given]
+    given.close()
+    return batches
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs):
+        for mine, its in zip(one, other):
+            assert torch.equal(mine.cpu(), its.cpu())
+
+
+@pytest.mark.parametrize("count", [1, 7, 4096, 50_000, 1_000_003])
+def test_the_order_is_that_of_the_cpu(count):
+    on_cuda = permutation(count, seed=3, epoch=7, device="cuda")
+    assert torch.equal(on_cuda.cpu(), permutation(count, seed=3, epoch=7))
+
+
+def test_draws_are_those_of_the_cpu():
+    keys = sample_keys(11, torch.arange(10_000))
+    here, there = Chance(keys), Chance(keys.cuda())
+    assert torch.equal(here.uniform(3), there.uniform(3).cpu())
+    assert torch.equal(here.integers(9, 2), there.integers(9, 2).cpu())
+    assert torch.equal(here.coin(0.3), there.coin(0.3).cpu())
+    torch.testing.assert_close(here.normal(), there.normal().cpu())
+
+
+def test_small_data_are_resident_and_equal_those_of_the_cpu():
+    given = loader(augment=BYTES)
+    assert given.mode == "resident"
+    assert "free on cuda:0" in given.reason
+    assert_same(two_epochs(given), two_epochs(loader(augment=BYTES, device="cpu")))
+
+
+def test_weighted_samples_are_those_of_the_cpu():
+    weights = torch.rand(COUNT, generator=torch.Generator().manual_seed(1))
+    for replacement in (True, False):
+        settings = {"sampler": WeightedSampler(weights, num_samples=500, replacement=replacement)}
+        assert_same(two_epochs(loader(**settings)), two_epochs(loader(device="cpu", **settings)))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_workers": 2}, {"prefetch": 1}, {"prefetch": 8}, {"memory_cap": 1}], ids=str
+)
+def test_streaming_gives_the_bits_of_resident(settings):
+    streamed = two_epochs(loader(augment=FULL, mode="streaming", **settings))
+    assert_same(streamed, two_epochs(loader(augment=FULL)))
+    assert streamed[0][0].is_cuda
+
+
+def test_pinned_buffers_are_not_written_while_they_are_read():
+    large = torch.arange(64, dtype=torch.float32).repeat_interleave(2_000_000).view(64, -1)
+    busy = torch.randn(4096, 4096, device="cuda")
+    extremes = []
+    for rows in Loader(large, 4, shuffle=False, device="cuda", mode="streaming"):
+        for _ in range(5):
+            busy = (busy @ busy).clamp_(-1, 1)
+        extremes.append(torch.stack([rows.amin(dim=1), rows.amax(dim=1)], dim=1))
+    assert torch.cat(extremes).tolist() == [[row, row] for row in range(64)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"mode": "streaming"}, {"mode": "streaming", "num_workers": 2}], ids=str
+)
+@pytest.mark.parametrize("stop", [1, 5, 11, 13])
+def test_a_resumed_loader_gives_the_exact_next_batches(settings, stop):
+    whole = two_epochs(loader(augment=FULL, **settings))
+    first = loader(augment=FULL, **settings)
+    seen = []
+    while len(seen) < stop:
+        for batch in first:
+            seen.append(batch)
+            if len(seen) == stop:
+                break
+    state = json.loads(json.dumps(first.state_dict()))
+    first.close()
+    resumed = loader(augment=FULL, **settings)
+    resumed.load_state_dict(state)
+    while resumed.epoch < 2:
+        seen += list(resumed)
+    resumed.close()
+    assert_same(seen, whole)
+
+
+def test_nothing_waits_for_the_device():
+    given = loader(augment=FULL)
+    list(given)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            for _ in given:
+                pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_captured_step_gathers_and_augments_for_itself():
+    given = loader(augment=FULL, batch_size=100)
+    expected = two_epochs(loader(augment=FULL, batch_size=100))
+    positions = torch.arange(100, device="cuda")
+    given.begin_epoch()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        given.take(positions)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        images, labels = given.take(positions)
+        positions.add_(100)
+    found = []
+    for epoch in range(2):
+        given.set_epoch(epoch)
+        given.begin_epoch()
+        positions.copy_(torch.arange(100))
+        for _ in range(10):
+            graph.replay()
+            found.append((images.clone(), labels.clone()))
+    assert_same(found, expected)
+
+
+def test_data_larger_than_the_cap_are_streamed():
+    given = loader(memory_cap=1000)
+    assert given.mode == "streaming"
+    assert given.reason.startswith("the data take 3 MB, but memory_cap=1000 allows 1000 B of the ")
+    list(given)
+    assert given._backend._feed.ahead == 1
+
+
+def test_data_that_do_not_fit_after_all_are_streamed():
+    large = torch.zeros(64, 1_000_000)  # 256 MB
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    limit = torch.cuda.memory_reserved() + 64 * 2**20
+    torch.cuda.set_per_process_memory_fraction(limit / total)
+    try:
+        given = Loader(large, 2, device="cuda", mode="resident")
+        assert given.mode == "streaming"
+        assert given.reason.startswith("the data did not fit on cuda:0 (CUDA out of memory")
+        assert sum(len(rows) for rows in given) == 64
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "uint32"])
+def test_windows_of_tokens_are_cut_on_the_device(tmp_path, dtype):
+    import numpy as np
+
+    path = tmp_path / "t.bin"
+    np.random.default_rng(0).integers(0, np.iinfo(dtype).max, 5000, endpoint=True).astype(dtype).tofile(path)
+    shards = TokenShards(path, 32, stride=8, dtype=dtype)
+    resident, streamed = (Loader(shards, 16, device=device) for device in ("cuda", "cpu"))
+    assert (resident.mode, streamed.mode) == ("resident", "streaming")
+    assert_same(list(resident), list(streamed))
+
+
+def test_a_model_learns_the_same_from_either_mode():
+    def train(mode):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        losses = []
+        for images, labels in loader(augment=FULL, mode=mode):
+            loss = cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    assert torch.equal(train("resident"), train("streaming"))
