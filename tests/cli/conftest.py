@@ -1,17 +1,67 @@
 """What the command line sets for the whole process is set back after each test."""
 
+import os
+import textwrap
+
 import pytest
 import torch
 
 from flodl.core import log
+
+_OWN = (
+    "FDL_ENV",
+    "FLODL_COLOR",
+    "FORCE_COLOR",
+    "FLODL_RESOLVED_CONFIG",
+    "FDL_PROJECT_ROOT",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+)
 
 
 @pytest.fixture(autouse=True)
 def unchanged_surroundings(monkeypatch):
     monkeypatch.setenv("FLODL_VERBOSITY", "normal")
     monkeypatch.setenv("NO_COLOR", "")
+    for name in _OWN:
+        monkeypatch.setenv(name, "")  # remembered, so that what a test leaves there is put back
+        monkeypatch.delenv(name)
     verbosity, num_threads = log.verbosity(), torch.get_num_threads()
     log.set_verbosity("normal")
     yield
     log.set_verbosity(verbosity)
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Make a project of the files given by name, and go into it."""
+
+    def make(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text).lstrip("\n"))
+        monkeypatch.chdir(tmp_path)
+        return tmp_path
+
+    return make
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Put an executable in front of PATH that writes down its arguments, its folder and some variables."""
+
+    def make(name, code=0):
+        folder = tmp_path / "stand-ins"
+        folder.mkdir(exist_ok=True)
+        record = folder / f"{name}.txt"
+        script = folder / name
+        script.write_text(
+            f'#!/bin/sh\npwd > {record}\nfor word in "$@"; do echo "$word" >> {record}; done\nexit {code}\n'
+        )
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        return lambda: record.read_text().splitlines()
+
+    return make

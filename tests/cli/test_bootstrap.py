@@ -131,6 +131,14 @@ def test_a_link_to_the_script_finds_its_checkout(checkout, tmp_path):
     assert start(tmp_path / "bin", "version").returncode == 7
 
 
+def test_the_python_of_the_checkout_comes_first_for_what_fdl_starts(checkout):
+    make_ready(checkout)
+    program = "import os\nprint(os.environ['VIRTUAL_ENV'], os.environ['PATH'].split(os.pathsep)[0])\n"
+    (checkout / ".venv/bin/fdl").write_text(program)
+    done = start(checkout, VIRTUAL_ENV="/some/other/venv")
+    assert done.stdout == f"{checkout}/.venv {checkout}/.venv/bin\n"
+
+
 def test_a_ready_start_imports_nothing_heavy(checkout):
     make_ready(checkout)
     (checkout / ".venv/bin/fdl").write_text("")

@@ -13,7 +13,7 @@ from flodl.cli import main
 from flodl.cli.commands import SUMMARIES
 from flodl.cli.commands import version as version_command
 from flodl.cli.program import program
-from flodl.core import log
+from flodl.core import environment, log
 from flodl.core.errors import SetupError
 
 
@@ -32,8 +32,28 @@ def test_every_listed_command_is_there_and_explains_itself(capsys):
         assert f"Usage: fdl {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["quickstart", "--help"], ["test", "--help"], ["version"]])
-def test_looking_around_imports_no_torch(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["quickstart", "--help"],
+        ["test", "--help"],
+        ["version"],
+        ["config", "show"],
+        ["config", "lint"],
+        ["completions", "zsh"],
+        ["schema", "list"],
+        ["run", "--dry-run", "train", "quick"],
+        ["train", "--help"],
+    ],
+)
+def test_looking_around_imports_no_torch(arguments, project):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": "entry: tool\ncommands: {quick: {training: {lr: 1}}}",
+        }
+    )
     code = (
         "import sys; from flodl.cli import main; main(sys.argv[1:]); "
         "sys.exit(str({'torch', 'numpy'} & set(sys.modules)) if {'torch', 'numpy'} & set(sys.modules) else 0)"
@@ -43,7 +63,7 @@ def test_looking_around_imports_no_torch(arguments):
 
 
 def test_an_unknown_command_is_met_with_the_nearest(capsys):
-    assert main(["quikstart"]) == 2
+    assert main(["quikstart"]) == 1
     trouble = capsys.readouterr().err
     assert (
         trouble == "error: there is no command 'quikstart'. Did you mean 'quickstart'?\nTry 'fdl --help'.\n"
@@ -80,10 +100,45 @@ def test_verbosity_is_set_here_and_for_children(capsys, arguments, level):
     assert os.environ["FLODL_VERBOSITY"] == (str(int(level)) if given else "normal")
 
 
-@pytest.mark.parametrize("arguments", [["--no-color", "version"], ["version", "--no-color"]])
+@pytest.mark.parametrize(
+    "arguments", [["--no-color", "version"], ["version", "--no-color"], ["--no-ansi", "version"]]
+)
 def test_colour_can_be_refused_here_and_for_children(capsys, arguments):
     assert main(arguments) == 0
-    assert os.environ["NO_COLOR"] == "1"
+    assert (os.environ["NO_COLOR"], os.environ["FLODL_COLOR"]) == ("1", "never")
+
+
+def test_colour_can_be_demanded_against_the_environment(capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["--ansi", "nonsense"]) == 1
+    assert os.environ["FLODL_COLOR"] == "always"
+    assert capsys.readouterr().err.startswith("\x1b[31merror:\x1b[0m there is no command")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--ansi", "--no-ansi", "version"], ["--ansi", "version", "--no-ansi"]]
+)
+def test_colour_cannot_be_both(capsys, arguments):
+    assert main(arguments) == 1
+    assert "--ansi and --no-ansi are mutually exclusive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, None),
+        ({"NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ({"NO_COLOR": "1", "FLODL_COLOR": "always"}, True),
+        ({"FORCE_COLOR": "1", "FLODL_COLOR": "never"}, False),
+        ({"FLODL_COLOR": "auto", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_a_flag_comes_before_no_color_before_force_color(monkeypatch, variables, wanted):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment.colour_wanted() is wanted
 
 
 def failing(monkeypatch, error):

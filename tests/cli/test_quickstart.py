@@ -5,7 +5,6 @@ import sys
 from subprocess import PIPE
 
 import pytest
-import torch
 
 import flodl
 from flodl.cli import digit_reader, main
@@ -35,7 +34,15 @@ def test_it_trains_saves_and_says_what_to_try_next(tmp_path):
     assert "Test accuracy: " in done.stdout
     assert "fdl quickstart --epochs 4" in done.stdout
     folder = tmp_path / "runs/quickstart"
-    assert sorted(path.name for path in folder.iterdir()) == ["model.fdl", "model.svg", "trends.html"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "graph.svg",
+        "journal.index",
+        "journal.jsonl",
+        "model.fdl",
+        "model.svg",
+        "trends.html",
+    ]
     assert "<svg" in (folder / "model.svg").read_text()
 
 
@@ -50,13 +57,14 @@ def test_the_same_seed_gives_the_same_result_and_the_checkpoint_holds_it(tmp_pat
         results.append(json.loads(shown.out))
     one, other = results
     assert one["history"] == other["history"]
-    assert one["accuracy"] == one["history"]["accuracy"][-1]
+    assert one["accuracy"] == one["history"]["eval_accuracy"][-1]
 
     flodl.manual_seed(99)
     model = digit_reader.build_reader()
-    _, test = digit_reader.draw(1200, seed=3, device=torch.device("cpu"))
+    _, test = digit_reader.draw(1200, seed=3)
     model.load_checkpoint(one["files"]["checkpoint"])
-    assert float(digit_reader.accuracy(model, test)) == pytest.approx(one["accuracy"])
+    _, values = digit_reader.read_and_compare(model.eval(), *test)
+    assert float(values["accuracy"]) == pytest.approx(one["accuracy"])
 
 
 def test_quiet_prints_nothing_but_the_object_that_was_asked_for(tmp_path, capsys):
@@ -91,14 +99,20 @@ def test_a_folder_that_cannot_be_made_is_refused_before_training(tmp_path, capsy
     assert shown.err.startswith(f"error: --out {tmp_path / 'file/run'}: ")
 
 
-def test_an_interrupt_ends_the_training_with_130(tmp_path):
+def test_an_interrupt_saves_and_the_same_command_goes_on_to_the_same_end(tmp_path):
     code = "import sys; from flodl.cli import main; sys.exit(main())"
-    arguments = ["quickstart", "--epochs", "1000", "--images", "600"]
+    arguments = ["quickstart", "--epochs", "12", "--images", "600", "--json"]
     running = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], cwd=tmp_path, text=True, stdout=PIPE, stderr=PIPE
+        [sys.executable, "-u", "-c", code, *arguments], cwd=tmp_path, text=True, stdout=PIPE, stderr=PIPE
     )
-    while not running.stdout.readline().startswith("epoch 2/"):
+    while not running.stderr.readline().startswith("epoch 2/"):
         assert running.poll() is None
     running.send_signal(signal.SIGINT)
     _, trouble = running.communicate(timeout=60)
-    assert (running.returncode, trouble.strip()) == (130, "Stopped.")
+    assert running.returncode == 75
+    assert trouble.endswith("Stopped. The same command goes on from here.\n")
+
+    resumed = fdl(*arguments, cwd=tmp_path)
+    undisturbed = fdl(*arguments, "--out", "other", cwd=tmp_path)
+    assert json.loads(resumed.stdout)["history"] == json.loads(undisturbed.stdout)["history"]
+    assert "epoch 1/" not in resumed.stderr

@@ -252,7 +252,8 @@ MESSAGES = {
     ),
     MonitorError: (
         monitor_error,
-        "'{}' has no journal. Name the folder of a run: the run_dir of Monitor(…), which has a journal.jsonl.",
+        "'{}' has no journal. "
+        "Name the folder of a run: the run_dir of Monitor(…), which has a journal.jsonl.",
     ),
     PictureError: (
         picture_error,

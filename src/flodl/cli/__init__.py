@@ -1,24 +1,38 @@
-"""The `fdl` program."""
+"""The `fdl` program, and typed arguments for any script: `flodl.cli.Args`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from flodl.core import log
-from flodl.core.environment import colour_refused
+from flodl.core.environment import colour_wanted
 from flodl.core.errors import FlodlError
 
 from .program import program
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from .args import Args, argument, option
+else:
+
+    def __getattr__(name):
+        # `fdl` itself reads no dataclass: a start of it should not pay for what does.
+        if name in ("Args", "argument", "option"):
+            return getattr(import_module(".args", __name__), name)
+        raise AttributeError(f"module 'flodl.cli' has no attribute {name!r}")
+
+
+__all__ = ["Args", "argument", "main", "option"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `fdl` with these arguments, or those of the process, and give its exit code.
 
-    0 is success, 1 an error that flodl explains, 2 a command line that cannot be understood, 130 Ctrl-C.
+    0 is success, 1 an error that flodl explains, 2 options that cannot be understood, 130 Ctrl-C; a command
+    of a project gives the code of what it started.
 
     >>> main(["--version"])
     flodl ...
@@ -29,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         name = error.ctx.command_path if error.ctx else "fdl"
         _complain(f"{error.format_message()}\nTry '{name} --help'.")
-        return 2
+        return error.exit_code
     except click.ClickException as error:
         _complain(error.format_message())
         return error.exit_code
@@ -48,4 +62,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(message: str) -> None:
     word = click.style("error:", fg="red")
-    click.echo(f"{word} {message}", err=True, color=False if colour_refused() else None)
+    click.echo(f"{word} {message}", err=True, color=colour_wanted())

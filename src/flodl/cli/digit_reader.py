@@ -1,16 +1,16 @@
-"""The job of `fdl quickstart`, written as any user of flodl would write it: data, a model, a loop."""
+"""The job of `fdl quickstart`, written as any user of flodl would write it: data, a model, a trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flodl import FlowBuilder, Graph, SoftmaxRouter
+from flodl import FlowBuilder, Graph, SoftmaxRouter, Trainer
 from flodl.data import digits
-from flodl.optim import CosineScheduler, apply, clip_grad_norm
+from flodl.optim import CosineScheduler
 
 Data = tuple[Tensor, Tensor]  # images and labels
 
@@ -38,42 +38,29 @@ def build_reader() -> Graph:
     )  # fmt: skip
 
 
-def draw(count: int, *, seed: int, device: torch.device) -> tuple[Data, Data]:
+def draw(count: int, *, seed: int) -> tuple[Data, Data]:
     """Draw digits, and keep one in six of them for the test."""
-    images, labels = (part.to(device) for part in digits(count, seed=seed))
+    images, labels = digits(count, seed=seed)
     num_test = count // 6
     return (images[num_test:], labels[num_test:]), (images[:num_test], labels[:num_test])
 
 
-def train(model: Graph, training: Data, test: Data, *, epochs: int, seed: int) -> Iterator[int]:
-    """Train, and give the number of each epoch that is done; the model keeps the metrics."""
-    images, labels = training
-    order = torch.Generator().manual_seed(seed)
-    batch_size = 128
-    num_steps = epochs * -(-len(images) // batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    schedule = apply(CosineScheduler(2e-3, min=2e-5, total=num_steps), optimizer)
-    for epoch in range(1, epochs + 1):
-        model.train()
-        shuffled = torch.randperm(len(images), generator=order).to(images.device)
-        for batch in torch.split(shuffled, batch_size):
-            loss = cross_entropy(model(images[batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm(model, 1.0)
-            optimizer.step()
-            schedule.step()
-            model.record("loss", loss, weight=len(batch))
-            model.end_step()
-        model.record("accuracy", accuracy(model, test))
-        model.end_epoch()
-        yield epoch
+def read_and_compare(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Give the loss of a batch, and the part of it that the model reads right."""
+    answers = model(images)
+    right = (answers.argmax(dim=1) == labels).float().mean()
+    return cross_entropy(answers, labels), {"accuracy": right}
 
 
-@torch.no_grad()
-def accuracy(model: Graph, test: Data) -> Tensor:
-    """Give the part of the digits that the model reads right."""
-    model.eval()
-    parts = zip(*(torch.split(part, 500) for part in test))
-    right = [(model(images).argmax(dim=1) == labels).sum() for images, labels in parts]
-    return torch.stack(right).sum() / len(test[1])
+def trainer(model: Graph, *, num_steps: int, seed: int, **others: Any) -> Trainer:
+    """Give what trains the model; the step runs with the same numbers on every tier that it uses."""
+    return Trainer(
+        model,
+        read_and_compare,
+        optimizer=lambda groups: torch.optim.AdamW(groups, lr=2e-3),
+        schedule=CosineScheduler(2e-3, min=2e-5, total=num_steps),
+        clip_norm=1.0,
+        tier="captured",
+        seed=seed,
+        **others,
+    )

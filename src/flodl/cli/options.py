@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from flodl.core import log
+from flodl.core.errors import SetupError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_COLOUR_FLAG = "flodl.cli.colour"
+_MANY_V = re.compile(r"-v+\Z")
 
 
 def talk_options(function: F) -> F:
-    """Add `-v`, `-q` and `--no-color` to a command.
+    """Add `-v`, `-q`, `--ansi` and `--no-ansi` to a command.
 
     What they say holds for this process and, through the environment, for those that it starts.
     """
     for names, settings in reversed(_OPTIONS):
         function = click.option(*names, expose_value=False, **settings)(function)
     return function
+
+
+def take_talk(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Take these options out of words that are passed on to something else; what follows `--` is not ours."""
+    left: list[str] = []
+    for position, word in enumerate(words):
+        if word == "--":
+            left += words[position:]
+            break
+        if _MANY_V.match(word):
+            _set_verbosity(min(log.Verbosity.NORMAL + len(word) - 1, log.Verbosity.TRACE))
+        elif word in ("-q", "--quiet"):
+            _set_verbosity(log.Verbosity.QUIET)
+        elif word in ("--ansi", "--no-ansi", "--no-color"):
+            _set_colour(ctx, wanted=word == "--ansi")
+        else:
+            left.append(word)
+    return tuple(left)
 
 
 def _talk(_ctx: click.Context, _option: click.Parameter, count: int) -> None:
@@ -38,10 +60,23 @@ def _set_verbosity(level: int) -> None:
     os.environ["FLODL_VERBOSITY"] = str(int(level))
 
 
+def _demand_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        _set_colour(ctx, wanted=True)
+
+
 def _refuse_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        ctx.color = False
-        os.environ["NO_COLOR"] = "1"
+        _set_colour(ctx, wanted=False)
+
+
+def _set_colour(ctx: click.Context, *, wanted: bool) -> None:
+    if ctx.meta.setdefault(_COLOUR_FLAG, wanted) != wanted:
+        raise SetupError("--ansi and --no-ansi are mutually exclusive. Give one of them.")
+    ctx.color = wanted
+    os.environ["FLODL_COLOR"] = "always" if wanted else "never"
+    if not wanted:
+        os.environ["NO_COLOR"] = "1"  # for children that know nothing of flodl
 
 
 _OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
@@ -51,7 +86,11 @@ _OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     ),
     (["-q", "--quiet"], {"is_flag": True, "callback": _be_quiet, "help": "Print errors only."}),
     (
-        ["--no-color"],
+        ["--ansi"],
+        {"is_flag": True, "callback": _demand_colour, "help": "Print in colour, also into a file."},
+    ),
+    (
+        ["--no-ansi", "--no-color"],
         {"is_flag": True, "callback": _refuse_colour, "help": "Print plain text, as with NO_COLOR=1."},
     ),
 ]

@@ -1,44 +1,120 @@
-"""The top of the command line: its options, and its commands, each imported when it is asked for."""
+"""The top of the command line: its options, its own commands and those of the project."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 import flodl
-from flodl.core.environment import colour_refused
+from flodl.core.environment import colour_wanted
+from flodl.core.errors import FlodlError
 from flodl.core.paths import suggestion
 
 from .commands import SUMMARIES
 from .options import talk_options
+from .project import Project, project_of, select_overlay
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+T = TypeVar("T")
+_NOWHERE = "flodl.cli.nowhere"  # set while completing, when the words before lead nowhere
+
+
+class UnknownCommand(click.UsageError):
+    """A name that is neither a command of fdl nor one of the project."""
+
+    exit_code = 1
 
 
 class LazyGroup(click.Group):
-    """A group that imports `commands/<name>.py` when that command is asked for, and none to list them."""
+    """A group that imports `commands/<name>.py` when that command is asked for, and none to list them.
+
+    Other names are looked up in the manifest of the project, which is read when it is needed.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            ctx.obj, args = select_overlay(args, SUMMARIES)
+        except FlodlError:
+            if not ctx.resilient_parsing:
+                raise
+            ctx.obj = Project()
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUMMARIES)
+        return [*SUMMARIES, *(name for name in _project_commands(ctx) if name not in SUMMARIES)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUMMARIES:
+        if cmd_name in SUMMARIES:
+            module = importlib.import_module(f"flodl.cli.commands.{cmd_name.replace('-', '_')}")
+            assert isinstance(module.command, click.Command)
+            return module.command
+        manifest = project_of(ctx).manifest
+        if manifest is None or cmd_name not in manifest.commands.entries:
             return None
-        found = importlib.import_module(f"flodl.cli.commands.{cmd_name}").command
-        assert isinstance(found, click.Command)
-        return found
+        from .dispatch import ProjectCommand
+
+        return ProjectCommand(cmd_name, manifest)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in SUMMARIES and not ctx.resilient_parsing:
-            hint = suggestion(name, SUMMARIES, known_as="commands")
-            raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
-        return super().resolve_command(ctx, args)
+        found = _quietly(ctx, lambda: self.get_command(ctx, args[0]))
+        if found is None and not ctx.resilient_parsing:
+            hint = suggestion(args[0], self.list_commands(ctx), known_as="commands")
+            raise UnknownCommand(f"there is no command {args[0]!r}. {hint}", ctx)
+        if found is None:
+            ctx.meta[_NOWHERE] = True
+        return (args[0] if found else None), found, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
+        project = project_of(ctx)
+        if project.file is None:
+            return
+        from .listing import write_project
+
+        try:
+            manifest = project.manifest
+        except FlodlError as error:
+            # What fdl itself can do has to be shown whatever the manifest says.
+            click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+            return
+        assert manifest is not None
+        write_project(formatter, manifest, project.overlays())
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from .completion import top_words
+
+        if ctx.meta.get(_NOWHERE):
+            return []
+        if not incomplete.startswith("-"):
+            known = _quietly(ctx, lambda: top_words(project_of(ctx))) or []
+            items = [CompletionItem(name, help=words) for name, words in SUMMARIES.items()]
+            return [item for item in [*items, *known] if item.value.startswith(incomplete)]
+        return click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _project_commands(ctx: click.Context) -> list[str]:
+    manifest = project_of(ctx).manifest
+    return sorted(manifest.commands.entries) if manifest else []
+
+
+def _quietly(ctx: click.Context, work: Callable[[], T]) -> T | None:
+    """Do a piece of work; while a shell completes, what goes wrong is nobody's concern."""
+    try:
+        return work()
+    except FlodlError:
+        if ctx.resilient_parsing:
+            return None
+        raise
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -47,7 +123,12 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
         ctx.exit()
 
 
+def _complete_overlays(ctx: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in project_of(ctx).overlays() if name.startswith(incomplete)]
+
+
 _VERSION = click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -55,17 +136,26 @@ _VERSION = click.option(
     callback=_print_version,
     help="Show the version and exit.",
 )
+# Taken out of the words before click sees them, wherever it stands; here for the help and for completion.
+_ENV = click.option(
+    "--env",
+    metavar="NAME",
+    expose_value=False,
+    shell_complete=_complete_overlays,
+    help="Lay fdl.NAME.yml over fdl.yml, as with FDL_ENV=NAME.",
+)
 
 
 @click.group(
     cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @_VERSION
+@_ENV
 @talk_options
 @click.pass_context
 def program(ctx: click.Context) -> None:
     """flodl: models as graphs on PyTorch."""
-    if colour_refused():
-        ctx.color = False
+    if ctx.color is None:
+        ctx.color = colour_wanted()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -1,19 +1,19 @@
 """Every environment variable that flodl reads, in one place.
 
-| variable                | meaning                                                                          |
-| ----------------------- | -------------------------------------------------------------------------------- |
-| `FLODL_VERBOSITY`       | 0–4 or quiet, normal, verbose, debug, trace: how much flodl prints                |
-| `FLODL_DATA`            | where data sets are kept; `~/.cache/flodl/data` without it                       |
-| `FLODL_HOME`            | where builds of torch and libtorch are kept; `~/.flodl` without it               |
-| `NO_COLOR`              | not empty: no colour in the terminal                                             |
-| `FORCE_COLOR`           | not empty: colour also where the output is no terminal                           |
-| `FLODL_COLOR`           | always or never: what `--ansi` or `--no-ansi` of `fdl` said, for its children     |
-| `FDL_ENV`               | the overlay of fdl.yml to use, as with `--env`                                    |
-| `FLODL_RESOLVED_CONFIG` | what a run was started with: every value and its origin, as JSON or a JSON file  |
-| `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                     |
-| `PATH`                  | where commands are looked up                                                     |
-| `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project      |
-| `CONDA_PREFIX`          | the same, of conda                                                               |
+| variable                | meaning                                                                         |
+| ----------------------- | ------------------------------------------------------------------------------- |
+| `FLODL_VERBOSITY`       | 0–4 or quiet, normal, verbose, debug, trace: how much flodl prints              |
+| `FLODL_DATA`            | where data sets are kept; `~/.cache/flodl/data` without it                      |
+| `FLODL_HOME`            | where builds of torch and libtorch are kept; `~/.flodl` without it              |
+| `NO_COLOR`              | not empty: no colour in the terminal                                            |
+| `FORCE_COLOR`           | not empty: colour also where the output is no terminal                          |
+| `FLODL_COLOR`           | always or never: what `--ansi` or `--no-ansi` of `fdl` said, for its children   |
+| `FDL_ENV`               | the overlay of fdl.yml to use, as with `--env`                                  |
+| `FLODL_RESOLVED_CONFIG` | what a run was started with: every value and its origin, as JSON or a JSON file |
+| `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
+| `PATH`                  | where commands are looked up                                                    |
+| `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project     |
+| `CONDA_PREFIX`          | the same, of conda                                                              |
 
 An option of a script may name further variables (`option(env=…)`); they are asked for by that name.
 """

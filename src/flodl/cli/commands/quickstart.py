@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from flodl.core.formats import format_count, format_duration, format_metric
 if TYPE_CHECKING:
     import torch
 
-    from flodl import Graph
+    from flodl import Graph, Trainer
 
 
 @click.command("quickstart", context_settings={"show_default": True})
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 @click.option("--images", type=click.IntRange(60, 200_000), default=12_000, help="Digits to draw.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed, the same result.")
 @click.option("--out", type=click.Path(path_type=Path), default="runs/quickstart", help="Where to save.")
+@click.option("--monitor", "live", is_flag=True, help="Show the training on a live page.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object; progress goes to stderr.")
 @talk_options
-def command(epochs: int, images: int, seed: int, out: Path, as_json: bool) -> None:
+def command(epochs: int, images: int, seed: int, out: Path, live: bool, as_json: bool) -> None:
     """Train a small model on digits drawn here, in under a minute.
 
     Nothing is downloaded. The model is built with FlowBuilder; its picture, its checkpoint and a page
-    of its learning curves are saved.
+    of its learning curves are saved. Stopped with Ctrl-C, the same command goes on where it was.
     """
     began = time.monotonic()
 
@@ -42,12 +44,12 @@ def command(epochs: int, images: int, seed: int, out: Path, as_json: bool) -> No
             click.echo(line, err=as_json)  # with --json, standard output is the object alone
 
     _make_folder(out)
-    model, sample = _train(epochs, images, seed, say)
+    model, sample = _train(epochs, images, seed, out, say, live)
     files = _save(model, sample, out)
     result: dict[str, Any] = {
-        "accuracy": model.trend("accuracy").latest,
+        "accuracy": model.trend("eval_accuracy").latest,
         "loss": model.trend("loss").latest,
-        "history": {name: list(model.trend(name).values) for name in ("loss", "accuracy")},
+        "history": {name: list(model.trend(name).values) for name in ("loss", "eval_accuracy")},
         "settings": {"epochs": epochs, "images": images, "seed": seed},
         "files": {name: str(path) for name, path in files.items()},
         "seconds": round(time.monotonic() - began, 2),
@@ -58,36 +60,63 @@ def command(epochs: int, images: int, seed: int, out: Path, as_json: bool) -> No
         say(_ending(result, model))
 
 
-def _train(epochs: int, images: int, seed: int, say: Callable[[str], None]) -> tuple[Graph, torch.Tensor]:
-    """Train a fresh model, and give it with a few of the digits that it was tested on."""
+def _train(
+    epochs: int, images: int, seed: int, out: Path, say: Callable[[str], None], live: bool
+) -> tuple[Graph, torch.Tensor]:
+    """Train a model, and give it with a few of the digits that it was tested on."""
     import torch
 
     import flodl
-    from flodl.cli.digit_reader import build_reader, draw, train
+    from flodl.cli.digit_reader import build_reader, draw, trainer
 
     flodl.manual_seed(seed)
     # The same numbers on every machine, however many cores it has. A second thread saves a fifth of the time
     # for a model as small as this, and costs many times that when the other core is busy.
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic = True
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    say(f"Hardware: {_hardware(device)}")
-    training, test = draw(images, seed=seed, device=device)
+    say(f"Hardware: {_hardware()}")
+    training, test = draw(images, seed=seed)
     say(f"Drew {images} digits: {len(training[1])} to learn from, {len(test[1])} for the test.")
-    model = build_reader().to(device)
+    model = build_reader()
     size = format_count(sum(parameter.numel() for parameter in model.parameters()))
     say(f"Training a model of {size} parameters, built with FlowBuilder, for {epochs} epochs.\n")
-    last = time.monotonic()
-    for epoch in train(model, training, test, epochs=epochs, seed=seed):
-        seconds, last = time.monotonic() - last, time.monotonic()
-        say(_epoch_line(model, epoch, epochs, seconds))
-    return model, test[0][:128]
+    if not (out / "bundles").is_dir():
+        (out / "journal.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(out / "journal.index", ignore_errors=True)
+    with flodl.Monitor(epochs, out, name="quickstart", console=False) as monitor:
+        if live:
+            say(f"Live page: {monitor.serve()}\n")
+        batch_size = 128
+        run = trainer(
+            model,
+            num_steps=epochs * -(-len(training[1]) // batch_size),
+            seed=seed,
+            monitor=monitor,
+            checkpoint_dir=out,
+            hooks=[_Lines(say, epochs)],
+        )
+        try:
+            run.fit(training, epochs=epochs, batch_size=batch_size, eval_data=test)
+        except SystemExit:
+            say("Stopped. The same command goes on from here.")
+            raise
+    shutil.rmtree(out / "bundles", ignore_errors=True)  # done: the next quickstart begins anew
+    return model, test[0][:128].to(run.device)
 
 
-def _epoch_line(model: Graph, epoch: int, epochs: int, seconds: float) -> str:
-    metrics = "  ".join(f"{name}={format_metric(value)}" for name, value in model.latest_metrics().items())
-    left = f"  ETA {format_duration(model.eta(epochs))}" if epoch < epochs else ""
-    return f"epoch {epoch}/{epochs}  {metrics}  [{format_duration(seconds)}{left}]"
+class _Lines:
+    """A line for each epoch."""
+
+    def __init__(self, say: Callable[[str], None], epochs: int) -> None:
+        self._say, self._epochs, self._last = say, epochs, time.monotonic()
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: dict[str, float]) -> None:
+        seconds, self._last = time.monotonic() - self._last, time.monotonic()
+        shown = {"loss": metrics["loss"], "accuracy": metrics["eval_accuracy"]}
+        words = "  ".join(f"{name}={format_metric(value)}" for name, value in shown.items())
+        left = self._epochs - epoch - 1
+        eta = f"  ETA {format_duration(seconds * left)}" if left else ""
+        self._say(f"epoch {epoch + 1}/{self._epochs}  {words}  [{format_duration(seconds)}{eta}]")
 
 
 def _save(model: Graph, sample: torch.Tensor, out: Path) -> dict[str, Path]:
@@ -119,16 +148,17 @@ def _ending(result: dict[str, Any], model: Graph) -> str:
         f"Its weights, for load_checkpoint:            {files['checkpoint']}\n\n"
         "What to try next:\n"
         f"  {longer}{still}\n"
-        f"  {program} quickstart --seed 1 --out runs/another\n"
+        f"  {program} quickstart --seed 1 --out runs/another --monitor\n"
+        f"  {program} monitor {Path(files['checkpoint']).parent}\n"
         f"  read the model and its loop: {Path(__file__).parents[1] / 'digit_reader.py'}"
     )
 
 
-def _hardware(device: torch.device) -> str:
+def _hardware() -> str:
     import torch
 
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, PyTorch {torch.__version__}"
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
     return f"CPU with {os.cpu_count()} cores, PyTorch {torch.__version__}"
 
 

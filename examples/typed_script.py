@@ -1,0 +1,39 @@
+"""Typed arguments for a script: one dataclass gives parsing, help, environment, schema and origins."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flodl.cli import Args, argument, option
+from flodl.core.environment import resolved_config
+
+
+@dataclass(frozen=True)
+class Job:
+    """Count the words of some files."""
+
+    files: list[Path] = argument([], help="What to read.")  # noqa: RUF009
+    least: int = option(1, short="l", help="Leave shorter words out.")
+    order: Literal["alphabet", "count"] = option("count", env="WORDS_ORDER", help="How to sort.")
+    scale: float = option(1.0, help="Multiply every count.")
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = Args(Job, name="typed_script.py")
+    job = args.parse(argv)
+    print(job)
+    for name, entry in resolved_config().items():
+        print(f"  {name:<8}{entry['value']!s:<12}from {entry['origin']}")
+
+
+if __name__ == "__main__":
+    # Without arguments it shows itself.
+    shown = [[], ["--least", "3", "--scale", "1e-2"], ["--order", "alphabet", "a.txt", "b.txt"]]
+    for words in [sys.argv[1:]] if sys.argv[1:] else shown:
+        print(f"\n$ typed_script.py {' '.join(words)}")
+        main(words)
+    if not sys.argv[1:]:
+        print("\nWhat other programs learn from --fdl-schema:")
+        print(json.dumps(Args(Job).schema()["options"]["order"]))

@@ -1,0 +1,31 @@
+"""Holding a command line that is only passed on to the schema of the program that will read it."""
+
+from __future__ import annotations
+
+import click
+
+from .clicks import TypedCommand, click_parameter
+from .schema import Schema
+
+_ALWAYS = {"help": "h", "version": "V", "fdl-schema": "", "refresh-schema": ""}
+
+
+def check_tail(schema: Schema, tail: tuple[str, ...], *, title: str) -> None:
+    """Refuse values that are not allowed and, if the schema is strict, what it does not know.
+
+    Nothing is required, and any option may stand without a value: the program itself has the last word.
+    """
+    params = [click_parameter(one, lenient=True) for one in schema.parameters]
+    params += [
+        click.Option(
+            [f"always_{name}".replace("-", "_"), f"--{name}", *([f"-{short}"] if short else [])], is_flag=True
+        )
+        for name, short in _ALWAYS.items()
+    ]
+    command = TypedCommand(
+        title,
+        params=params,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": not schema.strict, "allow_extra_args": not schema.strict},
+    )
+    command.make_context(title, list(tail)).close()

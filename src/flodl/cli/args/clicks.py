@@ -1,0 +1,200 @@
+"""Parameters as click's own: what it parses, checks, explains and completes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from .parameter import Parameter
+
+_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
+_MASK = "\0"
+_SHORT_WITH_VALUE = re.compile(r"-([A-Za-z])=(.*)\Z", re.DOTALL)
+COMPLETER_LIMIT_S = 3
+
+
+class Pieces(click.ParamType[list[Any]]):
+    """One value of a list option: it may hold several, separated by commas."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self.inner = inner
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        pieces = value.split(",") if isinstance(value, str) else [value]
+        words = [piece.strip() if isinstance(piece, str) else piece for piece in pieces]
+        return [self.inner.convert(word, param, ctx) for word in words if word != ""]
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return [rv]
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return self.inner.get_metavar(param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self.inner.shell_complete(ctx, param, incomplete)
+
+
+class NumberAwareParser:
+    """click's parser, to which `-5` is a value and `-x=5` is `-x 5`."""
+
+    def __init__(self, parser: Any, options: dict[str, click.Option]) -> None:
+        self._parser = parser
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[click.Parameter]]:
+        values, rest, order = self._parser.parse_args(args=list(self._prepared(args)))
+        return {name: _unmask(value) for name, value in values.items()}, _unmask(rest), order
+
+    def _prepared(self, args: list[str]) -> Iterator[str]:
+        value_is_next = False
+        for position, word in enumerate(args):
+            short = _SHORT_WITH_VALUE.match(word)
+            if word == "--" and not value_is_next:
+                yield from args[position:]
+                return
+            if _NEGATIVE.match(word):
+                yield _MASK + word
+            elif short and not value_is_next and f"-{short[1]}" in self._options:
+                long = max(self._options[f"-{short[1]}"].opts, key=len)
+                yield f"{long}={short[2]}"
+            else:
+                yield word
+            option = self._options.get(word)
+            value_is_next = not value_is_next and option is not None and not option.is_flag
+
+
+def _unmask(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.removeprefix(_MASK)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_unmask, value))
+    return value
+
+
+class TypedCommand(click.Command):
+    """A command whose help lists its arguments, and which takes negative numbers as they are."""
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        options = {
+            name: one for one in self.get_params(ctx) if isinstance(one, click.Option) for name in one.opts
+        }
+        return NumberAwareParser(super().make_parser(ctx), options)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            (one.make_metavar(ctx), getattr(one, "explanation", ""))
+            for one in self.get_params(ctx)
+            if isinstance(one, click.Argument)
+        ]
+        if rows:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
+
+
+class ExplainedArgument(click.Argument):
+    """A positional argument with a line for the help."""
+
+    def __init__(self, declarations: Sequence[str], *, explanation: str, **settings: Any) -> None:
+        super().__init__(declarations, **settings)
+        self.explanation = explanation
+
+
+def click_parameter(one: Parameter, *, lenient: bool = False) -> click.Parameter:
+    """Turn a parameter into click's.
+
+    A lenient one checks a forwarded command line: nothing is required, any option may stand bare, and the
+    environment is not asked.
+    """
+    if one.kind == "argument":
+        return _click_argument(one, lenient=lenient)
+    names = [f"field_{one.name}".replace("-", "_"), f"--{one.long}"]
+    note = "(repeat or comma-separate)" if one.is_list else ""
+    settings: dict[str, Any] = {"help": f"{one.help} {note}".strip() or None}
+    if one.short:
+        names.append(f"-{one.short}")
+    if one.type == "bool":
+        if one.default is True or one.default == "true":
+            names[1] = f"--{one.long}/--no-{one.long}"
+            settings["default"] = True
+            settings["show_default"] = f"--{one.long}"
+        return click.Option(names, is_flag=True, **settings)
+    settings |= {"type": _value_type(one, lenient=lenient), "shell_complete": _completer(one)}
+    if not lenient:
+        settings |= {
+            "default": one.default,
+            "show_default": one.default not in (None, [], ()),
+            "show_envvar": True,
+        }
+        settings["envvar"] = one.env or None
+    if one.is_list:
+        settings |= {"multiple": True, "type": Pieces(settings["type"]), "callback": _flatten}
+    elif lenient or one.bare is not None:
+        settings |= {"is_flag": False, "flag_value": (one.choices or ("",))[0] if lenient else one.bare}
+    return click.Option(names, **settings)
+
+
+def _click_argument(one: Parameter, *, lenient: bool) -> click.Parameter:
+    marks = f"<{one.long}>{'...' if one.variadic else ''}"
+    help_text = one.help
+    if one.choices:
+        help_text = f"{help_text}  [{'|'.join(map(str, one.choices))}]".strip()
+    if one.default not in (None, [], ()):
+        help_text = f"{help_text}  [default: {one.default}]".strip()
+    settings: dict[str, Any] = {} if one.variadic or one.default is None else {"default": one.default}
+    return ExplainedArgument(
+        [f"field_{one.name}".replace("-", "_")],
+        explanation=help_text,
+        type=_value_type(one, lenient=lenient),
+        metavar=marks if one.required else f"[{marks}]",
+        required=one.required and not lenient,
+        nargs=-1 if one.variadic else 1,
+        shell_complete=_completer(one),
+        **settings,
+    )
+
+
+def _value_type(one: Parameter, *, lenient: bool = False) -> click.ParamType[Any]:
+    if one.choices:
+        return click.Choice(one.choices)
+    if lenient:
+        return click.STRING
+    if one.scalar == "path":
+        return click.Path(path_type=Path)
+    scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": click.FLOAT}
+    return scalars.get(one.scalar, click.STRING)
+
+
+def _flatten(_ctx: click.Context, _option: click.Parameter, values: Sequence[list[Any]]) -> list[Any]:
+    return [value for piece in values for value in piece]
+
+
+def _completer(one: Parameter) -> Callable[..., Any] | None:
+    if not one.completer:
+        return None
+    return lambda _ctx, _param, incomplete: [
+        CompletionItem(word) for word in completer_words(one.completer) if word.startswith(incomplete)
+    ]
+
+
+def completer_words(snippet: str, folder: Path | None = None) -> list[str]:
+    """Run the shell snippet of a completer and give its lines; a snippet that fails gives none."""
+    try:
+        done = subprocess.run(
+            ["sh", "-c", snippet], cwd=folder, capture_output=True, text=True, timeout=COMPLETER_LIMIT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []

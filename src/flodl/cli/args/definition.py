@@ -1,0 +1,146 @@
+"""From a dataclass to parameters: every mistake in its definition is an error with the field's name."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, Union
+
+from flodl.core.errors import ArgsError
+
+from .fields import KEY
+from .parameter import RESERVED_LONG, RESERVED_SHORT, Parameter
+
+_NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
+_USABLE = "bool, int, float, str, Path, Literal, an Enum, T | None, or a list of these"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """What the annotation of a field says."""
+
+    type: str
+    choices: tuple[Any, ...] = ()
+    optional: bool = False
+
+
+def parameters_of(cls: type) -> list[Parameter]:
+    """Give the parameters that the fields of a dataclass declare, in their order."""
+    if not dataclasses.is_dataclass(cls):
+        raise ArgsError(f"{cls!r} is not a dataclass. Decorate it with @dataclass.")
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError as error:
+        raise ArgsError(f"{cls.__name__}: {error}. Import the type at the top of the module.") from None
+    found: list[Parameter] = []
+    for field in dataclasses.fields(cls):
+        if field.init:
+            try:
+                found.append(_parameter(field, _shape(hints[field.name])))
+                _check_beside(found)
+            except ArgsError as error:
+                raise error.under(f"{cls.__name__}.{field.name}") from None
+    return found
+
+
+def _shape(annotation: Any) -> _Shape:
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in _NAMES:
+        return _Shape(_NAMES[annotation])
+    if origin is Literal:
+        kinds = {type(choice) for choice in inner}
+        if len(kinds) == 1 and kinds <= {int, str}:
+            return _Shape(_NAMES[kinds.pop()], inner)
+        raise ArgsError(f"the choices are {inner}. Give strings, or whole numbers, not both.")
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _Shape("string", tuple(annotation))
+    if origin in (Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
+        shape = _shape(inner[0] if inner[1] is type(None) else inner[1])
+        if shape.type == "bool":
+            raise ArgsError("a flag is given or not: annotate it as bool, not as bool | None.")
+        return dataclasses.replace(shape, optional=True)
+    if origin is list or (origin is tuple and inner[1:] == (Ellipsis,)):
+        shape = _shape(inner[0])
+        if shape.type in ("string", "int", "float", "path") and not shape.optional:
+            return _Shape(f"list[{shape.type}]", shape.choices)
+    raise ArgsError(f"{annotation} cannot be read from a command line. Use {_USABLE}.")
+
+
+def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    missing = default is dataclasses.MISSING
+    said = dict(field.metadata.get(KEY, {"kind": "argument" if missing else "option"}))
+    said["choices"] = said.get("choices", ()) or shape.choices
+    parameter = Parameter(
+        name=field.name,
+        type=shape.type,
+        default=None if missing else default,
+        required=missing and not shape.optional,
+        variadic=said["kind"] == "argument" and shape.type.startswith("list["),
+        **said,
+    )
+    check = _check_option if parameter.kind == "option" else _check_argument
+    check(parameter, shape, missing=missing)
+    _check_values(parameter)
+    return parameter
+
+
+def _check_option(parameter: Parameter, shape: _Shape, *, missing: bool) -> None:
+    if missing and not shape.optional and not parameter.is_list and parameter.takes_value:
+        raise ArgsError("an option needs a default. Give one, make it T | None, or use argument().")
+    if parameter.type == "bool" and parameter.env:
+        raise ArgsError(f"a flag has no value to take from ${parameter.env}. Make it a str with choices.")
+    if parameter.bare is not None and not shape.optional:
+        raise ArgsError("only an optional field (T | None) can stand without a value: leave `bare` out.")
+    if parameter.type == "bool" and parameter.choices:
+        raise ArgsError("a flag has no choices.")
+    if parameter.short and len(parameter.short) != 1:
+        raise ArgsError(f"short={parameter.short!r} must be one letter.")
+    if parameter.short and not (parameter.short.isascii() and parameter.short.isalpha()):
+        raise ArgsError(f"short={parameter.short!r} must be a letter from a to z or A to Z.")
+
+
+def _check_argument(parameter: Parameter, shape: _Shape, *, missing: bool) -> None:
+    if parameter.type == "bool":
+        raise ArgsError("a bool cannot be positional. Make it an option: option(False).")
+
+
+def _check_values(parameter: Parameter) -> None:
+    """See that the default and the value of a bare option are of the type, and among the choices."""
+    accepted = {"int": int, "float": (int, float), "string": (str, Enum), "path": (str, Path), "bool": bool}
+    expected = accepted[parameter.scalar]
+    given = parameter.default if isinstance(parameter.default, (list, tuple)) else [parameter.default]
+    for value in (*given, parameter.bare, *parameter.choices):
+        if value is None:
+            continue
+        wrong = isinstance(value, bool) != (parameter.type == "bool")
+        if wrong or not isinstance(value, expected):  # type: ignore[arg-type]
+            raise ArgsError(f"{value!r} is no {parameter.scalar}. Give one, or change the annotation.")
+        if parameter.choices and value not in parameter.choices:
+            raise ArgsError(f"{value!r} is not among the choices {list(parameter.choices)}.")
+
+
+def _check_beside(parameters: list[Parameter]) -> None:
+    """See that the last one can stand beside those before it."""
+    *before, last = parameters
+    if last.kind == "argument":
+        arguments = [other for other in before if other.kind == "argument"]
+        if arguments and arguments[-1].variadic:
+            raise ArgsError(f"it follows {arguments[-1].name!r}, which is variadic and must be the last.")
+        if last.required and any(not other.required for other in arguments):
+            raise ArgsError("a required argument cannot follow an optional one. Give it a default.")
+        return
+    if last.long in RESERVED_LONG:
+        raise ArgsError(f"--{last.long} is reserved for fdl. Choose another name.")
+    if last.short in RESERVED_SHORT and last.short:
+        raise ArgsError(f"-{last.short} is reserved for fdl. Choose another letter.")
+    for other in before:
+        if other.kind == "option" and last.long in (other.long, f"no-{other.long}"):
+            raise ArgsError(f"--{last.long} is already taken by {other.name!r}.")
+        if last.short and other.short == last.short:
+            raise ArgsError(f"it and {other.name!r} both declare short -{last.short}.")

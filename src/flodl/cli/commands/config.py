@@ -1,0 +1,105 @@
+"""`fdl config`: the manifest as it counts, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from flodl.cli.manifest.document import Table
+from flodl.cli.manifest.layers import Manifest, load
+from flodl.cli.manifest.showing import as_yaml, origins_of
+from flodl.cli.options import talk_options
+from flodl.cli.project import Project, project_of
+from flodl.core.errors import ManifestError
+
+
+def _complete_overlays(ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in Project().overlays() if name.startswith(incomplete)]
+
+
+@click.group("config", invoke_without_command=True)
+@talk_options
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Show every value of fdl.yml with its file and line, or check the file."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@command.command("show")
+@click.argument("env", required=False, shell_complete=_complete_overlays)
+@click.option("--json", "as_json", is_flag=True, help="Print {path: {value, origin}} for programs.")
+@talk_options
+@click.pass_context
+def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
+    """Show the manifest with everything laid over it, each value with the place that it came from.
+
+    ENV names an overlay (fdl.ENV.yml); it counts more than --env and FDL_ENV. A value that is not known to
+    fdl is shown all the same, and named on standard error.
+    """
+    manifest = _manifest(ctx, env)
+    if as_json:
+        click.echo(json.dumps(origins_of(manifest.document, manifest.project), indent=2))
+    else:
+        if manifest.overlay:
+            said = f" ({manifest.overlay_source})" if manifest.overlay_source else ""
+            click.echo(f"# environment: {manifest.overlay}{said}")
+        click.echo(as_yaml(manifest.document, manifest.project), nl=False)
+    return _report(unknown_keys(manifest))
+
+
+@command.command("lint")
+@click.argument("env", required=False, shell_complete=_complete_overlays)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+@talk_options
+@click.pass_context
+def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
+    """Check the manifest, its overlays and the manifests of its commands, without running anything.
+
+    Unknown keys, contradictions, missing folders, and presets against the schema of their entry. The exit
+    code is 1 if there is anything to mend.
+    """
+    from flodl.cli.manifest.finding import require_manifest
+    from flodl.cli.manifest.linting import lint as problems_of
+
+    path = require_manifest()
+    problems = problems_of(path, overlay=env or project_of(ctx).overlay)
+    if as_json:
+        click.echo(json.dumps(problems, indent=2))
+        return int(bool(problems))
+    if not problems:
+        click.echo(f"{path}: nothing to mend.")
+    return _report(problems)
+
+
+def unknown_keys(manifest: Manifest) -> list[str]:
+    """Give what is wrong with the keys and values of this one document."""
+    from flodl.cli.manifest.model import Command, Document, read_as
+
+    problems = []
+    checks = [(Document, manifest.document, ())]
+    for name, node in manifest.commands.entries.items():
+        if isinstance(node, Table):
+            checks.append((Command, node, ("commands", name)))  # type: ignore[arg-type]
+    for struct, table, where in checks:
+        try:
+            read_as(struct, table, where=where)
+        except ManifestError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _manifest(ctx: click.Context, env: str | None) -> Manifest:
+    project = project_of(ctx)
+    if not env:
+        return project.require()
+    from flodl.cli.manifest.finding import require_manifest
+
+    return load(require_manifest(), overlay=env, source="config show")
+
+
+def _report(problems: list[str]) -> int:
+    for problem in problems:
+        click.echo(f"{click.style('error:', fg='red')} {problem}", err=True)
+    return int(bool(problems))

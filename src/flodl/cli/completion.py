@@ -1,0 +1,97 @@
+"""What a shell may offer next, at any depth of a project."""
+
+from __future__ import annotations
+
+from click.shell_completion import CompletionItem
+
+from flodl.core.errors import FlodlError
+
+from .args.clicks import completer_words
+from .args.parameter import Parameter
+from .listing import summary_of
+from .manifest.kinds import Kind, kind_or_none
+from .manifest.layers import Manifest
+from .manifest.schemas import schema_of
+from .manifest.walking import Place, walk
+from .project import Project
+
+TAB_LIMIT_S = 3.0  # nobody waits longer for a TAB
+GLOBAL_FLAGS = {
+    "--help": "Show what this command takes.",
+    "--env": "Lay an overlay over the manifest.",
+    "--verbose": "Print more.",
+    "--quiet": "Print errors only.",
+    "--ansi": "Print in colour.",
+    "--no-ansi": "Print plain text.",
+}
+
+
+def top_words(project: Project) -> list[CompletionItem]:
+    """Give the commands and the environments of the project."""
+    manifest = project.manifest
+    if manifest is None:
+        return []
+    overlays = [] if project.overlay else project.overlays()
+    return [*_commands(manifest), *(CompletionItem(name, help="environment") for name in overlays)]
+
+
+def words_after(manifest: Manifest, words: tuple[str, ...], incomplete: str) -> list[CompletionItem]:
+    """Give what may follow these words; mistakes in a manifest give nothing."""
+    words = tuple(word for word in words if word != "=")  # bash makes a word of its own of it
+    try:
+        place = walk(manifest, words[0], words[1:])
+        found = _after(place, incomplete)
+    except FlodlError:
+        return []
+    return [item for item in found if item.type != "plain" or item.value.startswith(incomplete)]
+
+
+def _after(place: Place, incomplete: str) -> list[CompletionItem]:
+    tail = place.tail
+    if "--" in tail:
+        return [CompletionItem(incomplete, type="file")]
+    if place.kind is Kind.RUN:
+        return [CompletionItem("--"), *_global_flags()]
+    schema = schema_of(place.manifest, limit_s=TAB_LIMIT_S)
+    options = schema.options if schema else {}
+    shorts = {f"-{one.short}": one for one in options.values() if one.short}
+    if incomplete.startswith("--") and "=" in incomplete:
+        name, _, value = incomplete.partition("=")
+        known = options.get(name[2:])
+        found = _values(place, known, value) if known else []
+        return [CompletionItem(f"{name}={item.value}") for item in found if item.type == "plain"]
+    before = tail[-1] if tail else ""
+    if before == "--env":
+        return [CompletionItem(name) for name in Project().overlays()]
+    known = options.get(before[2:]) if before.startswith("--") else shorts.get(before)
+    if known and known.takes_value:
+        return _values(place, known, incomplete)
+    if incomplete.startswith("-"):
+        return [
+            CompletionItem(f"--{name}", help=one.help or None) for name, one in options.items()
+        ] + _global_flags()
+    found = _commands(place.manifest) if place.kind is Kind.PATH and not tail else []
+    for one in (schema.arguments if schema else [])[:1]:
+        found += _values(place, one, incomplete)
+    return found
+
+
+def _values(place: Place, one: Parameter, incomplete: str) -> list[CompletionItem]:
+    if one.choices:
+        return [CompletionItem(str(choice)) for choice in one.choices]
+    if one.completer:
+        return [CompletionItem(word) for word in completer_words(one.completer, place.manifest.folder)]
+    return [CompletionItem(incomplete, type="file")] if one.scalar == "path" else []
+
+
+def _commands(manifest: Manifest) -> list[CompletionItem]:
+    known = manifest.commands.entries.items()
+    return [
+        CompletionItem(name, help=summary_of(manifest, name))
+        for name, node in sorted(known, key=lambda pair: pair[0])
+        if kind_or_none(name, node)
+    ]
+
+
+def _global_flags() -> list[CompletionItem]:
+    return [CompletionItem(flag, help=words) for flag, words in GLOBAL_FLAGS.items()]

@@ -1,0 +1,1 @@
+"""`fdl.yml`: found, read with lines, layered, explained, walked and carried out."""

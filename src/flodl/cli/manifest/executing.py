@@ -1,0 +1,154 @@
+"""Carrying out what a place names: a plan first, which can be shown, then the process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flodl.cli.args.checking import check_tail
+from flodl.cli.args.parameter import text_of
+from flodl.cli.args.schema import Schema
+from flodl.core.environment import RESOLVED_CONFIG
+from flodl.core.errors import ManifestError
+from flodl.core.files import write_atomic
+from flodl.core.paths import suggestion
+
+from . import docker, scripts
+from .children import call
+from .document import Table
+from .kinds import Kind
+from .model import Command, Document, read_as
+from .schemas import schema_of
+from .settings import Setting, resolved, settings_of, without_overruled
+from .walking import Place
+
+LONGEST_VARIABLE = 100_000  # Linux refuses a process whose variable is longer than 128 KiB
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run, where, and with which values from where."""
+
+    command: list[str]
+    folder: Path
+    table: Mapping[str, Mapping[str, Any]]
+    echo: str = ""
+    in_container: bool = field(default=False)
+
+
+def plan(place: Place, *, append: bool = True) -> Plan:
+    """Work out what a place would start; whatever is wrong with it is an error now."""
+    for manifest, name in place.passed:
+        read_as(Document, manifest.document)
+        spec = manifest.commands.entries[name]
+        if isinstance(spec, Table):
+            read_as(Command, spec, where=("commands", name))
+    read_as(Document, place.manifest.document)
+    return _plan_script(place, append=append) if place.kind is Kind.RUN else _plan_entry(place)
+
+
+def _plan_script(place: Place, *, append: bool) -> Plan:
+    where = ("commands", place.command)
+    spec = read_as(Command, place.spec, where=where)
+    words = scripts.user_words(place.title, place.tail)
+    line = scripts.compose(spec.run or "", (spec.append or "") if append else "", words)
+    table = {
+        key: _entry(place, place.spec, key) for key in ("run", "append", "docker") if place.spec.get(key)
+    }
+    if words:
+        table["arguments"] = {"value": list(words), "origin": "command line"}
+    folder = place.manifest.folder
+    if spec.docker and not docker.inside_container():
+        return Plan(docker.wrap_script(spec.docker, line), folder, table, in_container=True)
+    return Plan(["sh", "-c", line], folder, table)
+
+
+def _plan_entry(place: Place) -> Plan:
+    manifest = place.manifest
+    document = manifest.document
+    entry = document.value("entry")
+    if not entry or not entry.strip():
+        raise ManifestError(
+            f"{manifest.path} has no `entry:`, so there is nothing to run in {manifest.folder}. "
+            f"Add one, or name one of its commands: {', '.join(manifest.commands.entries) or 'none so far'}."
+        )
+    preset = place.spec if place.kind is Kind.PRESET else None
+    if preset is not None:
+        read_as(Command, preset, where=("commands", place.command))
+    schema = schema_of(manifest)
+    settings = settings_of(document, preset, project=manifest.project)
+    if schema:
+        check_tail(schema, place.tail, title=place.title)
+        check_settings(schema, settings)
+    table = {"entry": _entry(place, document, "entry")}
+    if document.get("docker"):
+        table["docker"] = _entry(place, document, "docker")
+    # The variables of this machine do not reach a container.
+    on_host = not document.value("docker") or docker.inside_container()
+    table |= resolved(settings, place.tail, schema, with_environment=on_host)
+    words = entry.split()
+    for setting in without_overruled(settings, schema) if on_host else settings:
+        words += setting.words(schema)
+    return _started(place, [*words, *place.tail], table)
+
+
+def _started(place: Place, words: list[str], table: dict[str, Any]) -> Plan:
+    """Start the words here, or in the container that the manifest names."""
+    manifest = place.manifest
+    line = " ".join(map(scripts.quote, words))
+    service = manifest.document.value("docker")
+    if service and not docker.inside_container():
+        command = docker.wrap_entry(service, manifest.project, manifest.folder.resolve(), words)
+        echo = f"fdl: [{service}] {line}" if place.kind is Kind.PRESET else ""
+        return Plan(command, manifest.project, table, echo, in_container=True)
+    echo = f"fdl: {line}" if place.kind is Kind.PRESET else ""
+    return Plan(words, manifest.folder, table, echo)
+
+
+def check_settings(schema: Schema, settings: list[Setting]) -> None:
+    """Hold the values of a manifest to the schema: choices always, undeclared options if it is strict."""
+    for setting in settings:
+        where = f"{setting.origin}: {setting.path}"
+        known = schema.options.get(setting.flag)
+        if known is None:
+            if schema.strict:
+                hint = suggestion(setting.flag, schema.options, known_as="options")
+                raise ManifestError(f"{where}: the entry takes no option --{setting.flag}. {hint}")
+            continue
+        for item in setting.value if isinstance(setting.value, list) else [setting.value]:
+            if known.choices and item is not None and text_of(item) not in known.choices:
+                allowed = ", ".join(map(str, known.choices))
+                raise ManifestError(f"{where}: {text_of(item)!r} is not allowed. Choose one of {allowed}.")
+
+
+def carry_out(plan: Plan) -> int:
+    """Start what was planned, and give its exit code."""
+    if plan.echo:
+        click.echo(plan.echo, err=True)
+    text = json.dumps(plan.table)
+    file = plan.folder / ".fdl" / "resolved.json"
+    if plan.in_container:
+        # Only what lies in the project can be read in there.
+        _keep(file, text)
+        return call(plan.command, cwd=plan.folder)
+    if len(text) > LONGEST_VARIABLE:
+        _keep(file, text)
+        text = str(file)
+    return call(plan.command, cwd=plan.folder, **{RESOLVED_CONFIG: text})
+
+
+def _keep(file: Path, text: str) -> None:
+    try:
+        write_atomic(file, text)
+    except OSError as error:
+        raise ManifestError(f"{file} cannot be written: {error.strerror}.") from None
+
+
+def _entry(place: Place, table: Table, key: str) -> dict[str, Any]:
+    node = table.entries[key]
+    return {"value": table.value(key), "origin": node.origin.relative_to(place.manifest.project)}

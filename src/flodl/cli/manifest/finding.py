@@ -1,0 +1,77 @@
+"""Where manifests lie: the nearest one upwards, its overlays, and examples that stand in for one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from flodl.core.errors import ManifestError
+
+NAMES = ("fdl.yaml", "fdl.yml", "fdl.json")
+_EXAMPLES = tuple(f"{name}.{ending}" for name in NAMES for ending in ("example", "dist"))
+_OVERLAY_ENDINGS = ("yml", "yaml", "json")
+_OVERLAY = re.compile(r"fdl\.(.+)\.(?:yml|yaml|json)\Z")
+
+
+def manifest_in(folder: Path) -> Path | None:
+    """Give the manifest of a folder, or the example that stands in for it."""
+    return next((folder / name for name in (*NAMES, *_EXAMPLES) if (folder / name).is_file()), None)
+
+
+def find_manifest(start: Path | None = None) -> Path | None:
+    """Give the nearest manifest, in the folder or above it."""
+    here = (start or Path.cwd()).absolute()
+    for folder in (here, *here.parents):
+        if found := manifest_in(folder):
+            return found
+    return None
+
+
+def overlays_of(manifest: Path) -> list[str]:
+    """Give the names of the overlays beside a manifest, sorted."""
+    found = (_OVERLAY.match(path.name) for path in manifest.parent.glob("fdl.*.*") if path.is_file())
+    return sorted({match[1] for match in found if match})
+
+
+def overlay_file(manifest: Path, name: str) -> Path | None:
+    """Give the file of an overlay, or nothing."""
+    files = (manifest.parent / f"fdl.{name}.{ending}" for ending in _OVERLAY_ENDINGS)
+    return next((file for file in files if file.is_file()), None)
+
+
+def is_example(manifest: Path) -> bool:
+    """Say whether this is an example that stands in for a manifest."""
+    return manifest.name in _EXAMPLES
+
+
+def adopt_example(manifest: Path) -> Path:
+    """Offer to copy an example to the real name, on a terminal; without one, or refused, use it as it is."""
+    if not is_example(manifest) or not sys.stdin.isatty():
+        return manifest
+    real = manifest.with_suffix("")
+    if not click.confirm(
+        f"There is no {real.name} in {real.parent}. Copy {manifest.name} to it?", True, err=True
+    ):
+        return manifest
+    import shutil
+
+    try:
+        shutil.copy(manifest, real)
+    except OSError as error:
+        click.echo(f"It cannot be copied: {error.strerror}. Using {manifest.name} itself.", err=True)
+        return manifest
+    return real
+
+
+def require_manifest(start: Path | None = None) -> Path:
+    """Give the nearest manifest, or say how to make one."""
+    found = find_manifest(start)
+    if found is None:
+        raise ManifestError(
+            f"no fdl.yml found in {(start or Path.cwd()).absolute()} or above it. "
+            "Go into a project, or write an fdl.yml with `commands:`."
+        )
+    return found

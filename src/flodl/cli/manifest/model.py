@@ -1,0 +1,128 @@
+"""What may stand in a manifest, as msgspec structs; documents are read into them, errors have places."""
+
+from __future__ import annotations
+
+import re
+import typing
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from flodl.core.errors import ManifestError
+from flodl.core.paths import suggestion
+
+from .document import Table, dotted, plain
+
+Scalar = bool | int | float | str
+
+
+class SpeedHint(msgspec.Struct, forbid_unknown_fields=True):
+    """Which rank is slow, and how much."""
+
+    slow_rank: int
+    ratio: float
+
+
+class Ddp(msgspec.Struct, forbid_unknown_fields=True):
+    """How ranks work together; the order is that of the options it turns into."""
+
+    mode: str | None = None
+    policy: str | None = None
+    backend: str | None = None
+    anchor: int | Literal["auto"] | None = None
+    max_anchor: int | None = None
+    overhead_target: float | None = None
+    divergence_threshold: float | None = None
+    max_batch_diff: int | None = None
+    max_grad_norm: float | None = None
+    snapshot_timeout: float | None = None
+    checkpoint_every: int | None = None
+    progressive: bool | Literal["auto"] | None = None
+    speed_hint: SpeedHint | None = None
+    partition_ratios: list[float] | None = None
+    lr_scale_ratio: float | None = None
+    timeline: bool | None = None
+
+
+class Training(msgspec.Struct, forbid_unknown_fields=True):
+    """How long and how fast to learn."""
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    batches_per_epoch: int | None = None
+    lr: float | None = None
+    seed: int | None = None
+
+
+class Output(msgspec.Struct, forbid_unknown_fields=True):
+    """Where results go, and what watches them."""
+
+    dir: str | None = None
+    monitor: int | str | None = None
+    timeline: bool | None = None
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True):
+    """One entry of `commands:`."""
+
+    description: str | None = None
+    run: str | None = None
+    append: str | None = None
+    path: str | None = None
+    docker: str | None = None
+    ddp: Ddp | None = None
+    training: Training | None = None
+    output: Output | None = None
+    options: dict[str, Scalar | list[Scalar] | None] | None = None
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
+    """A whole manifest; commands are checked one by one, each when it is used."""
+
+    description: str | None = None
+    commands: dict[str, Any] | None = None
+    inherit_from: str | None = None
+    entry: str | None = None
+    docker: str | None = None
+    ddp: Ddp | None = None
+    training: Training | None = None
+    output: Output | None = None
+    arg_name: str | None = None
+    schema: dict[str, Any] | None = None
+    compile: bool | None = None
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+KEYS_OF_A_COMMAND = tuple(field.encode_name for field in msgspec.structs.fields(Command))
+_ELSEWHERE = {"entry", "schema", "compile", "arg-name", "commands"}
+
+
+def read_as(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
+    """Read a map into a struct; an unknown key or a wrong value is an error with its path, file and line."""
+    _refuse_unknown_keys(struct, table, where)
+    try:
+        return msgspec.convert(plain(table), struct, strict=False)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at ")
+        path = tuple(re.findall(r"\.([\w-]+)", place.strip("`")))
+        origin = table.at(path).origin
+        words = words[:1].lower() + words[1:]
+        raise ManifestError(f"{origin}: {dotted((*where, *path))}: {words}.") from None
+
+
+def _refuse_unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> None:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    for key, node in table.entries.items():
+        if key not in fields:
+            hint = suggestion(key, fields, known_as="keys")
+            if struct is Command and key in _ELSEWHERE:
+                hint = f"{key!r} belongs into the fdl.yml of the folder that `path:` names."
+            raise ManifestError(f"{node.origin}: {dotted((*where, key))}: there is no such key. {hint}")
+        inner = _struct_in(fields[key])
+        if inner and isinstance(node, Table):
+            _refuse_unknown_keys(inner, node, (*where, key))
+
+
+def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+    kinds = typing.get_args(annotation) or (annotation,)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)

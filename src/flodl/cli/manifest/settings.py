@@ -1,0 +1,167 @@
+"""The values of a run, each with its origin, and the options that they turn into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flodl.cli.args.parameter import Parameter, text_of
+from flodl.cli.args.schema import Schema
+from flodl.core import environment
+
+from .document import Table, leaves, plain
+
+# The option of each field, in the order in which they are passed on.
+_FLAGS: dict[str, dict[str, str]] = {
+    "ddp": {
+        "mode": "mode",
+        "policy": "policy",
+        "backend": "backend",
+        "anchor": "anchor",
+        "max_anchor": "max-anchor",
+        "overhead_target": "overhead-target",
+        "divergence_threshold": "divergence-threshold",
+        "max_batch_diff": "max-batch-diff",
+        "max_grad_norm": "max-grad-norm",
+        "snapshot_timeout": "snapshot-timeout",
+        "checkpoint_every": "checkpoint-every",
+        "progressive": "progressive",
+        "speed_hint": "speed-hint",
+        "partition_ratios": "partition-ratios",
+        "lr_scale_ratio": "lr-scale-ratio",
+        "timeline": "timeline",
+    },
+    "training": {
+        "epochs": "epochs",
+        "batch_size": "batch-size",
+        "batches_per_epoch": "batches",
+        "lr": "lr",
+        "seed": "seed",
+    },
+    "output": {"dir": "output", "monitor": "monitor"},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One option of a run."""
+
+    flag: str
+    value: Any
+    origin: str
+    path: str
+
+    def words(self, schema: Schema | None) -> list[str]:
+        """Give the words for the command line; what is off or not set gives none."""
+        flag = f"--{self.flag}"
+        known = schema.options.get(self.flag) if schema else None
+        if self.value is None:
+            return []
+        if self.value is False and self.path != "ddp.progressive":
+            # A flag that is on by itself has to be switched off in words.
+            on_by_default = known is not None and known.type == "bool" and known.default in (True, "true")
+            return [f"--no-{self.flag}"] if on_by_default else []
+        if self.value is True and self.path != "ddp.progressive":
+            return [flag]
+        return [flag, _text(self.path, self.value)]
+
+
+def _text(path: str, value: Any) -> str:
+    # Help pages show also what would be refused.
+    if path == "ddp.speed_hint" and isinstance(value, dict) and {"slow_rank", "ratio"} <= value.keys():
+        return f"{value['slow_rank']}:{text_of(value['ratio'])}"
+    return text_of(value)
+
+
+def settings_of(enclosing: Table, preset: Table | None, *, project: Path) -> list[Setting]:
+    """Give the settings of an entry: those of the preset before those around it, field by field."""
+    found = []
+    for section, flags in _FLAGS.items():
+        for field, flag in flags.items():
+            for layer in (preset, enclosing):
+                node = layer.table(section).get(field) if layer else None
+                if node is not None and plain(node) is not None:
+                    place = next((leaf.origin for _, leaf in leaves(node)), node.origin)
+                    found.append(Setting(flag, plain(node), place.relative_to(project), f"{section}.{field}"))
+                    break
+    options = preset.table("options").entries if preset else {}
+    for name in sorted(options):
+        origin = options[name].origin.relative_to(project)
+        found.append(Setting(name.replace("_", "-"), plain(options[name]), origin, f"options.{name}"))
+    return found
+
+
+def without_overruled(settings: list[Setting], schema: Schema | None) -> list[Setting]:
+    """Leave out what an environment variable overrules: the program reads that by itself."""
+    return [setting for setting in settings if not variable_for(setting.flag, schema)]
+
+
+def variable_for(flag: str, schema: Schema | None) -> str:
+    """Give the variable that an option reads, if it is set."""
+    known = schema.options.get(flag) if schema else None
+    return known.env if known and known.env and environment.value_of(known.env) else ""
+
+
+def given_options(tail: tuple[str, ...], schema: Schema | None) -> Iterator[tuple[str, Any]]:
+    """Give the options that stand in a forwarded command line, with their values as far as they show."""
+    shorts = {one.short: one for one in schema.options.values() if one.short} if schema else {}
+    words = list(tail[: tail.index("--")] if "--" in tail else tail)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            flag = name[2:]
+        elif name.startswith("-") and len(name) == 2 and name[1] in shorts:
+            flag = shorts[name[1]].long
+        else:
+            continue
+        known = schema.options.get(flag) if schema else None
+        takes_value = known.takes_value if known else bool(words) and not words[0].startswith("-")
+        if equals:
+            yield flag, value
+        elif takes_value and words:
+            yield flag, words.pop(0)
+        else:
+            yield flag, True
+
+
+def resolved(
+    settings: list[Setting], tail: tuple[str, ...], schema: Schema | None, *, with_environment: bool = True
+) -> dict[str, dict[str, Any]]:
+    """Give every option with its value and origin: default < manifest < environment < command line."""
+    known = schema.options if schema else {}
+    table: dict[str, dict[str, Any]] = {}
+    for flag, one in known.items():
+        if one.default is not None:
+            table[flag] = {"value": typed(one.default, one), "origin": "default"}
+    for setting in settings:
+        if setting.value is not None:
+            table[setting.flag] = {"value": setting.value, "origin": setting.origin}
+    for flag, one in known.items():
+        if with_environment and (variable := variable_for(flag, schema)):
+            table[flag] = {"value": typed(environment.value_of(variable), one), "origin": f"${variable}"}
+    for flag, value in given_options(tail, schema):
+        one_of = known.get(flag)
+        table[flag] = {"value": typed(value, one_of) if one_of else value, "origin": f"--{flag}"}
+    return table
+
+
+def typed(value: Any, one: Parameter) -> Any:
+    """Read the text of a value by the type of its option; text that does not fit stays as it is.
+
+    >>> typed("1e-4", Parameter("lr", "option", "float")), typed("1,2", Parameter("n", "option", "list[int]"))
+    (0.0001, [1, 2])
+    """
+    if not isinstance(value, str):
+        return value
+    if one.is_list:
+        pieces = [piece.strip() for piece in value.split(",")]
+        return [typed(piece, replace(one, type=one.scalar)) for piece in pieces if piece]
+    if one.type == "bool":
+        return {"true": True, "false": False}.get(value, value)
+    try:
+        return {"int": int, "float": float}.get(one.type, str)(value)
+    except ValueError:
+        return value

@@ -1,0 +1,131 @@
+"""A document as YAML for people, each value with the place that it came from; and as JSON for programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .document import Leaf, Node, Table, dotted, leaves
+
+_WIDEST_LIST = 80
+_LEAST_COLUMN = 12
+_NUMBER = re.compile(
+    r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?\Z|0[xo][0-9a-fA-F]+\Z|[-+]?\.(inf|nan)\Z", re.I
+)
+_WORDS = {"true", "false", "null", "yes", "no", "~"}
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
+Line = tuple[str, str]  # text, and the place that is its comment
+
+
+def origins_of(document: Table, folder: Path) -> dict[str, dict[str, Any]]:
+    """Give every leaf as `{path: {"value": …, "origin": "fdl.yml:12"}}`."""
+    return {
+        dotted(path): {"value": leaf.value, "origin": leaf.origin.relative_to(folder)}
+        for path, leaf in leaves(document)
+    }
+
+
+def as_yaml(document: Table, folder: Path) -> str:
+    """Give a document as YAML with the places as comments, aligned."""
+    lines = list(_table_lines(document, 0, folder))
+    column = max([_LEAST_COLUMN, *(len(text) for text, place in lines if place)]) + 2
+    return "".join(f"{text:<{column}}# {place}\n" if place else f"{text}\n" for text, place in lines)
+
+
+def _table_lines(table: Table, indent: int, folder: Path) -> Iterator[Line]:
+    for key, node in table.entries.items():
+        yield from _entry_lines(" " * indent + f"{scalar(key)}:", node, indent, folder)
+
+
+def _entry_lines(head: str, node: Node, indent: int, folder: Path) -> Iterator[Line]:
+    if isinstance(node, Table) and node.entries:
+        yield head, ""
+        yield from _table_lines(node, indent + 2, folder)
+        return
+    place = node.origin.relative_to(folder)
+    value = node.value if isinstance(node, Leaf) else {}
+    if isinstance(value, list) and value:
+        inline = flow(value)
+        plain_items = not any(isinstance(item, (list, dict)) for item in value)
+        if plain_items and len(head) + 1 + len(inline) <= _WIDEST_LIST:
+            yield f"{head} {inline}", place
+            return
+        yield head, place
+        yield from ((line, "") for line in _list_lines(value, indent + 2))
+        return
+    yield f"{head} {flow(value)}", place
+
+
+def _list_lines(values: list[Any], indent: int) -> Iterator[str]:
+    dash = " " * indent + "- "
+    for value in values:
+        if isinstance(value, dict) and value:
+            rows = [f"{scalar(key)}: {flow(inner)}" for key, inner in value.items()]
+            yield dash + rows[0]
+            yield from (" " * (indent + 2) + row for row in rows[1:])
+        else:
+            yield dash + flow(value)
+
+
+def flow(value: Any) -> str:
+    """Write a value on one line.
+
+    >>> flow({"a": [1, None, "yes"]})
+    '{a: [1, null, "yes"]}'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_item(key)}: {_item(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_item, value))}]"
+    return scalar(value)
+
+
+def _item(value: Any) -> str:
+    """Write a value that stands among others on one line: there a comma or a bracket would end it."""
+    if isinstance(value, str) and any(mark in value for mark in ",[]{}"):
+        return f'"{_escaped(value)}"'
+    return flow(value)
+
+
+def scalar(value: Any) -> str:
+    """Write a scalar; a string is quoted only where it would be read as something else."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return _float(value)
+    if not isinstance(value, str):
+        return str(value)
+    return f'"{_escaped(value)}"' if _is_ambiguous(value) else value
+
+
+def _float(value: float) -> str:
+    text = repr(value)
+    return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(text, text)
+
+
+def _is_ambiguous(text: str) -> bool:
+    return (
+        not text
+        or any(mark in text for mark in ':#"')
+        or text != text.strip()
+        or text[0] in "!&*>|%@`[]{},-?'"
+        or text.lower() in _WORDS
+        or not text.isprintable()
+        or text in ("---", "...", "=", "<<")
+        or bool(_NUMBER.match(text))
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPES.get(mark) or (mark if mark.isprintable() else _code(mark)) for mark in text)
+
+
+def _code(mark: str) -> str:
+    number = ord(mark)
+    return (
+        f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    )

@@ -1,0 +1,137 @@
+"""Help pages for what a manifest describes. They are always shown: only what runs is checked."""
+
+from __future__ import annotations
+
+import click
+
+from flodl.core.errors import FlodlError
+
+from .args.parameter import Parameter, text_of
+from .args.schema import Schema
+from .listing import summary_of
+from .manifest.document import Leaf, Table
+from .manifest.kinds import Kind, kind_or_none
+from .manifest.layers import Manifest
+from .manifest.schemas import schema_of
+from .manifest.scripts import quote
+from .manifest.settings import settings_of
+from .manifest.showing import flow
+from .manifest.walking import Place
+
+Rows = list[tuple[str, str]]
+
+
+def help_page(ctx: click.Context, place: Place) -> str:
+    """Give the help of a command of the project."""
+    formatter = ctx.make_formatter()
+    {Kind.RUN: _write_run, Kind.PATH: _write_path, Kind.PRESET: _write_preset}[place.kind](formatter, place)
+    return formatter.getvalue().rstrip("\n")
+
+
+def _write_run(formatter: click.HelpFormatter, place: Place) -> None:
+    run, append = (str(place.spec.value(key) or "").strip() for key in ("run", "append"))
+    pre, _, post = (
+        append.partition("-- ") if append.startswith("-- ") or " -- " in append else (append, "", "")
+    )
+    formatter.write_usage(place.title, "[-- ARGS... [-- RUNNER_ARGS...]]")
+    _write_words(formatter, place.spec.value("description"))
+    line = " ".join(
+        part for part in (run, pre.strip(), "[ARGS...]", "--" if post else "", post.strip()) if part
+    )
+    rows = [("runs", line), ("in", str(place.manifest.folder))]
+    if service := place.spec.value("docker"):
+        rows.append(("docker", f"{service} (outside of a container)"))
+    with formatter.section("Command"):
+        formatter.write_dl(rows)
+    formatter.write_paragraph()
+    formatter.write_text(
+        "Words after `--` go to the script. `--no-append` leaves out what the manifest appends."
+    )
+
+
+def _write_path(formatter: click.HelpFormatter, place: Place) -> None:
+    manifest = place.manifest
+    schema = _schema(manifest)
+    presets = [name for name, node in _commands(place) if kind_or_none(name, node) is Kind.PRESET]
+    others = [name for name, node in _commands(place) if name not in presets]
+    slot = str(manifest.document.value("arg-name") or "preset")
+    slots = "|".join(filter(None, [f"<{slot}>" if presets else "", "<command>" if others else ""]))
+    arguments = schema.arguments if schema else []
+    words = [f"[{slots}]" if slots else "", *(f"<{one.long}>" for one in arguments), "[OPTIONS]"]
+    formatter.write_usage(place.title, " ".join(filter(None, words)))
+    _write_words(formatter, manifest.describe())
+    _write_rows(formatter, "Arguments", [(f"<{one.long}>", _explain(one)) for one in arguments])
+    _write_rows(formatter, f"{slot.capitalize()}s", [(name, summary_of(manifest, name)) for name in presets])
+    _write_rows(formatter, "Commands", [(name, summary_of(manifest, name)) for name in others])
+    _write_options(formatter, schema)
+    _write_entry(formatter, manifest)
+    settings = settings_of(manifest.document, None, project=manifest.project)
+    _write_rows(formatter, "Defaults", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
+
+
+def _write_preset(formatter: click.HelpFormatter, place: Place) -> None:
+    manifest = place.manifest
+    formatter.write_usage(place.title, "[OPTIONS]")
+    _write_words(formatter, place.spec.value("description"))
+    schema = _schema(manifest)
+    settings = settings_of(manifest.document, place.spec, project=manifest.project)
+    _write_rows(formatter, "Values", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
+    words = str(manifest.document.value("entry") or "").split()
+    for one in settings:
+        words += one.words(schema)
+    _write_rows(formatter, "Command", [("runs", " ".join(map(quote, words))), ("in", str(manifest.folder))])
+    _write_options(formatter, schema)
+
+
+def _write_words(formatter: click.HelpFormatter, words: object) -> None:
+    if isinstance(words, str) and words.strip():
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(words.strip())
+
+
+def _write_rows(formatter: click.HelpFormatter, title: str, rows: Rows) -> None:
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def _write_options(formatter: click.HelpFormatter, schema: Schema | None) -> None:
+    rows = []
+    for name, one in (schema.options if schema else {}).items():
+        label = f"-{one.short}, --{name}" if one.short else f"--{name}"
+        rows.append((f"{label} {one.scalar.upper()}" if one.takes_value else label, _explain(one)))
+    rows += [("-h, --help", "Show this page."), ("--refresh-schema", "Ask the entry again what it takes.")]
+    _write_rows(formatter, "Options", rows)
+
+
+def _explain(one: Parameter) -> str:
+    notes = []
+    if one.is_list and one.kind == "option":
+        notes.append("(repeat or comma-separate)")
+    if one.choices:
+        notes.append(f"[possible: {', '.join(map(str, one.choices))}]")
+    if one.default not in (None, False, "false", [], ""):
+        notes.append(f"[default: {text_of(one.default)}]")
+    if one.env:
+        notes.append(f"[env: {one.env}]")
+    return "  ".join(filter(None, [one.help, *notes]))
+
+
+def _write_entry(formatter: click.HelpFormatter, manifest: Manifest) -> None:
+    entry, service = manifest.document.value("entry"), manifest.document.value("docker")
+    if entry:
+        _write_rows(
+            formatter, "Entry", [("runs", str(entry)), *([("docker", str(service))] if service else [])]
+        )
+
+
+def _commands(place: Place) -> list[tuple[str, Leaf | Table]]:
+    return sorted(place.manifest.commands.entries.items(), key=lambda pair: pair[0])
+
+
+def _schema(manifest: Manifest) -> Schema | None:
+    try:
+        return schema_of(manifest)
+    except FlodlError:
+        return None

@@ -1,0 +1,226 @@
+"""The command line of a dataclass: values by type, help, environment, schema, exit codes."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flodl.cli import Args, argument, option
+from flodl.core import environment
+
+
+@dataclass
+class Train:
+    """Train a model.
+
+    On anything.
+    """
+
+    data: Path = argument(help="Where the data is.")  # noqa: RUF009
+    shift: int = argument(0, help="How far to move it.")
+    lr: float = option(1e-3, short="l", env="TRAIN_LR", help="The learning rate.")
+    name: str = "job"
+    mode: Literal["fast", "slow"] = option("fast", env="TRAIN_MODE")
+    sizes: list[int] = option([1, 2], env="TRAIN_SIZES")  # noqa: RUF009
+    save: str | None = option(None, bare="runs")
+    compile: bool = True
+    dry: bool = option(False, short="d")
+
+
+def parse(*words):
+    return Args(Train, name="train").parse(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--lr", "1e-4"], "lr", 1e-4),
+        (["--lr=1"], "lr", 1.0),
+        (["-l", "2"], "lr", 2.0),
+        (["-l=2"], "lr", 2.0),
+        (["-dl", "2"], "lr", 2.0),
+        (["--lr", "1", "--lr", "2"], "lr", 2.0),
+        (["--lr", "-1e-4"], "lr", -1e-4),
+        (["-l=-3"], "lr", -3.0),
+        (["--name", "yes"], "name", "yes"),
+        (["--name", "1e-4"], "name", "1e-4"),
+        (["--name=-5"], "name", "-5"),
+        (["--name", "-5"], "name", "-5"),
+        (["--name", "-l=3"], "name", "-l=3"),
+        (["--name="], "name", ""),
+        (["-5"], "shift", -5),
+        (["--", "-5"], "shift", -5),
+        (["--mode", "slow"], "mode", "slow"),
+        (["--sizes", "3, 4,,5", "--sizes", "6"], "sizes", [3, 4, 5, 6]),
+        (["--sizes", "-1,-2"], "sizes", [-1, -2]),
+        ([], "sizes", [1, 2]),
+        ([], "save", None),
+        (["--save"], "save", "runs"),
+        (["--save", "x"], "save", "x"),
+        (["--no-compile"], "compile", False),
+        ([], "compile", True),
+        (["-d"], "dry", True),
+    ],
+)
+def test_values_are_read_by_the_type_of_their_field(words, name, value):
+    parsed = parse("digits", *words)
+    assert getattr(parsed, name) == value
+    assert type(getattr(parsed, name)) is type(value)
+    assert parsed.data == Path("digits")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Missing argument '<data>'"),
+        (["x", "--lr", "fast"], "'fast' is not a valid float"),
+        (["x", "--mode", "medium"], "'medium' is not one of 'fast', 'slow'"),
+        (["x", "--sizes", "1,b"], "'b' is not a valid integer"),
+        (["x", "--lr"], "Option '--lr' requires an argument"),
+        (["x", "--dry=yes"], "Option '--dry' does not take a value"),
+        (["x", "-d=yes"], "Option '--dry' does not take a value"),
+        (["x", "--mod", "fast"], "No such option '--mod'. (Did you mean"),
+        (["x", "-z"], "No such option '-z'"),
+        (["x", "1", "2"], "Got unexpected extra argument (2)"),
+        (["x", "1", "-2"], "Got unexpected extra argument (-2)"),
+    ],
+)
+def test_a_line_that_cannot_be_understood_ends_with_2_and_the_help_on_standard_error(capsys, words, message):
+    with pytest.raises(SystemExit) as ended:
+        parse(*words)
+    shown = capsys.readouterr()
+    assert ended.value.code == 2
+    assert shown.out == ""
+    first, blank, usage = shown.err.splitlines()[:3]
+    assert first.startswith("error: ")
+    assert message in first
+    assert (blank, usage[:12]) == ("", "Usage: train")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--nonsense", "-h"]])
+def test_help_comes_first_whatever_else_stands_there(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        parse(*words)
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.err) == (0, "")
+    assert shown.out.startswith("Usage: train [OPTIONS] <data> [<shift>]\n\n  Train a model.")
+    for piece in ("Where the data is.", "[default: 0]", "-l, --lr FLOAT", "env var: TRAIN_LR", "[fast|slow]"):
+        assert piece in shown.out
+    assert "--compile / --no-compile" in shown.out
+    assert "(repeat or comma-separate)" in shown.out
+
+
+def test_a_dataclass_without_words_of_its_own_has_no_made_up_ones(capsys):
+    @dataclass
+    class Job:
+        x: int = 1
+
+    with pytest.raises(SystemExit):
+        Args(Job, name="job").parse(["--help"])
+    assert "Job(" not in capsys.readouterr().out
+
+
+def test_help_behind_dashes_is_a_value(capsys):
+    assert parse("--", "--help").data == Path("--help")
+
+
+def test_the_schema_comes_before_everything(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse("--nonsense", "--fdl-schema")
+    assert ended.value.code == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == Args(Train).schema()
+    assert schema["args"] == [
+        {"name": "data", "type": "path", "description": "Where the data is."},
+        {
+            "name": "shift",
+            "type": "int",
+            "description": "How far to move it.",
+            "default": "0",
+            "required": False,
+        },
+    ]
+    assert list(schema["options"]) == sorted(schema["options"])
+    assert schema["options"]["lr"] == {
+        "type": "float",
+        "description": "The learning rate.",
+        "default": "0.001",
+        "short": "l",
+        "env": "TRAIN_LR",
+    }
+    assert schema["options"]["sizes"] == {"type": "list[int]", "default": "1,2", "env": "TRAIN_SIZES"}
+    assert schema["options"]["mode"]["choices"] == ["fast", "slow"]
+    assert schema["options"]["dry"] == {"type": "bool", "short": "d"}
+    assert "strict" not in schema
+
+
+def test_the_environment_stands_between_default_and_command_line(monkeypatch, capsys):
+    assert parse("x").lr == 1e-3
+    monkeypatch.setenv("TRAIN_LR", "0.5")
+    assert parse("x").lr == 0.5
+    assert parse("x", "--lr", "2").lr == 2
+    assert parse("x", "-dl", "2").lr == 2
+    monkeypatch.setenv("TRAIN_LR", "")
+    assert parse("x").lr == 1e-3
+
+
+def test_a_value_of_the_environment_is_checked_like_any_other(monkeypatch, capsys):
+    monkeypatch.setenv("TRAIN_SIZES", "7, 8")
+    assert parse("x").sizes == [7, 8]
+    monkeypatch.setenv("TRAIN_MODE", "medium")
+    with pytest.raises(SystemExit):
+        parse("x")
+    assert "'medium' is not one of 'fast', 'slow'" in capsys.readouterr().err
+
+
+def test_every_value_is_left_with_its_origin_for_the_run(monkeypatch):
+    monkeypatch.setenv("TRAIN_MODE", "slow")
+    parse("digits", "--lr", "2", "--no-compile")
+    table = environment.resolved_config()
+    assert {name: entry["origin"] for name, entry in table.items()} == {
+        "data": "<data>",
+        "shift": "default",
+        "lr": "--lr",
+        "name": "default",
+        "mode": "$TRAIN_MODE",
+        "sizes": "default",
+        "save": "default",
+        "compile": "--no-compile",
+        "dry": "default",
+    }
+    assert table["lr"]["value"] == 2.0
+    assert table["data"]["value"] == "digits"
+
+
+def test_an_origin_that_fdl_told_is_kept(monkeypatch):
+    told = {"lr": {"value": 2, "origin": "fdl.yml:7"}, "name": {"value": "a", "origin": "fdl.yml:8"}}
+    monkeypatch.setenv(environment.RESOLVED_CONFIG, json.dumps(told))
+    parse("x", "--lr", "2.0", "--name", "b")
+    table = environment.resolved_config()
+    assert table["lr"]["origin"] == "fdl.yml:7"
+    assert table["name"] == {"value": "b", "origin": "--name"}
+
+
+def test_variadic_arguments_take_all_that_is_left():
+    @dataclass
+    class Job:
+        first: str
+        rest: list[int] = argument([7])  # noqa: RUF009
+
+    assert Args(Job).parse(["a"]).rest == [7]
+    assert Args(Job).parse(["a", "1", "-2", "3"]).rest == [1, -2, 3]
+
+
+@settings(deadline=None)
+@given(
+    lr=st.floats(allow_nan=False),
+    shift=st.integers(-(10**12), 10**12),
+    name=st.text(st.characters(exclude_characters="\0", codec="utf-8")),
+)
+def test_what_is_typed_is_what_is_read(lr, shift, name):
+    parsed = parse("x", str(shift), f"--lr={lr!r}", f"--name={name}")
+    assert (parsed.lr, parsed.shift, parsed.name) == (lr, shift, name)

@@ -1,0 +1,106 @@
+"""A mistake in a dataclass is an error with the field's name, before any command line is read."""
+
+from dataclasses import dataclass, field, make_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from flodl.cli import Args, argument, option
+from flodl.core.errors import ArgsError
+
+
+def define(*fields):
+    return Args(make_dataclass("Job", fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([("x", dict, option(None))], r"at 'Job\.x': <class 'dict'> cannot be read from a command line"),
+        ([("x", int | str, option(1))], "cannot be read"),
+        ([("x", list[bool], option([]))], "cannot be read"),
+        ([("x", bool | None, option(None))], "annotate it as bool"),
+        ([("x", Literal[1, "a"], option(1))], "strings, or whole numbers, not both"),
+        ([("x", int, option())], r"at 'Job\.x': an option needs a default"),
+        ([("x", bool, option(False, env="X"))], r"a flag has no value to take from \$X"),
+        ([("x", bool, option(False, choices=[True]))], "a flag has no choices"),
+        ([("x", int, option(1, bare=2))], "only an optional field"),
+        ([("x", int, option(1, short="xy"))], "must be one letter"),
+        ([("x", int, option(1, short="1"))], "must be a letter"),
+        ([("x", int, option(1, short="e"))], r"at 'Job\.x': -e is reserved for fdl"),
+        ([("x", int, option(1, short="v"))], "-v is reserved"),
+        ([("env", str, option("x"))], "--env is reserved"),
+        ([("quiet", bool, option(False))], "--quiet is reserved"),
+        ([("x", int, option("a"))], "'a' is no int"),
+        ([("x", int, option(True))], "True is no int"),
+        ([("x", str, option("c", choices=["a", "b"]))], r"'c' is not among the choices \['a', 'b'\]"),
+        ([("x", bool, argument())], "a bool cannot be positional"),
+        ([("x", int, argument(1)), ("y", int, argument())], r"Job\.y': a required argument cannot follow"),
+        (
+            [("x", list[str], argument()), ("y", int, argument())],
+            r"Job\.y': it follows 'x', which is variadic",
+        ),
+        (
+            [("x", int, option(1, short="s")), ("y", int, option(1, short="s"))],
+            r"Job\.y': it and 'x' both declare short -s",
+        ),
+        (
+            [("fast", bool, option(True)), ("no_fast", bool, option(False))],
+            "--no-fast is already taken by 'fast'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_definition_names_the_field(fields, message):
+    # A required argument after one with a default is a mistake of dataclass itself, unless it is by keyword.
+    with pytest.raises(ArgsError, match=message):
+        Args(make_dataclass("Job", fields, kw_only=True))
+
+
+def test_only_a_dataclass_can_become_a_command_line():
+    with pytest.raises(ArgsError, match=r"is not a dataclass\. Decorate it with @dataclass"):
+        Args(int)
+
+
+def test_a_type_that_is_not_imported_is_named():
+    @dataclass
+    class Job:
+        x: "Nothing" = None  # noqa: F821
+
+    with pytest.raises(ArgsError, match=r"Job: name 'Nothing' is not defined"):
+        Args(Job)
+
+
+def test_shapes_are_read_from_annotations_alone():
+    class Colour(Enum):
+        RED = 1
+        BLUE = 2
+
+    @dataclass
+    class Job:
+        data: Path
+        size: int = 3
+        colour: Colour = Colour.RED
+        mode: Literal["a", "b"] = "a"
+        level: Literal[1, 2] = 1
+        name: str | None = None
+        many: list[float] = field(default_factory=list)
+        some: tuple[int, ...] = ()
+        flag: bool = False
+        derived: int = field(default=0, init=False)
+
+    args = Args(Job)
+    assert [(one.name, one.kind, one.type) for one in args.parameters] == [
+        ("data", "argument", "path"),
+        ("size", "option", "int"),
+        ("colour", "option", "string"),
+        ("mode", "option", "string"),
+        ("level", "option", "int"),
+        ("name", "option", "string"),
+        ("many", "option", "list[float]"),
+        ("some", "option", "list[int]"),
+        ("flag", "option", "bool"),
+    ]
+    job = args.parse(["x", "--colour", "BLUE", "--level", "2", "--some", "1,2"])
+    assert (job.colour, job.level, job.some) == (Colour.BLUE, 2, (1, 2))

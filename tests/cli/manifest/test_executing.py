@@ -1,0 +1,467 @@
+"""What a command starts: the exact words, the folder, the exit code, and the origin of every value."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import click
+import pytest
+
+from flodl.cli import main
+from flodl.cli.manifest import docker
+from flodl.cli.manifest.executing import plan
+from flodl.cli.manifest.layers import load
+from flodl.cli.manifest.walking import action_of, walk
+from flodl.core.errors import ManifestError
+
+
+def planned(*words, overlay=""):
+    return plan(walk(load(path_here(), overlay=overlay), words[0], tuple(words[1:])))
+
+
+def path_here():
+    from pathlib import Path
+
+    return Path.cwd() / "fdl.yml"
+
+
+EVERYTHING = """
+    entry: tool
+    ddp:
+      timeline: true
+      lr_scale_ratio: 1.5
+      partition_ratios: [0.5, 1]
+      speed_hint: {slow_rank: 1, ratio: 2.5}
+      progressive: false
+      checkpoint_every: 7
+      snapshot_timeout: 5
+      max_grad_norm: 1.0
+      max_batch_diff:
+      divergence_threshold: 0.05
+      overhead_target: 0.1
+      max_anchor: 200
+      anchor: auto
+      backend: cpu
+      policy: async
+      mode: sync
+    training: {seed: 42, lr: 1e-4, batches_per_epoch: 9, batch_size: 8, epochs: 3}
+    output: {monitor: 3000, dir: runs, timeline: true}
+    commands:
+      quick:
+        training: {epochs: 1}
+        options: {z_last: 1, a: true, b: false, c: , d: two words, e: [1, 2]}
+"""
+
+
+def test_sections_become_options_in_a_fixed_order(project):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": EVERYTHING})
+    made = planned("train", "--epochs", "5")
+    assert " ".join(made.command) == (
+        "tool --mode sync --policy async --backend cpu --anchor auto --max-anchor 200 --overhead-target 0.1"
+        " --divergence-threshold 0.05 --max-grad-norm 1.0 --snapshot-timeout 5 --checkpoint-every 7"
+        " --progressive false --speed-hint 1:2.5 --partition-ratios 0.5,1 --lr-scale-ratio 1.5 --timeline"
+        " --epochs 3 --batch-size 8 --batches 9 --lr 0.0001 --seed 42 --output runs --monitor 3000 --epochs 5"
+    )
+    assert made.echo == ""
+    assert made.table["epochs"] == {"value": "5", "origin": "--epochs"}
+
+
+def test_a_preset_comes_before_what_is_around_it_field_by_field(project):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": EVERYTHING})
+    made = planned("train", "quick", "--lr", "1")
+    words = made.command
+    assert words[words.index("--epochs") + 1] == "1"
+    assert words[words.index("--batch-size") + 1] == "8"
+    assert words[-9:] == ["--a", "--d", "two words", "--e", "1,2", "--z-last", "1", "--lr", "1"]
+    assert made.echo.startswith("fdl: tool --mode sync")
+    assert made.echo.endswith("--a --d 'two words' --e 1,2 --z-last 1 --lr 1")
+    assert made.table["epochs"] == {"value": 1, "origin": "train/fdl.yml:23"}
+    assert made.table["batch-size"] == {"value": 8, "origin": "train/fdl.yml:19"}
+
+
+@pytest.fixture
+def typed(project):
+    """A project whose entry tells what it takes, and prints what it got."""
+    return project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": """
+                entry: python train.py
+                training: {lr: 1e-4}
+                commands:
+                  quick:
+                    options: {mode: slow, compile: false}
+                  wrong:
+                    options: {mode: medium}
+            """,
+            "fdl.ci.yml": "",
+            "train/fdl.ci.yml": "training: {lr: 2e-4}",
+            "train/train.py": """
+                import json, os
+                from dataclasses import dataclass
+                from typing import Literal
+                from flodl.cli import Args, option
+
+                @dataclass
+                class Train:
+                    lr: float = option(0.5, env="TRAIN_LR")
+                    mode: Literal["fast", "slow"] = "fast"
+                    compile: bool = True
+
+                args = Args(Train).parse()
+                print(json.dumps({"lr": args.lr, "mode": args.mode, "compile": args.compile}))
+                print(os.environ["FLODL_RESOLVED_CONFIG"])
+            """,
+        }
+    )
+
+
+def result(capfd):
+    values, table = capfd.readouterr().out.splitlines()
+    origins = {name: entry["origin"] for name, entry in json.loads(table).items()}
+    for name, value in json.loads(values).items():
+        assert json.loads(table)[name]["value"] == value
+    return json.loads(values), origins
+
+
+def test_each_source_of_a_value_beats_the_one_before(typed, capfd, monkeypatch):
+    """default < manifest < overlay < environment < command line; a preset counts as the manifest."""
+    (typed / "train/fdl.yml").write_text("entry: python train.py\n")
+    assert main(["train"]) == 0
+    values, origins = result(capfd)
+    assert (values["lr"], origins["lr"]) == (0.5, "default")
+
+    (typed / "train/fdl.yml").write_text("entry: python train.py\ntraining: {lr: 1e-4}\n")
+    assert main(["train"]) == 0
+    values, origins = result(capfd)
+    assert (values["lr"], origins["lr"]) == (1e-4, "train/fdl.yml:2")
+
+    assert main(["--env", "ci", "train"]) == 0
+    values, origins = result(capfd)
+    assert (values["lr"], origins["lr"]) == (2e-4, "train/fdl.ci.yml:1")
+
+    monkeypatch.setenv("TRAIN_LR", "3e-4")
+    assert main(["--env", "ci", "train"]) == 0
+    values, origins = result(capfd)
+    assert (values["lr"], origins["lr"]) == (3e-4, "$TRAIN_LR")
+
+    assert main(["--env", "ci", "train", "--lr", "4e-4"]) == 0
+    values, origins = result(capfd)
+    assert (values["lr"], origins["lr"]) == (4e-4, "--lr")
+
+
+def test_a_flag_that_is_on_by_itself_is_switched_off_in_words(typed, capfd):
+    assert main(["train", "quick"]) == 0
+    values, origins = result(capfd)
+    assert values == {"lr": 1e-4, "mode": "slow", "compile": False}
+    assert origins["mode"] == origins["compile"] == "train/fdl.yml:5"
+
+
+def test_choices_of_a_preset_are_checked_before_anything_starts(typed, capfd):
+    assert main(["train", "wrong"]) == 1
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "train/fdl.yml:7: options.mode: 'medium' is not allowed. Choose one of fast, slow." in shown.err
+    assert main(["train", "quick"]) == 0  # its broken sibling is none of its business
+
+
+def test_a_wrong_choice_on_the_command_line_ends_with_2(typed, capfd):
+    assert main(["train", "quick", "--mode", "medium"]) == 2
+    assert "'medium' is not one of 'fast', 'slow'" in capfd.readouterr().err
+
+
+def test_undeclared_options_of_a_preset_are_refused_if_the_schema_is_strict(project):
+    files = {
+        "fdl.yml": "commands: {train: }",
+        "train/fdl.yml": """
+            entry: tool
+            schema: {options: {mode: {type: string}}, strict: true}
+            commands: {quick: {options: {mod: x}}}
+        """,
+    }
+    project(files)
+    with pytest.raises(
+        ManifestError, match=r"options\.mod: the entry takes no option --mod\. Did you mean 'mode'"
+    ):
+        planned("train", "quick")
+
+
+@pytest.mark.parametrize("text", ["descripton: x\ncommands: {train: }", "commands: {train: {pth: train}}"])
+def test_a_typo_on_the_way_there_counts_too(project, text):
+    project({"fdl.yml": text, "train/fdl.yml": "entry: tool"})
+    with pytest.raises(ManifestError, match=r"fdl\.yml:1: .* there is no such key\. Did you mean"):
+        planned("train")
+
+
+def test_a_typo_fails_before_anything_is_started(project, capfd):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": "entry: python -c 'import torch'\ntraining:\n  bacth_size: 3\n",
+        }
+    )
+    assert main(["train"]) == 1
+    trouble = capfd.readouterr().err
+    assert "train/fdl.yml:3: training.bacth_size: there is no such key. Did you mean 'batch_size'" in trouble
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {epochs: many}", r"fdl\.yml:2: training\.epochs: expected `int \| null`, got `str`"),
+        ("ddp: {speed_hint: {slow_rank: 1}}", r"ddp\.speed_hint: object missing required field `ratio`"),
+        ("ddp: {anchor: often}", r"ddp\.anchor: invalid enum value 'often'"),
+        ("docker: [a]", r"docker: expected `str \| null`, got `array`"),
+        ("entry: 3", r"entry: expected `str \| null`, got `int`"),
+        ("description: words\nentri: x", r"fdl\.yml:3: entri: there is no such key\. Did you mean 'entry'"),
+    ],
+)
+def test_values_are_held_to_their_types(project, text, message):
+    entry = "" if "entry" in text else "entry: tool"
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": f"{entry or 'arg-name: x'}\n{text}"})
+    with pytest.raises(ManifestError, match=message):
+        planned("train")
+
+
+def test_text_is_read_as_the_type_that_is_wanted(project):
+    project(
+        {"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool\ntraining: {epochs: '3', lr: 1}"}
+    )
+    assert planned("train").command == ["tool", "--epochs", "3", "--lr", "1"]
+
+
+def test_a_script_runs_in_the_folder_of_its_manifest_and_gives_its_code(project, capfd, monkeypatch):
+    root = project({"fdl.yml": "commands: {where: {run: pwd; exit 7}}", "deep/er/x": ""})
+    monkeypatch.chdir(root / "deep/er")
+    assert main(["where"]) == 7
+    assert capfd.readouterr().out == f"{root}\n"
+
+
+def test_a_script_gets_what_stands_behind_the_dashes(project, capfd):
+    project({"fdl.yml": "commands: {say: {run: printf '%s|', append: -- last}}"})
+    assert main(["say", "--", "a b", "--no-append", "-v"]) == 0
+    assert capfd.readouterr().out == "a b|--no-append|-v|--|last|"
+    assert main(["say", "--no-append", "--", "x"]) == 0
+    assert capfd.readouterr().out == "x|"
+
+
+def test_a_child_that_a_signal_ends_gives_1(project):
+    project({"fdl.yml": "commands: {die: {run: 'kill -9 $$'}}"})
+    assert main(["die"]) == 1
+
+
+@pytest.fixture
+def waiting(project):
+    """Start an fdl whose child answers a signal with its last words and code 5."""
+
+    def start(name):
+        script = f"trap 'sleep 0.1; echo saved; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+        project({"fdl.yml": "commands: {wait: {run: exec sh wait.sh}}", "wait.sh": script})
+        fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "wait"]
+        return subprocess.Popen(fdl, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    return start
+
+
+def test_a_request_to_end_reaches_the_child_and_its_code_is_kept(waiting):
+    with waiting("TERM") as running:
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == "saved\n"
+        assert running.wait(20) == 5
+
+
+def test_an_interrupt_is_the_childs_to_answer(waiting):
+    with waiting("INT") as running:
+        assert running.stdout.readline() == "ready\n"
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.stdout.readline() == "saved\n"
+        assert running.wait(20) == 5
+
+
+def test_a_program_that_is_not_there_is_named(project, capsys):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: no-such-tool"})
+    assert main(["train"]) == 1
+    assert "`no-such-tool` is not found" in capsys.readouterr().err
+
+
+def test_an_entry_starts_a_program_of_its_own_folder(project, capfd):
+    root = project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": "entry: ./tool.sh x",
+            "train/tool.sh": '#!/bin/sh\necho "$PWD $@"\n',
+        }
+    )
+    (root / "train/tool.sh").chmod(0o755)
+    assert main(["train", "-v", "a b", "--", "-v"]) == 0
+    assert capfd.readouterr().out == f"{root}/train x a b -- -v\n"
+
+
+COMPOSE = """
+services:
+  dev:
+    volumes: ["cache:/cache", ".:/src/:rw"]
+  long:
+    volumes: [{type: bind, source: ./, target: /long}]
+  bare: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "root"), [("dev", "/src"), ("long", "/long"), ("bare", "/workspace"), ("none", "/workspace")]
+)
+def test_the_container_root_is_where_the_project_is_mounted(project, service, root):
+    folder = project({"docker-compose.yml": COMPOSE})
+    assert docker.container_root(folder, service) == root
+
+
+def test_without_a_compose_file_the_container_root_is_the_usual_one(tmp_path):
+    assert docker.container_root(tmp_path, "dev") == "/workspace"
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    monkeypatch.setattr(docker, "inside_container", lambda: False)
+
+
+def test_an_entry_in_docker_is_this_exact_command(project, stand_in, outside, capfd):
+    root = project(
+        {
+            "fdl.yml": "commands: {train: {path: jobs/train job}}",
+            "docker-compose.yml": COMPOSE,
+            "jobs/train job/fdl.yml": """
+                entry: python train.py
+                docker: dev
+                commands: {q: {options: {name: it's}}}
+            """,
+        }
+    )
+    called = stand_in("docker", code=3)
+    assert main(["train", "q", "--lr", "a b"]) == 3
+    assert called() == [
+        str(root), "compose", "run", "--rm", "-e", "FDL_PROJECT_ROOT=/src", "dev", "bash", "-c",
+        "cd '/src/jobs/train job' && python train.py --name 'it'\"'\"'s' --lr 'a b'",
+    ]  # fmt: skip
+    assert capfd.readouterr().err.startswith("fdl: [dev] python train.py --name ")
+    kept = json.loads((root / ".fdl/resolved.json").read_text())
+    assert kept["lr"] == {"value": "a b", "origin": "--lr"}
+
+
+def test_a_script_in_docker_is_this_exact_command(project, stand_in, outside):
+    root = project({"fdl.yml": "commands: {t: {run: pytest -q, docker: dev, append: -- -x}}"})
+    called = stand_in("docker")
+    assert main(["t", "--", "a b"]) == 0
+    assert called() == [str(root), "compose", "run", "--rm", "dev", "bash", "-c", "pytest -q 'a b' -- -x"]
+
+
+def test_inside_a_container_nothing_is_wrapped(project, monkeypatch, capfd):
+    monkeypatch.setattr(docker, "inside_container", lambda: True)
+    project({"fdl.yml": "commands: {t: {run: echo here, docker: dev}}"})
+    assert main(["t"]) == 0
+    assert capfd.readouterr().out == "here\n"
+
+
+def test_variables_of_this_machine_do_not_overrule_what_runs_in_a_container(project, outside, monkeypatch):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": """
+                entry: tool
+                docker: dev
+                training: {lr: 1}
+                schema: {options: {lr: {type: float, env: TRAIN_LR}}}
+            """,
+        }
+    )
+    monkeypatch.setenv("TRAIN_LR", "2")
+    made = planned("train")
+    assert made.command[-1] == "cd /workspace/train && tool --lr 1"
+    assert made.table["lr"]["origin"] == "train/fdl.yml:3"
+
+
+def test_a_long_table_goes_into_a_file(project, capfd):
+    words = ["x" * 1000] * 120
+    project({"fdl.yml": "commands: {t: {run: 'echo $FLODL_RESOLVED_CONFIG #'}}"})
+    assert main(["t", "--", *words]) == 0
+    file = capfd.readouterr().out.strip()
+    assert file.endswith(".fdl/resolved.json")
+    with open(file) as stream:
+        assert json.load(stream)["arguments"]["value"] == words
+
+
+def test_the_walk_goes_as_deep_as_the_words_do(project):
+    project(
+        {
+            "fdl.yml": "commands: {a: }",
+            "a/fdl.yml": "commands: {b: {path: ../elsewhere}}",
+            "elsewhere/fdl.yml": "entry: tool\ncommands: {p: {options: {x: 1}}}",
+        }
+    )
+    assert planned("a", "b", "p", "--y").command == ["tool", "--x", "1", "--y"]
+    place = walk(load(path_here()), "a", ("b", "p", "--help"))
+    assert (place.title, action_of(place)) == ("fdl a b p", "help")
+    assert action_of(walk(load(path_here()), "a", ())) == "help"
+    assert action_of(walk(load(path_here()), "a", ("b", "--refresh-schema"))) == "refresh"
+    assert action_of(walk(load(path_here()), "a", ("b", "--", "--help"))) == "entry"
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "message"),
+    [
+        ({"fdl.yml": "commands: {a: {options: {x: 1}}}"}, ["a"], "this preset has no enclosing manifest"),
+        ({"fdl.yml": "commands: {a: }"}, ["a"], r"command `a`: no fdl\.yml found in .*/a"),
+        (
+            {"fdl.yml": "commands: {a: }", "a/fdl.yml": "commands: {b: {run: x}}"},
+            ["a", "c"],
+            "has no `entry:`",
+        ),
+        ({"fdl.yml": "commands: {a: {run: x}}"}, ["a", "y"], r"use `fdl a -- y`"),
+        (
+            {"fdl.yml": "commands: {a: {run: x, entry: y}}"},
+            ["a"],
+            r"'entry' belongs into the fdl\.yml of the folder",
+        ),
+        (
+            {"fdl.yml": "commands: {a: {run: x, dokcer: y}}"},
+            ["a"],
+            "commands.a.dokcer: there is no such key. Did you mean 'docker'",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_said(project, files, words, message):
+    project(files)
+    with pytest.raises(ManifestError, match=message):
+        planned(*words)
+
+
+def test_an_overlay_reaches_every_child_and_need_not_be_there(project):
+    project(
+        {
+            "fdl.yml": "commands: {a: , b: }",
+            "fdl.ci.yml": "",
+            "a/fdl.yml": "entry: tool",
+            "a/fdl.ci.yml": "entry: other",
+            "b/fdl.yml": "entry: tool",
+        }
+    )
+    assert planned("a", overlay="ci").command == ["other"]
+    assert planned("b", overlay="ci").command == ["tool"]
+
+
+def test_an_example_is_used_as_it_is_where_nobody_can_be_asked(project, capfd):
+    root = project({"fdl.yml.example": "commands: {t: {run: echo example}}"})
+    assert main(["t"]) == 0
+    assert capfd.readouterr().out == "example\n"
+    assert not (root / "fdl.yml").exists()
+
+
+@pytest.mark.parametrize(("answer", "copied"), [(True, True), (False, False)])
+def test_on_a_terminal_an_example_is_offered_as_manifest(project, capfd, monkeypatch, answer, copied):
+    root = project({"fdl.yml.example": "commands: {t: {run: echo example}}"})
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(click, "confirm", lambda *_args, **_settings: answer)
+    assert main(["t"]) == 0
+    assert (root / "fdl.yml").exists() is copied

@@ -1,0 +1,49 @@
+"""Which kind a command is, and which contradictions are errors when it is used."""
+
+from pathlib import Path
+
+import pytest
+
+from flodl.cli.manifest.kinds import Kind, kind_of, kind_or_none
+from flodl.cli.manifest.reading import parse_document
+from flodl.core.errors import ManifestError
+
+
+def node(text):
+    return parse_document(f"x: {text}", Path("fdl.yml")).at(("x",))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", Kind.PATH),
+        ("{}", Kind.PATH),
+        ("{description: words}", Kind.PATH),
+        ("{path: y}", Kind.PATH),
+        ("{path: y, training: {lr: 1}}", Kind.PATH),
+        ("{run: y}", Kind.RUN),
+        ("{run: y, docker: dev, append: z}", Kind.RUN),
+        ("{run: y, path: }", Kind.RUN),
+        ("{training: {lr: 1}}", Kind.PRESET),
+        ("{options: {a: 1}}", Kind.PRESET),
+        ("{options: {}}", Kind.PATH),
+    ],
+)
+def test_the_keys_decide(text, kind):
+    assert kind_of("x", node(text)) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{run: a, path: b}", r"fdl\.yml:1: command `x`: it has both `run:` and `path:`"),
+        ("{docker: dev}", "`docker:` without `run:`"),
+        ("{append: y}", "`append:` without `run:`"),
+        ("words", "write a map"),
+        ("[a]", "write a map"),
+    ],
+)
+def test_contradictions_are_errors_for_those_who_use_it_alone(text, message):
+    with pytest.raises(ManifestError, match=message):
+        kind_of("x", node(text))
+    assert kind_or_none("x", node(text)) is None

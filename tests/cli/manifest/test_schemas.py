@@ -1,0 +1,183 @@
+"""Schemas of entries: asked for, kept, noticed when stale, cleared."""
+
+import json
+import os
+
+import pytest
+
+from flodl.cli import main
+from flodl.cli.manifest import docker, schemas
+from flodl.cli.manifest.layers import load
+from flodl.cli.manifest.schemas import cache_file, cached_schemas, may_be_asked, schema_of
+
+TOOL = """#!/bin/sh
+# knows --fdl-schema
+echo asked >> log
+echo some words first
+cat <<END
+{"options": {"mode": {"type": "string", "choices": ["a", "b"]}}, "args": [{"name": "data", "type": "path"}]}
+END
+"""
+
+
+@pytest.fixture
+def tool(project):
+    root = project(
+        {"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: ./tool.sh", "train/tool.sh": TOOL}
+    )
+    (root / "train/tool.sh").chmod(0o755)
+    return root
+
+
+def manifest(root, name="train"):
+    return load(root / name / "fdl.yml", project=root)
+
+
+def age(path):
+    os.utime(path, (1, 1))
+
+
+def times_asked(root):
+    log = root / "train/log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_an_entry_that_knows_the_flag_is_asked_once_and_again_when_something_changes(tool):
+    for path in ("train/fdl.yml", "train/tool.sh"):
+        age(tool / path)
+    assert list(schema_of(manifest(tool)).options) == ["mode"]
+    assert list(schema_of(manifest(tool)).options) == ["mode"]
+    assert times_asked(tool) == 1
+    age(cache_file(manifest(tool)))
+    os.utime(tool / "train/fdl.yml")
+    schema_of(manifest(tool))
+    assert times_asked(tool) == 2
+
+
+def test_a_cache_that_cannot_be_used_is_as_good_as_none(tool):
+    file = cache_file(manifest(tool))
+    file.parent.mkdir(parents=True)
+    for content in ("{", '{"options": {"x": {"type": "number"}}}'):
+        file.write_text(content)
+        assert list(schema_of(manifest(tool)).options) == ["mode"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "files", "asked"),
+    [
+        ("python train.py", {"train.py": "import torch"}, False),
+        ("python train.py", {"train.py": "from flodl.cli import Args"}, True),
+        ("python -m job.train", {"job/train.py": "from flodl.cli import Args"}, True),
+        ("python -m job", {"job/__main__.py": "# --fdl-schema"}, True),
+        ("cargo run --", {}, False),
+        ("tool", {}, False),
+        ("tool\ncompile: true", {}, True),
+    ],
+)
+def test_only_a_program_that_shows_that_it_knows_the_flag_is_asked(project, entry, files, asked):
+    root = project(
+        {
+            "fdl.yml": "",
+            "train/fdl.yml": f"entry: {entry}",
+            **{f"train/{name}": text for name, text in files.items()},
+        }
+    )
+    assert may_be_asked(manifest(root), entry.partition("\n")[0]) is asked
+
+
+def test_the_manifest_can_say_it_where_the_program_cannot(project):
+    root = project({"fdl.yml": "", "train/fdl.yml": "entry: tool\nschema: {options: {lr: {type: float}}}"})
+    assert list(schema_of(manifest(root)).options) == ["lr"]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo trouble >&2; exit 3", "ended with code 3: trouble"),
+        ("echo nothing", "printed no JSON object"),
+        ("echo '{\"options\": 3'", "printed no JSON object"),
+        ("echo '{\"opts\": 3}'", "unknown key 'opts'"),
+        ("sleep 5", "gave no answer within 0.3 s"),
+    ],
+)
+def test_an_answer_that_is_none_is_explained_to_who_asked_for_it(tool, capsys, monkeypatch, script, message):
+    monkeypatch.setattr(schemas, "PROBE_LIMIT_S", 0.3)
+    (tool / "train/tool.sh").write_text(f"#!/bin/sh\n# --fdl-schema\n{script}\n")
+    assert main(["train", "--refresh-schema"]) == 1
+    assert message in capsys.readouterr().err
+    assert main(["train", "--help"]) == 0  # and is nobody's concern who only looks around
+
+
+def test_asking_reports_what_was_learned(tool, capsys):
+    assert main(["train", "--refresh-schema"]) == 0
+    assert "fdl train: 1 options and 1 arguments" in capsys.readouterr().out
+
+
+def test_in_docker_the_container_is_asked(project, stand_in, monkeypatch):
+    monkeypatch.setattr(docker, "inside_container", lambda: False)
+    root = project(
+        {
+            "docker-compose.yml": "services: {}",
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": "entry: tool x\ndocker: dev",
+        }
+    )
+    called = stand_in("docker")
+    assert main(["train", "--refresh-schema"]) == 1
+    assert called() == [
+        str(root), "compose", "run", "--rm", "-e", "FDL_PROJECT_ROOT=/workspace", "dev", "bash", "-c",
+        "cd /workspace/train && tool x --fdl-schema",
+    ]  # fmt: skip
+    (root / "docker-compose.yml").unlink()
+
+
+def test_without_a_compose_file_docker_cannot_be_asked(project, capsys, monkeypatch):
+    monkeypatch.setattr(docker, "inside_container", lambda: False)
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool x\ndocker: dev"})
+    assert main(["train", "--refresh-schema"]) == 1
+    assert "needs a docker-compose.yml" in capsys.readouterr().err
+
+
+def test_what_is_kept_is_listed_refreshed_and_cleared(tool, capsys):
+    assert main(["schema", "list"]) == 0
+    assert "No schema is kept" in capsys.readouterr().out
+    for path in ("train/fdl.yml", "train/tool.sh"):
+        age(tool / path)
+    main(["train", "--refresh-schema"])
+    orphan = tool / "old/.fdl/schema-cache/old.json"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_text("{}")
+    hidden = tool / "runs/x/.fdl/schema-cache/x.json"
+    hidden.parent.mkdir(parents=True)
+    hidden.write_text("{}")
+    capsys.readouterr()
+    # The project's own manifest is above the orphan, but not beside it.
+    assert main(["schema", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "old", "path": "old/.fdl/schema-cache/old.json", "status": "orphan"},
+        {"name": "train", "path": "train/.fdl/schema-cache/train.json", "status": "fresh"},
+    ]
+    os.utime(tool / "train/fdl.yml", (2**31, 2**31))
+    assert main(["schema", "list"]) == 0
+    assert "train                stale" in capsys.readouterr().out
+
+    assert main(["schema", "refresh"]) == 1
+    shown = capsys.readouterr()
+    assert "train: 1 options, 1 arguments" in shown.out
+    assert "1 refreshed, 1 failed." in shown.out
+    assert "there is no fdl.yml in" in shown.err
+
+    assert main(["schema", "clear", "--dry-run"]) == 0
+    assert "would delete" in capsys.readouterr().out
+    assert main(["schema", "clear", "old"]) == 0
+    assert not (tool / "old/.fdl").exists()
+    assert main(["schema", "clear", "trian"]) == 1
+    assert "Did you mean 'train'" in capsys.readouterr().err
+    assert main(["schema", "clear"]) == 0
+    assert cached_schemas(tool) == []
+
+
+def test_outside_of_a_project_there_is_nothing_to_list(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["schema", "list"]) == 1
+    assert "no fdl.yml found" in capsys.readouterr().err

@@ -1,0 +1,120 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from flodl.cli import main
+from flodl.cli.commands import SUMMARIES
+from flodl.cli.commands.bench import _table
+from flodl.engine.measure import Timing
+
+WORK = """
+    import torch
+    from beside_it import mse
+
+    def work():
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, optimizer, mse, (torch.ones(8, 4), torch.zeros(8, 2))
+
+    def broken():
+        return 3
+"""
+BESIDE = """
+    def mse(model, x, y):
+        return (model(x) - y).square().mean()
+"""
+QUICK = ["--steps", "2", "--rounds", "2", "--tiers", "torch,eager"]
+
+
+@pytest.fixture(autouse=True)
+def listed(monkeypatch):
+    monkeypatch.setitem(SUMMARIES, "bench", "Measure a training step on each tier.")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("bench_work", "beside_it"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in ("bench_work", "beside_it"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def work(project):
+    return project({"bench_work.py": WORK, "beside_it.py": BESIDE})
+
+
+def test_with_no_target_everybody_gets_numbers(capsys):
+    assert main(["bench", "--device", "cpu", *QUICK]) == 0
+    told = capsys.readouterr()
+    header, first, second, blank, *reasons = told.out.splitlines()
+    assert header.split() == ["ms", "a", "step", "jitter", "over", "torch", "to", "get", "ready"]
+    assert (first.split()[0], second.split()[0], blank) == ("torch", "eager", "")
+    assert first.split()[3] == "1.00×"
+    assert reasons[:2] == ["torch: a plain loop, as torch runs it", "eager: tier='eager' was asked for"]
+    assert "round 2 of 2" in told.err
+
+
+@pytest.mark.parametrize("target", ["bench_work.py:work", "./bench_work.py:work", "bench_work:work"])
+def test_a_function_of_ones_own_is_measured(capsys, work, target):
+    assert main(["bench", target, *QUICK]) == 0
+    assert "eager: tier='eager' was asked for" in capsys.readouterr().out
+
+
+def test_the_numbers_are_written_as_json(capsys, work):
+    assert main(["bench", "bench_work:work", *QUICK, "--json", "out/numbers.json"]) == 0
+    written = json.loads((work / "out/numbers.json").read_text())
+    assert (written["target"], written["steps"], written["rounds"]) == ("bench_work:work", 2, 2)
+    assert [timing["rival"] for timing in written["timings"]] == ["torch", "eager"]
+    assert all(len(timing["samples_s"]) == 2 for timing in written["timings"])
+    assert {"flodl", "torch", "python", "platform", "gpu", "threads"} <= written.keys()
+    assert "written to out/numbers.json" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_said_to_be_one():
+    calm = Timing("eager", "eager", "asked for", 0.0, (1.0, 1.0, 1.0))
+    busy = Timing("captured", "eager", "no device", 0.0, (1.0, 2.0, 4.0))
+    assert "busy" not in _table([calm])
+    assert _table([calm, busy]).splitlines()[-3:] == [
+        "captured: ran as eager: no device",
+        "",
+        "The machine was busy: differences below the jitter mean nothing.",
+    ]
+
+
+def test_quiet_leaves_the_table_alone(capsys, work):
+    assert main(["bench", "bench_work:work", *QUICK, "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench_work"], "'bench_work' is no target. Write package.module:function or file.py:function."),
+        (["bench_work:wrok"], "bench_work has no function 'wrok'. Did you mean 'work'"),
+        (["nothing.py:work"], "there is no file nothing.py. Give the path from "),
+        (["no_such_module:work"], "there is no module 'no_such_module' to be found from "),
+        (["bench_work:broken"], "the function gives a int. Return (model, optimizer, step_fn, batch)."),
+        (["bench_work:work", "--tiers", "eagre"], "there is no tier 'eagre'. Did you mean 'eager'?"),
+        (["bench_work:work", "--tiers", ","], "--tiers names nothing."),
+    ],
+)
+def test_what_cannot_be_measured_is_explained(capsys, work, arguments, message):
+    assert main(["bench", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_import_that_fails_inside_the_target_is_not_taken_for_a_missing_target(project):
+    project({"bench_work.py": "import no_such_thing_at_all\n"})
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing_at_all"):
+        main(["bench", "bench_work:work"])
+
+
+def test_the_help_needs_no_torch():
+    code = (
+        "import sys; from flodl.cli.commands.bench import command; "
+        "command.main(['--help'], standalone_mode=False); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "file.py:function" in done.stdout

@@ -1,0 +1,197 @@
+"""Completion in real shells: each is started, gets the script, and is asked what may come next."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from flodl.cli import main
+
+FILES = {
+    "fdl.yml": "commands: {hello: {run: echo}, train: , bad: {run: a, path: b}}",
+    "fdl.prod.yml": "commands: {deploy: {run: echo}}",
+    "train/fdl.yml": """
+        entry: tool
+        schema:
+          args: [{name: stage, type: string, choices: [first, second], required: false}]
+          options:
+            mode: {type: string, choices: [fast, slow], description: How fast}
+            data: {type: path, short: d}
+            model: {type: string, completer: "printf 'resnet\\nvit\\n'"}
+        commands:
+          quick: {options: {mode: fast}, description: A quick one}
+          inner:
+    """,
+    "train/inner/fdl.yml": "entry: tool\ncommands: {deep: {options: {x: 1}}}",
+    "digits.csv": "",
+    "digits.txt": "",
+}
+
+BASH = """
+cd "$1"; shift
+source "$SCRIPTS/bash"
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+compopt() { echo compopt "$@"; }
+_fdl_completion fdl
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+ZSH = """
+cd "$1"; shift
+compdef() { :; }
+_describe() { local name=$4; [[ $1 == -V ]] && name=$3; print -l -- "${(@P)name}"; }
+compadd() { print -l -- "${(@P)@[-1]}"; }
+_path_files() { print -- "files $*"; }
+source "$SCRIPTS/zsh"
+words=("$@"); CURRENT=$#
+_fdl_completion
+"""
+
+FISH = """
+cd $argv[1]
+source $SCRIPTS/fish
+complete -C (string join -- ' ' $argv[2..-1])
+"""
+
+SHELLS = {
+    "bash": (BASH, ["bash", "--norc", "-c"]),
+    "zsh": (ZSH, ["zsh", "-f", "-c"]),
+    "fish": (FISH, ["fish", "--no-config", "-c"]),
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder with an `fdl` that runs this checkout, and the scripts that it prints."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "fdl").write_text(
+        f"#!{sys.executable}\nimport sys\nfrom flodl.cli import main\nsys.exit(main())\n"
+    )
+    (folder / "fdl").chmod(0o755)
+    for shell in SHELLS:
+        done = subprocess.run([folder / "fdl", "completions", shell], capture_output=True, check=True)
+        (folder / "scripts").mkdir(exist_ok=True)
+        (folder / "scripts" / shell).write_bytes(done.stdout)
+    return folder
+
+
+def complete(shell, programs, folder, *words):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here")
+    script, start = SHELLS[shell]
+    # The words after -c are $0, $1 ... in bash and zsh, and $argv in fish.
+    name = ["--"] if shell == "fish" else [shell]
+    own = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(programs),
+        "SCRIPTS": f"{programs}/scripts",
+    }
+    done = subprocess.run(
+        [*start, script, *name, str(folder), "fdl", *words],
+        env={**os.environ, **own},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    lines = done.stdout.splitlines()
+    # fish puts a tab and zsh a colon between a word and what it means.
+    return {line.split("\t")[0].split(":")[0] for line in lines if line}
+
+
+CASES = {
+    "commands of fdl": (["qu"], {"quickstart"}),
+    "commands of the project": (["t"], {"test", "train"}),
+    "environments": (["pro"], {"prod"}),
+    "an environment as value": (["--env", ""], {"prod"}),
+    "through an environment": (["prod", "dep"], {"deploy"}),
+    "presets and commands": (["train", "q"], {"quick"}),
+    "any depth": (["train", "inner", ""], {"deep"}),
+    "options": (["train", "--mo"], {"--mode", "--model"}),
+    "choices": (["train", "--mode", ""], {"fast", "slow"}),
+    "choices that begin so": (["train", "quick", "--mode", "f"], {"fast"}),
+    "words of a completer": (["train", "--model", "v"], {"vit"}),
+    "choices of an argument": (["train", "sec"], {"second"}),
+    "through run": (["run", "train", "--mode", "s"], {"slow"}),
+    "options of a command of fdl": (["version", "--js"], {"--json"}),
+    "choices of a command of fdl": (["completions", "z"], {"zsh"}),
+    "inner commands of fdl": (["config", "s"], {"show"}),
+    "environments of config show": (["config", "show", ""], {"prod"}),
+    "nothing that does not exist": (["no-such", ""], set()),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_offers_what_may_come_next(shell, programs, project):
+    """One test for each shell: each case starts the shell and, in it, fdl."""
+    folder = project(FILES)
+    found = {case: complete(shell, programs, folder, *words) for case, (words, _) in CASES.items()}
+    assert found == {case: expected for case, (_, expected) in CASES.items()}
+    # bash makes three words of it, and replaces the last one only.
+    words, expected = (["--mode", "=", "f"], "fast") if shell == "bash" else (["--mode=f"], "--mode=fast")
+    assert complete(shell, programs, folder, "train", *words) == {expected}
+
+
+def test_bash_is_told_to_complete_files(programs, project):
+    folder = project(FILES)
+    assert complete("bash", programs, folder, "train", "--data", "dig") == {"compopt -o default"}
+    assert complete("bash", programs, folder, "train", "-d", "") == {"compopt -o default"}
+
+
+def test_zsh_is_told_to_complete_files(programs, project):
+    assert complete("zsh", programs, project(FILES), "train", "--data", "dig") == {"files -f"}
+
+
+def test_fish_completes_files(programs, project):
+    found = complete("fish", programs, project(FILES), "train", "--data", "dig")
+    assert found == {"digits.csv", "digits.txt"}
+
+
+def test_zsh_and_fish_show_what_a_preset_is_for(programs, project):
+    folder = project(FILES)
+    for shell, expected in (("fish", "quick"), ("zsh", "quick")):
+        assert expected in complete(shell, programs, folder, "train", "qui")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_broken_manifest_breaks_no_shell(shell, programs, project):
+    folder = project({"fdl.yml": "commands: ["})
+    assert complete(shell, programs, folder, "vers") == {"version"}
+    assert complete(shell, programs, folder, "train", "") == set()
+
+
+def test_a_script_with_args_completes_itself(programs, tmp_path):
+    script = tmp_path / "digits"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        + textwrap.dedent(
+            """
+            from dataclasses import dataclass
+            from typing import Literal
+            from flodl.cli import Args
+
+            @dataclass
+            class Job:
+                mode: Literal["fast", "slow"] = "fast"
+
+            Args(Job).parse()
+            """
+        )
+    )
+    script.chmod(0o755)
+    environment = {**os.environ, "_DIGITS_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [script], env={**environment, "COMP_WORDS": "digits --mode "}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["plain,fast", "plain,slow"]
+
+
+def test_a_shell_that_is_not_known_is_refused(capsys):
+    assert main(["completions", "tcsh"]) == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
+
+
+def test_bash_is_the_default(capsys):
+    assert main(["completions"]) == 0
+    assert "complete -o nosort -F _fdl_completion fdl" in capsys.readouterr().out

@@ -1,0 +1,214 @@
+"""`fdl config`: every value with its place, and what is wrong."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flodl.cli import main
+
+FILES = {
+    "base.yml": "description: Shared\n",
+    "fdl.yml": """
+        inherit-from: base.yml
+        commands:
+          hello:
+            run: echo hello  # words
+            append: [wrong
+        """.replace("    append: [wrong\n", ""),
+    "fdl.ci.yml": "description: In CI\ncommands: {hello: {docker: dev}}",
+}
+
+
+def test_every_value_is_shown_with_its_file_and_line(project, capsys):
+    project(FILES)
+    assert main(["config", "show"]) == 0
+    assert capsys.readouterr().out == (
+        "description: Shared  # base.yml:1\ncommands:\n  hello:\n    run: echo hello  # fdl.yml:4\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "source"),
+    [
+        (["config", "show", "ci"], "config show"),
+        (["--env", "ci", "config", "show"], "--env"),
+        (["ci", "config", "show"], "the first word"),
+    ],
+)
+def test_an_overlay_is_shown_with_who_asked_for_it(project, capsys, words, source):
+    project(FILES)
+    assert main(words) == 0
+    assert capsys.readouterr().out == (
+        f"# environment: ci ({source})\n"
+        "description: In CI   # fdl.ci.yml:1\n"
+        "commands:\n"
+        "  hello:\n"
+        "    run: echo hello  # fdl.yml:4\n"
+        "    docker: dev      # fdl.ci.yml:2\n"
+    )
+
+
+def test_the_argument_counts_more_than_the_variable(project, capsys, monkeypatch):
+    project({**FILES, "fdl.prod.yml": "description: Live"})
+    monkeypatch.setenv("FDL_ENV", "ci")
+    assert main(["config", "show", "prod"]) == 0
+    assert "description: Live    # fdl.prod.yml:1" in capsys.readouterr().out
+
+
+def test_programs_get_a_table(project, capsys):
+    project(FILES)
+    assert main(["config", "show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "description": {"value": "Shared", "origin": "base.yml:1"},
+        "commands.hello.run": {"value": "echo hello", "origin": "fdl.yml:4"},
+    }
+
+
+def test_from_a_folder_below_the_places_are_those_of_the_manifest(project, capsys, monkeypatch):
+    root = project({**FILES, "deep/x": ""})
+    monkeypatch.chdir(root / "deep")
+    assert main(["config", "show"]) == 0
+    assert "# fdl.yml:4" in capsys.readouterr().out
+
+
+def test_an_unknown_key_is_shown_and_named(project, capsys):
+    project({"fdl.yml": "descripton: x\ncommands:\n  a: {rnu: y}"})
+    assert main(["config", "show"]) == 1
+    shown = capsys.readouterr()
+    assert "descripton: x  # fdl.yml:1" in shown.out
+    first, second = shown.err.splitlines()
+    assert first.endswith("fdl.yml:1: descripton: there is no such key. Did you mean 'description'?")
+    assert second.endswith("fdl.yml:3: commands.a.rnu: there is no such key. Did you mean 'run'?")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no fdl.yml found"),
+        ({"fdl.yml": "a: ["}, "fdl.yml:1: "),
+        ({"fdl.yml": "inherit-from: x"}, "cannot resolve inherit-from target"),
+    ],
+)
+def test_what_cannot_be_shown_is_an_error(project, capsys, files, message):
+    project(files)
+    assert main(["config", "show"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_overlay_that_is_not_there_is_an_error(project, capsys):
+    project(FILES)
+    assert main(["config", "show", "prod"]) == 1
+    assert "there is no" in capsys.readouterr().err
+
+
+def test_lint_finds_everything_at_once(project, capsys):
+    root = project(
+        {
+            "fdl.yml": "commands: {both: {run: a, path: b}, gone: , train: , typo: {rn: x}}",
+            "fdl.ci.yml": "description: [x]",
+            "train/fdl.yml": """
+                entry: tool
+                schema: {options: {mode: {type: string, choices: [a, b]}}, strict: true}
+                commands:
+                  one: {options: {mode: c}}
+                  two: {options: {mood: a}}
+                  three: {options: {mode: a}}
+            """,
+        }
+    )
+    assert main(["config", "lint", "--json"]) == 1
+    problems = [problem.replace(f"{root}/", "") for problem in json.loads(capsys.readouterr().out)]
+    assert problems == [
+        "fdl.yml:1: command `both`: it has both `run:` and `path:`. Keep one of them.",
+        "fdl.yml:1: command `gone`: no fdl.yml found in gone. "
+        "Write one with an `entry:`, or give the command a `run:`.",
+        "train/fdl.yml:4: options.mode: 'c' is not allowed. Choose one of a, b.",
+        "train/fdl.yml:5: options.mood: the entry takes no option --mood. Did you mean 'mode'?",
+        "fdl.yml:1: commands.typo.rn: there is no such key. Did you mean 'run'?",
+        "fdl.ci.yml:1: description: expected `str | null`, got `array`.",
+    ]
+
+
+def test_lint_is_content_with_a_good_manifest(project, capsys):
+    project(FILES)
+    assert main(["config", "lint"]) == 0
+    assert "nothing to mend" in capsys.readouterr().out
+
+
+def test_lint_ends_where_manifests_name_each_other(project, capsys):
+    project({"fdl.yml": "commands: {a: }", "a/fdl.yml": "commands: {up: {path: ..}, self: {path: .}}"})
+    assert main(["config", "lint"]) == 0
+
+
+@pytest.mark.parametrize("words", [["config"], ["config", "-h"], ["schema"], ["schema", "--help"]])
+def test_a_group_alone_explains_itself(capsys, words):
+    assert main(words) == 0
+    assert f"Usage: fdl {words[0]}" in capsys.readouterr().out
+
+
+def test_a_group_refuses_what_it_does_not_know(capsys):
+    assert main(["config", "shw"]) == 2
+    assert "No such command 'shw'" in capsys.readouterr().err
+
+
+NAMES = [
+    "commands",
+    "run",
+    "path",
+    "options",
+    "entry",
+    "description",
+    "inherit-from",
+    "training",
+    "lr",
+    "docker",
+]
+WORDS = st.sampled_from(
+    [*NAMES, "schema", "args", "type", "choices", "append", "ddp", "speed_hint", "a", "b"]
+)
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), WORDS, st.lists(WORDS, max_size=2))
+DOCUMENTS = st.recursive(VALUES, lambda inner: st.dictionaries(WORDS, inner, max_size=3), max_leaves=12)
+SPECS = st.dictionaries(
+    st.sampled_from(["run", "append", "path", "docker", "options", "ddp", "training"]), DOCUMENTS
+)
+PARAMETERS = st.dictionaries(
+    st.sampled_from(["name", "type", "choices", "default", "short", "required"]), VALUES
+)
+SCHEMAS = st.fixed_dictionaries(
+    {}, optional={"args": st.lists(PARAMETERS, max_size=2), "options": st.dictionaries(WORDS, PARAMETERS)}
+)
+NEARLY_RIGHT = st.fixed_dictionaries(
+    {"commands": st.fixed_dictionaries({"a": SPECS})},
+    optional={"entry": WORDS, "schema": SCHEMAS, "training": DOCUMENTS, "description": VALUES},
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    document=st.one_of(st.dictionaries(WORDS, DOCUMENTS, max_size=4), NEARLY_RIGHT),
+    words=st.sampled_from(
+        [
+            ["--help"],
+            ["config", "show"],
+            ["config", "lint"],
+            ["a"],
+            ["a", "--help"],
+            ["run", "--dry-run", "a", "b"],
+        ]
+    ),
+)
+def test_no_manifest_ever_gives_a_traceback(document, words, tmp_path_factory):
+    import os
+
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "fdl.json").write_text(json.dumps(document))
+    # Nothing is started: what a fuzzed command would run is anybody's guess.
+    words = words if words != ["a"] else ["run", "--dry-run", "a"]
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        assert main(words) in (0, 1, 2)
+    finally:
+        os.chdir(before)

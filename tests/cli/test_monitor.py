@@ -1,0 +1,71 @@
+"""`fdl monitor`: pages, files and data of runs that others wrote."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from click.testing import CliRunner
+
+from flodl.cli.commands.monitor import command
+from flodl.core import MonitorError
+from flodl.monitor import Event, Journal
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    with Journal.open(folder) as journal:
+        journal.write(Event("run_start", {"name": "reader", "total_epochs": 2}))
+        for epoch in range(2):
+            data = {"epoch": epoch, "metrics": {"loss": 0.5 / (epoch + 1)}, "duration_s": 1.0}
+            journal.write(Event("epoch", data))
+    return folder
+
+
+def invoke(*words):
+    return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_files_are_written_from_the_journal_alone(run, tmp_path):
+    done = invoke(
+        run, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv", "--log", tmp_path / "a.log"
+    )
+    assert done.exit_code == 0
+    assert done.output.count("written to") == 3
+    assert (tmp_path / "a.html").stat().st_size > 50_000
+    assert (tmp_path / "a.csv").read_text().splitlines()[1].startswith("1,1,0.5")
+    assert "epoch 2/2  loss=0.2500" in (tmp_path / "a.log").read_text()
+
+
+def test_the_epochs_can_be_had_as_json(run):
+    (epochs,) = json.loads(invoke(run, "--json").output).values()
+    assert [epoch["metrics"] for epoch in epochs] == [{"loss": 0.5}, {"loss": 0.25}]
+
+
+def test_a_run_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(MonitorError, match=r"'.*nothing' is not there. Name the folder of a run"):
+        invoke(tmp_path / "nothing")
+
+
+def test_one_table_is_of_one_run(run, tmp_path):
+    done = invoke(run, run, "--csv", tmp_path / "a.csv")
+    assert done.exit_code == 2
+    assert "--csv and --log take one run" in done.output
+
+
+def test_the_page_is_served_until_it_is_interrupted_and_needs_no_torch(run):
+    code = (
+        "import sys; from flodl.cli.commands.monitor import command; "
+        f"command.main([{str(run)!r}, '--port', '0'], standalone_mode=False); "
+        "sys.exit(3 if 'torch' in sys.modules else 0)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    with urllib.request.urlopen(f"{address}api/status", timeout=10) as answer:
+        assert json.load(answer)["name"] == "reader"
+    process.send_signal(2)
+    assert process.wait(timeout=10) == 0
+    process.stdout.close()

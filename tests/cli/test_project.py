@@ -1,0 +1,239 @@
+"""The project around a command line: which overlay is meant, what the help says, what a typo meets."""
+
+import pytest
+
+from flodl.cli import main
+
+FILES = {
+    "fdl.yml": """
+        description: A project of mine
+        commands:
+          hello: {run: echo base, description: Say hello}
+          train:
+          plain: {run: echo plain}
+          broken: {run: a, path: b}
+    """,
+    "fdl.ci.yml": "commands: {hello: {run: echo ci}}",
+    "fdl.prod.yml": "commands: {hello: {run: echo prod}, plain: }",
+    "train/fdl.yml": "description: Train the thing\nentry: echo\ncommands: {quick: {options: {x: 1}}}",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "said"),
+    [
+        (["hello"], "", "base"),
+        (["--env", "ci", "hello"], "", "ci"),
+        (["--env=ci", "hello"], "", "ci"),
+        (["hello", "--env", "ci"], "", "ci"),
+        (["hello"], "ci", "ci"),
+        (["--env", "prod", "hello"], "ci", "prod"),
+        (["ci", "hello"], "", "ci"),
+        (["hello", "--", "--env", "prod"], "", "base --env prod"),
+    ],
+)
+def test_an_overlay_is_chosen_by_flag_by_variable_or_by_first_word(
+    project, capfd, monkeypatch, words, variable, said
+):
+    project(FILES)
+    monkeypatch.setenv("FDL_ENV", variable)
+    assert main(words) == 0
+    assert capfd.readouterr().out == f"{said}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--env"], "--env requires a value, and nothing follows"),
+        (["--env=", "hello"], "--env requires a value"),
+        (["--env", "--quiet", "hello"], "--env requires a value, and '--quiet' follows"),
+        (["--env", "ci", "hello", "--env=prod"], "--env is given more than once: ci, prod"),
+        (["--env", "nope", "hello"], "--env asks for the environment 'nope', and there is no"),
+    ],
+)
+def test_an_overlay_that_is_not_named_well_is_refused(project, capsys, words, message):
+    project(FILES)
+    assert main(words) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_variable_that_names_no_overlay_is_refused(project, capsys, monkeypatch, tmp_path):
+    project(FILES)
+    monkeypatch.setenv("FDL_ENV", "nope")
+    assert main(["hello"]) == 1
+    assert "FDL_ENV asks for the environment 'nope'" in capsys.readouterr().err
+
+
+def test_outside_of_a_project_no_overlay_can_be_asked_for(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--env", "ci", "hello"]) == 1
+    assert "--env asks for the environment 'ci', and there is no fdl.yml in" in capsys.readouterr().err
+
+
+def test_a_variable_keeps_the_first_word_a_command(project, capfd, monkeypatch):
+    project({**FILES, "fdl.hello.yml": ""})
+    monkeypatch.setenv("FDL_ENV", "ci")
+    assert main(["hello"]) == 0
+    assert capfd.readouterr().out == "ci\n"
+
+
+@pytest.mark.parametrize("name", ["hello", "version", "quickstart"])
+def test_a_first_word_that_is_both_is_ambiguous(project, capsys, name):
+    project({**FILES, f"fdl.{name}.yml": ""})
+    assert main([name]) == 1
+    assert (
+        f"{name!r} is ambiguous: it is a command and an environment (fdl.{name}.yml)"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_help_shows_the_project(project, capsys):
+    project(FILES)
+    assert main(["ci", "--help"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "Commands of fdl.yml (A project of mine):" in shown.out
+    rows = shown.out.split("Commands of fdl.yml")[1].splitlines()[1:5]
+    assert [row.split(maxsplit=1) for row in rows] == [
+        ["broken", "(sub-command)"],
+        ["hello", "Say hello"],
+        ["plain", "echo plain"],
+        ["train", "Train the thing"],
+    ]
+    assert "  ci    (active)\n  prod" in shown.out
+
+
+def test_an_overlay_can_take_a_command_away(project, capsys):
+    project(FILES)
+    assert main(["prod", "plain"]) == 1
+    assert "there is no command 'plain'" in capsys.readouterr().err
+
+
+def test_a_typo_meets_the_nearest_name_of_fdl_or_of_the_project(project, capsys):
+    project(FILES)
+    assert main(["helo"]) == 1
+    assert "there is no command 'helo'. Did you mean 'hello'" in capsys.readouterr().err
+
+
+def test_a_command_of_fdl_wins_over_one_of_the_project_and_run_reaches_both(project, capfd):
+    project({"fdl.yml": "commands: {version: {run: echo mine}, run: {run: echo default}}"})
+    assert main(["version"]) == 0
+    assert capfd.readouterr().out.startswith("flodl")
+    assert main(["run", "version"]) == 0
+    assert capfd.readouterr().out == "mine\n"
+    assert main(["run"]) == 0
+    assert main(["run", "--", "--epochs", "3"]) == 0
+    assert capfd.readouterr().out == "default\ndefault --epochs 3\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "pieces"),
+    [
+        (
+            ["hello", "--help"],
+            ["Usage: fdl hello [-- ARGS", "Say hello", "echo base [ARGS...]", "--no-append"],
+        ),
+        (
+            ["train", "-h"],
+            [
+                "Usage: fdl train [<preset>] [OPTIONS]",
+                "Train the thing",
+                "Presets:\n  quick",
+                "runs  echo",
+                "--refresh-schema",
+            ],
+        ),
+        (
+            ["train", "quick", "--help"],
+            ["Usage: fdl train quick", "options.x  1  (train/fdl.yml:3)", "echo --x 1"],
+        ),
+    ],
+)
+def test_every_kind_explains_itself_on_standard_output(project, capsys, words, pieces):
+    project(FILES)
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    for piece in pieces:
+        assert piece in shown.out
+
+
+def test_help_of_an_entry_lists_what_its_schema_says(project, capsys):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": """
+                entry: tool
+                docker: dev
+                arg-name: recipe
+                training: {lr: 1e-3}
+                schema:
+                  args: [{name: data, type: path, description: The data}]
+                  options:
+                    lr: {type: float, short: l, env: LR, default: 0.1, description: The rate}
+                    sizes: {type: "list[int]"}
+                    mode: {type: string, choices: [fast, slow]}
+                    dry: {type: bool}
+                commands: {quick: {options: {mode: fast}}, tidy: {run: rm -r x}}
+            """,
+        }
+    )
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for piece in (
+        "Usage: fdl train [<recipe>|<command>] <data> [OPTIONS]",
+        "<data>  The data",
+        "Recipes:\n  quick",
+        "tidy  rm -r x",
+        "-l, --lr FLOAT    The rate  [default: 0.1]  [env: LR]",
+        "(repeat or comma-separate)",
+        "[possible: fast, slow]",
+        "docker  dev",
+        "training.lr  0.001  (train/fdl.yml:4)",
+    ):
+        assert piece in shown
+
+
+def test_verbosity_before_the_dashes_is_ours_and_passed_on_in_the_environment(project, capfd):
+    project({"fdl.yml": "commands: {say: {run: 'echo $FLODL_VERBOSITY $FLODL_COLOR'}}"})
+    assert main(["say", "-vv", "--no-ansi", "--", "-v"]) == 0
+    assert capfd.readouterr().out == "3 never -v\n"
+
+
+def test_run_shows_what_would_run_and_starts_nothing(project, capsys):
+    root = project(FILES)
+    assert main(["run", "--dry-run", "train", "quick", "--x", "2", "a b"]) == 0
+    assert capsys.readouterr().out == (
+        f"# echo --x 1 --x 2 'a b'\n# in {root}/train\n"
+        "entry: echo   # train/fdl.yml:2\n"
+        'x: "2"        # --x\n'
+    )
+
+
+def test_run_says_it_to_programs_too(project, capsys):
+    import json
+
+    root = project(FILES)
+    assert main(["run", "--dry-run", "--json", "hello", "--", "a b"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "command": ["sh", "-c", "echo base 'a b'"],
+        "folder": str(root),
+        "values": {
+            "run": {"value": "echo base", "origin": "fdl.yml:3"},
+            "arguments": {"value": ["a b"], "origin": "command line"},
+        },
+    }
+
+
+def test_run_without_a_name_needs_a_command_of_that_name(project, capsys):
+    project(FILES)
+    assert main(["run"]) == 1
+    assert "name a command" in capsys.readouterr().err
+    assert main(["run", "helo"]) == 1
+    assert "Did you mean 'hello'" in capsys.readouterr().err
+
+
+def test_run_outside_of_a_project_says_what_is_missing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run"]) == 1
+    assert "no fdl.yml found in" in capsys.readouterr().err
