@@ -26,7 +26,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 def facts(results: dict[str, Any]) -> str:
     """Where and with what the numbers were taken, in one line."""
     machine = results["machine"]
-    on_cpu = results["settings"].get("device") == "cpu"
+    on_cpu = results["settings"].get("device") == "cpu" or "gpu" not in machine
     words = [f"{machine['cpu']}, {machine['threads']} threads" if on_cpu else machine["gpu"]]
     words += [f"{name} {machine[name]}" for name in ("torch", "jax", "pytorch-lightning") if name in machine]
     return f"{machine['date']} · {' · '.join(words)} · commit {machine['commit']}"
@@ -74,12 +74,49 @@ def graph_overhead(results: dict[str, Any]) -> str:
     return f"{facts(results)}.\n\n" + markdown(["model", "by hand, ms", "graph, ms", "ratio"], rows)
 
 
+def plain(results: dict[str, Any]) -> str:
+    """One table for each group of rivals, with a column for each number."""
+    parts = [f"{facts(results)}. {_settings(results)}"]
+    for title, rivals in results.items():
+        if title in ("machine", "settings") or not isinstance(rivals, dict):
+            continue
+        found = {name: taken for name, taken in rivals.items() if isinstance(taken, dict)}
+        columns = list(dict.fromkeys(key for taken in found.values() for key in taken if _shown(taken[key])))
+        rows = [[name, *(_cell(taken.get(column)) for column in columns)] for name, taken in found.items()]
+        if rows:
+            parts.append(markdown([title.replace("_", " "), *(c.replace("_", " ") for c in columns)], rows))
+    return "\n\n".join(parts)
+
+
+def _settings(results: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["settings"].items())
+
+
+def _shown(value: Any) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "" if value is None else str(value)
+
+
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "train_step_cuda": train_step,
     "train_step_cpu": train_step,
     "step_overhead_cuda": step_overhead,
     "graph_overhead_cpu": graph_overhead,
     "graph_overhead_tiny_cpu": graph_overhead,
+    "bert_cuda": plain,
+    "loader_cpu": plain,
+    "loader_cuda": plain,
+    "checkpoint_cpu": plain,
+    "checkpoint_cuda": plain,
+    "monitor_cost_cpu": plain,
+    "monitor_cost_cuda": plain,
+    "fit_overhead_cpu": plain,
+    "fit_overhead_cuda": plain,
 }
 
 

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy
 import pytest
 import torch
@@ -144,7 +145,9 @@ def test_every_fdl_command_is_one_of_the_program(document):
         assert words[1] in SUMMARIES, f"{' '.join(words)}: fdl has no such command"
         if words[1] == "test":  # its arguments are pytest's
             continue
-        command = importlib.import_module(f"flodl.cli.commands.{words[1]}").command
+        command = importlib.import_module(f"flodl.cli.commands.{words[1].replace('-', '_')}").command
+        while isinstance(command, click.Group) and len(words) > 2 and words[2] in command.commands:
+            command, words = command.commands[words[2]], words[1:]
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         assert not [word for word in words[2:] if word.startswith("-") and word not in known]
 

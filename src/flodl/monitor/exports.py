@@ -1,0 +1,108 @@
+"""The epochs of a run as a table for spreadsheets and as a log for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flodl.core.errors import MonitorError
+from flodl.core.files import write_atomic
+from flodl.core.formats import format_duration, format_metric
+
+from .journal import Reader
+from .snapshot import snapshot
+
+# A cell that starts with one of these is run as a formula by spreadsheet programs.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_RESOURCES = ("cpu_pct", "ram_used_bytes", "gpu_pct", "vram_used_bytes", "vram_total_bytes")
+
+
+def export_csv(path: str | os.PathLike[str], run: str | os.PathLike[str], *, rank: int = 0) -> Path:
+    """Write a row for each epoch; every metric that any epoch has is a column, in the order they came."""
+    history = _history(run, rank)
+    names = list(dict.fromkeys(name for record in history for name in record["metrics"]))
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["epoch", "duration_s", *map(_neutral, names), *_RESOURCES])
+    readings = _readings(run, [float(record["time_s"]) for record in history], rank)
+    for record, reading in zip(history, readings):
+        metrics = record["metrics"]
+        row = [record["epoch"], _cell(record["duration"]), *(_cell(metrics.get(name)) for name in names)]
+        table.writerow([*row, *(_cell(reading.get(name)) for name in _RESOURCES)])
+    return write_atomic(path, text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def write_log(path: str | os.PathLike[str], run: str | os.PathLike[str], *, rank: int = 0) -> Path:
+    """Write a line for each epoch, and the whole duration at the end."""
+    history = _history(run, rank)
+    lines = ["# flodl training log"]
+    for record in history:
+        total = f"/{record['total']}" if record["total"] else ""
+        parts = [f"epoch {record['epoch']}{total}"]
+        parts += [f"{_word(name)}={format_metric(value)}" for name, value in record["metrics"].items()]
+        if record["duration"] is not None:
+            parts.append(f"[{format_duration(record['duration'])}]")
+        lines.append("  ".join(parts))
+    total_s = sum(record["duration"] or 0.0 for record in history)
+    lines.append(f"# total: {format_duration(total_s)}")
+    return write_atomic(path, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def _history(run: str | os.PathLike[str], rank: int) -> list[dict[str, Any]]:
+    history: list[dict[str, Any]] = snapshot(run, rank=rank, most=2)["history"]
+    if not history:
+        raise MonitorError(
+            f"the run {os.fspath(run)!r} has no epoch yet, so there is nothing to export. "
+            "Call monitor.log(epoch, metrics) at the end of each epoch first."
+        )
+    return history
+
+
+def _readings(run: str | os.PathLike[str], times_s: Sequence[float], rank: int) -> list[dict[str, float]]:
+    """Give the last reading of the machine before each of these moments."""
+    tables = Reader(run).tables("resources", rank=rank)
+    found = []
+    for time_s in times_s:
+        reading: dict[str, float] = {}
+        for table in tables:
+            row = int(table.rows[:, 1].searchsorted(time_s, side="right")) - 1
+            if row >= 0:
+                reading.update(zip(table.header.columns, table.rows[row].tolist()))
+        found.append(_summed(reading))
+    return found
+
+
+def _summed(reading: Mapping[str, float]) -> dict[str, float]:
+    """Add up the memory of the GPUs and take the mean of their load."""
+    by_name: dict[str, list[float]] = {}
+    for name, value in reading.items():
+        if name.startswith("gpus."):
+            by_name.setdefault(name.rsplit(".", 1)[1], []).append(value)
+    summary = dict(reading)
+    if "util_pct" in by_name:
+        summary["gpu_pct"] = sum(by_name["util_pct"]) / len(by_name["util_pct"])
+    for name in ("vram_used_bytes", "vram_total_bytes"):
+        if name in by_name:
+            summary[name] = sum(by_name[name])
+    return summary
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(int(value)) if float(value).is_integer() and abs(value) >= 1e6 else f"{value:.10g}"
+
+
+def _neutral(name: str) -> str:
+    """Make a name that a spreadsheet program would run as a formula into text."""
+    return f"'{name}" if name.lstrip(" ").startswith(_FORMULA_STARTS) else name
+
+
+def _word(name: str) -> str:
+    plain = name.isprintable() and name != "" and not any(mark in name for mark in ' ="[]\\')
+    return name if plain else json.dumps(name)

@@ -1,0 +1,307 @@
+"""Follow a training run: tell it what happens, and look at it from anywhere."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from flodl.core import log
+from flodl.core.errors import MonitorError
+
+from . import archive, exports
+from .epochs import epoch_record, history_of
+from .eta import seconds_left
+from .events import Event, View
+from .journal import Entry, Journal
+from .numbers import Given, as_numbers, as_pairs, held
+from .pauses import Pauses
+from .start import default_name, known_epochs, run_folder, start_facts
+from .watching import WatchedStep, describe, draw_profile
+
+_PROGRESS_INTERVAL_S = 0.2
+# Views see these from the journal's thread: metrics within an epoch once they are numbers, and collections
+# because one may come while a view holds a lock of its own.
+_TOLD_LATE = ("metrics", "gc")
+# Those who look when the run ends, or just after, still get to see the end.
+_LINGER_S = 5.0
+
+
+class Monitor:
+    """Watch any training loop: a line for each epoch, a journal, a live page and an archive.
+
+    >>> with Monitor(2, console=False) as monitor:
+    ...     for epoch in range(2):
+    ...         monitor.log(epoch, {"loss": 0.5 / (epoch + 1)}, duration=1.0)
+    >>> [(record["epoch"], record["metrics"]["loss"]) for record in monitor.history]
+    [(1, 0.5), (2, 0.25)]
+
+    Everything goes to a journal in `run_dir` (a temporary folder if none is given); console, page, exports
+    and archive are views of it. A `run_dir` that has a journal already is continued. `config` is a dict,
+    nested or not; `origins` may say where its values come from, by dotted path. `views` are called with
+    every event. `log_step` takes at most `step_rate` values of a metric in a second; None takes them all.
+    """
+
+    def __init__(
+        self,
+        total_epochs: int = 0,
+        run_dir: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        origins: Mapping[str, str] | None = None,
+        views: Iterable[View] = (),
+        console: bool = True,
+        resources: bool = True,
+        step_rate: float | None = 20.0,
+        rank: int = 0,
+    ) -> None:
+        self.total_epochs = total_epochs
+        self.rank = rank
+        self.run_dir = run_folder(self, run_dir)
+        self._journal = Journal.open(self.run_dir)
+        self._history = known_epochs(self.run_dir, rank=rank) if self._journal.last_id else []
+        self._durations = {int(old["epoch"]) - 1: old["duration"] for old in self._history if old["duration"]}
+        self._views: list[View] = list(views)
+        if console and rank == 0:
+            from .console import Console
+
+            self._views.append(Console(total_epochs, durations=self._durations))
+        self._server: Any = None
+        self._archive: Path | None = None
+        self._graph: Callable[[], Any] = lambda: None
+        self._steps: list[WatchedStep] = []
+        self._not_finite: set[str] = set()
+        self._began_s = self._epoch_began_s = time.monotonic()
+        self._in_loop = False
+        self._progress_s = self._step_s = -math.inf
+        self._step_interval_s = 1.0 / step_rate if step_rate else 0.0
+        self._finished = False
+        self._pid = os.getpid()
+        self._journal.subscribe(self._tell_late)
+        self._sources = self._start_sources(resources)
+        facts = start_facts(name or default_name(run_dir), total_epochs, config or {}, origins or {})
+        self.emit(Event("run_start", facts, rank=rank))
+        atexit.register(self._left_open)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Every epoch so far: `epoch` (from 1), `total`, `duration`, `eta`, `time_s` and `metrics`."""
+        return history_of(self._history)
+
+    @property
+    def url(self) -> str | None:
+        """The address of the live page, while it is served."""
+        return self._server.url if self._server is not None else None
+
+    def serve(self, port: int = 3000, host: str = "127.0.0.1", *, token: str | None = None) -> str:
+        """Show the run on a live page until it ends, and give the page's address.
+
+        The page can be reached from this machine alone, unless another `host` is given; then a token is part
+        of the address. A port that is taken is passed over for the next free one.
+        """
+        from .server import RunSource, Server
+
+        if self._finished:
+            raise MonitorError(
+                f"the run has finished, and its page with it. `fdl monitor {self.run_dir}` shows it again."
+            )
+        if self._server is not None:
+            return str(self._server.url)
+        self._journal.flush()
+        source = RunSource(self.run_dir, live=True, refresh=self._journal.flush)
+        source.total_epochs = self.total_epochs
+        self._server = Server([source], last_id=self._journal.last_id, host=host, port=port, token=token)
+        self._journal.subscribe(self._publish)
+        self._journal.interval_s = self._server.interval_s
+        taken = f" (port {port} is taken)" if port not in (0, self._server.port) else ""
+        log.msg("  live page: %s%s", self._server.url, taken)
+        return str(self._server.url)
+
+    def watch(self, model: Any) -> None:
+        """Show a graph or another module with its size and picture, or the tiers of a `TrainStep`."""
+        if hasattr(model, "report") and not hasattr(model, "parameters"):
+            self._steps.append(WatchedStep(model))
+            self._ask_steps()
+            return
+        if not hasattr(model, "parameters"):
+            raise MonitorError(
+                f"a {type(model).__name__} cannot be watched. Give a Graph, another nn.Module or a TrainStep."
+            )
+        self._graph = weakref.ref(model)
+        for event in describe(model, self.run_dir):
+            self.emit(event)
+
+    def log(self, epoch: int, metrics: Given, duration: float | None = None) -> None:
+        """Tell the end of an epoch, counted from 0: a dict of metrics, or a graph that recorded them.
+
+        Without a `duration` in seconds, the time since the last epoch is taken.
+        """
+        numbers = as_numbers(metrics)
+        now_s = time.monotonic()
+        duration_s = now_s - self._epoch_began_s if duration is None else float(duration)
+        self._epoch_began_s, self._in_loop = now_s, True
+        self._durations[epoch] = duration_s
+        eta_s = seconds_left(self._durations, done=epoch + 1, total_epochs=self.total_epochs)
+        data = {"epoch": int(epoch), "metrics": numbers, "duration_s": duration_s, "eta_s": eta_s}
+        event = Event("epoch", data, rank=self.rank)
+        self._history.append(epoch_record(event, self.total_epochs))
+        self.emit(event)
+        for name, value in numbers.items():
+            self._check(name, value, epoch)
+        self._ask_steps()
+
+    def log_step(self, step: int, metrics: Given, *, epoch: int | None = None) -> None:
+        """Tell metrics within an epoch: call it at every step, `step_rate` decides how many are taken.
+
+        Nothing waits for a device: tensors are copied where they lie and read in the background.
+        """
+        now_s = time.monotonic()
+        if now_s - self._step_s < self._step_interval_s:
+            return
+        self._step_s = now_s
+        self._enter_loop()
+        data: dict[str, Any] = {
+            "step": step,
+            "metrics": {name: held(value) for name, value in as_pairs(metrics)},
+        }
+        if epoch is not None:
+            data["epoch"] = epoch
+        self.emit(Event("metrics", data, rank=self.rank))
+
+    def progress(self, epoch: int, step: int, num_steps: int | None = None) -> None:
+        """Tell the place within an epoch: `step` of its `num_steps` are done; call it at every step."""
+        now_s = time.monotonic()
+        if now_s - self._progress_s < _PROGRESS_INTERVAL_S and step != num_steps:
+            return
+        self._progress_s = now_s
+        self._enter_loop()
+        self.emit(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}, rank=self.rank))
+
+    def alert(self, message: str, *, level: str = "warning", path: str | None = None) -> None:
+        """Tell something that people should see: `level` is info, warning or error."""
+        where = {} if path is None else {"path": path}
+        self.emit(Event("alert", {"message": message, "level": level, **where}, rank=self.rank))
+
+    def emit(self, event: Event) -> None:
+        """Tell any event; the journal gets it without waiting."""
+        self._journal.write(event)
+        if event.kind not in _TOLD_LATE:
+            self._tell(event)
+
+    def finish(self, status: str = "finished", message: str | None = None) -> None:
+        """Tell the end: "finished", "stopped" or "failed". Only the first call counts."""
+        if self._finished:
+            return
+        self._finished = True
+        atexit.unregister(self._left_open)
+        for source in self._sources:
+            source.stop()
+        self._ask_steps()
+        draw_profile(self._graph(), self.run_dir)
+        self._journal.flush()
+        data = {"status": status, "duration_s": time.monotonic() - self._began_s}
+        self.emit(Event("run_end", data if message is None else {**data, "message": message}, rank=self.rank))
+        self._journal.close()
+        if self._server is not None:
+            self._server.settle()
+            self._server.close(after_s=_LINGER_S)
+        for view in self._views:
+            close = getattr(view, "close", None)
+            if close is not None:
+                close()
+        if self._archive is not None:
+            self.save_html(self._archive)
+            log.msg("  saved: %s", self._archive)
+
+    def close(self) -> None:
+        """Finish if that has not happened, and close the page at once."""
+        self.finish()
+        if self._server is not None:
+            self._server.close()
+
+    def save_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page with all of its data as one file, now and again when the run ends."""
+        self._journal.flush()
+        self._archive = archive.save_html(path, [self.run_dir])
+        return self._archive
+
+    def export_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write a table with a row for each epoch and a column for every metric that any epoch has."""
+        self._journal.flush()
+        return exports.export_csv(path, self.run_dir, rank=self.rank)
+
+    def write_log(self, path: str | os.PathLike[str]) -> Path:
+        """Write a line for each epoch as text."""
+        self._journal.flush()
+        return exports.write_log(path, self.run_dir, rank=self.rank)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.finish()
+        elif isinstance(error, KeyboardInterrupt):
+            self.finish("stopped", "stopped by the keyboard")
+        else:
+            self.finish("failed", f"{type(error).__name__}: {error}")
+
+    def _tell(self, event: Event) -> None:
+        for view in tuple(self._views):
+            try:
+                view(event)
+            except Exception as error:
+                self._views.remove(view)
+                name = getattr(view, "__name__", type(view).__name__)
+                self.alert(f"the view {name} failed and is no longer called: {type(error).__name__}: {error}")
+
+    def _tell_late(self, batch: list[Entry]) -> None:
+        for entry in batch:
+            if entry.event.kind in _TOLD_LATE:
+                self._tell(entry.event)
+
+    def _publish(self, batch: list[Entry]) -> None:
+        self._server.publish(batch)
+        self._journal.interval_s = self._server.interval_s
+
+    def _ask_steps(self) -> None:
+        for step in self._steps:
+            for event in step.news():
+                self.emit(event)
+
+    def _enter_loop(self) -> None:
+        if not self._in_loop:  # what came before is set-up, and no part of the first epoch
+            self._in_loop = True
+            self._epoch_began_s = time.monotonic()
+
+    def _check(self, name: str, value: float, epoch: int) -> None:
+        if not math.isfinite(value) and name not in self._not_finite:
+            self._not_finite.add(name)
+            self.alert(f"{name} is {value} in epoch {epoch + 1}", path=name)
+
+    def _start_sources(self, resources: bool) -> list[Any]:
+        from .resources import ResourceSampler
+
+        sources: list[Any] = [Pauses(self.emit, rank=self.rank)]
+        if resources:
+            sources.append(ResourceSampler(self.emit, rank=self.rank))
+        for source in sources:
+            source.start()
+        return sources
+
+    def _left_open(self) -> None:
+        """Tell the end of a program that did not: what brought it down, or that nobody called `finish`."""
+        if os.getpid() != self._pid:  # a fork of the program: the run is not its own
+            return
+        error = getattr(sys, "last_value", None)
+        if error is None:
+            self.finish("stopped", "the program ended without finish()")
+        else:
+            self.finish("failed", f"{type(error).__name__}: {error}")

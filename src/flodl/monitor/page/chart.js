@@ -1,0 +1,302 @@
+"use strict";
+// Lines over an axis, on top of uPlot: a read-out beside the pointer, zoom, pan, log scale, smoothing.
+
+const MOST_READINGS = 12;
+const FONT = "12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
+
+class LineChart {
+  // options: axisLabel(value) for the read-out, xValues and yValues for the ticks, yRange, limits, onZoom(window)
+  constructor(host, options) {
+    Object.assign(this, { host, options, lines: [], hidden: new Set(), log: false, smoothing: 0, plot: null, window: null });
+    this.readout = element("div", "readout");
+    this.readout.hidden = true;
+    host.append(this.readout);
+    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(host);
+    host.addEventListener("keydown", (event) => this.onKey(event));
+    host.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
+    host.addEventListener("pointerdown", (event) => this.onPan(event), { capture: true });
+    host.addEventListener("mousedown", (event) => event.shiftKey && event.stopPropagation(), { capture: true });
+  }
+
+  size() {
+    return { width: Math.max(this.host.clientWidth, 160), height: Math.max(this.host.clientHeight, 120) };
+  }
+
+  // Canvas takes no CSS variables, so each colour is read from the page, again for each theme.
+  colour(variable) {
+    this.host.style.setProperty("outline-color", `var(${variable})`);
+    const found = getComputedStyle(this.host).outlineColor;
+    this.host.style.removeProperty("outline-color");
+    return found;
+  }
+
+  show(lines) {
+    const same = this.plot && lines.length === this.lines.length && lines.every(({ key }, at) => key === this.lines[at].key);
+    this.lines = lines;
+    if (!same) {
+      this.build();
+      return;
+    }
+    this.columns = this.makeColumns();
+    this.plot.setData(this.columns, this.window === null);
+    if (this.window) this.plot.setScale("x", { min: this.window[0], max: this.window[1] });
+    if (!this.readout.hidden) this.read();
+  }
+
+  build() {
+    this.plot?.destroy();
+    this.plot = null;
+    this.host.querySelector(".empty")?.remove();
+    if (!this.lines.some(({ x }) => x.length)) {
+      this.readout.hidden = true;
+      this.host.append(element("p", "empty", this.options.empty ?? "Nothing yet"));
+      return;
+    }
+    this.columns = this.makeColumns();
+    this.plot = new uPlot(this.plotOptions(), this.columns, this.host);
+    if (this.window) this.plot.setScale("x", { min: this.window[0], max: this.window[1] });
+  }
+
+  makeColumns() {
+    const positive = (values) => values.map((value) => (value !== null && value !== undefined && value > 0 ? value : null));
+    const prepared = this.lines.map((line) => (this.log ? { ...line, y: positive(line.y) } : line));
+    const [xs, ...raw] = joinedColumns(prepared);
+    this.smooth = raw.map((values) => (this.smoothing ? smoothed(values, this.smoothing) : null));
+    return [xs, ...raw.flatMap((values, at) => [values, this.smooth[at] ?? values.map(() => null)])];
+  }
+
+  isVisible(line) {
+    return !this.hidden.has(line.key);
+  }
+
+  plotOptions() {
+    const shared = {
+      stroke: this.colour("--quiet"),
+      font: FONT,
+      grid: { stroke: this.colour("--grid"), width: 1 },
+      ticks: { stroke: this.colour("--grid"), width: 1, size: 5 },
+    };
+    return {
+      ...this.size(),
+      padding: [10, 20, 0, 0],
+      legend: { show: false },
+      focus: { alpha: 0.25 },
+      cursor: { drag: { x: true, y: false, dist: 5 }, points: { size: 7 }, dataIdx: (plot, series, at) => this.nearestFilled(series, at) },
+      scales: {
+        x: { time: false, range: (plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
+        y: this.log ? { distr: 3 } : this.options.yRange ? { range: this.options.yRange } : {},
+      },
+      axes: [
+        { ...shared, size: 30, ...this.options.xAxis },
+        { ...shared, size: (plot, values) => this.axisWidth(plot, values), values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : (this.options.yTick ?? shownTick)(tick))) },
+      ],
+      series: [{}, ...this.lines.flatMap((line) => this.strokes(line))],
+      hooks: {
+        setCursor: [() => this.read()],
+        setScale: [(plot, key) => key === "x" && this.onScale(plot)],
+        draw: [(plot) => this.drawMarks(plot)],
+      },
+    };
+  }
+
+  axisWidth(plot, values) {
+    const longest = Math.max(...(values ?? [""]).map((value) => value.length));
+    return Math.max(44, 18 + 7 * longest);
+  }
+
+  strokes(line) {
+    const colour = this.colour(line.colour);
+    const shared = { stroke: colour, dash: line.dash, show: this.isVisible(line), spanGaps: true, points: { size: 5, fill: colour, width: 0, show: (plot, series) => this.isSparse(series) } };
+    const faint = { ...shared, width: 1, alpha: 0.28, points: { show: false } };
+    const strong = { ...shared, width: 1.75 };
+    return this.smoothing ? [faint, strong] : [strong, { ...shared, show: false }];
+  }
+
+  // Points of their own where a line would be too short to see.
+  isSparse(series) {
+    const line = this.lines[Math.floor((series - 1) / 2)];
+    return line !== undefined && line.x.length <= 24;
+  }
+
+  nearestFilled(series, at) {
+    if (series === 0) return at;
+    const values = this.columns[series];
+    for (let away = 0; away < 400; away++) {
+      if (values[at - away] !== null && values[at - away] !== undefined) return at - away;
+      if (values[at + away] !== null && values[at + away] !== undefined) return at + away;
+    }
+    return null;
+  }
+
+  setVisible(hidden) {
+    this.hidden = hidden;
+    if (!this.plot) return;
+    this.plot.batch(() => {
+      this.lines.forEach((line, at) => {
+        this.plot.setSeries(1 + 2 * at, { show: this.isVisible(line) });
+        this.plot.setSeries(2 + 2 * at, { show: this.isVisible(line) && this.smoothing > 0 });
+      });
+    });
+  }
+
+  highlight(line) {
+    const at = this.lines.indexOf(line);
+    this.plot?.setSeries(at < 0 ? null : (this.smoothing ? 2 : 1) + 2 * at, { focus: at >= 0 });
+  }
+
+  full() {
+    const xs = this.columns?.[0] ?? [];
+    return [xs[0], xs[xs.length - 1]];
+  }
+
+  onScale(plot) {
+    const { min, max } = plot.scales.x;
+    const [first, last] = this.full();
+    const zoomed = min !== null && first !== last && (min > first || max < last);
+    this.window = zoomed ? [min, max] : null;
+    this.options.onZoom?.(this.window);
+  }
+
+  zoomTo(low, high) {
+    const [first, last] = this.options.whole?.() ?? this.full();
+    const span = Math.min(high - low, last - first);
+    const start = Math.min(Math.max(low, first), last - span);
+    if (span <= 0) return;
+    this.plot?.setScale("x", { min: start, max: start + span });
+  }
+
+  resetZoom() {
+    this.window = null;
+    const [first, last] = this.full();
+    this.plot?.setScale("x", { min: first, max: last });
+    this.options.onZoom?.(null);
+  }
+
+  shift(share) {
+    if (!this.window) return;
+    const [low, high] = this.window;
+    this.zoomTo(low + share * (high - low), high + share * (high - low));
+  }
+
+  scaleBy(factor, centre = null) {
+    if (!this.plot) return;
+    const { min, max } = this.plot.scales.x;
+    const middle = centre ?? (min + max) / 2;
+    this.zoomTo(middle - (middle - min) * factor, middle + (max - middle) * factor);
+  }
+
+  onWheel(event) {
+    if (!this.plot || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
+    event.preventDefault();
+    if (event.shiftKey) this.shift((event.deltaY || event.deltaX) / 1200);
+    else this.scaleBy(Math.exp(event.deltaY / 300), this.plot.posToVal(event.clientX - this.plot.over.getBoundingClientRect().left, "x"));
+  }
+
+  onPan(event) {
+    if (!event.shiftKey || !this.window) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const [low, high] = this.window;
+    const width = this.plot.over.clientWidth;
+    const move = (moved) => this.zoomTo(...[low, high].map((edge) => edge - ((moved.clientX - event.clientX) / width) * (high - low)));
+    const end = () => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", end);
+    };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", end);
+  }
+
+  onKey(event) {
+    if (!this.plot) return;
+    const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Escape") this.resetZoom();
+    else if (event.key === "+" || event.key === "=") this.scaleBy(0.6);
+    else if (event.key === "-") this.scaleBy(1 / 0.6);
+    else if (side && event.shiftKey) this.shift(side * 0.25);
+    else if (side) this.step(side);
+    else return;
+    event.preventDefault();
+  }
+
+  step(side) {
+    const xs = this.columns[0];
+    const { min, max } = this.plot.scales.x;
+    const from = this.plot.cursor.idx ?? (side > 0 ? nearest(xs, min) - 1 : nearest(xs, max) + 1);
+    const at = Math.min(Math.max(from + side, 0), xs.length - 1);
+    this.plot.setCursor({ left: this.plot.valToPos(xs[at], "x"), top: this.plot.over.clientHeight / 3 });
+    byId("spoken").textContent = this.readout.innerText.replace(/\s*\n\s*/g, ", ");
+  }
+
+  read() {
+    const { left, top, idx } = this.plot.cursor;
+    const away = left === undefined || left < 0 || idx === null || idx === undefined;
+    this.readout.hidden = away;
+    this.options.onRead?.(away ? null : this.columns[0][idx]);
+    if (!away) {
+      this.fillReadout(this.columns[0][idx], top);
+      this.placeReadout(left, top);
+    }
+  }
+
+  fillReadout(x, top) {
+    const found = [];
+    this.lines.forEach((line, number) => {
+      if (!this.isVisible(line) || !line.x.length) return;
+      const at = nearest(line.x, x);
+      if (this.options.exact && line.x[at] !== x) return;
+      const raw = line.special[at] ?? line.y[at];
+      if (raw === null || raw === undefined) return;
+      const column = this.smooth[number];
+      const smooth = column ? column[this.nearestFilled(2 + 2 * number, nearest(this.columns[0], line.x[at]))] : null;
+      const value = smooth ?? raw;
+      const height = typeof value === "number" ? this.plot.valToPos(value, "y") : 0;
+      found.push({ line, value, raw, height, smooth });
+    });
+    const chosen = [...found].sort((a, b) => Math.abs(a.height - top) - Math.abs(b.height - top)).slice(0, MOST_READINGS);
+    const rows = chosen.sort((a, b) => a.height - b.height).map(({ line, value, smooth, raw }) => {
+      const reading = element("div", "reading");
+      const shown = this.options.yTick && !this.options.plainReadings ? this.options.yTick : shownValue;
+      reading.append(swatch(line.colour, "point"), element("span", "label", line.readName ?? line.name), element("span", "number", shown(smooth === null || smooth === undefined ? raw : value)));
+      return reading;
+    });
+    if (found.length > chosen.length) rows.push(element("p", "", `and ${found.length - chosen.length} more`));
+    this.readout.replaceChildren(element("h3", "", this.options.axisLabel(x)), ...rows);
+  }
+
+  placeReadout(left, top) {
+    const { over } = this.plot;
+    const frame = over.getBoundingClientRect();
+    const home = this.host.getBoundingClientRect();
+    const width = this.readout.offsetWidth;
+    const right = left + 16 + width < over.clientWidth;
+    const x = frame.left - home.left + (right ? left + 16 : Math.max(left - 16 - width, 0));
+    const lowest = Math.max(over.clientHeight - this.readout.offsetHeight, 0);
+    const y = frame.top - home.top + Math.min(Math.max(top - this.readout.offsetHeight / 2, 0), lowest);
+    this.readout.style.transform = `translate(${Math.round(x)}px, ${Math.round(y)}px)`;
+  }
+
+  // A cross at the upper edge for each value that is not finite, and a dotted line for each limit.
+  drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    const ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.lineWidth = 1.5 * ratio;
+    for (const line of this.lines.filter((each) => this.isVisible(each))) {
+      ctx.strokeStyle = this.colour(line.colour);
+      line.special.forEach((word, at) => {
+        if (word === null) return;
+        const x = plot.valToPos(line.x[at], "x", true);
+        if (x < bbox.left || x > bbox.left + bbox.width) return;
+        const [y, arm] = [bbox.top + 8 * ratio, 4 * ratio];
+        ctx.beginPath();
+        ctx.moveTo(x - arm, y - arm);
+        ctx.lineTo(x + arm, y + arm);
+        ctx.moveTo(x - arm, y + arm);
+        ctx.lineTo(x + arm, y - arm);
+        ctx.stroke();
+      });
+    }
+    ctx.restore();
+  }
+}

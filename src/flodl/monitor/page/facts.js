@@ -1,0 +1,107 @@
+"use strict";
+// What is set and what was built: configuration, training step, architecture, ranks.
+
+function shownSetting(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function showConfig(run) {
+  const { config } = run;
+  byId("config").hidden = !config.length;
+  if (!config.length) return;
+  const withOrigin = config.some(({ origin }) => origin);
+  const heads = [["Setting"], ["Value"], ...(withOrigin ? [["From"]] : [])];
+  const rows = config.map(({ path, value, origin }) =>
+    row([[path], [shownSetting(value), "code"], ...(withOrigin ? [[origin ?? "", "quiet"]] : [])]),
+  );
+  fillTable(byId("config-table"), heads, rows);
+  byId("config-aside").textContent = plural(config.length, "setting");
+}
+
+function showTiers(run) {
+  const tiers = run.events.filter(({ kind }) => kind === "tier");
+  byId("tiers").hidden = !tiers.length;
+  if (!tiers.length) return;
+  const now = [...tiers].reverse().find(({ what }) => what === undefined) ?? tiers[tiers.length - 1];
+  const numbers = element("dl", "tier-now");
+  const add = (name, text) => {
+    const box = element("div");
+    box.append(element("dt", "", name), element("dd", "", text));
+    numbers.append(box);
+  };
+  add("Tier", now.tier ?? "—");
+  if (now.gain) add("Gain over eager", `${now.gain.toFixed(2)}×`);
+  if (now.step_s) add("Step", shownDuration(now.step_s));
+  if (now.eager_step_s) add("Eager step", shownDuration(now.eager_step_s));
+  const table = element("table");
+  const rows = tiers.map((tier) => row([[String(tier.step ?? ""), "number quiet"], [tier.what ?? tier.tier ?? ""], [tier.reason ?? "", "quiet"]]));
+  fillTable(table, [["Step", "number"], ["What"], ["Why"]], rows);
+  const scroll = element("div", "scroll");
+  scroll.tabIndex = 0;
+  scroll.append(table);
+  byId("tiers-body").replaceChildren(numbers, element("p", "reason", now.reason ?? ""), scroll);
+}
+
+let shownPicture = null;
+
+function showGraph(run, address) {
+  const { graph } = run;
+  const known = Object.keys(graph).length > 0;
+  byId("graph").hidden = !known;
+  if (!known) return;
+  const { total, trainable } = graph.parameters ?? {};
+  const sizes = total === undefined ? [] : [`${shownCount(total)} parameters`, ...(trainable === total ? [] : [`${shownCount(trainable)} trained`])];
+  byId("graph-aside").textContent = [graph.label, ...sizes, graph.hash?.slice(0, 8)].filter(Boolean).join(" · ");
+  const picture = byId("picture");
+  picture.parentElement.hidden = !(graph.path && address);
+  if (graph.path && address && address !== shownPicture) {
+    shownPicture = address;
+    picture.src = address;
+    picture.alt = `Architecture of ${graph.label ?? "the model"}`;
+    picture.hidden = false;
+  }
+}
+
+// Root, then hosts, then ranks; a click shows the page of that rank.
+function showRanks(run, choose) {
+  const { ranks } = run;
+  byId("ranks").hidden = ranks.length < 2;
+  const select = byId("rank");
+  select.hidden = ranks.length < 2 || !choose;
+  if (ranks.length < 2) return;
+  const names = [...new Set(ranks.flatMap(({ metrics }) => Object.keys(metrics ?? {})))].slice(0, 4);
+  const heads = [["Rank"], ["Epoch", "number"], ["Step", "number"], ...names.map((name) => [name, "number"]), ["CPU", "number"], ["GPU", "number"], ["GPU memory", "number"]];
+  const hosts = [...new Set(ranks.map(({ host }) => host))];
+  const rows = hosts.flatMap((host) => {
+    const members = ranks.filter((rank) => rank.host === host);
+    const head = element("tr", "host");
+    const cell = element("td", "", `${host || "host unknown"} · ${plural(members.length, "rank")}`);
+    cell.colSpan = heads.length;
+    head.append(cell);
+    return [head, ...members.map((rank) => rankRow(rank, names, run.rank, choose))];
+  });
+  fillTable(byId("ranks-table"), heads, rows);
+  byId("ranks-aside").textContent = `${plural(ranks.length, "rank")} on ${plural(hosts.length, "host")}`;
+  select.replaceChildren(...ranks.map(({ rank }) => new Option(`rank ${rank}`, String(rank), false, rank === run.rank)));
+}
+
+function rankRow(rank, names, shown, choose) {
+  const { resources = {}, metrics = {} } = rank;
+  const percent = (value) => (value === undefined ? "—" : `${Math.round(value)}%`);
+  const used = resources["gpus.0.vram_used_bytes"];
+  const made = row([
+    [""],
+    [rank.epoch === undefined ? "—" : String(rank.epoch + 1), "number"],
+    [rank.step === undefined ? "—" : String(rank.step), "number"],
+    ...names.map((name) => [shownValue(metrics[name]), "number"]),
+    [percent(resources.cpu_pct), "number"],
+    [percent(resources["gpus.0.util_pct"]), "number"],
+    [used === undefined ? "—" : shownBytes(used), "number"],
+  ]);
+  const button = element("button", "link", `rank ${rank.rank}`);
+  button.type = "button";
+  if (choose) button.addEventListener("click", () => choose(rank.rank));
+  made.firstElementChild.append(choose ? button : document.createTextNode(`rank ${rank.rank}`));
+  if (rank.rank === shown) made.setAttribute("aria-current", "true");
+  return made;
+}

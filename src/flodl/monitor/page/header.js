@@ -1,0 +1,67 @@
+"use strict";
+// The top of the page: what runs, how far it is, how long it will still take.
+
+const STATE_WORDS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running" };
+
+class Header {
+  constructor(run) {
+    this.run = run;
+    this.values = new Map();
+  }
+
+  stat(name, text, small = "") {
+    let shown = this.values.get(name);
+    if (!shown) {
+      const box = element("div");
+      shown = element("dd");
+      box.append(element("dt", "", name), shown);
+      byId("stats").append(box);
+      this.values.set(name, shown);
+    }
+    shown.parentElement.hidden = text === null;
+    if (text === null) return;
+    shown.replaceChildren(document.createTextNode(text), element("small", "", small));
+  }
+
+  show() {
+    const { run } = this;
+    const { status } = run;
+    const { facts = {} } = status;
+    document.title = `${run.running ? `${Math.round(run.fraction() * 100)}% · ` : ""}${status.name}`;
+    byId("name").textContent = status.name;
+    byId("dot").dataset.state = status.state;
+    const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => `${name} ${version}`);
+    const device = run.graph?.device;
+    byId("subtitle").textContent = [STATE_WORDS[status.state] ?? status.state, facts.host, device, ...versions].filter(Boolean).join(" · ");
+    this.showNumbers();
+    this.showNotice();
+  }
+
+  showNumbers() {
+    const { run } = this;
+    const { status } = run;
+    const last = run.history[run.history.length - 1];
+    const running = run.running && run.withinEpoch() > 0 ? 1 : 0;
+    const total = status.total_epochs;
+    const epoch = Math.min((last?.epoch ?? 0) + running, total || Infinity);
+    this.stat("Epoch", String(epoch), total ? ` / ${total}` : "");
+    const left = run.timeLeft();
+    this.stat("Remaining", left === null ? null : shownClock(left));
+    this.stat("Elapsed", status.started_s === null ? null : shownClock(Math.max(run.now() - status.started_s, 0)));
+    const durations = run.history.map(({ duration }) => duration).filter((value) => typeof value === "number");
+    this.stat("Per epoch", durations.length ? shownDuration(median(durations.slice(-5))) : null);
+    const percent = Math.round(run.fraction() * 1000) / 10;
+    byId("progress").setAttribute("aria-valuenow", String(percent));
+    byId("progress").firstElementChild.style.width = `${percent}%`;
+  }
+
+  showNotice() {
+    const { status } = this.run;
+    const notice = byId("notice");
+    const lost = "The process that wrote this journal is gone and did not say why: it was killed, or its machine is another one. Everything that it wrote is shown.";
+    const text = status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run has ${status.state}.`) : "";
+    notice.hidden = !text;
+    notice.dataset.level = status.state;
+    notice.textContent = text;
+  }
+}

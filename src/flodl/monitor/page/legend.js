@@ -1,0 +1,109 @@
+"use strict";
+// The names of the lines, in groups: click to see one alone, Shift-click to hide it.
+
+class Legend {
+  constructor(host, chart, { filter = null, showAll = null, onChange = null } = {}) {
+    Object.assign(this, { host, chart, filterInput: filter, showAllButton: showAll, onChange, entries: new Map(), signature: "" });
+    showAll?.addEventListener("click", () => this.setHidden(new Set()));
+    filter?.addEventListener("input", () => this.filter());
+  }
+
+  show(lines) {
+    this.lines = lines;
+    const signature = JSON.stringify(lines.map(({ key, group }) => [key, group]));
+    if (signature !== this.signature) {
+      this.signature = signature;
+      this.build();
+    }
+    this.read(null);
+  }
+
+  build() {
+    this.entries.clear();
+    const groups = new Map();
+    for (const line of this.lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
+    const ordered = [...groups].sort(([a], [b]) => (a === "" ? -1 : b === "" ? 1 : a.localeCompare(b)));
+    this.groups = ordered.map(([name, members]) => this.makeGroup(name, members));
+    this.host.replaceChildren(...this.groups.map(({ box }) => box));
+    if (this.filterInput) this.filterInput.hidden = this.lines.length <= 10;
+    this.refresh();
+  }
+
+  makeGroup(name, members) {
+    const box = element("div", name ? "group nested" : "group");
+    if (name) {
+      const heading = element("h3");
+      const button = element("button", "", name);
+      button.type = "button";
+      button.addEventListener("click", () => this.solo(members));
+      heading.append(button);
+      box.append(heading);
+    }
+    box.append(...members.map((line) => this.makeEntry(line)));
+    return { box, members };
+  }
+
+  makeEntry(line) {
+    const button = element("button", "entry");
+    button.type = "button";
+    button.title = line.name;
+    const number = element("span", "number");
+    button.append(swatch(line.colour, line.dashName === "solid" ? "" : line.dashName), element("span", "label", line.label), number);
+    button.addEventListener("click", (event) => (event.shiftKey ? this.toggle(line) : this.solo([line])));
+    const current = () => this.lines.find(({ key }) => key === line.key) ?? null;
+    for (const arrive of ["pointerenter", "focus"]) button.addEventListener(arrive, () => this.chart.highlight(current()));
+    for (const leave of ["pointerleave", "blur"]) button.addEventListener(leave, () => this.chart.highlight(null));
+    this.entries.set(line.key, { button, number });
+    return button;
+  }
+
+  // Once more on what already stands alone brings everything back.
+  solo(members) {
+    const keys = new Set(members.map(({ key }) => key));
+    const visible = this.lines.filter(({ key }) => !this.chart.hidden.has(key));
+    const alone = visible.length === keys.size && visible.every(({ key }) => keys.has(key));
+    this.setHidden(new Set(alone ? [] : this.lines.filter(({ key }) => !keys.has(key)).map(({ key }) => key)));
+  }
+
+  // Begin with one group alone: the first whose name passes the test, or the first of all.
+  soloGroup(test) {
+    const chosen = this.groups.find(({ members }) => test(members[0].group)) ?? this.groups[0];
+    if (chosen && this.groups.length > 1) this.solo(chosen.members);
+  }
+
+  toggle(line) {
+    const hidden = new Set(this.chart.hidden);
+    if (!hidden.delete(line.key)) hidden.add(line.key);
+    this.setHidden(this.lines.every(({ key }) => hidden.has(key)) ? new Set() : hidden);
+  }
+
+  setHidden(hidden) {
+    this.chart.highlight(null);
+    this.chart.setVisible(hidden);
+    this.refresh();
+    this.onChange?.();
+  }
+
+  refresh() {
+    for (const [key, { button }] of this.entries) button.setAttribute("aria-pressed", String(!this.chart.hidden.has(key)));
+    if (this.showAllButton) this.showAllButton.disabled = this.lines.every(({ key }) => !this.chart.hidden.has(key));
+  }
+
+  filter() {
+    const words = this.filterInput.value.toLowerCase();
+    for (const { box, members } of this.groups) {
+      for (const line of members) this.entries.get(line.key).button.hidden = !line.name.toLowerCase().includes(words);
+      box.hidden = members.every((line) => this.entries.get(line.key).button.hidden);
+    }
+  }
+
+  // The values at a place on the axis, or the latest ones.
+  read(x) {
+    for (const line of this.lines) {
+      const { number } = this.entries.get(line.key);
+      if (!line.x.length) continue;
+      const at = x === null ? line.x.length - 1 : nearest(line.x, x);
+      number.textContent = shownValue(line.special[at] ?? line.y[at]);
+    }
+  }
+}

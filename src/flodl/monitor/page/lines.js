@@ -1,0 +1,101 @@
+"use strict";
+// Lines to draw: where they come from, how they are named and coloured, how they are smoothed.
+
+const PALETTE_SIZE = 12;
+const DASHES = [[], [9, 5], [2, 4]];
+const DASH_NAMES = ["solid", "dashed", "dotted"];
+
+// The look of a line belongs to its name, so that it stays when others come and go.
+class Looks {
+  constructor() {
+    this.order = new Map();
+  }
+
+  of(key) {
+    if (!this.order.has(key)) this.order.set(key, this.order.size);
+    const index = this.order.get(key);
+    const turn = Math.floor(index / PALETTE_SIZE) % DASHES.length;
+    return { colour: `--series-${index % PALETTE_SIZE}`, dash: DASHES[turn], dashName: DASH_NAMES[turn] };
+  }
+}
+
+// `encoder.scan.loss` belongs to the group `encoder.scan`; a name without dots stands alone.
+function placed(name) {
+  const cut = name.lastIndexOf(".");
+  const grouped = cut > 0 && cut < name.length - 1;
+  return { group: grouped ? name.slice(0, cut) : "", label: grouped ? name.slice(cut + 1) : name };
+}
+
+function makeLine(key, name, x, y, look, place = placed(name)) {
+  return {
+    key,
+    name,
+    ...place,
+    ...look,
+    x,
+    y: y.map((value) => (typeof value === "number" ? value : null)),
+    special: y.map((value) => (typeof value === "string" ? value : null)),
+  };
+}
+
+// An exponential mean that starts unbiased: without the correction the first points lean towards 0.
+function smoothed(values, factor) {
+  let mean = 0;
+  let weight = 0;
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    mean = factor * mean + (1 - factor) * value;
+    weight = factor * weight + (1 - factor);
+    return mean / weight;
+  });
+}
+
+// The place of the value nearest to `at` in sorted `xs`.
+function nearest(xs, at) {
+  let low = 0;
+  let high = xs.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < at) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 && at - xs[low - 1] <= xs[low] - at ? low - 1 : low;
+}
+
+// Lines with different places on the axis, as columns over all of those places.
+function joinedColumns(lines) {
+  if (!lines.length) return [[]];
+  const same = lines.every(({ x }) => x === lines[0].x || (x.length === lines[0].x.length && x.every((v, i) => v === lines[0].x[i])));
+  if (same) return [lines[0].x, ...lines.map(({ y }) => y)];
+  return uPlot.join(lines.map(({ x, y }) => [x, y]));
+}
+
+// Add points to a line. A run that went back passes some places twice: the second time counts.
+function extendLine(line, x, y) {
+  for (let at = 0; at < x.length; at++) {
+    while (line.x.length && line.x[line.x.length - 1] >= x[at]) {
+      line.x.pop();
+      line.y.pop();
+    }
+    line.x.push(x[at]);
+    line.y.push(y[at]);
+  }
+}
+
+// Halve a line that has grown too long: of every four points the lowest and the highest stay.
+function thinLine(line, most) {
+  if (line.x.length <= most) return;
+  const keep = [];
+  const value = (at) => (typeof line.y[at] === "number" ? line.y[at] : Infinity);
+  for (let start = 0; start < line.x.length; start += 4) {
+    let low = start;
+    let high = start;
+    for (let at = start; at < Math.min(start + 4, line.x.length); at++) {
+      if (value(at) < value(low)) low = at;
+      if (value(at) > value(high)) high = at;
+    }
+    keep.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]));
+  }
+  line.x = keep.map((at) => line.x[at]);
+  line.y = keep.map((at) => line.y[at]);
+}

@@ -1,0 +1,140 @@
+"use strict";
+// The metrics of a run, or of several: over the epochs, or over the steps in as much detail as there is.
+
+const WHOLE_STEPS = [1, 2, 5].flatMap((unit) => [0, 1, 2, 3, 4, 5, 6, 7].map((power) => unit * 10 ** power)).sort((a, b) => a - b);
+
+class MetricsPanel {
+  // fetchPoints(window) gives finer lines for a window of steps, or null where there are none to be had.
+  constructor(runs, fetchPoints = null) {
+    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, looks: new Looks(), waiting: 0 });
+    this.chart = new LineChart(byId("metrics-chart"), {
+      empty: "The first epoch will appear here",
+      axisLabel: (x) => `${this.axis === "step" ? "step" : "epoch"} ${x}`,
+      xAxis: { incrs: WHOLE_STEPS, values: (plot, ticks) => ticks.map((tick) => (tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e4 ? `${tick / 1e3}k` : String(tick))) },
+      whole: () => this.whole(),
+      onZoom: (window) => this.onZoom(window),
+      onRead: (x) => this.onRead(x),
+    });
+    this.legend = new Legend(byId("legend"), this.chart, { filter: byId("filter"), showAll: byId("show-all"), onChange: () => this.note() });
+    for (const button of document.querySelectorAll("[data-axis]")) button.addEventListener("click", () => this.setAxis(button.dataset.axis));
+    for (const button of document.querySelectorAll("[data-scale]")) button.addEventListener("click", () => this.setLog(button.dataset.scale === "log"));
+    byId("reset").addEventListener("click", () => this.chart.resetZoom());
+    byId("smoothing").addEventListener("input", ({ target }) => this.setSmoothing(Number(target.value)));
+  }
+
+  hasSteps() {
+    return this.runs.some((run) => Object.keys(run.metrics).length > 0);
+  }
+
+  hasEpochs() {
+    return this.runs.some((run) => run.history.length > 0);
+  }
+
+  show() {
+    byId("axis").hidden = !(this.hasSteps() && this.hasEpochs());
+    // Epochs as soon as there are two; before that, steps show more.
+    if (this.axis === null || !this.chosen) this.axis = this.hasSteps() && this.runs.every((run) => run.history.length < 2) ? "step" : "epoch";
+    for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === this.axis));
+    this.lines = this.makeLines();
+    this.chart.show(this.lines);
+    this.legend.show(this.lines);
+    this.note();
+  }
+
+  makeLines() {
+    const several = this.runs.length > 1;
+    return this.runs.flatMap((run, number) => {
+      const series = this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run);
+      return [...series].map(([name, { x, y }]) => {
+        const key = `${number}\u0000${name}`;
+        const place = several ? { group: name, label: run.status.name } : placed(name);
+        const line = makeLine(key, name, x, y, this.looks.of(several ? number : name), place);
+        return several ? { ...line, readName: `${name} · ${run.status.name}` } : line;
+      });
+    });
+  }
+
+  epochSeries(run) {
+    const series = new Map();
+    for (const { epoch, metrics } of run.history) {
+      for (const [name, value] of Object.entries(metrics)) {
+        if (!series.has(name)) series.set(name, { x: [], y: [] });
+        series.get(name).x.push(epoch);
+        series.get(name).y.push(value);
+      }
+    }
+    return series;
+  }
+
+  stepSeries(run) {
+    const finer = this.chart.window && this.detail && this.detail.run === run ? this.detail.lines : null;
+    return new Map(Object.entries(finer ?? run.metrics));
+  }
+
+  // From the first to the last place, also where only a part is shown in detail.
+  whole() {
+    if (this.axis !== "step" || !this.detail) return this.chart.full();
+    const lines = Object.values(this.detail.run.metrics).filter(({ x }) => x.length);
+    return [Math.min(...lines.map(({ x }) => x[0])), Math.max(...lines.map(({ x }) => x[x.length - 1]))];
+  }
+
+  setAxis(axis) {
+    this.axis = axis;
+    this.chosen = true;
+    this.detail = null;
+    this.chart.window = null;
+    this.show();
+    this.chart.resetZoom();
+  }
+
+  setLog(log) {
+    for (const button of document.querySelectorAll("[data-scale]")) button.setAttribute("aria-pressed", String((button.dataset.scale === "log") === log));
+    this.chart.log = log;
+    this.chart.build();
+    this.note();
+  }
+
+  setSmoothing(factor) {
+    byId("smoothing-value").textContent = factor ? factor.toFixed(2) : "off";
+    this.chart.smoothing = factor;
+    this.chart.build();
+  }
+
+  onZoom(window) {
+    byId("reset").disabled = window === null;
+    if (this.axis !== "step" || !this.fetchPoints) return;
+    clearTimeout(this.waiting);
+    if (window === null) {
+      if (this.detail) {
+        this.detail = null;
+        setTimeout(() => this.show(), 0); // not now: uPlot is in the middle of its own change
+      }
+      return;
+    }
+    const key = window.join();
+    if (this.detail?.key === key) return;
+    this.waiting = setTimeout(async () => {
+      const lines = await this.fetchPoints(window);
+      if (lines && this.chart.window?.join() === key) {
+        this.detail = { key, lines, run: this.runs[0] };
+        this.show();
+      }
+    }, 200);
+  }
+
+  onRead(x) {
+    byId("column").textContent = x === null ? "latest" : `${this.axis} ${x}`;
+    if (this.lines) this.legend.read(x);
+  }
+
+  note() {
+    const shown = this.lines.filter((line) => this.chart.isVisible(line));
+    const count = (test) => shown.reduce((sum, line) => sum + line.y.filter(test).length, 0);
+    const special = shown.reduce((sum, line) => sum + line.special.filter((word) => word !== null).length, 0);
+    const below = this.chart.log ? count((value) => value !== null && value <= 0) : 0;
+    const parts = [];
+    if (below) parts.push(`${plural(below, "value")} at or below zero cannot be shown on a log scale.`);
+    if (special) parts.push(`× marks ${plural(special, "value")} that ${special === 1 ? "is" : "are"} NaN or infinite.`);
+    byId("metrics-note").textContent = parts.join(" ");
+  }
+}

@@ -1,0 +1,188 @@
+"use strict";
+// Puts the page together: panels, theme, and what is drawn when.
+
+const THEMES = [["", "Auto", "follow the system"], ["light", "Light", "light"], ["dark", "Dark", "dark"]];
+const COMPARE_EVERY_MS = 5000;
+const RANKS_EVERY_MS = 2000;
+const STATUS_EVERY_MS = 3000;
+
+// One run: everything about it, live or from an archive.
+class RunPage {
+  constructor(state, { live }) {
+    this.live = live;
+    this.use(state);
+    byId("rank").addEventListener("change", ({ target }) => this.chooseRank(Number(target.value)));
+    setInterval(() => this.run.running && this.header.showNumbers(), 1000);
+    if (live) setInterval(() => this.askRanks(), RANKS_EVERY_MS);
+    if (live && this.run.status.followed) setInterval(() => this.askStatus(), STATUS_EVERY_MS);
+  }
+
+  use(state) {
+    this.run = new Run(state);
+    const { run } = this;
+    const panels = this.panels;
+    this.header = new Header(run);
+    byId("stats").replaceChildren();
+    if (panels) {
+      for (const panel of Object.values(panels)) panel.run = run;
+      panels.metrics.runs = [run];
+      panels.metrics.detail = null;
+    } else {
+      this.panels = {
+        metrics: new MetricsPanel([run], this.live ? (window) => this.finerPoints(window) : null),
+        resources: new ResourcesPanel(run),
+        epochs: new EpochsPanel(run),
+        events: new EventsPanel(run),
+      };
+    }
+    this.picture = run.svg ? URL.createObjectURL(new Blob([run.svg], { type: "image/svg+xml" })) : null;
+    this.pictureOf = run.last_id;
+    this.show(["epoch", "tick", "told", "graph"]);
+    if (this.live && run.running) {
+      this.follower = new Follower(run, { onChange: (name) => this.soon(name), onReset: () => this.reload() });
+    }
+  }
+
+  // All that changed since the last picture of the screen is drawn at once.
+  soon(name) {
+    this.changed ??= new Set();
+    if (!this.changed.size) requestAnimationFrame(() => this.drawChanged());
+    this.changed.add(name);
+    if (name === "graph") this.pictureOf = this.run.last_id;
+  }
+
+  drawChanged() {
+    const names = [...this.changed];
+    this.changed.clear();
+    this.show(names);
+  }
+
+  show(names) {
+    const has = (name) => names.includes(name) || names.includes("complete");
+    this.header.show();
+    if (has("epoch") || has("tick")) this.panels.metrics.show();
+    if (has("tick")) this.panels.resources.show();
+    if (has("epoch")) this.panels.epochs.show();
+    if (has("told")) {
+      this.panels.events.show();
+      showTiers(this.run);
+      showConfig(this.run);
+    }
+    if (has("graph")) showGraph(this.run, this.live ? `graph.svg?at=${this.pictureOf}` : this.picture);
+    showRanks(this.run, this.live ? (rank) => this.chooseRank(rank) : null);
+  }
+
+  async reload(rank = this.run.rank) {
+    try {
+      this.use(await ask(`api/state?rank=${rank}`));
+    } catch {
+      setTimeout(() => this.reload(rank), 1000);
+    }
+  }
+
+  chooseRank(rank) {
+    this.follower?.close();
+    this.reload(rank);
+  }
+
+  async askRanks() {
+    if (!this.run.running || this.run.ranks.length < 2) return;
+    this.run.ranks = await ask("api/ranks").catch(() => this.run.ranks);
+    showRanks(this.run, (rank) => this.chooseRank(rank));
+  }
+
+  // A process that is killed says nothing; whoever follows it from outside has to look.
+  async askStatus() {
+    if (!this.run.running) return;
+    const status = await ask(`api/status?rank=${this.run.rank}`).catch(() => this.run.status);
+    if (status.state === "running") return;
+    Object.assign(this.run.status, status);
+    this.header.show();
+  }
+
+  async finerPoints([low, high]) {
+    return ask(`api/points?from=${low}&to=${high}&rank=${this.run.rank}`).catch(() => null);
+  }
+
+  recolour() {
+    this.panels.metrics.chart.build();
+    this.panels.resources.chart.build();
+  }
+}
+
+// Several runs: their metrics over each other, and how they differ.
+class ComparePage {
+  constructor(states, { live }) {
+    this.metrics = new MetricsPanel([]);
+    this.use(states);
+    this.metrics.legend.soloGroup((name) => name.includes("loss"));
+    if (live) setInterval(() => this.refresh(), COMPARE_EVERY_MS);
+  }
+
+  use(states) {
+    this.runs = states.map((state) => new Run(state));
+    this.metrics.runs = this.runs;
+    this.metrics.show();
+    showComparisonHeader(this.runs);
+    showRuns(this.runs, this.metrics.looks);
+    showDifferences(this.runs);
+  }
+
+  async refresh() {
+    if (!this.runs.some((run) => run.running)) return;
+    try {
+      this.use(await Promise.all(this.runs.map((_, at) => ask(`api/state?run=${at}`))));
+    } catch {
+      // the server is away for a moment; the next turn asks again
+    }
+  }
+
+  recolour() {
+    this.metrics.chart.build();
+  }
+}
+
+let shownPage = null;
+
+function setTheme(at) {
+  const [value, label, words] = THEMES[at];
+  document.documentElement.dataset.theme = value;
+  byId("theme").textContent = label;
+  byId("theme").setAttribute("aria-label", `Colours: ${words}`);
+  try {
+    localStorage.setItem("flodl-theme", value);
+  } catch {
+    // a page from a disk may have no storage
+  }
+  shownPage?.recolour();
+}
+
+function storedTheme() {
+  try {
+    return Math.max(THEMES.findIndex(([value]) => value === localStorage.getItem("flodl-theme")), 0);
+  } catch {
+    return 0;
+  }
+}
+
+async function start() {
+  let theme = storedTheme();
+  setTheme(theme);
+  byId("theme").addEventListener("click", () => setTheme((theme = (theme + 1) % THEMES.length)));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shownPage?.recolour());
+  const packed = byId("data").textContent.trim();
+  const live = !packed;
+  const states = packed ? await unpacked(packed) : await readStates();
+  shownPage = states.length > 1 ? new ComparePage(states, { live }) : new RunPage(states[0], { live });
+  document.documentElement.dataset.ready = "true";
+}
+
+async function readStates() {
+  const runs = await ask("api/runs");
+  return Promise.all(runs.map((_, at) => ask(`api/state?run=${at}`)));
+}
+
+start().catch((error) => {
+  byId("notice").hidden = false;
+  byId("notice").textContent = `The page could not read the run: ${error.message}`;
+});

@@ -1,0 +1,72 @@
+"use strict";
+// What the machine does: bars for now, lines for the past, all in percent of what there is.
+
+class ResourcesPanel {
+  constructor(run) {
+    Object.assign(this, { run, looks: new Looks() });
+    this.chart = new LineChart(byId("resources-chart"), {
+      axisLabel: (x) => shownTime(x),
+      xAxis: { values: (plot, ticks) => ticks.map((tick) => shownTime(tick).slice(0, ticks.length > 1 && ticks[1] - ticks[0] >= 60 ? 5 : 8)), space: 80 },
+      yRange: () => [0, 100],
+      yTick: (value) => `${Math.round(value)}%`,
+    });
+    this.legend = new Legend(byId("resources-legend"), this.chart);
+  }
+
+  // name in the journal, what people call it, and what it is measured against
+  gauges() {
+    const { lines } = this.run.resources;
+    const found = [];
+    const add = (label, used, total = null) => lines[used]?.x.length && (!total || lines[total]?.x.length) && found.push({ label, used, total });
+    add("CPU", "cpu_pct");
+    add("RAM", "ram_used_bytes", "ram_total_bytes");
+    const count = this.run.resources.devices.length;
+    for (let at = 0; at < count; at++) {
+      const name = count > 1 ? `GPU ${at}` : "GPU";
+      add(name, `gpus.${at}.util_pct`);
+      const used = lines[`gpus.${at}.vram_used_bytes`] ? "vram_used_bytes" : "vram_reserved_bytes";
+      add(`${name} memory`, `gpus.${at}.${used}`, `gpus.${at}.vram_total_bytes`);
+    }
+    return found;
+  }
+
+  show() {
+    const gauges = this.gauges();
+    byId("resources").hidden = !gauges.length;
+    if (!gauges.length) return;
+    const { facts = {} } = this.run.status;
+    const devices = [...new Set(this.run.resources.devices.filter(Boolean))];
+    byId("hardware").textContent = [facts.hardware, ...devices].filter(Boolean).join(" · ");
+    byId("bars").replaceChildren(...gauges.map((gauge) => this.bar(gauge)));
+    const lines = gauges.map(({ label, used, total }) => {
+      const { x, y } = this.run.resources.lines[used];
+      const whole = total ? this.last(total) : 100;
+      return makeLine(label, label, x, y.map((value) => (100 * value) / whole), this.looks.of(label), { group: "", label });
+    });
+    this.chart.show(lines);
+    this.legend.show(lines);
+  }
+
+  last(name) {
+    const { y } = this.run.resources.lines[name];
+    return y[y.length - 1];
+  }
+
+  bar({ label, used, total }) {
+    const value = this.last(used);
+    const share = total ? (100 * value) / this.last(total) : value;
+    const box = element("div");
+    const head = element("div", "bar-head");
+    const shown = total ? `${shownBytes(value)} of ${shownBytes(this.last(total))}` : `${Math.round(value)}%`;
+    head.append(element("span", "", label), element("span", "number", shown));
+    const track = element("div", "track");
+    // Memory that runs out ends a run; a busy processor does not.
+    if (total && share > 80) track.dataset.level = share > 95 ? "bad" : "warn";
+    const fill = element("span");
+    fill.style.width = `${Math.min(Math.max(share, 0), 100)}%`;
+    fill.style.setProperty("--colour", `var(${this.looks.of(label).colour})`);
+    track.append(fill);
+    box.append(head, track);
+    return box;
+  }
+}

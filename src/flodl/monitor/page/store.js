@@ -1,0 +1,98 @@
+"use strict";
+// What is known of a run: the state that was read once, and what has come since.
+
+const MOST_KEPT = 12000;
+const MOST_EVENTS = 1500;
+
+class Run {
+  constructor(state) {
+    this.svg = state.svg ?? null;
+    this.offset_s = state.status.now_s - Date.now() / 1000;
+    Object.assign(this, state);
+    // Without a prototype, a metric may have any name, `__proto__` too.
+    this.metrics = Object.assign(Object.create(null), state.metrics);
+    this.resources.lines = Object.assign(Object.create(null), state.resources.lines);
+  }
+
+  get running() {
+    return this.status.state === "running";
+  }
+
+  now() {
+    return this.running ? Date.now() / 1000 + this.offset_s : (this.status.ended_s ?? this.status.last_s);
+  }
+
+  addEpoch(record) {
+    const at = this.history.findIndex((other) => other.epoch >= record.epoch);
+    if (at < 0) this.history.push(record);
+    else this.history.splice(at, this.history[at].epoch === record.epoch ? 1 : 0, record);
+    this.last_id = Math.max(this.last_id, record.id);
+  }
+
+  addTick({ points = {}, progress = null, resources = null }) {
+    for (const [name, { x, y }] of Object.entries(points)) {
+      const line = (this.metrics[name] ??= { x: [], y: [] });
+      extendLine(line, x, y);
+      thinLine(line, MOST_KEPT);
+    }
+    if (progress) this.progress = progress;
+    if (resources) this.addResources(resources);
+  }
+
+  addResources(data) {
+    const { time_s, ...readings } = data;
+    for (const [name, value] of leaves("", readings)) {
+      const line = (this.resources.lines[name] ??= { x: [], y: [] });
+      extendLine(line, [time_s], [value]);
+      thinLine(line, MOST_KEPT / 4);
+    }
+    if (Array.isArray(data.gpus)) this.resources.devices = data.gpus.map((gpu) => gpu.name ?? "");
+  }
+
+  addTold(record) {
+    if (this.events.some((other) => other.id === record.id)) return;
+    this.events.push(record);
+    if (this.events.length > MOST_EVENTS) this.events.splice(0, this.events.length - MOST_EVENTS);
+    if (record.kind === "run_end" && record.rank === this.rank) {
+      Object.assign(this.status, { state: record.status ?? "finished", message: record.message, ended_s: record.time_s });
+    }
+  }
+
+  // Seconds to the end: the recent epochs, less what has passed of this one.
+  timeLeft() {
+    const total = this.status.total_epochs;
+    if (!total || !this.running) return null;
+    const durations = this.history.map(({ duration }) => duration).filter((value) => typeof value === "number");
+    const done = this.history.length ? this.history[this.history.length - 1].epoch : 0;
+    if (done >= total) return null;
+    const within = this.withinEpoch();
+    const since = this.history.length ? this.history[this.history.length - 1].time_s : this.status.started_s;
+    if (!durations.length) {
+      return within > 0.02 ? ((this.now() - since) / within) * (total - within) : null;
+    }
+    const each = median(durations.slice(-5));
+    const passed = within > 0 ? within * each : Math.min(Math.max(this.now() - since, 0), each);
+    return Math.max((total - done) * each - passed, 0);
+  }
+
+  // How much of the present epoch is done, from 0 to 1.
+  withinEpoch() {
+    const { epoch, step, num_steps } = this.progress;
+    const done = this.history.length ? this.history[this.history.length - 1].epoch : 0;
+    if (typeof num_steps !== "number" || !num_steps || epoch < done) return 0;
+    return Math.min(step / num_steps, 1);
+  }
+
+  fraction() {
+    const total = this.status.total_epochs;
+    const done = this.history.length ? this.history[this.history.length - 1].epoch : 0;
+    return total ? Math.min((done + this.withinEpoch()) / total, 1) : this.withinEpoch();
+  }
+}
+
+function* leaves(prefix, value) {
+  if (typeof value === "number") yield [prefix, value];
+  else if (value !== null && typeof value === "object") {
+    for (const [name, item] of Object.entries(value)) yield* leaves(prefix ? `${prefix}.${name}` : name, item);
+  }
+}

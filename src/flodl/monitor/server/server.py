@@ -1,0 +1,167 @@
+"""A small web server in a thread of its own, for as long as the run lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from flodl.core import log
+from flodl.core.errors import MonitorError
+from flodl.monitor.journal import Entry
+
+from .audience import Audience
+from .http import is_loopback
+from .routes import Routes
+from .source import RunSource
+
+_MOST_PORTS_TRIED = 50
+_KEEP_ALIVE_S = 15.0
+# Of steps that take a millisecond, fewer than one in a hundred should meet a batch.
+_INTERVAL_S, _LONGEST_INTERVAL_S, _FEW = 0.2, 0.8, 4
+_LOOK_EVERY_S = 0.5
+
+
+class Server:
+    """Serve the page of one run, or of several side by side.
+
+    The address is the loopback one unless told otherwise; on any other, a token is needed and made. A port
+    that is taken is left alone, and the next free one is used.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[RunSource],
+        *,
+        last_id: int = 0,
+        news: Callable[[], list[Entry]] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 3000,
+        token: str | None = None,
+    ) -> None:
+        self.host = host
+        self.wanted_port = port
+        self._socket = _listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
+        self._news = news
+        self._audience = Audience(last_id=last_id, total_epochs=lambda: runs[0].total_epochs)
+        self._routes = Routes(runs, self._audience, host=host, port=self.port, token=self.token)
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flodl-server", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the token if there is one."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        if self.host in ("0.0.0.0", "::", ""):
+            shown = socket.gethostname()
+        return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    @property
+    def interval_s(self) -> float:
+        """How often to publish: the more watch, the less often, so that the training keeps its time."""
+        return min(max(_INTERVAL_S, _INTERVAL_S * len(self._audience) / _FEW), _LONGEST_INTERVAL_S)
+
+    def publish(self, batch: list[Entry]) -> None:
+        """Hand a batch over from another thread, made ready for those who watch; nobody is waited for."""
+        if not self._done.is_set():
+            self._soon(self._audience.publish, batch, self._audience.prepared(batch))
+
+    def settle(self, patience_s: float = 1.0) -> None:
+        """Wait until everything that was published has been handed to the connections."""
+        handed_over = threading.Event()
+        self._soon(handed_over.set)
+        handed_over.wait(patience_s)
+
+    def close(self, *, after_s: float = 0.0) -> None:
+        """Stop listening and end every stream, now or a little later; what was published is sent first."""
+        if after_s > 0:
+            self._soon(self._loop.call_later, after_s, self._stopping.set)
+            return
+        self._soon(self._stopping.set)
+        self._done.wait(5.0)
+
+    def wait(self) -> None:
+        """Wait until the server is closed."""
+        while not self._done.wait(0.2):
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _soon(self, function: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            log.warn("the live page has stopped: %s: %s", type(error).__name__, error)
+        finally:
+            self._done.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        listener = await asyncio.start_server(self._routes.handle, sock=self._socket, limit=2 * 16384)
+        tasks = [asyncio.create_task(self._keep_alive())]
+        if self._news is not None:
+            tasks.append(asyncio.create_task(self._look_for_news(self._news)))
+        try:
+            await self._stopping.wait()
+            await self._routes.drain(0.5)
+        finally:
+            listener.close()
+            for task in tasks:
+                task.cancel()
+            await self._routes.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._loop.shutdown_default_executor()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(_KEEP_ALIVE_S)
+            self._audience.greet()
+
+    async def _look_for_news(self, news: Callable[[], list[Entry]]) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            batch = await asyncio.to_thread(news)
+            if batch:
+                self._audience.publish(batch, self._audience.prepared(batch))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the first free port from `port` on; 0 takes any."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in [port] if port == 0 else range(port, min(port + _MOST_PORTS_TRIED, 65536)):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, candidate))
+            listener.listen(64)
+            listener.setblocking(False)
+            return listener
+        except OSError as error:
+            listener.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise MonitorError(
+                    f"the page cannot be served at {host!r}: {error.strerror}. "
+                    "Give an address of this machine; 127.0.0.1 always is one."
+                ) from None
+    raise MonitorError(
+        f"the ports {port} to {port + _MOST_PORTS_TRIED - 1} are all taken. Give another port, or 0 for any."
+    )

@@ -1,0 +1,86 @@
+"""What the server shows: one run or several, their own or foreign, live or long over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flodl.monitor.journal import Entry, Reader, journal_file
+from flodl.monitor.journal.lines import decode, whole_lines
+from flodl.monitor.series import metric_lines
+from flodl.monitor.snapshot import picture, snapshot, status
+
+_UNCHANGED_S = 2.0
+
+
+class RunSource:
+    """One run, read from its journal whenever somebody asks."""
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str],
+        *,
+        live: bool | None = None,
+        refresh: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path = journal_file(run)
+        self.live = live
+        self._refresh = refresh  # what to call so that the journal has everything up to now
+        self.total_epochs = 0
+        self._cached: dict[int, tuple[float, int, dict[str, Any]]] = {}
+
+    def state(self, rank: int = 0) -> dict[str, Any]:
+        """Give the state for one rank; several who ask at the same moment get the same."""
+        self._refresh()
+        made_s, size, state = self._cached.get(rank, (0.0, -1, {}))
+        now_size = self.path.stat().st_size
+        if size != now_size or time.monotonic() - made_s > _UNCHANGED_S:
+            state = snapshot(self.path, rank=rank, live=self.live)
+            self._cached = {rank: (time.monotonic(), now_size, state)}
+        self.total_epochs = state["status"]["total_epochs"]
+        return state
+
+    def status(self, rank: int = 0) -> dict[str, Any]:
+        """Give only how the run stands."""
+        return status(self.path, rank=rank, live=self.live)
+
+    def has_ended(self) -> bool:
+        """Say whether the run has told its end."""
+        told = Reader(self.path).entries({"run_start", "run_end"})
+        return bool(told) and told[-1].event.kind == "run_end"
+
+    def points(self, *, rank: int, start: float | None, end: float | None, most: int) -> dict[str, Any]:
+        """Give the points of a stretch in more detail."""
+        return metric_lines(Reader(self.path), rank=rank, start=start, end=end, most=most)
+
+    def picture(self) -> str | None:
+        """Give the SVG of the architecture."""
+        return picture(self.path)
+
+
+class FollowedRuns:
+    """Runs that other processes write: new lines are found by looking at the file again."""
+
+    def __init__(self, runs: Sequence[str | os.PathLike[str]]) -> None:
+        self.runs = [RunSource(run) for run in runs]
+        self._path: Path = self.runs[0].path
+        reader = Reader(self._path)
+        self.last_id = reader.last_id
+        self._offset = reader.num_bytes
+
+    def news(self) -> list[Entry]:
+        """Give what was written to the first run since the last call."""
+        size = self._path.stat().st_size
+        if size < self._offset:
+            self._offset = 0
+        batch = []
+        for line, offset in whole_lines(self._path, self._offset):
+            self._offset = offset + len(line)
+            entry = decode(line)
+            if entry is not None and entry.id > self.last_id:
+                self.last_id = entry.id
+                batch.append(entry)
+        return batch

@@ -1,0 +1,134 @@
+"""A run as it stands: everything the page shows, as plain data, read from the journal."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from .epochs import epoch_record, history_of
+from .journal import Entry, Reader
+from .series import latest_numbers, metric_lines, ranks_of, resource_lines
+
+VERSION = 1
+MOST_POINTS = 2000
+_MOST_EVENTS = 500
+_QUIET_S = 30.0
+_TOLD = ("tier", "save", "alert", "run_start", "run_end")
+_FREQUENT = ("gc", "sync")
+
+
+def snapshot(
+    run: str | os.PathLike[str], *, rank: int = 0, most: int = MOST_POINTS, live: bool | None = None
+) -> dict[str, Any]:
+    """Give the state of a run for one rank; `live` says whether it still runs, where the caller knows.
+
+    Numbers that JSON cannot hold are among it: write it with `journal.lines.dumps`.
+    """
+    reader = Reader(run)
+    starts = reader.entries({"run_start"})
+    standing = _status(reader, starts, rank=rank, live=live)
+    epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
+    told = reader.entries(_TOLD, most=_MOST_EVENTS) + reader.entries(_FREQUENT, most=_MOST_EVENTS)
+    return {
+        "version": VERSION,
+        "last_id": reader.last_id,
+        "rank": rank,
+        "status": standing,
+        "history": history_of(
+            {"id": entry.id, **epoch_record(entry.event, standing["total_epochs"])} for entry in epochs
+        ),
+        "metrics": metric_lines(reader, rank=rank, most=most),
+        "resources": resource_lines(reader, rank=rank, most=most // 4),
+        "progress": latest_numbers(reader, "progress", rank=rank),
+        "config": _config(starts),
+        "graph": _latest(reader.entries({"graph"})),
+        "events": [event_record(entry) for entry in sorted(told)],
+        "ranks": ranks_of(reader, starts),
+    }
+
+
+def status(run: str | os.PathLike[str], *, rank: int = 0, live: bool | None = None) -> dict[str, Any]:
+    """Give only how a run stands, which is quick."""
+    reader = Reader(run)
+    return _status(reader, reader.entries({"run_start"}), rank=rank, live=live)
+
+
+def picture(run: str | os.PathLike[str]) -> str | None:
+    """Give the SVG of the architecture, if the run has one."""
+    reader = Reader(run)
+    name = _latest(reader.entries({"graph"})).get("path")
+    path = reader.path.parent / Path(str(name)).name if name else None
+    return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
+
+
+def event_record(entry: Entry) -> dict[str, Any]:
+    """Give an event as the lane of events shows it."""
+    event = entry.event
+    record = {"id": entry.id, "kind": event.kind, "time_s": event.time_s, "rank": event.rank}
+    data = {key: value for key, value in event.data.items() if key not in ("config", "versions")}
+    return {**data, **record}
+
+
+def _latest(entries: list[Entry]) -> dict[str, Any]:
+    return dict(entries[-1].event.data) if entries else {}
+
+
+def _config(starts: list[Entry]) -> list[dict[str, Any]]:
+    for entry in reversed(starts):
+        config = entry.event.data.get("config")
+        if config:
+            return [dict(item) for item in config if isinstance(item, dict)]
+    return []
+
+
+def _status(reader: Reader, starts: list[Entry], *, rank: int, live: bool | None) -> dict[str, Any]:
+    own = [entry for entry in starts if entry.event.rank == rank] or starts
+    start = own[-1] if own else None
+    facts = dict(start.event.data) if start else {}
+    facts.pop("config", None)
+    ends = [
+        entry
+        for entry in reader.entries({"run_end"})
+        if entry.event.rank == rank and (start is None or entry.id > start.id)
+    ]
+    state: dict[str, Any] = {
+        "name": str(facts.get("name") or reader.path.parent.resolve().name),
+        "total_epochs": _whole(facts.get("total_epochs")),
+        "started_s": start.event.time_s if start else None,
+        "num_starts": len(own),
+        "last_s": reader.path.stat().st_mtime,
+        "now_s": time.time(),
+        "followed": live is None,
+        "facts": facts,
+    }
+    if ends:
+        end = ends[-1].event
+        return {
+            **state,
+            "state": end.data.get("status", "finished"),
+            "message": end.data.get("message"),
+            "ended_s": end.time_s,
+        }
+    running = _runs_still(facts, state["last_s"]) if live is None else live
+    return {**state, "state": "running" if running else "lost"}
+
+
+def _whole(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) else 0
+
+
+def _runs_still(facts: dict[str, Any], last_s: float) -> bool:
+    """Say whether the process that wrote the journal is still there, as far as this machine can tell."""
+    pid = facts.get("pid")
+    if not isinstance(pid, int) or facts.get("host") != socket.gethostname() or os.name != "posix":
+        return time.time() - last_s < _QUIET_S  # another machine: what it wrote last must do
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,403 @@
+"""The live page and its archive in a real browser: live, late, reconnecting, hostile, by mouse and by key."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.monitor import Event, Journal, Monitor
+from flodl.monitor.archive import save_html
+from flodl.monitor.server import FollowedRuns, Server
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="needs a browser: apt-get install --no-install-recommends chromium fonts-dejavu-core",
+)
+
+EVIL = "<script>alert(1)</script>"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Visit:
+    """One page, with everything that it said and asked for."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        self.asked = [url for url in self.asked if url != address]
+
+    def epochs(self) -> list[str]:
+        """The numbers of the epochs in the table, newest first."""
+        return self.page.locator("#epochs-table tbody tr td:first-child").all_text_contents()
+
+    def waits_for_epochs(self, count: int) -> None:
+        self.page.wait_for_function(
+            "count => document.querySelectorAll('#epochs-table tbody tr').length === count", arg=count
+        )
+
+    def visible(self) -> list[str]:
+        return self.page.locator("#legend .entry[aria-pressed=true] .label").all_text_contents()
+
+    def axis(self) -> list[float]:
+        """The first and the last place on the axis of the metrics, as they are shown."""
+        return self.page.evaluate(
+            "() => { const { min, max } = shownPage.panels.metrics.chart.plot.scales.x; return [min, max]; }"
+        )
+
+    def drag(self, start: float, end: float) -> None:
+        box = self.page.locator("#metrics-chart .u-over").bounding_box()
+        height = box["y"] + box["height"] / 2
+        self.page.mouse.move(box["x"] + start * box["width"], height)
+        self.page.mouse.down()
+        self.page.mouse.move(box["x"] + end * box["width"], height, steps=5)
+        self.page.mouse.up()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Any]:
+    pages = []
+
+    def open_page(address: str, **options: Any) -> Visit:
+        page = browser.new_page(**{"viewport": {"width": 1200, "height": 900}, **options})
+        page.set_default_timeout(15_000)
+        pages.append(page)
+        return Visit(page, address)
+
+    yield open_page
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def monitor(tmp_path: Path) -> Iterator[Monitor]:
+    made = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
+    made.serve(port=0)
+    yield made
+    made.close()
+
+
+def train(monitor: Monitor, epochs: range) -> None:
+    for epoch in epochs:
+        for step in range(20):
+            monitor.log_step(epoch * 20 + step, {"train.loss": 1.0 / (epoch * 20 + step + 1)}, epoch=epoch)
+        monitor.log(epoch, {"train.loss": 1.0 / (epoch + 1), "val.loss": 2.0 / (epoch + 1)}, duration=1.0)
+
+
+def test_updates_arrive_while_the_page_is_open(visit: Any, monitor: Monitor) -> None:
+    seen = visit(monitor.url)
+    assert seen.page.locator("#metrics-chart .empty").is_visible()
+    train(monitor, range(3))
+    seen.waits_for_epochs(3)
+    assert seen.epochs() == ["3", "2", "1"]
+    assert seen.page.locator("#stats dd").first.text_content() == "3 / 10"
+    assert seen.visible() == ["loss", "loss"]
+    monitor.progress(3, 10, 20)
+    monitor.alert("the disk is nearly full")
+    seen.page.wait_for_selector("#events-list :text('the disk is nearly full')")
+    assert seen.page.locator("#stats").get_by_text("Remaining").is_visible()
+    monitor.finish()
+    seen.page.wait_for_selector("#dot[data-state=finished]")
+    assert seen.said == []
+
+
+def test_who_comes_late_sees_every_past_epoch_once_and_goes_on(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(4))
+    seen = visit(monitor.url)
+    assert seen.epochs() == ["4", "3", "2", "1"]
+    train(monitor, range(4, 6))
+    seen.waits_for_epochs(6)
+    assert seen.epochs() == ["6", "5", "4", "3", "2", "1"]
+    steps = seen.page.evaluate("shownPage.run.metrics['train.loss'].x")
+    assert steps == list(range(120))
+    assert seen.said == []
+
+
+def test_a_connection_that_breaks_comes_back_and_nothing_is_there_twice(visit: Any, monitor: Monitor) -> None:
+    seen = visit(monitor.url)
+    train(monitor, range(3))
+    seen.waits_for_epochs(3)
+    server = monitor._server
+    for _ in range(2):
+        watchers = list(server._audience._watchers)
+        for watcher in watchers:
+            server._soon(watcher.writer.transport.abort)
+        seen.page.wait_for_selector("#connection:not([hidden])")
+        done = monitor.history[-1]["epoch"]
+        train(monitor, range(done, done + 2))
+        seen.waits_for_epochs(done + 2)
+        seen.page.wait_for_selector("#connection", state="hidden")
+    assert seen.epochs() == [str(epoch) for epoch in range(7, 0, -1)]
+    assert seen.page.evaluate("shownPage.run.metrics['train.loss'].x") == list(range(140))
+    ids = seen.page.evaluate("shownPage.run.events.map(({ id }) => id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_that_fell_behind_reads_everything_anew(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(2))
+    seen = visit(monitor.url)
+    seen.page.evaluate("shownPage.run.history.length = 0")
+    server = monitor._server
+    server._soon(lambda: [setattr(watcher, "missed", True) for watcher in server._audience._watchers])
+    train(monitor, range(2, 3))
+    seen.waits_for_epochs(3)
+    train(monitor, range(3, 4))
+    seen.waits_for_epochs(4)
+
+
+def test_those_who_come_after_the_end_see_it_finished(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(2))
+    monitor.finish()
+    seen = visit(monitor.url)
+    assert seen.page.locator("#dot").get_attribute("data-state") == "finished"
+    assert seen.epochs() == ["2", "1"]
+    assert not [url for url in seen.asked if "/events" in url]
+
+
+def test_hostile_text_is_shown_as_text_everywhere(visit: Any, tmp_path: Path) -> None:
+    config = {EVIL: EVIL, "__proto__": "x"}
+    with Monitor(
+        2,
+        tmp_path / "run",
+        name=EVIL,
+        console=False,
+        resources=False,
+        step_rate=None,
+        config=config,
+        origins={EVIL: EVIL},
+    ) as monitor:
+        monitor.serve(port=0)
+        seen = visit(monitor.url)
+        monitor.log_step(0, {EVIL: 1.0, "__proto__": 1.0})
+        monitor.log(0, {EVIL: 1.0, f"group.{EVIL}": 2.0, "__proto__": 1.0}, duration=1.0)
+        monitor.alert(EVIL, path=EVIL)
+        monitor.emit(Event("tier", {"tier": EVIL, "reason": EVIL}))
+        monitor.emit(Event("save", {"path": EVIL, "reason": EVIL}))
+        reading = {"cpu_pct": 1.0, "gpus": [{"name": EVIL, "util_pct": 3.0}]}
+        monitor.emit(Event("resources", reading))
+        seen.waits_for_epochs(1)
+        seen.page.wait_for_selector("#tiers:not([hidden])")
+        seen.page.wait_for_selector("#resources:not([hidden])")
+        assert EVIL in seen.visible()
+        assert seen.page.locator("h1").text_content() == EVIL
+        assert EVIL in seen.page.locator("#epochs-table th").all_text_contents()
+        assert EVIL in seen.page.locator("#config-table td").all_text_contents()
+        assert EVIL in (seen.page.locator("#events-list").text_content() or "")
+        seen.page.locator("#metrics-chart").focus()
+        seen.page.keyboard.press("ArrowRight")
+        assert EVIL in seen.page.locator("#metrics-chart .readout .label").all_text_contents()
+        assert seen.page.locator("script").count() == seen.page.evaluate("document.scripts.length")
+        assert not seen.page.evaluate("[...document.scripts].some((s) => s.textContent === 'alert(1)')")
+        assert seen.said == []
+        archived = visit(save_html(tmp_path / "run.html", [monitor.run_dir]).as_uri())
+        assert archived.page.locator("h1").text_content() == EVIL
+        assert archived.said == []
+        monitor.close()
+
+
+def test_zoom_pan_solo_scale_and_smoothing(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(10))
+    seen = visit(monitor.url)
+    page = seen.page
+    seen.drag(0.2, 0.6)
+    zoomed = seen.axis()
+    assert 1 < zoomed[0] < zoomed[1] < 10
+    assert page.locator("#reset").is_enabled()
+    page.keyboard.down("Shift")
+    seen.drag(0.6, 0.3)
+    page.keyboard.up("Shift")
+    panned = seen.axis()
+    assert panned[0] > zoomed[0]
+    assert panned[1] - panned[0] == pytest.approx(zoomed[1] - zoomed[0])
+    page.locator("#reset").click()
+    assert seen.axis() == [1, 10]
+    page.locator("#metrics-chart").focus()
+    page.keyboard.press("+")
+    inner = seen.axis()
+    page.keyboard.press("Shift+ArrowRight")
+    assert seen.axis()[0] > inner[0]
+    page.keyboard.press("Escape")
+    assert seen.axis() == [1, 10]
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#metrics-chart .readout h3").text_content() == "epoch 1"
+
+    entry = page.locator("#legend .entry")
+    entry.nth(1).click()
+    assert len(seen.visible()) == 1
+    entry.nth(1).click()
+    assert len(seen.visible()) == 2
+    page.locator("#legend h3 button", has_text="val").click()
+    assert len(seen.visible()) == 1
+    page.locator("#show-all").click()
+    assert len(seen.visible()) == 2
+    page.locator("[data-scale=log]").click()
+    assert page.evaluate("shownPage.panels.metrics.chart.log")
+    page.locator("#smoothing").fill("0.5")
+    assert page.locator("#smoothing-value").text_content() == "0.50"
+    page.locator("[data-axis=step]").click()
+    assert seen.axis() == [0, 199]
+    assert seen.said == []
+
+
+def test_a_zoomed_stretch_of_many_steps_is_shown_in_full_detail(visit: Any, monitor: Monitor) -> None:
+    for step in range(20_000):
+        monitor.log_step(step, {"loss": 5.0 if step == 7777 else 1.0})
+    seen = visit(monitor.url)
+    page = seen.page
+    assert len(page.evaluate("shownPage.run.metrics.loss.x")) <= 2010
+    assert 7777 in page.evaluate("shownPage.run.metrics.loss.x")
+    seen.drag(0.35, 0.42)
+    page.wait_for_function("() => shownPage.panels.metrics.detail !== null")
+    steps = page.evaluate("shownPage.panels.metrics.detail.lines.loss.x")
+    assert steps == list(range(steps[0], steps[-1] + 1))
+    page.locator("#reset").click()
+    page.wait_for_function("() => shownPage.panels.metrics.chart.plot.scales.x.max === 19999")
+    assert page.evaluate("shownPage.panels.metrics.detail") is None
+    assert seen.axis() == [0, 19_999]
+    assert seen.said == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_archive_opens_from_disk_without_a_request_in_light_and_dark(
+    visit: Any, tmp_path: Path, theme: str
+) -> None:
+    model = FlowBuilder(nn.Linear(4, 8)).through(nn.GELU()).label("net").build()
+    with Monitor(
+        3, tmp_path / "run", console=False, resources=False, step_rate=None, config={"lr": 0.1}
+    ) as monitor:
+        monitor.watch(model)
+        monitor.emit(Event("resources", {"cpu_pct": 40.0, "ram_used_bytes": 1e9, "ram_total_bytes": 4e9}))
+        train(monitor, range(3))
+    seen = visit(save_html(tmp_path / "run.html", [tmp_path / "run"]).as_uri(), color_scheme=theme)
+    page = seen.page
+    assert seen.epochs() == ["3", "2", "1"]
+    page.wait_for_function("() => document.getElementById('picture').naturalWidth > 0")
+    assert page.locator("#bars .track").count() == 2
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(244, 245, 247)", "dark": "rgb(14, 17, 22)"}[theme]
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 22)"
+    assert [url for url in seen.asked if not url.startswith(("blob:", "data:"))] == []
+    assert seen.said == []
+
+
+def test_several_runs_are_compared_on_one_page(visit: Any, tmp_path: Path) -> None:
+    for name, rate in (("slow", 0.1), ("fast", 0.2)):
+        with Monitor(
+            3,
+            tmp_path / name,
+            name=name,
+            console=False,
+            resources=False,
+            step_rate=None,
+            config={"lr": rate, "seed": 0},
+        ) as monitor:
+            train(monitor, range(3))
+    followed = FollowedRuns([tmp_path / "slow", tmp_path / "fast"])
+    with Server(followed.runs, port=0) as server:
+        seen = visit(server.url)
+        page = seen.page
+        assert page.locator("#runs-table tbody td:first-child").all_text_contents() == [" slow", " fast"]
+        assert page.locator("#legend h3").all_text_contents() == ["train.loss", "val.loss"]
+        assert seen.visible() == ["slow", "fast"]
+        assert page.locator("#config-table tbody td").all_text_contents() == ["lr", "0.1", "0.2"]
+        assert seen.said == []
+
+
+def test_the_end_of_a_foreign_process_is_noticed(visit: Any, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        facts = {"name": "other", "total_epochs": 5, "pid": process.pid, "host": socket.gethostname()}
+        with Journal.open(tmp_path) as journal:
+            journal.write(Event("run_start", facts))
+        followed = FollowedRuns([tmp_path])
+        with Server(followed.runs, last_id=followed.last_id, news=followed.news, port=0) as server:
+            seen = visit(server.url)
+            assert seen.page.locator("#dot").get_attribute("data-state") == "running"
+            process.kill()
+            process.wait()
+            seen.page.wait_for_selector("#dot[data-state=lost]")
+            assert "it was killed" in (seen.page.locator("#notice").text_content() or "")
+
+
+def test_a_page_of_many_ranks_goes_down_to_one(visit: Any, monitor: Monitor) -> None:
+    for rank in range(4):
+        facts = {"name": "reader", "total_epochs": 10, "host": f"node-{rank // 2}"}
+        monitor.emit(Event("run_start", facts, rank=rank))
+        for step in range(5):
+            data = {"epoch": 0, "step": step, "metrics": {"loss": float(rank)}}
+            monitor.emit(Event("metrics", data, rank=rank))
+    seen = visit(monitor.url)
+    page = seen.page
+    assert page.locator("#ranks-table .host").all_text_contents() == ["node-0 · 2 ranks", "node-1 · 2 ranks"]
+    assert page.locator("#ranks-aside").text_content() == "4 ranks on 2 hosts"
+    page.locator("#ranks-table button", has_text="rank 3").click()
+    page.wait_for_function("() => shownPage.run.rank === 3")
+    assert page.evaluate("shownPage.run.metrics.loss.y") == [3, 3, 3, 3, 3]
+    monitor.emit(Event("metrics", {"step": 5, "metrics": {"loss": 9.0}}, rank=3))
+    page.wait_for_function("() => shownPage.run.metrics.loss.y.length === 6")
+    assert seen.said == []
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(3))
+    monitor.alert("a long word " + "x" * 200)
+    seen = visit(monitor.url, viewport={"width": 360, "height": 740})
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert seen.said == []
+
+
+def test_every_control_can_be_reached_by_key(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(2))
+    seen = visit(monitor.url)
+    reached = set()
+    for _ in range(40):
+        seen.page.keyboard.press("Tab")
+        name = seen.page.evaluate(
+            "(({ id, dataset, className }) => id || dataset.axis || className)(document.activeElement)"
+        )
+        reached.add(name)
+    assert {"theme", "epoch", "step", "smoothing", "metrics-chart", "entry"} <= reached
+
+
+def test_the_token_lets_the_page_in(visit: Any, tmp_path: Path) -> None:
+    with Monitor(3, tmp_path / "run", console=False, resources=False, step_rate=None) as monitor:
+        address = monitor.serve(port=0, token="secret")
+        seen = visit(address)
+        assert "secret" not in seen.page.url
+        train(monitor, range(2))
+        seen.waits_for_epochs(2)
+        monitor.close()

@@ -1,0 +1,303 @@
+"""The monitor in a hand-written loop: what it takes, what it tells, what it never does."""
+
+import csv
+import gc
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, TrainStep
+from flodl.core import MetricError, MonitorError
+from flodl.monitor import Event, Monitor, read
+from flodl.monitor.journal import Reader
+from flodl.monitor.snapshot import picture, snapshot
+
+
+@pytest.fixture
+def monitor(tmp_path):
+    made = Monitor(3, tmp_path / "run", console=False, resources=False, step_rate=None)
+    yield made
+    made.close()
+
+
+def kinds(monitor):
+    monitor._journal.flush()
+    return [entry.event.kind for entry in read(monitor.run_dir) if entry.event.kind != "gc"]
+
+
+def told(monitor, kind):
+    monitor._journal.flush()
+    return [entry.event.data for entry in read(monitor.run_dir) if entry.event.kind == kind]
+
+
+def test_epochs_are_kept_as_people_count_them(monitor):
+    monitor.log(0, {"loss": 0.5}, duration=2.0)
+    monitor.log(1, {"loss": torch.tensor(0.25, requires_grad=True), "accuracy": 1}, duration=4.0)
+    first, second = monitor.history
+    assert (first["epoch"], first["total"], first["duration"], first["eta"]) == (1, 3, 2.0, 4.0)
+    assert second["metrics"] == {"loss": 0.25, "accuracy": 1.0}
+    assert second["eta"] == 3.0
+    assert kinds(monitor) == ["run_start", "epoch", "epoch"]
+
+
+def test_a_graph_gives_its_own_metrics(monitor):
+    model = FlowBuilder(nn.Linear(2, 2)).label("net").build()
+    model.record("loss", 0.5)
+    model.end_epoch()
+    monitor.log(0, model)
+    monitor.log(1, [("loss", 0.25)])
+    assert [record["metrics"] for record in monitor.history] == [{"loss": 0.5}, {"loss": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"loss": torch.zeros(2)}, r"the metric 'loss' got a tensor of shape \(2,\). Give one number"),
+        ({"loss": "low"}, r"the metric 'loss' got 'low'. Give one number"),
+        (0.5, r"metrics are given as float. Give a dict such as"),
+    ],
+)
+def test_what_is_no_metric_is_refused_by_name(monitor, metrics, message):
+    with pytest.raises(MetricError, match=message):
+        monitor.log(0, metrics)
+    assert monitor.history == []
+
+
+def test_without_a_duration_the_time_since_the_last_epoch_counts_and_set_up_does_not(monitor):
+    monitor._epoch_began_s -= 1000.0
+    monitor.progress(0, 1, 10)
+    monitor.log(0, {"loss": 1.0})
+    monitor._epoch_began_s -= 50.0
+    monitor.log(1, {"loss": 1.0})
+    first, second = (record["duration"] for record in monitor.history)
+    assert first < 10.0
+    assert 50.0 <= second < 60.0
+
+
+def test_the_estimate_is_good_right_after_a_resume(tmp_path):
+    with Monitor(10, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+        for epoch in range(4):
+            monitor.log(epoch, {"loss": 1.0}, duration=5.0)
+    with Monitor(10, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+        assert len(monitor.history) == 4
+        monitor.log(3, {"loss": 0.5}, duration=5.0)
+        assert monitor.history[-1]["eta"] == 30.0
+        assert [record["epoch"] for record in monitor.history] == [1, 2, 3, 4]
+        assert monitor.history[-1]["metrics"] == {"loss": 0.5}
+    state = snapshot(tmp_path)
+    assert state["status"]["num_starts"] == 2
+    assert [record["metrics"]["loss"] for record in state["history"]] == [1.0, 1.0, 1.0, 0.5]
+
+
+def test_steps_take_tensors_and_keep_the_value_of_that_moment(monitor):
+    loss = torch.tensor(0.5).requires_grad_()
+    monitor.log_step(7, {"loss": loss, "lr": 1e-3}, epoch=1)
+    loss.detach().fill_(9.0)
+    (data,) = told(monitor, "metrics")
+    assert data == {"epoch": 1, "step": 7, "metrics": {"loss": 0.5, "lr": 1e-3}}
+
+
+def test_steps_are_taken_at_the_chosen_rate(tmp_path):
+    with Monitor(1, tmp_path, console=False, resources=False, step_rate=0.001) as monitor:
+        for step in range(100):
+            monitor.log_step(step, {"loss": 1.0})
+        assert len(told(monitor, "metrics")) == 1
+
+
+def test_progress_is_thinned_but_the_end_of_an_epoch_is_always_told(monitor):
+    for step in range(1, 1001):
+        monitor.progress(0, step, 1000)
+    told_steps = [data["step"] for data in told(monitor, "progress")]
+    assert told_steps[-1] == 1000
+    assert len(told_steps) < 100
+
+
+def test_a_metric_that_is_not_finite_is_an_alert_once(monitor):
+    for epoch in range(3):
+        monitor.log(epoch, {"loss": math.nan, "accuracy": 0.5})
+    (alert,) = told(monitor, "alert")
+    assert (alert["message"], alert["path"]) == ("loss is nan in epoch 1", "loss")
+
+
+def test_views_see_every_event_and_one_that_fails_is_dropped_with_one_alert(tmp_path):
+    seen = []
+
+    def broken(event):
+        raise RuntimeError("no more paper")
+
+    with Monitor(
+        1, tmp_path, console=False, resources=False, step_rate=None, views=[broken, seen.append]
+    ) as monitor:
+        monitor.log_step(0, {"loss": torch.tensor(0.5)})
+        monitor.log(0, {"loss": 0.5})
+    mine = [event for event in seen if event.kind != "gc"]
+    assert sorted({event.kind for event in mine}) == ["alert", "epoch", "metrics", "run_end", "run_start"]
+    assert next(event for event in mine if event.kind == "metrics").data["metrics"] == {"loss": 0.5}
+    (alert,) = (event for event in mine if event.kind == "alert")
+    assert "broken failed and is no longer called: RuntimeError: no more paper" in alert.data["message"]
+
+
+def test_a_graph_is_shown_with_its_size_hash_and_picture(monitor):
+    model = FlowBuilder(nn.Linear(2, 3)).through(nn.GELU()).label("net").build()
+    model.freeze("linear_1") if "linear_1" in dict(model.named_children()) else None
+    monitor.watch(model)
+    (graph,) = told(monitor, "graph")
+    assert (graph["label"], graph["parameters"]["total"]) == ("net", 9)
+    assert graph["hash"] == model.structural_hash
+    svg = picture(monitor.run_dir)
+    assert svg is not None
+    assert svg.startswith("<svg")
+    model.profile(torch.randn(4, 2))
+    monitor.finish()
+    assert "Forward:" in (picture(monitor.run_dir) or "")
+
+
+def test_any_module_can_be_watched_and_other_things_are_refused(monitor):
+    monitor.watch(nn.Linear(2, 3))
+    (graph,) = told(monitor, "graph")
+    assert graph["label"] == "Linear"
+    assert "path" not in graph
+    with pytest.raises(MonitorError, match=r"a int cannot be watched. Give a Graph"):
+        monitor.watch(3)
+
+
+def test_a_training_step_tells_its_tier_with_the_reason(monitor):
+    model = nn.Linear(2, 1)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda model, x: model(x).mean(),
+        tier="eager",
+    )
+    monitor.watch(step)
+    step(torch.ones(4, 2))
+    monitor.log(0, {"loss": 1.0})
+    monitor.log(1, {"loss": 1.0})
+    tiers = told(monitor, "tier")
+    assert {tier["tier"] for tier in tiers} == {"eager"}
+    assert all(tier["reason"] for tier in tiers)
+    assert len(tiers) <= 2
+
+
+def test_configuration_is_told_by_path_with_its_origin(tmp_path):
+    config = {"optimizer": {"lr": 1e-3, "betas": (0.9, 0.99)}, "device": torch.device("cpu")}
+    with Monitor(
+        1,
+        tmp_path,
+        console=False,
+        resources=False,
+        step_rate=None,
+        config=config,
+        origins={"optimizer.lr": "--lr"},
+    ):
+        pass
+    assert snapshot(tmp_path)["config"] == [
+        {"path": "optimizer.lr", "value": 1e-3, "origin": "--lr"},
+        {"path": "optimizer.betas", "value": [0.9, 0.99], "origin": ""},
+        {"path": "device", "value": "cpu", "origin": ""},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (None, "finished", None),
+        (ValueError("the data are gone"), "failed", "ValueError: the data are gone"),
+        (KeyboardInterrupt(), "stopped", "stopped by the keyboard"),
+    ],
+)
+def test_the_end_says_how_it_came(tmp_path, error, status, message):
+    def run():
+        with Monitor(1, tmp_path, console=False, resources=False, step_rate=None):
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+    else:
+        with pytest.raises(type(error)):
+            run()
+    state = snapshot(tmp_path)["status"]
+    assert (state["state"], state.get("message")) == (status, message)
+
+
+def test_only_the_first_end_counts(monitor):
+    monitor.finish("stopped", "enough")
+    monitor.finish()
+    (end,) = told(monitor, "run_end")
+    assert end["status"] == "stopped"
+
+
+def test_a_program_that_ends_without_a_word_is_told(tmp_path):
+    code = (
+        "from flodl.monitor import Monitor\n"
+        f"monitor = Monitor(2, {str(tmp_path)!r}, console=False, resources=False, step_rate=None)\n"
+        "monitor.log(0, {'loss': 0.5})\n"
+        "raise SystemError('lost the disk')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    state = snapshot(tmp_path)
+    assert (state["status"]["state"], state["status"]["message"]) == ("failed", "SystemError: lost the disk")
+    assert len(state["history"]) == 1
+
+
+def test_without_a_folder_everything_works_and_nothing_stays(tmp_path):
+    monitor = Monitor(1, console=False, resources=False, step_rate=None)
+    folder = monitor.run_dir
+    monitor.log(0, {"loss": 0.5})
+    monitor.finish()
+    assert monitor.save_html(tmp_path / "run.html").stat().st_size > 50_000
+    del monitor
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_long_collections_are_told_and_the_hook_goes_with_the_run(tmp_path):
+    before = list(gc.callbacks)
+    monitor = Monitor(1, tmp_path, console=False, resources=False, step_rate=None)
+    pauses = monitor._sources[0]
+    pauses._least_s = 0.0
+    gc.collect()
+    monitor.finish()
+    assert any(entry.event.data["generation"] == 2 for entry in Reader(tmp_path).entries({"gc"}))
+    assert gc.callbacks == before
+
+
+def test_a_fork_of_the_program_does_not_end_the_run(monitor):
+    monitor._pid += 1  # what a fork sees
+    monitor._left_open()
+    assert told(monitor, "run_end") == []
+    monitor._pid -= 1
+
+
+def test_the_table_has_every_column_whatever_the_epochs_have(monitor, tmp_path):
+    monitor.emit(Event("resources", {"cpu_pct": 50.0, "gpus": [{"util_pct": 80.0}, {"util_pct": 90.0}]}))
+    monitor.log(0, {"loss": 0.5, "=cmd()": 1.0}, duration=1.0)
+    monitor.log(1, {"accuracy": 0.75, "loss": math.nan}, duration=2.0)
+    with open(monitor.export_csv(tmp_path / "run.csv"), newline="") as file:
+        first, second = csv.DictReader(file)
+    assert list(first)[:5] == ["epoch", "duration_s", "loss", "'=cmd()", "accuracy"]
+    assert (first["loss"], first["accuracy"], first["'=cmd()"]) == ("0.5", "", "1")
+    assert (second["loss"], second["accuracy"], second["'=cmd()"]) == ("nan", "0.75", "")
+    assert (first["cpu_pct"], first["gpu_pct"]) == ("50", "85")
+
+
+def test_the_log_has_a_line_for_each_epoch_and_the_total(monitor, tmp_path):
+    monitor.log(0, {"loss": 0.5}, duration=61.0)
+    monitor.log(1, {"a b": 0.25}, duration=1.5)
+    text = monitor.write_log(tmp_path / "run.log").read_text()
+    assert text.splitlines() == [
+        "# flodl training log",
+        "epoch 1/3  loss=0.5000  [1m 01s]",
+        'epoch 2/3  "a b"=0.2500  [1.5s]',
+        "# total: 1m 02s",
+    ]
+
+
+def test_an_export_of_nothing_is_refused(monitor, tmp_path):
+    with pytest.raises(MonitorError, match="has no epoch yet, so there is nothing to export"):
+        monitor.export_csv(tmp_path / "run.csv")

@@ -1,0 +1,359 @@
+"""The server of the live page: every event once, nobody waits, nobody else gets in."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from flodl.core import MonitorError
+from flodl.monitor import Event, Monitor
+from flodl.monitor.journal import Entry
+from flodl.monitor.server import FollowedRuns, Server, audience, frames
+from flodl.monitor.server.http import parse
+
+
+@pytest.fixture
+def monitor(tmp_path):
+    made = Monitor(5, tmp_path / "run", console=False, resources=False, step_rate=None)
+    made.serve(port=0)
+    yield made
+    made.close()
+
+
+def ask(monitor, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", monitor._server.port, timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), body
+
+
+def data_of(monitor, path):
+    status, _, body = ask(monitor, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+class Stream:
+    """An open stream of events, read message by message."""
+
+    def __init__(self, monitor, path="/events", **headers):
+        self.connection = http.client.HTTPConnection("127.0.0.1", monitor._server.port, timeout=10)
+        self.connection.request("GET", path, headers=headers)
+        self.answer = self.connection.getresponse()
+        assert self.answer.status == 200
+
+    def until(self, name):
+        """Give the messages as (id, name, data), up to and with the first of a name."""
+        found, message = [], {}
+        while not found or found[-1][1] != name:
+            line = self.answer.readline().decode().rstrip("\n")
+            assert self.answer.fp is not None, found
+            if line:
+                key, _, value = line.partition(": ")
+                message[key] = value
+            elif "event" in message:
+                found.append((int(message["id"]), message["event"], json.loads(message["data"])))
+                message = {}
+            else:
+                message = {}
+        return found
+
+    def close(self):
+        self.connection.close()
+
+
+def epochs(messages):
+    return [data["epoch"] for _, name, data in messages if name == "epoch"]
+
+
+def test_what_was_logged_is_there_at_once(monitor):
+    monitor.log(0, {"loss": 0.5}, duration=1.0)
+    (record,) = data_of(monitor, "/api/history")
+    assert (record["epoch"], record["total"], record["metrics"]) == (1, 5, {"loss": 0.5})
+
+
+def test_every_panel_has_a_twin_in_json(monitor):
+    monitor.log_step(0, {"loss": 1.0}, epoch=0)
+    monitor.log_step(1, {"loss": float("nan")}, epoch=0)
+    monitor.progress(0, 2, 2)
+    monitor.alert("hot")
+    state = data_of(monitor, "/api/state")
+    for name in ("status", "metrics", "resources", "progress", "config", "graph", "events", "ranks"):
+        assert data_of(monitor, f"/api/{name}") == state[name] or name == "status"
+    assert state["metrics"]["loss"] == {"x": [0, 1], "y": [1.0, "nan"]}
+    assert state["status"]["state"] == "running"
+    assert data_of(monitor, "/api/points?from=1&to=1")["loss"]["x"] == [0, 1]
+    assert len(data_of(monitor, "/api/runs")) == 1
+
+
+def test_a_late_reader_gets_every_past_epoch_once_and_then_follows(monitor):
+    for epoch in range(3):
+        monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    stream = Stream(monitor)
+    monitor.log(3, {"loss": 1.0}, duration=1.0)
+    monitor.finish()
+    messages = stream.until("complete")
+    assert epochs(messages) == [1, 2, 3, 4]
+    ids = [number for number, name, _ in messages if name != "complete"]
+    assert ids == sorted(set(ids))
+
+
+def test_readers_who_join_while_events_rain_miss_none_and_get_none_twice(monitor):
+    stop = threading.Event()
+
+    def rain():
+        epoch = 0
+        while not stop.is_set():
+            monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+            epoch += 1
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=rain)
+    thread.start()
+    streams = []
+    for _ in range(5):
+        streams.append(Stream(monitor))
+        time.sleep(0.03)
+    stop.set()
+    thread.join()
+    monitor.finish()
+    last = monitor.history[-1]["epoch"]
+    for stream in streams:
+        assert epochs(stream.until("complete")) == list(range(1, last + 1))
+
+
+def test_a_reader_that_comes_back_gets_exactly_the_rest(monitor):
+    for epoch in range(3):
+        monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    data_of(monitor, "/api/state")
+    first = Stream(monitor)
+    seen = first.until("epoch")
+    first.close()
+    rest = Stream(monitor, **{"Last-Event-ID": str(seen[-1][0])})
+    monitor.finish()
+    assert epochs(rest.until("complete")) == [2, 3]
+
+
+def test_a_reader_may_give_the_number_in_the_address_and_its_header_wins(monitor):
+    for epoch in range(3):
+        monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    last = data_of(monitor, "/api/state")["last_id"]
+    stream = Stream(monitor, f"/events?after={last - 2}", **{"Last-Event-ID": str(last - 1)})
+    assert epochs(stream.until("epoch")) == [3]
+
+
+def test_a_reader_who_was_away_too_long_is_told_to_read_anew(monitor, monkeypatch):
+    monkeypatch.setattr(audience, "_MOST_RECENT", 10)
+    for epoch in range(50):
+        monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    data_of(monitor, "/api/state")
+    ((number, name, _),) = Stream(monitor, **{"Last-Event-ID": "2"}).until("reset")
+    assert (name, number) == ("reset", monitor._journal.last_id)
+
+
+def test_those_who_come_after_the_end_are_told(monitor):
+    monitor.log(0, {"loss": 1.0}, duration=1.0)
+    monitor.finish()
+    messages = Stream(monitor).until("complete")
+    assert epochs(messages) == [1]
+    last = messages[-1][0]
+    assert Stream(monitor, **{"Last-Event-ID": str(last)}).until("complete")
+
+
+def test_the_listener_is_closed_with_the_run(monitor):
+    port = monitor._server.port
+    monitor.close()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+
+
+def test_points_are_merged_into_ticks_with_their_extremes(monitor):
+    stream = Stream(monitor, f"/events?after={data_of(monitor, '/api/state')['last_id']}")
+    for step in range(5000):
+        monitor.log_step(step, {"loss": 9.0 if step == 2500 else 1.0})
+    monitor.finish()
+    points = [data["points"]["loss"] for _, name, data in stream.until("complete") if name == "tick"]
+    assert max(value for line in points for value in line["y"]) == 9.0
+    assert points[-1]["x"][-1] >= 4000
+    assert sum(len(line["x"]) for line in points) < 2000
+
+
+def test_a_stalled_reader_costs_no_memory_and_reads_anew_later(monitor, monkeypatch):
+    monkeypatch.setattr(audience, "MOST_WAITING_BYTES", 4096)
+    stalled = socket.socket()
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stalled.connect(("127.0.0.1", monitor._server.port))
+    stalled.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    reader = stalled.makefile("rb")
+    reader.readline()
+    members = monitor._server._audience._watchers
+    text = "x" * 2000
+    deadline = time.monotonic() + 30
+    while not (members and members[0].missed):
+        monitor.alert(text)
+        monitor._journal.flush()
+        assert time.monotonic() < deadline
+    for _ in range(200):
+        monitor.alert(text)
+    monitor._journal.flush()
+    assert members[0].waiting_bytes < 512 * 1024
+    while b"event: reset" not in reader.readline():
+        monitor.alert("and on")
+        monitor._journal.flush()
+        assert time.monotonic() < deadline
+    stalled.close()
+
+
+def test_a_page_of_one_rank_hears_of_that_rank_alone(monitor):
+    after = data_of(monitor, "/api/state")["last_id"]
+    stream = Stream(monitor, f"/events?after={after}&rank=1")
+    for rank in (0, 1):
+        data = {"step": 0, "metrics": {"loss": float(rank)}}
+        monitor.emit(Event("metrics", data, rank=rank))
+    assert stream.until("tick")[-1][2]["points"]["loss"]["y"] == [1.0]
+    assert data_of(monitor, "/api/metrics?rank=1")["loss"]["y"] == [1.0]
+    assert [rank["rank"] for rank in data_of(monitor, "/api/ranks")] == [0, 1]
+
+
+def test_a_port_that_is_taken_is_passed_over_and_told(monitor, tmp_path, capsys):
+    with Monitor(1, tmp_path / "other", console=False, resources=False, step_rate=None) as other:
+        other.serve(port=monitor._server.port)
+        assert other._server.port > monitor._server.port
+        assert f"(port {monitor._server.port} is taken)" in capsys.readouterr().out
+        other.close()
+
+
+def test_serving_twice_gives_the_same_page_and_after_the_end_none(monitor):
+    assert monitor.serve() == monitor.url
+    monitor.finish()
+    with pytest.raises(MonitorError, match=r"the run has finished, and its page with it. `fdl monitor"):
+        monitor.serve()
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path):
+    monitor = Monitor(1, tmp_path, console=False, resources=False)
+    with monitor, pytest.raises(MonitorError, match=r"cannot be served at '203.0.113.1'"):
+        monitor.serve(port=0, host="203.0.113.1")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:3000", "localhost.evil.example", ""])
+def test_a_name_that_only_points_here_is_refused(monitor, host):
+    assert ask(monitor, "/api/state", Host=host)[0] == 403
+    assert ask(monitor, "/events", Host=host)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:9", "run.localhost"])
+def test_names_of_this_machine_are_taken_with_any_port(monitor, host):
+    assert ask(monitor, "/api/status", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/", 405),
+        ("GET", "/nothing", 404),
+        ("GET", "/api/nothing", 404),
+        ("GET", "/graph.svg", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", "/api/state?run=7", 400),
+        ("GET", "/api/state?rank=x", 400),
+        ("GET", "/api/points?from=x", 400),
+        ("HEAD", "/", 200),
+        ("GET", "/?any=thing", 200),
+    ],
+)
+def test_other_requests_get_an_answer_that_fits(monitor, method, path, status):
+    answered, headers, body = ask(monitor, path, method=method)
+    assert answered == status
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "Access-Control-Allow-Origin" not in headers
+    assert (body == b"") == (method == "HEAD")
+
+
+@pytest.mark.parametrize(
+    "text", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9000, b"\x00\r\n\r\n"]
+)
+def test_what_is_no_request_does_not_disturb_the_others(monitor, text):
+    with socket.create_connection(("127.0.0.1", monitor._server.port), timeout=10) as raw:
+        raw.sendall(text)
+    assert ask(monitor, "/api/status")[0] == 200
+
+
+def test_a_token_is_asked_for_and_moves_from_the_address_to_a_cookie(tmp_path):
+    with Monitor(1, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+        address = monitor.serve(port=0, token="secret")
+        assert address.endswith("/?token=secret")
+        assert ask(monitor, "/")[0] == 401
+        assert ask(monitor, "/events")[0] == 401
+        assert ask(monitor, "/?token=wrong")[0] == 401
+        status, headers, _ = ask(monitor, "/?token=secret")
+        assert (status, headers["Location"]) == (303, "/")
+        assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert ask(monitor, "/", Cookie=cookie)[0] == 200
+        assert ask(monitor, "/api/state", Authorization="Bearer secret")[0] == 200
+        monitor.close()
+
+
+def test_a_page_for_other_machines_has_a_token_of_its_own(tmp_path):
+    with Monitor(1, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+        address = monitor.serve(port=0, host="0.0.0.0")
+        token = address.partition("?token=")[2]
+        assert len(token) > 16
+        assert ask(monitor, "/api/state")[0] == 401
+        assert ask(monitor, "/api/state", Host="gpu-box:1", Authorization=f"Bearer {token}")[0] == 200
+        monitor.close()
+
+
+def test_a_foreign_run_is_followed_while_another_writes_it(tmp_path):
+    with Monitor(5, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+        monitor.log(0, {"loss": 1.0}, duration=1.0)
+        monitor._journal.flush()
+        followed = FollowedRuns([tmp_path])
+        with Server(followed.runs, last_id=followed.last_id, news=followed.news, port=0) as server:
+
+            class Foreign:
+                _server = server
+
+            stream = Stream(Foreign())
+            assert data_of(Foreign(), "/api/status")["state"] == "running"
+            monitor.log(1, {"loss": 0.5}, duration=1.0)
+            monitor.finish()
+            assert epochs(stream.until("complete")) == [1, 2]
+
+
+def test_a_message_is_one_line_of_data_whatever_it_holds():
+    text = frames.message("told", {"message": "a\nb\r\n\ndata: c"}, 7)
+    assert text.count(b"\n") == 4
+    assert b"\r" not in text
+
+
+def test_each_message_carries_the_number_up_to_which_it_tells():
+    entries = [
+        Entry(1, Event("metrics", {"step": 0, "metrics": {"loss": 1.0}})),
+        Entry(2, Event("metrics", {"step": 1, "metrics": {"loss": 2.0}})),
+        Entry(3, Event("epoch", {"epoch": 0, "metrics": {}})),
+        Entry(4, Event("progress", {"epoch": 1, "step": 1})),
+    ]
+    text = frames.frame(entries, rank=0, total_epochs=3).decode()
+    assert [line for line in text.splitlines() if line.startswith(("id", "event"))] == [
+        "id: 2",
+        "event: tick",
+        "id: 3",
+        "event: epoch",
+        "id: 4",
+        "event: tick",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", [b"GET /\r\n\r\n", b"GET  HTTP/1.1\r\n\r\n", b"GET nothing HTTP/1.1\r\n\r\n"]
+)
+def test_half_a_request_is_none(text):
+    assert parse(text) is None
