@@ -22,6 +22,8 @@ from .events import Event, View
 from .journal import Entry, Journal
 from .numbers import Given, as_numbers, as_pairs, held
 from .pauses import Pauses
+from .sinks.guarded import Guarded
+from .sinks.sink import Sink
 from .start import default_name, known_epochs, run_folder, start_facts
 from .watching import WatchedStep, describe, draw_profile
 
@@ -45,7 +47,8 @@ class Monitor:
     Everything goes to a journal in `run_dir` (a temporary folder if none is given); console, page, exports
     and archive are views of it. A `run_dir` that has a journal already is continued. `config` is a dict,
     nested or not; `origins` may say where its values come from, by dotted path. `views` are called with
-    every event. `log_step` takes at most `step_rate` values of a metric in a second; None takes them all.
+    every event, `sinks` (TensorBoard and others) in a thread of their own. `log_step` takes at most
+    `step_rate` values of a metric in a second; None takes them all.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Monitor:
         config: Mapping[str, Any] | None = None,
         origins: Mapping[str, str] | None = None,
         views: Iterable[View] = (),
+        sinks: Iterable[Sink] = (),
         console: bool = True,
         resources: bool = True,
         step_rate: float | None = 20.0,
@@ -69,6 +73,7 @@ class Monitor:
         self._history = known_epochs(self.run_dir, rank=rank) if self._journal.last_id else []
         self._durations = {int(old["epoch"]) - 1: old["duration"] for old in self._history if old["duration"]}
         self._views: list[View] = list(views)
+        self._views += [Guarded(sink, self.emit) for sink in sinks]
         if console and rank == 0:
             from .console import Console
 
