@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from flodl.cli import main
-from flodl.cli.commands import SUMMARIES
 from flodl.cli.commands.bench import _table
 from flodl.engine.measure import Timing
 
@@ -29,8 +28,7 @@ QUICK = ["--steps", "2", "--rounds", "2", "--tiers", "torch,eager"]
 
 
 @pytest.fixture(autouse=True)
-def listed(monkeypatch):
-    monkeypatch.setitem(SUMMARIES, "bench", "Measure a training step on each tier.")
+def imports_of_its_own(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("bench_work", "beside_it"):
         monkeypatch.delitem(sys.modules, name, raising=False)

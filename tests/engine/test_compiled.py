@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep
+from flodl.engine import TrainStep, ladder
 
 # torch's own modules warn while its compiler is imported.
 pytestmark = [
@@ -64,3 +65,31 @@ def test_the_compiled_tier_follows_eager_and_says_how_closely() -> None:
     assert step.tier == "compiled", step.report()
     assert step.report().reason == "gradients within 0.001 of eager's over 2 updates"
     torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, capfd) -> None:
+    """Also where the step function prints."""
+    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cpu", 0.0)
+    # Which of the two is faster is not what this is about.
+    monkeypatch.setattr(ladder.Ladder, "_settle", lambda ladder, step: None)
+
+    def printing(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        print("a step")
+        return mse(model, x, y)
+
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), printing)
+    waited = 0
+    while step.tier == "eager" and step._ladder._rungs:
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+        waited += "another process" in step.report().reason
+        time.sleep(0.05)  # a core for the other process
+    report = step.report()
+    assert report.tier == "compiled", report
+    assert waited > 0
+    assert report.compiles == 1
+    assert report.promotion_cost_s > 0
+    assert set(capfd.readouterr().out.splitlines()) == {"a step"}
+    losses = [step(torch.ones(8, 4), torch.zeros(8, 2)) for _ in range(3)]
+    assert torch.isfinite(torch.stack(losses)).all()

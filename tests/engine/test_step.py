@@ -94,6 +94,22 @@ def test_a_batch_that_is_not_finite_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters()))
 
 
+@pytest.mark.parametrize("guard", ["loss", "gradients"])
+def test_a_gradient_that_is_not_finite_is_guarded_where_that_was_asked_for(guard: str) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, x: m(x).abs().sqrt().sum(),  # finite at zero, its slope is not
+        guard=guard,
+    )
+    assert step(torch.ones(1, 1)) == 0
+    assert bool(step.skipped) == (guard == "gradients")
+    assert step.num_skipped == (guard == "gradients")
+    assert bool(torch.isfinite(model.weight).all()) == (guard == "gradients")
+
+
 def test_a_dropped_tail_trains_nothing_and_is_said_once() -> None:
     model, data = model_and_data(2)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tail="drop")
@@ -139,9 +155,7 @@ def test_the_report_says_the_tier_and_why() -> None:
     step(*data[0])
     report = step.report()
     assert report.tier == step.tier == "eager"
-    assert report.reason == (
-        "once training has gone on for 30 s, the step is compiled in another process"
-    )
+    assert report.reason == ("once training has gone on for 30 s, the step is compiled in another process")
     assert report.to_dict()["steps"] == 1
 
 

@@ -14,7 +14,7 @@ from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 
 from .batch import num_samples, pieces_of
-from .optimizer import Readiness, prepare
+from .optimizer import Readiness, device_rates, prepare, take_rates
 from .precision import LossScaler, computing_in
 from .settings import StepSettings
 from .tally import Tally
@@ -28,6 +28,8 @@ class Outcome:
 
     loss: Tensor
     values: Mapping[str, Tensor]
+    # Whether no later step writes to the loss, so that it can be given away as it is.
+    lasts: bool = False
 
 
 class StepBody:
@@ -42,6 +44,8 @@ class StepBody:
         readiness: Readiness,
     ) -> None:
         self._prepared_state = optimizer.state
+        self._num_groups = len(optimizer.param_groups)
+        self.rates = device_rates(optimizer)
         self.model = model
         self.optimizer = optimizer
         self.step_fn = step_fn
@@ -56,6 +60,7 @@ class StepBody:
         self.tally = Tally(self.device)
         self.bad = self.tally.bad
         self.pieces = 1
+        self.loss_dtype: torch.dtype | None = None
         # Whether forward and backward were put through torch's compiler.
         self.fused = False
         self._statistics = _running_statistics(model)
@@ -63,16 +68,25 @@ class StepBody:
         self._gates = readiness.gates
 
     def meet_optimizer_again(self) -> None:
-        """Prepare an optimizer whose state was loaded since, which undoes what `prepare` did."""
-        if self.optimizer.state is not self._prepared_state:
+        """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""
+        take_rates(self.rates)
+        groups = self.optimizer.param_groups
+        if self.optimizer.state is not self._prepared_state or len(groups) != self._num_groups:
             self._gates = prepare(self.optimizer).gates
-            self._prepared_state = self.optimizer.state
+            self._prepared_state, self._num_groups = self.optimizer.state, len(groups)
+            self.parameters = [p for group in groups for p in group["params"]]
+            self.rates = device_rates(self.optimizer)
 
     def clear(self) -> None:
         """Drop the gradients before the first micro-batch of a window, and note the running statistics."""
         self.optimizer.zero_grad(set_to_none=True)
         if self._statistics:
             torch._foreach_copy_(self._kept_statistics, self._statistics)
+
+    def put_statistics_back(self) -> None:
+        """Undo what the forwards of this window did to the running statistics."""
+        if self._statistics:
+            torch._foreach_copy_(self._statistics, self._kept_statistics)
 
     def micro(self, batch: tuple[Any, ...], share: float, *, opens: bool) -> Outcome:
         """Run forward, loss and backward; `share` is this micro-batch's part of the window."""
@@ -82,6 +96,7 @@ class StepBody:
         else:
             parts = [(part, num_samples(part) / samples) for part in pieces_of(batch, self.pieces)]
             outcome = _joined([(self._piece(part, share * weight), weight) for part, weight in parts])
+        self.loss_dtype = outcome.loss.dtype
         self.tally.add(outcome.loss, outcome.values, weight=samples, opens=opens)
         return outcome
 
@@ -108,7 +123,9 @@ class StepBody:
         if settings.clip_norm is not None:
             norm = clip_grad_norm(self.parameters, settings.clip_norm)
             self.grad_norm.copy_(norm)
-            torch.maximum(self.bad, (norm - norm != 0).to(self.bad.dtype), out=self.bad)
+            self._note_if_not_finite(norm)
+        elif settings.guard == "gradients" and self.scaler is None and grads:
+            self._note_if_not_finite(torch.stack(torch._foreach_norm(grads)).sum())
         self.num_skipped.add_(self.bad)
         self._apply()
         if self._statistics:
@@ -118,6 +135,9 @@ class StepBody:
         if self.scaler is not None:
             self.scaler.found_inf.copy_(self.bad)
             self.scaler.update()
+
+    def _note_if_not_finite(self, size: Tensor) -> None:
+        torch.maximum(self.bad, (size - size != 0).to(self.bad.dtype), out=self.bad)
 
     def _apply(self) -> None:
         """Step the optimizer; where the flag is set, parameters and state stay as they are."""

@@ -14,6 +14,7 @@ from flodl.core import StepError
 from .batch import Signature, refill, shared_places, signature, static_copy, tensors_of
 from .blame import source_line
 from .hygiene import waits_are_errors
+from .mailbox import Mailbox, opened
 
 T = TypeVar("T")
 
@@ -31,12 +32,23 @@ class Recording(Generic[T]):
     result: T
     # Where one input stands in several places, which a batch must then do as well.
     shared: tuple[int, ...]
+    # Where the recording reads addresses instead of having its inputs filled.
+    mailbox: Mailbox | None = None
 
     def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
-        refill(self.inputs, batch)
+        if self.mailbox is not None:
+            self.mailbox.send(batch)
+        else:
+            refill(self.inputs, batch)
         self.graph.replay()
         return self.result
+
+    def replay_for_loss(self, mailbox: Mailbox, batch: Sequence[Tensor]) -> Tensor:
+        """Run, and give the loss in a tensor of its own, which no later replay touches."""
+        loss = mailbox.send(batch)
+        self.graph.replay()
+        return loss
 
 
 def record(
@@ -45,24 +57,31 @@ def record(
     *,
     pool: Any = None,
     stream: torch.cuda.Stream | None = None,
+    loss_of: Callable[[T], Tensor] | None = None,
 ) -> Recording[T]:
     """Record one run of `region(*batch)` without executing it.
 
     The region must have run before, so that lazy set-up is done. If it cannot be recorded, the
-    device is left usable and `NotCapturable` names the line that prevented it.
+    device is left usable and `NotCapturable` names the line that prevented it. With `loss_of`, the
+    recording reads its batch and writes that loss by addresses, where Triton is there to do it.
     """
     static = static_copy(batch)
+    inputs = tensors_of(static)
+    mailbox = opened(inputs) if loss_of is not None else None
     graph = torch.cuda.CUDAGraph()
     stream = stream or new_stream()
     torch.cuda.synchronize()
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            if mailbox is not None:
+                mailbox.receive()
             result = region(*static)
+            if mailbox is not None and loss_of is not None:
+                mailbox.give(loss_of(result))
     except Exception as error:
         _recover()
         raise NotCapturable(_reason(error)) from error
-    inputs = tensors_of(static)
-    return Recording(graph, inputs, result, shared_places(inputs))
+    return Recording(graph, inputs, result, shared_places(inputs), mailbox)
 
 
 def rehearse(region: Callable[[], T]) -> T:

@@ -43,10 +43,10 @@ class JoinedProducts(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         inner: set[Node] = set()
         for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-            if root in inner or root.kwargs:
+            if root in inner or root.kwargs or not _is_single_on_cuda(root):
                 continue
             terms = list(_terms(root, inner))
-            products = [term for term in terms if _is_lone_product(term) and _is_single_on_cuda(term)]
+            products = [term for term in terms if _is_lone_product(term) and _is_alike(term, root)]
             if len(products) > 1:
                 _join(graph, root, terms, products)
 
@@ -87,6 +87,11 @@ def _unfold(graph: Graph, node: Node) -> None:
 
 def _is_lone_product(node: Any) -> bool:
     return isinstance(node, Node) and node.target is _aten.mm.default and len(node.users) == 1
+
+
+def _is_alike(node: Node, root: Node) -> bool:
+    """Say whether a term has the shape of the whole sum, so that it is not spread out by it."""
+    return _is_single_on_cuda(node) and node.meta["val"].shape == root.meta["val"].shape
 
 
 def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:

@@ -13,6 +13,9 @@ from flodl.core import StepError
 
 from .blame import source_line
 
+# New containers since the last collection; about 100 MB of small dictionaries.
+MANY_OBJECTS = 500_000
+
 
 class Collector:
     """Python's garbage collector on a schedule of its own; made by `calm_collector`."""
@@ -26,6 +29,11 @@ class Collector:
         gc.collect()
         self.pauses_s.append(time.perf_counter() - started)
         return self.pauses_s[-1]
+
+    def collect_if_growing(self) -> None:
+        """Collect early where many objects were made that nobody has looked at yet."""
+        if gc.get_count()[0] > MANY_OBJECTS:
+            self.collect()
 
 
 @contextmanager

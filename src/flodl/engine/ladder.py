@@ -14,6 +14,7 @@ from .batch import Signature, num_samples
 from .beside import CompilingBeside
 from .body import Outcome, StepBody
 from .events import Journal
+from .ground import Ground
 from .hygiene import no_waiting
 from .optimizer import Readiness
 from .runners import EagerRunner, GuardFailed, Micro, RecordedRunner, Runner
@@ -49,7 +50,10 @@ class Ladder:
         self._beside: CompilingBeside | None = None
         self._tune: str | None = None
         self._windows = 0
-        self._calls = 0
+        # Whether part of this window ran as Python: its gradients are where Python keeps them.
+        self._left_to_python = False
+        self._ground: Ground | None = None
+        self._since_look = 0
         self._seen: dict[Signature, int] = {}
         self._mark: tuple[int, float] | None = None
         self._started_s = time.perf_counter()
@@ -82,13 +86,14 @@ class Ladder:
     def run(self, micro: Micro, step: int) -> Outcome:
         """Run a micro-batch on the best tier that fits it."""
         if micro.opens:
+            self._left_to_python = False
             self._body.meet_optimizer_again()
             self._consider(micro, step)
         if self._trial is not None:
             return self._tried(micro, step)
-        if self.tier == "eager":
+        if self.tier == "eager" or self._left_to_python:
             return self._eagerly(micro, step)
-        changed = self._runner.what_changed()
+        changed = self._runner.what_changed() or self._looked_around()
         if changed is None and not self._runner.fits(micro):
             return self._other_shape(micro, step)
         if changed is None:
@@ -103,15 +108,16 @@ class Ladder:
         """Replay without further thought a whole step like the last one; None sends it the long way."""
         if self._trial is not None or self.tier not in self.step_s:
             return None
-        self._calls += 1
-        if self._rungs and not self._calls % LOOK_EVERY:
+        if self._since_look >= LOOK_EVERY:
             return None
+        self._since_look += 1
         runner = self._runner
         return runner.replay_same(batch) if type(runner) is RecordedRunner else None
 
     def show_grads(self) -> None:
         """Put the gradients of a half-filled window where the update looks for them."""
-        self._runner.show_grads()
+        if not self._left_to_python:
+            self._runner.show_grads()
 
     def end_window(self, step: int) -> None:
         """Compare, promote and measure where a window has ended."""
@@ -121,8 +127,9 @@ class Ladder:
             return
         try:
             candidate = self._trial.end_window()
-        except Refused as refused:
-            self._give_up(str(refused), step)
+        except (Refused, torch.OutOfMemoryError) as refused:
+            self._give_up(_why_refused(refused), step)
+            self._body.clear()
             return
         if candidate is not None:
             self._promote(candidate, self._trial, step)
@@ -205,16 +212,20 @@ class Ladder:
 
     def _tried(self, micro: Micro, step: int) -> Outcome:
         assert self._trial is not None
+        self._left_to_python = True
         try:
             return self._trial.watch(micro)
-        except Refused as refused:
-            if self._settings.strict:
+        except (Refused, torch.OutOfMemoryError) as refused:
+            if self._settings.strict and isinstance(refused, Refused):
                 raise StepError(f"{refused} With strict=True that is an error.") from refused
-            self._give_up(str(refused), step)
-            return self._eager.run(micro)
+            self._give_up(_why_refused(refused), step)
+        return self._eagerly(micro, step)
 
     def _eagerly(self, micro: Micro, step: int) -> Outcome:
         """Run eagerly; out of memory, cut the batch into more pieces and keep the mathematics."""
+        if not micro.opens:
+            self.show_grads()
+        self._left_to_python = True
         while True:
             try:
                 with no_waiting() if self._settings.strict else nullcontext():
@@ -247,16 +258,27 @@ class Ladder:
         if self.captures >= MAX_CAPTURES:
             self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
             return self._eagerly(micro, step)
-        try:
-            return record_another(self._runner, self._eager, self._body, micro)
-        except Refused as refused:
-            self._rungs = []
-            self._stand_on(self._eager, "eager", str(refused), step)
-            return self._eagerly(micro, step)
+        assert isinstance(self._runner, RecordedRunner)
+        outcome, why_not = record_another(self._runner, self._eager, self._body, micro)
+        if why_not is not None:
+            self._journal.say(step, "eager", f"a batch of another shape cannot be captured: {why_not}")
+        return outcome
+
+    def _ground_now(self) -> Ground:
+        return Ground(self._body.model, with_tensors=self._body.device.type == "cuda")
+
+    def _looked_around(self) -> str | None:
+        """Name what changed in the model, every so many calls."""
+        self._since_look += 1
+        if self._ground is None or self._since_look < LOOK_EVERY:
+            return None
+        self._since_look = 0
+        changed = self._ground.what_changed()
+        return changed and f"{changed} (seen within {LOOK_EVERY} steps)"
 
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
         self._below = (self._runner, self.tier, self.reason)
-        self._trial = None
+        self._trial, self._ground = None, self._ground_now()
         self.cost_s += trial.cost_s
         self._rungs = self._rungs[1:]
         self._stand_on(candidate, trial.tier, trial.words, step)
@@ -268,7 +290,6 @@ class Ladder:
     def _give_up(self, reason: str, step: int) -> None:
         """Stay where we are; a compiled step that was asked for and cannot be had may still be captured."""
         failed, self._trial = self._trial, None
-        self._body.clear()
         self._rungs = self._rungs[1:]
         if failed is not None and failed.tier == "captured":
             # What cannot be recorded as it is cannot be recorded fused either.
@@ -279,14 +300,14 @@ class Ladder:
 
     def _step_down(self, reason: str, step: int) -> None:
         """Go back to eager, and climb again from there."""
+        self.show_grads()
         self._rungs, _ = self._rungs_ahead()
-        again = "the step is recorded anew"
+        again = "the step is prepared anew"
         if self.num_compiles >= MAX_COMPILES and "compiled" in self._rungs:
             self._rungs.remove("compiled")
             again = f"it was compiled {self.num_compiles} times already and is not compiled again"
-        self._journal.say(step, "eager", f"{reason}; {again}")
         self._trial, self._below = None, None
-        self._runner, self.tier, self.reason, self._mark = self._eager, "eager", "", None
+        self._stand_on(self._eager, "eager", f"{reason}; {again}", step)
 
     def _measure(self, step: int) -> None:
         """Take the time of a few windows between two waits for the device."""
@@ -313,3 +334,7 @@ class Ladder:
             if tier == "eager":
                 self._rungs = [rung for rung in self._rungs if rung == "compiled"]
             self._stand_on(runner, tier, f"{why}; {slower}" if why else slower, step)
+
+
+def _why_refused(error: Refused | torch.OutOfMemoryError) -> str:
+    return str(error) if isinstance(error, Refused) else "there is no memory left to try a faster tier in"

@@ -64,6 +64,20 @@ def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
     return torch.tensor(lr, device=device, dtype=torch.float32)
 
 
+def device_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], Tensor]]:
+    """Give the groups whose learning rate lies on the device, each with that tensor."""
+    rates = [(group, group.get("lr")) for group in optimizer.param_groups]
+    return [(group, lr) for group, lr in rates if isinstance(lr, Tensor) and lr.is_cuda]
+
+
+def take_rates(rates: list[tuple[dict[str, Any], Tensor]]) -> None:
+    """Move a learning rate that was assigned as a number into the tensor that a recording reads."""
+    for group, lr in rates:
+        if group["lr"] is not lr:
+            lr.fill_(group["lr"])
+            group["lr"] = lr
+
+
 def host_settings(optimizer: Optimizer) -> list[tuple[dict[str, Any], str, Any]]:
     """Give the settings that a capture bakes in: whatever in a group is not a tensor."""
     return [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +15,8 @@ from torch import Tensor
 from .batch import Signature, num_samples, shared_places, tensors_of
 from .body import Outcome, StepBody
 from .capture import Recording, new_stream, record
-from .optimizer import host_settings
+from .optimizer import host_settings, take_rates
+from .snapshot import Randomness
 
 Phase = Literal["only", "first", "middle", "last"]
 
@@ -101,7 +103,9 @@ class RecordedRunner:
         self.body = body
         self.update_inside = update_inside
         self._recordings: dict[tuple[Phase, float, Signature], Recording[Outcome]] = {}
+        # What the recording that ran last writes its gradients to, and each one, where others read them.
         self._grads: list[Tensor | None] = []
+        self._grads_of: dict[tuple[Phase, float, Signature], list[Tensor | None]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
         self._last: Recording[Outcome] | None = None
@@ -111,6 +115,7 @@ class RecordedRunner:
         self._training = [module.training for module in self._modules]
         self._baked_in = host_settings(body.optimizer) if update_inside else []
         self._optimizer_state = body.optimizer.state
+        self._num_groups = len(body.optimizer.param_groups)
 
     @property
     def captures(self) -> int:
@@ -124,8 +129,11 @@ class RecordedRunner:
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
+        take_rates(self.body.rates)
         if self.body.optimizer.state is not self._optimizer_state:
             return "the optimizer's state was loaded anew"
+        if len(self.body.optimizer.param_groups) != self._num_groups:
+            return "the optimizer has another number of groups"
         parameters = self.body.parameters
         if [p.requires_grad for p in parameters] != self._learns:
             return "a parameter was frozen or thawed"
@@ -154,7 +162,11 @@ class RecordedRunner:
                 return None
         if recording.shared and shared_places(batch) != recording.shared:
             return None
-        return recording.replay(batch)
+        if recording.mailbox is None:
+            return recording.replay(batch)
+        return Outcome(
+            recording.replay_for_loss(recording.mailbox, batch), recording.result.values, lasts=True
+        )
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a shape; nothing is executed."""
@@ -172,15 +184,32 @@ class RecordedRunner:
         if not micro.opens:
             self.show_grads()
         with no_compiling() if self.body.fused else nullcontext():
-            recording = record(region, micro.batch, pool=self._pool, stream=self._stream)
-        self._recordings[micro.phase, micro.share, micro.shape] = recording
+            recording = record(
+                region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
+            )
+        key = micro.phase, micro.share, micro.shape
+        self._recordings[key] = recording
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
+        if micro.phase != "only" or not self.update_inside:
+            self._grads_of[key] = self._grads
+
+    def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
+        """Give how a whole step hands over its loss by address; None where it is not of that kind."""
+        whole = micro.phase == "only" and self.update_inside and self.body.loss_dtype is torch.float32
+        return (lambda outcome: outcome.loss) if whole else None
+
+    def forget(self, micro: Micro) -> None:
+        """Drop what was recorded for such a micro-batch, if anything was."""
+        self._recordings.pop((micro.phase, micro.share, micro.shape), None)
+        self._grads_of.pop((micro.phase, micro.share, micro.shape), None)
 
     def run(self, micro: Micro) -> Outcome:
         """Replay one micro-batch, and update where its window ends."""
-        recording = self._recordings[micro.phase, micro.share, micro.shape]
+        key = micro.phase, micro.share, micro.shape
+        recording = self._recordings[key]
         outcome = recording.replay(tensors_of(micro.batch))
+        self._grads = self._grads_of.get(key, self._grads)
         if micro.closes and not self.update_inside:
             self.show_grads()
             self.body.update(micro.correction)
@@ -215,9 +244,19 @@ class FusedRunner(EagerRunner):
         self._known.add((micro.phase, micro.shape))
 
     def run(self, micro: Micro) -> Outcome:
-        """Run one micro-batch; where torch would have to compile again, nothing has run yet."""
-        with no_compiling():
-            outcome = self.run_without_update(micro)
+        """Run one micro-batch; where torch would have to compile again, it is as if nothing had run.
+
+        Code that the compiler had to cut in two may have run its first part by then.
+        """
+        randomness = Randomness.now(self.body.device)
+        try:
+            with no_compiling():
+                outcome = self.run_without_update(micro)
+        except GuardFailed:
+            randomness.restore(self.body.device)
+            if micro.opens:
+                self.body.put_statistics_back()
+            raise
         if micro.closes:
             self.body.update(micro.correction)
         return outcome
@@ -232,8 +271,18 @@ def no_compiling() -> Iterator[None]:
         except RuntimeError as error:
             if "fail_on_recompile" not in str(error):
                 raise
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise GuardFailed(f"the compiled code no longer fits ({lines[-1]})") from error
+            raise GuardFailed(f"the compiled code no longer fits ({_guard_of(str(error))})") from error
+
+
+def _guard_of(told: str) -> str:
+    """Find the guard that failed, and the line it came from, in what torch says about it.
+
+    >>> _guard_of("Detected recompile\\n  - 0/1: G['scale'] == 1.0     # x * scale # a.py:5\\n  - User")
+    "G['scale'] == 1.0 # x * scale # a.py:5"
+    """
+    lines = [" ".join(line.split()) for line in told.splitlines() if line.strip()]
+    named = [found[1] for line in lines if (found := re.match(r"- \d+/\d+: (.+)", line))]
+    return named[0] if named else lines[-1]
 
 
 Runner = EagerRunner | RecordedRunner

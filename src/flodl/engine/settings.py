@@ -13,6 +13,7 @@ Tier = Literal["eager", "captured", "compiled"]
 TierChoice = Literal["auto", "eager", "captured", "compiled"]
 Tail = Literal["eager", "pad", "drop"]
 Tune = Literal["gemm"]
+Guard = Literal["loss", "gradients"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class StepSettings:
     tune: Tune | None = None
     tune_budget_s: float = 300.0
     strict: bool = False
+    guard: Guard = "loss"
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, get_args(Precision))
         _one_of("tier", self.tier, get_args(TierChoice))
         _one_of("tail", self.tail, get_args(Tail))
+        _one_of("guard", self.guard, get_args(Guard))
         if self.tune is not None:
             _one_of("tune", self.tune, get_args(Tune))
         if not self.tune_budget_s > 0:

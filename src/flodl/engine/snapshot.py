@@ -42,13 +42,28 @@ class Snapshot:
         self._kept = {name: tensor.clone() for name, tensor in self._live.items()}
         self._randomness = Randomness.now(body.device)
         self._device = body.device
+        self._buffers = [
+            (module, key, buffer)
+            for module in body.model.modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        ]
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Write everything back in place."""
+        """Write everything back in place; a buffer that was replaced since is put back as well."""
+        for module, key, buffer in self._buffers:
+            module._buffers[key] = buffer
         for name, tensor in self._live.items():
             tensor.copy_(self._kept[name])
         self._randomness.restore(self._device)
+
+    def first_replaced(self, later: Snapshot) -> str | None:
+        """Name the first buffer that is another tensor in a later snapshot."""
+        for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):
+            if mine is not theirs:
+                return f"{key} of {type(module).__name__}"
+        return None
 
     def first_difference(self, other: Snapshot) -> str | None:
         """Name the first tensor whose bits differ between two snapshots, with how far it is off."""

@@ -20,7 +20,7 @@ from .ladder import Ladder
 from .memory import memory_use
 from .optimizer import prepare
 from .runners import Micro, is_tail, phase_of
-from .settings import Precision, StepSettings, Tail, Tier, TierChoice, Tune
+from .settings import Guard, Precision, StepSettings, Tail, Tier, TierChoice, Tune
 from .tail import padded, with_mask
 
 
@@ -54,6 +54,7 @@ class TrainStep:
         tune: Tune | None = None,
         tune_budget_s: float = 300.0,
         strict: bool = False,
+        guard: Guard = "loss",
     ) -> None:
         self._settings = StepSettings(
             clip_norm=clip_norm,
@@ -65,6 +66,7 @@ class TrainStep:
             tune=tune,
             tune_budget_s=tune_budget_s,
             strict=strict,
+            guard=guard,
         )
         check_parts(model, optimizer, step_fn)
         readiness = prepare(optimizer)
@@ -82,6 +84,11 @@ class TrainStep:
         self._samples = 0
         self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
+
+    @property
+    def settings(self) -> StepSettings:
+        """What the step was asked to do."""
+        return self._settings
 
     @property
     def tier(self) -> Tier:
@@ -102,6 +109,16 @@ class TrainStep:
     def skipped(self) -> Tensor:
         """Whether the last update was skipped because loss or gradients were not finite, on the device."""
         return self._body.bad.bool()
+
+    @property
+    def num_skipped(self) -> Tensor:
+        """How many updates were skipped because something was not finite, as a count on the device."""
+        return self._body.num_skipped
+
+    @property
+    def is_between_updates(self) -> bool:
+        """Whether no window of accumulation is under way."""
+        return self._position == 0
 
     @property
     def updates(self) -> int:
@@ -133,7 +150,7 @@ class TrainStep:
         self._values = outcome.values
         if self._bridge is not None:
             self._bridge.step()
-        return outcome.loss.clone()
+        return outcome.loss if outcome.lasts else outcome.loss.clone()
 
     def _long_way(self, batch: tuple[Any, ...]) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0
@@ -145,7 +162,11 @@ class TrainStep:
             self._journal.say(self._steps, "dropped", "a ragged last batch, as tail='drop' asks")
             return torch.full((), torch.nan, device=self._body.device)
         self._samples += samples
-        outcome = self._ladder.run(self._micro(batch, samples), self._steps)
+        try:
+            outcome = self._ladder.run(self._micro(batch, samples), self._steps)
+        except BaseException:
+            self._samples -= samples
+            raise
         self._values = outcome.values
         if getattr(self._body.model, "has_state", False):
             self._body.model.detach_state()  # type: ignore[operator]
@@ -203,8 +224,7 @@ class TrainStep:
         self._steps, self._updates, self._position = state["steps"], state["updates"], 0
         self._usual_samples = state["usual_samples"]
         body.num_skipped.fill_(state["num_skipped"])
-        for names, numbers in state["means"]:
-            body.tally.totals[tuple(names)] = torch.tensor(numbers, dtype=torch.float64, device=body.device)
+        body.tally.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
                 tensor.fill_(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -45,6 +45,13 @@ class Tally:
                 sums[name] = sums.get(name, 0) + value
                 weights[name] = weights.get(name, 0) + total[0]
         return {name: sums[name] / weights[name] for name in sums}
+
+    def load(self, sums: Mapping[tuple[str, ...], Sequence[float]]) -> None:
+        """Go on from these sums, in the tensors that a recording may write to already."""
+        self.reset()
+        for names, numbers in sums.items():
+            total = torch.tensor(numbers, dtype=torch.float64, device=self.bad.device)
+            self.totals.setdefault(names, total).copy_(total)
 
     def reset(self) -> None:
         """Start again from zero."""

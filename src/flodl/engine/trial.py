@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from .batch import static_copy, tensors_of
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
 from .comparison import (
@@ -20,7 +21,7 @@ from .comparison import (
     relative_difference,
 )
 from .optimizer import Readiness
-from .runners import EagerRunner, FusedRunner, Micro, RecordedRunner, Runner, fused
+from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, RecordedRunner, Runner, fused
 from .settings import Tier
 from .snapshot import Snapshot
 
@@ -56,9 +57,16 @@ class Trial:
             self._before = Snapshot(self._body)
         elif self._before is None:
             return self._eager.run(micro)
-        self._window.append(micro)
+        # By the end of the window the caller may have written the next batch into the same tensors.
+        kept = micro if micro.closes else replace(micro, batch=static_copy(micro.batch))
+        self._window.append(kept)
         if self._candidate is not None or self._body.device.type != "cuda":
             return self._eager.run(micro)
+        if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
+            raise Refused(
+                f"the step cannot be {self.tier}: the batch holds one number on the CPU, "
+                "which a recording would keep as it is; give a tensor on the device, or a plain number"
+            )
         moment = Snapshot(self._body)
         try:
             if self._readiness.capturable:
@@ -74,10 +82,17 @@ class Trial:
     def end_window(self) -> Runner | None:
         """Compare where a window has ended; gives the candidate once it has passed often enough."""
         before, window = self._before, self._window
-        if before is None:
-            return None
         self._before, self._window = None, []
+        if before is None or not window[-1].closes:
+            # A window that was flushed before it was full says nothing about the others.
+            return None
         after, grads = Snapshot(self._body), gradients(self._body)
+        replaced = before.first_replaced(after) if self._body.device.type == "cuda" else None
+        if replaced is not None:
+            raise Refused(
+                f"the step cannot be {self.tier}: it replaces the buffer {replaced} "
+                "by another tensor, which a recording would not read back; write into it with copy_()"
+            )
         try:
             before.restore()
             candidate = self._prepared(window, before)
@@ -85,7 +100,7 @@ class Trial:
                 candidate.run(micro)
             candidate.show_grads()
             difference = self._difference(after, grads, before, window)
-        except NotCapturable as error:
+        except (GuardFailed, NotCapturable) as error:
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
             after.restore()
@@ -185,8 +200,13 @@ class Trial:
         return gradients(body)
 
 
-def record_another(runner: Runner, eager: EagerRunner, body: StepBody, micro: Micro) -> Outcome:
-    """Record one more shape, check it against eager, and leave the state as eager left it."""
+def record_another(
+    runner: RecordedRunner, eager: EagerRunner, body: StepBody, micro: Micro
+) -> tuple[Outcome, str | None]:
+    """Run a whole step eagerly and record it for its shape; the state is as eager left it.
+
+    Gives the outcome, and the reason where such a shape cannot be captured.
+    """
     before = Snapshot(body)
     outcome = eager.run(micro)
     after = Snapshot(body)
@@ -196,11 +216,13 @@ def record_another(runner: Runner, eager: EagerRunner, body: StepBody, micro: Mi
         before.restore()
         runner.run(micro)
         difference = after.first_difference(Snapshot(body))
+    except NotCapturable as error:
+        difference = str(error)
     finally:
         after.restore()
     if difference is not None:
-        raise Refused(f"the captured step differs from eager for another shape: {difference}")
-    return outcome
+        runner.forget(micro)
+    return outcome, difference
 
 
 def now_s(device: torch.device) -> float:

@@ -1,0 +1,81 @@
+"""What a recording rests on that Python alone would notice: modules, hooks, tensors, torch's switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class Ground:
+    """A model's parts as they were when its step was recorded or compiled.
+
+    Neither a replay nor a guard of torch's compiler sees a module that was swapped, a hook that was
+    added later or a switch of torch that was turned. Looking takes too long for every step, so it is
+    done every so many. Compiled code that Python calls looks its tensors up by itself.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> ground = Ground(model)
+    >>> model[1] = nn.GELU()
+    >>> ground.what_changed()
+    "the module '1' changed"
+    """
+
+    def __init__(self, model: nn.Module, *, with_tensors: bool = True) -> None:
+        self._model = model
+        self._with_tensors = with_tensors
+        self._modules = list(model.modules())
+        self._marks = self._marks_now()
+        self._parts = self._parts_now()
+
+    def what_changed(self) -> str | None:
+        """Name the first part that no longer is as it was; None where all are."""
+        if self._marks_now() == self._marks:
+            return None
+        now = self._parts_now()
+        for part in (*self._parts, *now):
+            if self._parts.get(part) != now.get(part):
+                kind, name = part
+                return f"the {kind} '{name}' changed"
+        return None
+
+    def _marks_now(self) -> list[object]:
+        """What can be seen without names, which take most of the time (0.6 ms for 120 modules)."""
+        marks: list[object] = [value for _, value in _switches()]
+        for module in self._modules:
+            marks.extend(map(id, module._modules.values()))
+            for kind in _HOOKS:
+                marks.extend(getattr(module, kind))
+            if self._with_tensors:
+                marks.extend(map(id, module._parameters.values()))
+                marks.extend(buffer.data_ptr() for buffer in module._buffers.values() if buffer is not None)
+        return marks
+
+    def _parts_now(self) -> dict[tuple[str, str], object]:
+        parts = {**dict(_parts(self._model)), **dict(_switches())}
+        return {**parts, **dict(_tensors(self._model))} if self._with_tensors else parts
+
+
+def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
+    for name, module in model.named_modules():
+        yield ("module", name), id(module)
+        hooks = tuple(key for kind in _HOOKS for key in getattr(module, kind))
+        if hooks:
+            yield ("hook of", name), hooks
+
+
+def _switches() -> Iterator[tuple[tuple[str, str], object]]:
+    yield ("setting", "float32_matmul_precision"), torch.get_float32_matmul_precision()
+    yield ("setting", "use_deterministic_algorithms"), torch.are_deterministic_algorithms_enabled()
+    for name in ("allow_tf32", "benchmark", "deterministic"):
+        yield ("setting", f"cudnn.{name}"), getattr(torch.backends.cudnn, name)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
+    for name, parameter in model.named_parameters():
+        yield ("parameter", name), id(parameter)
+    for name, buffer in model.named_buffers():
+        yield ("buffer", name), buffer.data_ptr()

@@ -1,0 +1,100 @@
+"""How a recording gets its batch and gives its loss without the host launching anything but the replay.
+
+A copy into static inputs and a copy of the loss cost the host two or three launches, about as much as the
+replay itself. Here the host writes a few addresses into memory that the device can see; kernels inside the
+recording follow them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flodl.core import log
+
+SLOTS = 256
+# The host may be this many turns ahead at most twice over, and still no slot is written before it was read.
+PACE = 64
+_BLOCK = 1024
+
+
+class Mailbox:
+    """Addresses of a batch and of a place for the loss, handed over turn by turn."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self._inputs = [tensor.reshape(-1).view(torch.int32) for tensor in inputs]
+        width = len(inputs) + 1
+        device = inputs[0].device
+        self._table = torch.zeros(SLOTS, width, dtype=torch.int64, pin_memory=True)
+        self._memory = memoryview(self._table.numpy()).cast("B")  # type: ignore[arg-type]
+        self._pack = struct.Struct(f"={width}q")
+        self._row = torch.zeros(width, dtype=torch.int64, device=device)
+        self._turn = torch.zeros((), dtype=torch.int64, device=device)
+        self._turns = 0
+        self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
+        self._places: tuple[Tensor, ...] = ()
+        self._device = device
+
+    def receive(self) -> None:
+        """Fill the inputs from the addresses of this turn; part of the recording."""
+        from .kernels import copy_in, fetch
+
+        width = len(self._row)
+        size = 1 << (width - 1).bit_length()
+        fetch[(1,)](self._table.data_ptr(), self._turn, self._row, SLOTS, width, SIZE=size)
+        for place, words in enumerate(self._inputs):
+            grid = (-(-words.numel() // _BLOCK),)
+            copy_in[grid](self._row, place, words, words.numel(), SIZE=_BLOCK)
+
+    def give(self, loss: Tensor) -> None:
+        """Write the loss to the address of this turn; part of the recording."""
+        from .kernels import copy_out
+
+        copy_out[(1,)](self._row, len(self._inputs), loss)
+
+    def rehearse(self, batch: Sequence[Tensor]) -> None:
+        """Run the kernels once outside a recording, so that they are compiled and loaded."""
+        self.send(batch)
+        self.receive()
+        self.give(torch.zeros((), device=self._device))
+
+    def send(self, batch: Sequence[Tensor]) -> Tensor:
+        """Post the addresses for the next replay, and give the tensor that will hold its loss."""
+        turn = self._turns
+        place = turn % PACE
+        if place == 0:
+            self._keep_pace(turn // PACE)
+        loss = self._places[place]
+        addresses = [tensor.data_ptr() for tensor in batch]
+        self._pack.pack_into(self._memory, (turn % SLOTS) * self._pack.size, *addresses, loss.data_ptr())
+        self._turns = turn + 1
+        return loss
+
+    def _keep_pace(self, lap: int) -> None:
+        """Wait where the device is far behind, and make places for the next losses; they are never reused."""
+        event = self._reached[lap % 2]
+        if lap >= 2:
+            event.synchronize()
+        event.record()
+        self._places = torch.empty(PACE, device=self._device).unbind()
+
+
+def opened(inputs: Sequence[Tensor]) -> Mailbox | None:
+    """Give a mailbox that is ready to use; None where addresses cannot stand for the inputs."""
+    plain = all(
+        leaf.is_cuda and leaf.is_contiguous() and leaf.numel() > 0 and leaf.itemsize in (4, 8)
+        for leaf in inputs
+    )
+    if not inputs or not plain:
+        return None
+    try:
+        mailbox = Mailbox(inputs)
+        mailbox.rehearse(inputs)
+        torch.cuda.synchronize()
+    except Exception as error:
+        log.debug("inputs are copied one by one: %s: %s", type(error).__name__, error)
+        return None
+    return mailbox

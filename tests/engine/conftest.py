@@ -1,0 +1,62 @@
+"""A compiler that takes a moment, and time that goes as a test wants it to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flodl.engine import ladder
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch: pytest.MonkeyPatch):
+    """Trace and guard as torch's compiler does, but run torch's own kernels: nothing is built."""
+    real = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: real(function, dynamic=False, backend="eager")
+    )
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class CompiledAlready:
+    """Stands for another process that has filled the compiler's cache."""
+
+    done = True
+    failure: str | None = None
+
+    def __init__(self, body, micro) -> None:
+        self.tune = body.settings.tune
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def compiled_elsewhere(monkeypatch: pytest.MonkeyPatch, quick_compiler: None) -> type[CompiledAlready]:
+    """Let `auto` compile at once, as if another process had done the work."""
+    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cpu", 0.0)
+    monkeypatch.setattr(ladder, "CompilingBeside", CompiledAlready)
+    return CompiledAlready
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch):
+    """Say how many seconds a window takes on each tier; gives the step to watch."""
+
+    def pace(step, seconds: dict[str, float]) -> None:
+        clock = {"s": 0.0}
+
+        def now(device: torch.device) -> float:
+            return clock["s"]
+
+        real = step._ladder.end_window
+
+        def end_window(number: int) -> None:
+            clock["s"] += seconds[step.tier]
+            real(number)
+
+        monkeypatch.setattr(ladder, "now_s", now)
+        monkeypatch.setattr(step._ladder, "end_window", end_window)
+
+    return pace

@@ -1,0 +1,160 @@
+"""Compiling in another process: what is sent, what comes of it, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep, beside, ladder
+from flodl.engine.batch import signature
+from flodl.engine.beside import CompilingBeside, packed
+from flodl.engine.runners import Micro
+
+unix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def body_and_micro(step_fn=mse, **settings):
+    model = nn.Linear(256, 256)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
+    batch = (torch.ones(8, 256), torch.zeros(8, 256))
+    return step._body, Micro(batch, signature(batch), "only", 1.0)
+
+
+def slow(model, x, y):
+    time.sleep(600)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(happened, *, limit_s: float = 60.0) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if happened():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_tensors_travel_without_their_numbers() -> None:
+    payload = packed(*body_and_micro())
+    assert len(payload) < 30_000
+
+
+def test_what_travels_has_the_same_shapes_and_the_same_sharing() -> None:
+    import cloudpickle
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).half()
+    model[1].weight = model[0].weight
+    model[1].bias.requires_grad_(False)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    batch = (torch.ones(8, 4).t(), torch.zeros(8))
+    parts = cloudpickle.loads(packed(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    made = parts["model"]
+    assert made[0].weight is made[1].weight is parts["parameters"][0]
+    assert isinstance(made[0].weight, nn.Parameter)
+    assert (made[0].weight.dtype, made[0].weight.requires_grad) == (torch.float16, True)
+    assert not made[1].bias.requires_grad
+    assert parts["micro"].batch[0].stride() == batch[0].stride()
+    assert not parts["micro"].batch[0].any()
+
+
+def test_a_step_function_that_cannot_be_sent_says_so_and_training_goes_on(monkeypatch) -> None:
+    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cpu", 0.0)
+    lock = threading.Lock()
+
+    def locked(model, x, y):
+        with lock:
+            return mse(model, x, y)
+
+    model = nn.Linear(4, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), locked)
+    for _ in range(10):
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+    report = step.report()
+    assert (report.tier, report.updates, report.compiles) == ("eager", 10, 0)
+    assert report.reason == (
+        "not compiled: the step cannot be sent to another process (cannot pickle '_thread.lock' object)"
+    )
+
+
+def test_a_step_function_that_holds_a_data_set_is_not_sent(monkeypatch) -> None:
+    monkeypatch.setattr(beside, "MAX_PAYLOAD_BYTES", 1 << 20)
+    data = bytes(2 << 20)
+    compiling = CompilingBeside(*body_and_micro(lambda m, x, y: mse(m, x, y) * len(data)))
+    assert compiling.done
+    assert compiling.failure == (
+        "the step cannot be sent to another process (it holds 2 MiB beside its tensors)"
+    )
+
+
+@unix
+def test_a_process_that_is_killed_is_a_failure_and_not_an_error() -> None:
+    compiling = CompilingBeside(*body_and_micro(slow))
+    assert wait_until(lambda: compiling._process is not None)
+    os.kill(compiling._process.pid, signal.SIGKILL)
+    compiling.wait()
+    assert compiling.done
+    assert compiling.failure == "torch's compiler failed in another process: exit code -9"
+
+
+@unix
+def test_closing_ends_the_process() -> None:
+    compiling = CompilingBeside(*body_and_micro(slow))
+    assert wait_until(lambda: compiling._process is not None)
+    compiling.close()
+    compiling.wait()
+    assert not is_running(compiling._process.pid)
+
+
+@unix
+def test_tuning_that_takes_longer_than_its_time_is_ended_and_compiled_without(monkeypatch) -> None:
+    monkeypatch.setattr(
+        beside, "PLACE", "import time; tune = {tune!r}; time.sleep(600 if tune else 0)#{path}"
+    )
+    compiling = CompilingBeside(*body_and_micro(tune="gemm", tune_budget_s=0.5))
+    compiling.wait()
+    assert compiling.tune is None
+    assert compiling.failure is None
+
+
+CHILD = """
+import os, time
+from flodl.engine.worker import _leave_with_the_parent
+_leave_with_the_parent()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+PARENT = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", sys.argv[1]])
+"""
+
+
+@unix
+def test_the_process_ends_with_the_one_that_started_it() -> None:
+    """Also where the training process has no chance to clean up."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert is_running(pid)
+    parent.kill()
+    parent.wait()
+    assert wait_until(lambda: not is_running(pid))
+    parent.stdout.close()

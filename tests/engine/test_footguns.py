@@ -1,0 +1,193 @@
+"""Every footgun of compiled steps that a CPU can show, one test each; the list is docs/footguns.md."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep, ladder
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def new_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+
+def compiled(step_fn=mse, **settings) -> tuple[nn.Sequential, TrainStep]:
+    """Give a model and its step, compiled by six batches."""
+    model = new_model()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, tier="compiled", **settings)
+    feed(step, 6)
+    return model, step
+
+
+def feed(step: TrainStep, count: int) -> list[torch.Tensor]:
+    return [step(torch.ones(8, 4), torch.zeros(8, 2)) for _ in range(count)]
+
+
+def test_python_in_the_step_function_runs_more_often_than_there_are_steps(quick_compiler) -> None:
+    """A trial runs some windows again: a counter in the step function counts those as well."""
+    calls: list[int] = []
+
+    def counting(model, x, y):
+        calls.append(1)
+        return mse(model, x, y)
+
+    _, step = compiled(counting)
+    assert len(calls) > step.report().steps == 6
+
+
+def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkeypatch) -> None:
+    """torch's compiler does not guard hooks."""
+    monkeypatch.setattr(ladder, "LOOK_EVERY", 5)
+    model, step = compiled()
+    assert step.tier == "compiled", step.report()
+    calls: list[int] = []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    feed(step, 1)
+    assert calls == []
+    feed(step, 5)
+    assert step.report().events[-1].reason.startswith("the hook of '0' changed (seen within 5 steps)")
+    assert calls
+
+
+@pytest.mark.parametrize(
+    ("change", "guard"),
+    [
+        (lambda model: model.eval(), "training == True"),
+        (lambda model: setattr(model[1], "p", 0.0), "p == 0.5"),
+        (lambda model: model[0].requires_grad_(False), "requires_grad mismatch"),
+    ],
+    ids=["eval", "attribute", "freeze"],
+)
+def test_what_compiled_code_rests_on_is_guarded_and_named(quick_compiler, change, guard: str) -> None:
+    model, step = compiled()
+    assert step.tier == "compiled", step.report()
+    change(model)
+    feed(step, 1)
+    assert step.tier == "eager"
+    assert guard in step.report().reason
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's compiler
+def test_a_guard_that_fails_half_way_leaves_nothing_of_the_first_half(quick_compiler) -> None:
+    weight = {"value": 1.0}
+
+    def cut_in_two(model, x, y):
+        out = model(x)
+        torch._dynamo.graph_break()
+        return nn.functional.mse_loss(out, y) * weight["value"]
+
+    def train(tier: str) -> tuple[torch.Tensor, nn.Module, str]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), cut_in_two, tier=tier)
+        weight["value"] = 1.0
+        feed(step, 6)
+        reached = step.tier if step.tier == "compiled" else step.report().reason
+        weight["value"] = 2.0
+        return torch.stack(feed(step, 1)), model, reached
+
+    eager, plain, _ = train("eager")
+    compiled, model, reached = train("compiled")
+    assert reached == "compiled", reached
+    torch.testing.assert_close(compiled, eager)
+    torch.testing.assert_close(plain[1].running_var, model[1].running_var)
+
+
+def test_a_parameter_that_is_replaced_is_used_and_learns_as_little_as_in_torch(quick_compiler) -> None:
+    model, step = compiled()
+    model[2].weight = nn.Parameter(torch.zeros(2, 4))
+    model[2].bias.data.zero_()
+    assert feed(step, 1)[0] == 0
+    assert not model[2].weight.any()
+
+
+def test_a_learning_rate_that_is_assigned_is_used_at_once(quick_compiler) -> None:
+    model, step = compiled()
+    step._body.optimizer.param_groups[0]["lr"] = 0.0
+    before = [p.detach().clone() for p in model.parameters()]
+    feed(step, 2)
+    assert step.tier == "compiled"
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "fp16"}, {"clip_norm": 1e-3}], ids=str)
+def test_a_group_that_joins_later_is_unscaled_and_clipped_like_the_others(settings: dict) -> None:
+    model = new_model()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, lambda m, x, y: mse(m, x, y).float(), tier="eager", **settings)
+    feed(step, 2)
+    before = model[2].weight.detach().clone()
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    feed(step, 1)
+    moved = (model[2].weight - before).abs().max()
+    assert 0 < moved < (1e-4 if "clip_norm" in settings else 1)
+
+
+def test_a_failed_micro_batch_does_not_count_in_its_window() -> None:
+    """What is left out by an error must not weigh in the mean over the window."""
+
+    def fragile(model, x, y):
+        if torch.isnan(x).any():
+            raise ValueError("a bad batch")
+        return mse(model, x, y)
+
+    def train(spoil: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), fragile, accumulate=2)
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+        if spoil:
+            with pytest.raises(ValueError, match="a bad batch"):
+                step(torch.full((8, 4), torch.nan), torch.zeros(8, 2))
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+        assert step.updates == 1
+        return model.weight.detach()
+
+    assert torch.equal(train(spoil=True), train(spoil=False))
+
+
+def test_a_batch_that_is_changed_after_the_call_does_no_harm(quick_compiler) -> None:
+    def train(tier: str) -> torch.Tensor:
+        model = nn.Linear(4, 2)
+        nn.init.ones_(model.weight)
+        nn.init.zeros_(model.bias)
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), mse, tier=tier)
+        x, losses = torch.empty(8, 4), []
+        for number in range(10):
+            x.fill_(number / 10)
+            losses.append(step(x, torch.zeros(8, 2)))
+            x.fill_(torch.nan)
+        return torch.stack(losses)
+
+    torch.testing.assert_close(train("compiled"), train("eager"))
+
+
+def test_one_buffer_for_all_micro_batches_does_no_harm(quick_compiler) -> None:
+    """A trial runs a window again when it has ended; by then such a buffer holds the last batch alone."""
+    model = new_model()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="compiled", accumulate=2)
+    x = torch.empty(8, 4)
+    for number in range(12):
+        step(x.fill_(number % 2 + 1), torch.zeros(8, 2))
+    assert step.report().reason == "gradients within 0.001 of eager's over 2 updates"
+
+
+def test_moving_the_model_to_another_dtype_midway_is_torchs_own_error(quick_compiler) -> None:
+    model, step = compiled()
+    model.double()
+    with pytest.raises(RuntimeError, match="dtype"):
+        feed(step, 1)
+    model.float()
+    assert torch.isfinite(torch.stack(feed(step, 3))).all()

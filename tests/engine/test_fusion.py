@@ -1,0 +1,148 @@
+"""What is changed in the program that torch's compiler fuses still computes the same."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flodl.engine import fusion
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The passes keep to float32 on CUDA; here the dtype alone decides."""
+    monkeypatch.setattr(fusion, "_is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float32)
+
+
+def changed(program: Callable[..., Tensor], change, *inputs: Tensor) -> tuple[collections.Counter, Tensor]:
+    """Trace a program, change its graph, check that it is whole, and give its calls and what it computes."""
+    traced = make_fx(program, tracing_mode="fake")(*inputs)
+    change(traced.graph)
+    traced.graph.lint()
+    traced.recompile()
+    calls = collections.Counter(node.target for node in traced.graph.nodes if node.op == "call_function")
+    for node in traced.graph.nodes:
+        if node.op == "call_function":
+            assert tuple(node.meta["val"].shape) is not None
+    return calls, traced(*inputs)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_a_bias_is_added_outside_of_the_product() -> None:
+    def layer(b, x, w):
+        return aten.addmm.default(b, x, w).relu()
+
+    inputs = draw(5), draw(3, 4), draw(4, 5)
+    calls, given = changed(layer, fusion.BiasOutside(), *inputs)
+    assert calls[aten.addmm.default] == 0
+    assert (calls[aten.mm.default], calls[aten.add.Tensor]) == (1, 1)
+    torch.testing.assert_close(given, layer(*inputs))
+
+
+def test_a_product_with_factors_stays_as_it_is() -> None:
+    calls, _ = changed(
+        lambda b, x, w: aten.addmm.default(b, x, w, beta=2),
+        fusion.BiasOutside(),
+        draw(5),
+        draw(3, 4),
+        draw(4, 5),
+    )
+    assert calls[aten.addmm.default] == 1
+
+
+def test_other_number_formats_stay_as_they_are() -> None:
+    calls, _ = changed(
+        lambda b, x, w: aten.addmm.default(b, x, w),
+        fusion.BiasOutside(),
+        draw(5).double(),
+        draw(3, 4).double(),
+        draw(4, 5).double(),
+    )
+    assert calls[aten.addmm.default] == 1
+
+
+def test_a_large_result_keeps_its_bias_inside(monkeypatch) -> None:
+    monkeypatch.setattr(fusion, "_LARGE_BYTES", 16)
+    calls, _ = changed(
+        lambda b, x, w: aten.addmm.default(b, x, w), fusion.BiasOutside(), draw(5), draw(3, 4), draw(4, 5)
+    )
+    assert calls[aten.addmm.default] == 1
+
+
+def test_the_gradient_of_a_weight_that_a_loop_shares_becomes_one_product() -> None:
+    def gradient(x1, x2, x3, g1, g2, g3):
+        """As the backward of three turns has it: transposed products, added up."""
+        pairs = [(g1, x1), (g2, x2), (g3, x3)]
+        products = [aten.mm.default(aten.permute.default(g, [1, 0]), x) for g, x in pairs]
+        return aten.add.Tensor(aten.add.Tensor(products[0], products[1]), products[2])
+
+    inputs = [draw(6 + turn, 4) for turn in range(3)] + [draw(6 + turn, 5) for turn in range(3)]
+    calls, given = changed(gradient, fusion.JoinedProducts(), *inputs)
+    assert (calls[aten.mm.default], calls[aten.add.Tensor]) == (1, 0)
+    assert (calls[aten.cat.default], calls[aten.permute.default]) == (2, 1)
+    torch.testing.assert_close(given, gradient(*inputs))
+
+
+def test_terms_that_are_no_products_are_added_afterwards() -> None:
+    def program(a, b, c, d, e):
+        return aten.add.Tensor(aten.add.Tensor(aten.mm.default(a, b), e), aten.mm.default(c, d))
+
+    inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5), draw(3, 5)
+    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    assert (calls[aten.mm.default], calls[aten.add.Tensor]) == (1, 1)
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_a_product_that_others_read_too_is_left_alone() -> None:
+    def program(a, b, c, d):
+        first, second = aten.mm.default(a, b), aten.mm.default(c, d)
+        return aten.add.Tensor(first, second) * first
+
+    inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5)
+    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    assert calls[aten.mm.default] == 2
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_a_sum_with_a_factor_is_left_alone() -> None:
+    def program(a, b, c, d):
+        return aten.add.Tensor(aten.mm.default(a, b), aten.mm.default(c, d), alpha=2)
+
+    calls, _ = changed(program, fusion.JoinedProducts(), draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5))
+    assert calls[aten.mm.default] == 2
+
+
+def test_sums_that_broadcast_are_still_right() -> None:
+    def program(a, b, c, d, row):
+        return aten.add.Tensor(aten.add.Tensor(aten.mm.default(a, b), row), aten.mm.default(c, d))
+
+    inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5), draw(5)
+    _, given = changed(program, fusion.JoinedProducts(), *inputs)
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_products_of_different_shapes_that_broadcast_are_left_alone() -> None:
+    def program(a, b, c, d):
+        return aten.add.Tensor(aten.mm.default(a, b), aten.mm.default(c, d))
+
+    inputs = draw(3, 4), draw(4, 5), draw(1, 6), draw(6, 5)
+    _, given = changed(program, fusion.JoinedProducts(), *inputs)
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_the_compiler_keeps_what_it_made_with_a_pass_apart_from_what_it_made_without() -> None:
+    assert fusion.BiasOutside().uuid() == fusion.BiasOutside().uuid()
+    assert fusion.BiasOutside().uuid() != fusion.JoinedProducts().uuid()
+    assert "max_autotune_gemm" not in fusion.fusion_options()
+    assert fusion.fusion_options(tune="gemm")["max_autotune_gemm"] is True
+    assert fusion.fusion_options()["fallback_random"] is True

@@ -1,0 +1,323 @@
+"""The way up and down between the tiers, with a compiler that only traces and guards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import StepError
+from flodl.engine import TrainStep, ladder, trial
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 2)
+
+
+def model_with_everything() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 2))
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def new_step(step_fn=mse, *, make=small_model, **settings) -> TrainStep:
+    model = make()
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), step_fn, **settings)
+
+
+def run(step: TrainStep, count: int, *, size: int = 8) -> list[torch.Tensor]:
+    return [step(torch.ones(size, 4), torch.zeros(size, 2)) for _ in range(count)]
+
+
+def reasons(step: TrainStep) -> list[str]:
+    return [f"{event.kind}: {event.reason}" for event in step.report().events]
+
+
+def test_auto_on_a_cpu_says_when_it_will_compile() -> None:
+    step = new_step()
+    run(step, 12)
+    assert step.tier == "eager"
+    assert (
+        step.report().reason == "once training has gone on for 30 s, the step is compiled in another process"
+    )
+
+
+def test_auto_stays_on_a_tier_that_is_faster_and_reports_the_gain(compiled_elsewhere, paced) -> None:
+    step = new_step()
+    paced(step, {"eager": 3.0, "compiled": 1.0})
+    run(step, 20)
+    report = step.report()
+    assert report.tier == "compiled", report
+    assert report.gain == 3.0
+    assert report.compiles == 1
+    assert report.promotion_cost_s > 0
+    assert "gain      3.00× (3000.000 ms eager, 1000.000 ms now)" in str(report)
+    assert "compiled once" in str(report)
+
+
+def test_auto_goes_back_where_compiled_is_slower(compiled_elsewhere, paced) -> None:
+    step = new_step()
+    paced(step, {"eager": 1.0, "compiled": 2.0})
+    run(step, 30)
+    report = step.report()
+    assert report.tier == "eager"
+    assert report.reason == "compiled was measured slower: 2000.000 ms against 1000.000 ms"
+    assert report.gain is None
+    assert report.compiles == 1
+
+
+def test_deterministic_algorithms_keep_auto_where_it_is(compiled_elsewhere) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        step = new_step()
+        run(step, 12)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert step.tier == "eager"
+    assert step.report().reason == (
+        "compiling would change the rounding, and deterministic algorithms were asked for"
+    )
+
+
+def test_a_compilation_that_failed_elsewhere_leaves_the_step_where_it_is(
+    compiled_elsewhere, monkeypatch
+) -> None:
+    monkeypatch.setattr(compiled_elsewhere, "failure", "no compiler here")
+    step = new_step()
+    run(step, 12)
+    assert (step.tier, step.report().reason) == ("eager", "not compiled: no compiler here")
+    assert reasons(step) == ["eager: not compiled: no compiler here"]
+
+
+def test_a_trial_leaves_no_trace(quick_compiler) -> None:
+    """Weights, running statistics, momentum, dropout's random numbers: all as eager alone has them."""
+    eager = new_step(make=model_with_everything, tier="eager")
+    torch.manual_seed(1)
+    losses = run(eager, 5)
+    random_state = torch.get_rng_state()
+    tried = new_step(make=model_with_everything, tier="compiled")
+    torch.manual_seed(1)
+    assert torch.equal(torch.stack(run(tried, 5)), torch.stack(losses))
+    assert tried.tier == "compiled"
+    assert torch.equal(torch.get_rng_state(), random_state)
+    for name, value in eager._body.model.state_dict().items():
+        assert torch.equal(value, tried._body.model.state_dict()[name]), name
+    ours, theirs = (step._body.optimizer.state_dict()["state"] for step in (tried, eager))
+    assert all(torch.equal(ours[k]["momentum_buffer"], theirs[k]["momentum_buffer"]) for k in theirs)
+    assert tried.means() == eager.means()
+
+
+def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compiler) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return self.linear(x)
+
+    model = Counting()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="compiled")
+    run(step, 10)
+    assert step.tier == "compiled", step.report()
+    assert model.seen == 10
+
+
+def test_a_guard_that_fails_is_named_and_the_step_is_compiled_anew(quick_compiler) -> None:
+    weight = {"value": 1.0}
+
+    def weighted(model, x, y):
+        return mse(model, x, y) * weight["value"]
+
+    step = new_step(weighted, tier="compiled")
+    run(step, 6)
+    assert step.tier == "compiled", step.report()
+    weight["value"] = 0.0
+    assert run(step, 1)[0] == 0
+    assert (step.tier, step.report().compiles) == ("eager", 1)
+    assert "['value'] == 1.0" in step.report().reason
+    assert "mse(model, x, y) * weight" in step.report().reason
+    assert step.report().reason.split("; ")[1] == "the step is prepared anew"
+    run(step, 6)
+    assert (step.tier, step.report().compiles) == ("compiled", 2)
+
+
+def weights(step: TrainStep) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in step._body.model.state_dict().items()}
+
+
+def test_there_is_a_limit_to_compiling_again(quick_compiler, monkeypatch) -> None:
+    monkeypatch.setattr(ladder, "MAX_COMPILES", 2)
+    weight = {"value": 1.0}
+
+    def weighted(model, x, y):
+        return mse(model, x, y) * weight["value"]
+
+    step = new_step(weighted, tier="compiled")
+    for _ in range(ladder.MAX_COMPILES + 2):
+        run(step, 7)
+        weight["value"] += 1
+    report = step.report()
+    assert (report.tier, report.compiles) == ("eager", ladder.MAX_COMPILES)
+    assert report.reason.endswith("; it was compiled 2 times already and is not compiled again")
+    assert torch.isfinite(torch.stack(run(step, 3))).all()
+
+
+def test_a_step_that_needs_new_code_every_time_is_refused_and_training_goes_on(quick_compiler) -> None:
+    calls = {"number": 0}
+
+    def counting(model, x, y):
+        calls["number"] += 1
+        return mse(model, x, y) * calls["number"]
+
+    step = new_step(counting, tier="compiled")
+    run(step, 8)
+    assert step.tier == "eager"
+    assert step.report().reason.startswith("the step cannot be compiled: the compiled code no longer fits (")
+    assert "['number'] ==" in step.report().reason
+
+
+def test_compiled_code_that_differs_from_eager_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *a, **k: doubled(function(*a, **k)))
+
+    def doubled(given):
+        return None if given is None else 2 * given
+
+    step = new_step(tier="compiled")
+    run(step, 8)
+    assert step.tier == "eager"
+    assert (
+        step.report().reason
+        == "the compiled step differs from eager: the gradients are off by 1 of their norm"
+    )
+
+
+def test_a_compiler_that_fails_is_quoted(monkeypatch) -> None:
+    def fail(function, **_):
+        def failing(*batch):
+            raise RuntimeError("cannot be fused\nand a long story")
+
+        return failing
+
+    monkeypatch.setattr(torch, "compile", fail)
+    step = new_step(tier="compiled")
+    run(step, 8)
+    assert step.report().reason == ("the step cannot be compiled: torch's compiler failed: cannot be fused")
+
+
+def test_no_memory_for_a_trial_is_no_reason_to_stop(quick_compiler, monkeypatch) -> None:
+    def too_large(body):
+        raise torch.OutOfMemoryError("a copy of everything does not fit")
+
+    monkeypatch.setattr(trial, "Snapshot", too_large)
+    step = new_step(tier="compiled")
+    assert torch.isfinite(torch.stack(run(step, 8))).all()
+    assert step.report().reason == "there is no memory left to try a faster tier in"
+    assert step.report().updates == 8
+
+
+def test_an_error_in_the_step_function_during_a_trial_reaches_the_user_and_nothing_else(
+    quick_compiler,
+) -> None:
+    failing = {"now": False}
+
+    def fragile(model, x, y):
+        if failing["now"]:
+            raise ValueError("a bad batch")
+        return mse(model, x, y)
+
+    step = new_step(fragile, tier="compiled")
+    run(step, 4)
+    assert "is being compared with eager" in step.report().reason
+    before, failing["now"] = weights(step), True
+    with pytest.raises(ValueError, match="a bad batch"):
+        run(step, 1)
+    assert all(torch.equal(value, before[name]) for name, value in weights(step).items())
+    failing["now"] = False
+    run(step, 4)
+    assert step.tier == "compiled", step.report()
+    assert step.report().updates == 8
+
+
+def test_a_window_that_is_flushed_during_a_trial_is_not_held_against_it(quick_compiler) -> None:
+    step = new_step(tier="compiled", accumulate=2)
+    run(step, 7)
+    assert "is being compared with eager" in step.report().reason
+    step.flush()
+    assert "is being compared with eager" in step.report().reason
+    run(step, 6)
+    assert step.tier == "compiled", step.report()
+
+
+def test_accumulation_in_compiled_code_follows_eager_with_ragged_windows(quick_compiler) -> None:
+    def train(tier: str) -> tuple[torch.Tensor, TrainStep]:
+        step = new_step(tier=tier, accumulate=2, clip_norm=0.5)
+        losses = [*run(step, 12), *run(step, 1), *run(step, 1, size=3), *run(step, 1, size=3)]
+        step.flush()
+        return torch.stack([*losses, *run(step, 4)]), step
+
+    eager, _ = train("eager")
+    compiled, step = train("compiled")
+    assert step.tier == "compiled", step.report()
+    torch.testing.assert_close(compiled, eager)
+
+
+def test_another_shape_runs_eagerly_beside_compiled_code(quick_compiler) -> None:
+    step = new_step(tier="compiled")
+    run(step, 8)
+    run(step, 2, size=3)
+    run(step, 5, size=16)
+    assert step.tier == "compiled"
+    assert reasons(step)[1:] == [
+        "eager: a ragged last batch runs eagerly",
+        "eager: a batch of another shape than the recorded one runs eagerly",
+    ]
+
+
+def test_captured_on_a_cpu_says_what_it_needs() -> None:
+    step = new_step(tier="captured")
+    run(step, 6)
+    assert step.report().reason == "the model is on cpu, and capture needs CUDA"
+
+
+def test_tuning_that_takes_too_long_is_left_and_said(quick_compiler, monkeypatch) -> None:
+    class TakesTooLong:
+        failure = None
+        tune = None
+
+        def __init__(self, body, micro) -> None: ...
+
+        def wait(self) -> None: ...
+
+    monkeypatch.setattr(ladder, "CompilingBeside", TakesTooLong)
+    step = new_step(tier="compiled", tune="gemm", tune_budget_s=0.5)
+    run(step, 8)
+    assert step.tier == "compiled"
+    assert reasons(step)[0] == "tune: trying out kernels took longer than 0.5 s and was left"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tune": "gem"}, "tune='gem'. Did you mean 'gemm'?"),
+        ({"tune_budget_s": 0}, "tune_budget_s=0. Give the seconds that tuning may take."),
+        ({"tier": "compield"}, "tier='compield'. Did you mean 'compiled'?"),
+        ({"guard": "los"}, "guard='los'. Did you mean 'loss'?"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_refused(settings: dict, message: str) -> None:
+    with pytest.raises(StepError) as error:
+        new_step(**settings)
+    assert message in str(error.value)

@@ -1,0 +1,117 @@
+"""Means of the loss and of named values, kept where the step runs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+
+
+class Answer(nn.Module):
+    """Gives the one number that it learns, whatever it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.zeros(()))
+
+
+def told(model, loss: torch.Tensor, *others):
+    """A loss that the batch itself says: its mean."""
+    return loss.mean() + 0 * model.number
+
+
+def new_step(step_fn=told, **settings) -> TrainStep:
+    model = Answer()
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
+
+
+def test_a_mean_weighs_batches_by_their_samples() -> None:
+    step = new_step()
+    step(torch.full((6,), 1.0))
+    step(torch.full((2,), 5.0))
+    assert step.means()["loss"] == 2.0
+
+
+def test_a_mean_over_accumulation_is_the_mean_over_all_samples() -> None:
+    step = new_step(accumulate=2)
+    for size, value in ((4, 1.0), (4, 2.0), (4, 3.0), (1, 9.0)):
+        step(torch.full((size,), value))
+    assert math.isclose(float(step.means()["loss"]), (4 * 1 + 4 * 2 + 4 * 3 + 9) / 13)
+
+
+def test_pieces_of_a_batch_that_ran_out_of_memory_count_once() -> None:
+    def hungry(model, x):
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("a small device")
+        return told(model, x)
+
+    step = new_step(hungry)
+    step(torch.arange(5.0))
+    assert step.means()["loss"] == 2.0
+
+
+def test_batches_that_are_not_finite_are_left_out() -> None:
+    step = new_step()
+    step(torch.full((4,), 2.0))
+    step(torch.full((4,), torch.nan))
+    step(torch.full((4,), torch.inf))
+    assert step.means()["loss"] == 2.0
+    assert step.report().skipped == 2
+
+
+def test_a_window_is_counted_up_to_where_it_went_wrong() -> None:
+    step = new_step(accumulate=2)
+    for value in (1.0, torch.nan, 3.0, 5.0):
+        step(torch.full((4,), value))
+    assert math.isclose(float(step.means()["loss"]), (1 + 3 + 5) / 3)
+
+
+def test_named_values_have_means_and_those_that_come_sometimes_too() -> None:
+    def step_fn(model, x):
+        values = {"double": 2 * x.mean()}
+        if len(x) == 2:
+            values["pair"] = x.sum()
+        return told(model, x), values
+
+    step = new_step(step_fn)
+    step(torch.full((6,), 1.0))
+    step(torch.full((2,), 5.0))
+    means = step.means()
+    assert {name: float(value) for name, value in means.items()} == {"loss": 2.0, "double": 4.0, "pair": 10.0}
+
+
+def test_plain_numbers_are_values_too_and_vectors_have_no_mean() -> None:
+    step = new_step(lambda model, x: (told(model, x), {"three": 3, "all": x}))
+    step(torch.arange(4.0))
+    assert step.means()["three"] == 3
+    assert "all" not in step.means()
+    assert step.values["all"].shape == (4,)
+
+
+def test_means_start_anew_where_they_are_told_to() -> None:
+    step = new_step()
+    assert step.means() == {}
+    step(torch.full((4,), 7.0))
+    step.reset_means()
+    assert torch.isnan(step.means()["loss"])
+    step(torch.full((4,), 1.0))
+    assert step.means()["loss"] == 1.0
+
+
+def test_a_trial_counts_nothing_twice(quick_compiler) -> None:
+    step = new_step(tier="compiled")
+    for value in range(12):
+        step(torch.full((4,), float(value)))
+    assert step.tier == "compiled", step.report()
+    assert step.means()["loss"] == 5.5
+
+
+def test_long_epochs_lose_no_precision() -> None:
+    step = new_step(tier="eager")
+    big = torch.full((1,), 1.0)
+    step._body.tally.add(torch.tensor(1.0), {}, weight=10**9, opens=True)
+    step(big)
+    assert float(next(iter(step._body.tally.totals.values()))[0]) == 10**9 + 1

@@ -1,0 +1,332 @@
+"""Every footgun of captured steps, one test each, silent ones first; the list is docs/footguns.md."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def new_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 4)).cuda()
+
+
+def captured(step_fn=mse, *, model=None, optimizer=torch.optim.Adam, **settings):
+    """Give a model and its step, captured by twelve batches."""
+    model = model or new_model()
+    step = TrainStep(model, optimizer(model.parameters(), lr=1e-3), step_fn, tier="captured", **settings)
+    feed(step, 12)
+    return model, step
+
+
+def feed(step: TrainStep, count: int, *others, size: int = 8) -> list[torch.Tensor]:
+    source = torch.Generator("cuda").manual_seed(count)
+    return [
+        step(
+            torch.randn(size, 16, device="cuda", generator=source),
+            torch.randn(size, 4, device="cuda", generator=source),
+            *others,
+        )
+        for _ in range(count)
+    ]
+
+
+def events(step: TrainStep) -> str:
+    return "\n".join(event.reason for event in step.report().events)
+
+
+def test_silent_python_in_the_step_function_stops_running() -> None:
+    calls: list[int] = []
+
+    def counting(model, x, y):
+        calls.append(1)
+        return mse(model, x, y)
+
+    _, step = captured(counting)
+    assert step.tier == "captured", step.report()
+    before = len(calls)
+    feed(step, 10)
+    assert len(calls) == before
+
+
+def test_silent_a_number_that_changes_later_stays_as_it_was_recorded() -> None:
+    weight = {"value": 1.0}
+    _, step = captured(lambda m, x, y: mse(m, x, y) * weight["value"])
+    assert step.tier == "captured", step.report()
+    weight["value"] = 0.0
+    assert all(loss > 0 for loss in feed(step, 3))
+
+
+def test_the_remedy_for_it_is_a_tensor_on_the_device() -> None:
+    weight = torch.ones((), device="cuda")
+    _, step = captured(lambda m, x, y: mse(m, x, y) * weight)
+    weight.zero_()
+    assert all(loss == 0 for loss in feed(step, 3))
+    assert step.tier == "captured", step.report()
+
+
+def test_the_other_remedy_is_a_number_in_the_batch() -> None:
+    _, step = captured(lambda m, x, y, weight=1.0: mse(m, x, y) * weight)
+    assert all(loss == 0 for loss in feed(step, 2, 0.0))
+    assert "another shape" in events(step)
+
+
+def test_silent_an_attribute_of_a_module_stays_as_it_was_recorded() -> None:
+    model, step = captured()
+    model[1].p = 1.0
+    model[2].bias.data.zero_()
+    x = torch.ones(8, 16, device="cuda")
+    loss = step(x, torch.zeros(8, 4, device="cuda"))
+    assert loss > 0  # with p=1 every output, and so the loss, would be zero
+
+
+def test_silent_grad_is_not_refreshed_by_a_replay() -> None:
+    model, step = captured(clip_norm=100.0)
+    feed(step, 1, size=5)  # a ragged batch runs as Python and leaves its gradients
+    before = model[0].weight.grad.clone()
+    feed(step, 3)
+    assert torch.equal(model[0].weight.grad, before)
+    assert step.grad_norm > 0
+
+
+def test_silent_a_hook_from_before_runs_only_while_it_is_recorded() -> None:
+    model, calls = new_model(), []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    _, step = captured(model=model)
+    assert step.tier == "captured", step.report()
+    before = len(calls)
+    feed(step, 10)
+    assert len(calls) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda model: model[0].register_forward_hook(lambda *_: None), "the hook of '0' changed"),
+        (lambda model: model.__setitem__(1, nn.Identity()), "the module '1' changed"),
+        (lambda model: setattr(model[2], "bias", nn.Parameter(torch.zeros(4).cuda())), "'2.bias' changed"),
+        (lambda model: torch.set_float32_matmul_precision("high"), "'float32_matmul_precision' changed"),
+    ],
+    ids=["hook", "module", "parameter", "switch"],
+)
+def test_what_a_replay_cannot_see_is_seen_within_64_steps(change, what: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        model, step = captured()
+        assert step.tier == "captured", step.report()
+        change(model)
+        feed(step, 70)
+        assert what in events(step)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_a_number_that_changes_in_every_step_is_found_by_the_trial() -> None:
+    _, step = captured(lambda m, x, y: mse(m, x, y) * (1 + random.random()))
+    assert step.tier == "eager"
+    assert step.report().reason.startswith("the captured step differs from eager: ")
+
+
+def test_a_learning_rate_that_is_assigned_is_used_at_once_without_recording_anew() -> None:
+    model, step = captured()
+    step._body.optimizer.param_groups[0]["lr"] = 0.0
+    before = [p.detach().clone() for p in model.parameters()]
+    feed(step, 3)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    assert step.tier == "captured"
+    assert len(step.report().events) == 1
+    step._body.optimizer.param_groups[0]["lr"] = 0.1
+    feed(step, 1)
+    assert not torch.equal(before[0], model[0].weight)
+
+
+def test_other_settings_of_a_group_are_noticed_and_the_step_is_recorded_anew() -> None:
+    _, step = captured()
+    step._body.optimizer.param_groups[0]["weight_decay"] = 0.5
+    feed(step, 12)
+    assert "the optimizer's weight_decay was changed" in events(step)
+    assert step.tier == "captured", step.report()
+
+
+def test_a_group_that_joins_later_learns() -> None:
+    model = new_model()
+    optimizer = torch.optim.Adam(model[0].parameters(), lr=1e-2)
+    step = TrainStep(model, optimizer, mse, tier="captured", precision="fp16")
+    feed(step, 12)
+    before = model[2].weight.detach().clone()
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    feed(step, 12)
+    assert "another number of groups" in events(step)
+    assert (before - model[2].weight).abs().max() < 1  # unscaled like the others
+    assert not torch.equal(before, model[2].weight)
+    assert step.tier == "captured", step.report()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda m: m.eval(), "a module was switched between training and evaluation"),
+        (lambda m: m[0].requires_grad_(False), "a parameter was frozen or thawed"),
+        (lambda m: setattr(m[0].weight, "data", m[0].weight.data.clone()), "moved or replaced"),
+    ],
+    ids=["eval", "freeze", "moved"],
+)
+def test_what_rests_on_the_model_is_checked_before_every_replay(change, what: str) -> None:
+    model, step = captured()
+    change(model)
+    feed(step, 1)
+    assert step.tier == "eager"
+    assert what in events(step)
+    feed(step, 10)
+    assert step.tier == "captured", step.report()
+
+
+def test_loading_weights_in_place_needs_nothing() -> None:
+    model, step = captured()
+    other = new_model()
+    model.load_state_dict(other.state_dict())
+    model.eval()
+    feed(step, 12)
+    assert step.tier == "captured", step.report()
+
+
+def test_a_buffer_that_is_replaced_in_every_forward_is_refused_with_its_name() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 4)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return self.linear(x)
+
+    model, step = captured(model=Counting().cuda())
+    assert step.tier == "eager"
+    assert "replaces the buffer seen of Counting" in step.report().reason
+    assert model.seen == 12
+
+
+def test_a_number_on_the_cpu_in_the_batch_is_refused() -> None:
+    model = new_model()
+    step = TrainStep(
+        model, torch.optim.Adam(model.parameters()), lambda m, x, y, w: mse(m, x, y) * w, tier="captured"
+    )
+    feed(step, 8, torch.tensor(0.5))
+    assert step.tier == "eager"
+    assert "the batch holds one number on the CPU" in step.report().reason
+
+
+def test_moving_the_batch_inside_the_step_is_refused_with_the_line() -> None:
+    model = new_model()
+    step = TrainStep(
+        model,
+        torch.optim.Adam(model.parameters()),
+        lambda m, x, y: mse(m, x.cuda(), y.cuda()),
+        tier="captured",
+    )
+    for _ in range(8):
+        step(torch.randn(8, 16), torch.randn(8, 4))
+    assert step.tier == "eager"
+    assert "x.cuda()" in step.report().reason
+
+
+def test_control_flow_by_data_is_refused_with_the_line() -> None:
+    def branching(model, x, y):
+        loss = mse(model, x, y)
+        if loss > 100:
+            return loss * 0.1
+        return loss
+
+    _, step = captured(branching)
+    assert step.tier == "eager"
+    assert "if loss > 100:" in step.report().reason
+
+
+def test_a_batch_that_is_changed_after_the_call_does_no_harm() -> None:
+    def run(tier: str) -> torch.Tensor:
+        model = new_model()
+        step = TrainStep(model, torch.optim.Adam(model.parameters()), mse, tier=tier)
+        torch.manual_seed(1)
+        x, y = torch.empty(8, 16, device="cuda"), torch.empty(8, 4, device="cuda")
+        losses = []
+        for number in range(20):
+            x.fill_(number)
+            y.fill_(-number)
+            losses.append(step(x, y))
+            x.fill_(torch.nan)
+        return torch.stack(losses)
+
+    assert torch.equal(run("captured"), run("eager"))
+
+
+def test_one_buffer_for_all_micro_batches_does_no_harm() -> None:
+    def run(tier: str) -> tuple[torch.Tensor, str]:
+        model = new_model()
+        step = TrainStep(model, torch.optim.Adam(model.parameters()), mse, tier=tier, accumulate=2)
+        torch.manual_seed(1)
+        x, y = torch.empty(8, 16, device="cuda"), torch.zeros(8, 4, device="cuda")
+        return torch.stack([step(x.fill_(number % 2 + 1), y) for number in range(24)]), step.tier
+
+    losses, tier = run("captured")
+    assert tier == "captured"
+    assert torch.equal(losses, run("eager")[0])
+
+
+def test_another_layout_of_the_same_numbers_is_another_shape() -> None:
+    _, step = captured()
+    x = torch.randn(16, 8, device="cuda").t()
+    for _ in range(5):
+        assert torch.isfinite(step(x, torch.randn(8, 4, device="cuda")))
+    assert step.report().captures == 2
+
+
+def test_losses_and_values_that_are_kept_stay_as_they_were() -> None:
+    _, step = captured(lambda m, x, y: (mse(m, x, y), {"mean": x.mean()}))
+    first = step(torch.ones(8, 16, device="cuda"), torch.zeros(8, 4, device="cuda"))
+    values, kept = step.values, first.clone()
+    feed(step, 5)
+    assert torch.equal(first, kept)
+    assert values["mean"] == 1
+
+
+def test_a_generator_of_ones_own_keeps_the_step_eager() -> None:
+    source = torch.Generator("cuda").manual_seed(0)
+
+    def noisy(model, x, y):
+        return mse(model, x + torch.randn(x.shape, device="cuda", generator=source), y)
+
+    _, step = captured(noisy)
+    assert step.tier == "eager"
+    assert torch.isfinite(torch.stack(feed(step, 3))).all()
+    _, other = captured()
+    assert other.tier == "captured", other.report()
+
+
+def test_strict_turns_a_hidden_wait_into_an_error() -> None:
+    from flodl.core import StepError
+
+    model = new_model()
+    step = TrainStep(
+        model,
+        torch.optim.Adam(model.parameters()),
+        lambda m, x, y: mse(m, x, y) * (1 if y.sum().item() else 2),
+        strict=True,
+    )
+    with pytest.raises(StepError, match="the host waited for the device"):
+        feed(step, 1)
+    assert torch.isfinite(torch.randn(3, device="cuda")).all()
