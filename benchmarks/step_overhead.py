@@ -73,6 +73,10 @@ def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
     gc.collect()
     # The step keeps its recording to itself; it is the only one in this process.
     (recording,) = (found for found in gc.get_objects() if type(found) is Recording)
+    if recording.mailbox is not None:
+        # A bare replay posts no addresses; every place of the table gets ones that stay good.
+        mailbox, loss = recording.mailbox, torch.zeros((), device=device)
+        mailbox._table.copy_(torch.tensor([x.data_ptr(), y.data_ptr(), loss.data_ptr()]))
     rivals = {
         "bare replay": recording.graph.replay,
         "inputs and replay": lambda: recording.replay([x, y]),

@@ -120,10 +120,12 @@ def test_silent_a_hook_from_before_runs_only_while_it_is_recorded() -> None:
         (lambda model: model.__setitem__(1, nn.Identity()), "the module '1' changed"),
         (lambda model: setattr(model[2], "bias", nn.Parameter(torch.zeros(4).cuda())), "'2.bias' changed"),
         (lambda model: torch.set_float32_matmul_precision("high"), "'float32_matmul_precision' changed"),
+        (lambda model: setattr(model[0].bias, "data", torch.zeros_like(model[0].bias)), "moved or replaced"),
     ],
-    ids=["hook", "module", "parameter", "switch"],
+    ids=["hook", "module", "parameter", "switch", "data"],
 )
-def test_what_a_replay_cannot_see_is_seen_within_64_steps(change, what: str) -> None:
+def test_what_a_replay_cannot_see_is_seen_when_the_ladder_looks_around(change, what: str, monkeypatch) -> None:
+    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY", 64)
     before = torch.get_float32_matmul_precision()
     try:
         model, step = captured()

@@ -165,7 +165,7 @@ def test_data_that_do_not_fit_after_all_are_streamed():
     large = torch.zeros(64, 1_000_000)  # 256 MB
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    limit = torch.cuda.memory_reserved() + 64 * 2**20
+    limit = torch.cuda.memory_reserved() + 192 * 2**20
     torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
         given = Loader(large, 2, device="cuda", mode="resident")

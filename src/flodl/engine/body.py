@@ -28,8 +28,6 @@ class Outcome:
 
     loss: Tensor
     values: Mapping[str, Tensor]
-    # Whether no later step writes to the loss, so that it can be given away as it is.
-    lasts: bool = False
 
 
 class StepBody:

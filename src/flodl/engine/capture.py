@@ -35,19 +35,26 @@ class Recording(Generic[T]):
     # Where the recording reads addresses instead of having its inputs filled.
     mailbox: Mailbox | None = None
 
+    def __post_init__(self) -> None:
+        self.forms = [(leaf.shape, leaf.dtype, leaf.stride(), leaf.device) for leaf in self.inputs]
+
     def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
         if self.mailbox is not None:
-            self.mailbox.send(batch)
-        else:
-            refill(self.inputs, batch)
+            self.replay_for_loss(self.mailbox, batch)
+            return self.result
+        refill(self.inputs, batch)
         self.graph.replay()
         return self.result
 
     def replay_for_loss(self, mailbox: Mailbox, batch: Sequence[Tensor]) -> Tensor:
         """Run, and give the loss in a tensor of its own, which no later replay touches."""
         loss = mailbox.send(batch)
-        self.graph.replay()
+        try:
+            self.graph.replay()
+        except BaseException:
+            mailbox.take_back()
+            raise
         return loss
 
 

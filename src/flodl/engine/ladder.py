@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flodl.core import StepError
 
@@ -28,7 +29,7 @@ MAX_COMPILES = 4
 MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
 # Training that has gone on for so long is likely to go on for long enough to pay for a compilation.
 COMPILE_AFTER_S = {"cuda": 5.0, "cpu": 30.0}
-LOOK_EVERY = 64
+LOOK_EVERY = 512
 
 
 class Ladder:
@@ -104,7 +105,7 @@ class Ladder:
         self._step_down(changed, step)
         return self._eagerly(micro, step)
 
-    def replay_same(self, batch: tuple[Any, ...]) -> Outcome | None:
+    def replay_same(self, batch: tuple[Any, ...]) -> Tensor | None:
         """Replay without further thought a whole step like the last one; None sends it the long way."""
         if self._trial is not None or self.tier not in self.step_s:
             return None

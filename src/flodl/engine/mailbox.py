@@ -73,6 +73,10 @@ class Mailbox:
         self._turns = turn + 1
         return loss
 
+    def take_back(self) -> None:
+        """Forget what was sent last, because no replay followed."""
+        self._turns -= 1
+
     def _keep_pace(self, lap: int) -> None:
         """Wait where the device is far behind, and make places for the next losses; they are never reused."""
         event = self._reached[lap % 2]

@@ -142,15 +142,15 @@ class TrainStep:
         self._body.tally.reset()
 
     def __call__(self, *batch: Any) -> Tensor:
-        outcome = self._ladder.replay_same(batch) if self._replays else None
-        if outcome is None:
+        loss = self._ladder.replay_same(batch) if self._replays else None
+        if loss is None:
             return self._long_way(batch)
+        # The named values are where the recording put them the last time.
         self._steps += 1
         self._updates += 1
-        self._values = outcome.values
         if self._bridge is not None:
             self._bridge.step()
-        return outcome.loss if outcome.lasts else outcome.loss.clone()
+        return loss
 
     def _long_way(self, batch: tuple[Any, ...]) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0

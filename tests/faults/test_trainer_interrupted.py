@@ -1,0 +1,96 @@
+"""A run that is killed or told to stop, at any moment, comes to what an undisturbed one comes to."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and signals")
+HERE = Path(__file__).parent
+NAMES = ["killed", "told to stop", "told twice", "with workers", "with accumulation", "a graph"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Every case of the script: exit codes, what the run came to, and what it should have come to."""
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=in_memory) as folder:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "interrupted_runs.py"), folder],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+    assert done.returncode == 0, done.stderr
+    return {case.pop("name"): case for case in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_process_ends_as_it_should(cases, name):
+    assert cases[name]["codes"] == cases[name]["expected"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_loss_is_that_of_the_undisturbed_run(cases, name):
+    case = cases[name]
+    assert len(case["outcome"]["losses"]) == 104
+    # A step that was done twice, before and after a kill, had the same loss both times.
+    assert case["outcome"]["losses"] == case["undisturbed"]["losses"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("what", ["weights", "average", "history", "updates", "hook_steps", "metrics", "own"])
+def test_the_run_comes_to_the_same(cases, name, what):
+    assert cases[name]["outcome"][what] == cases[name]["undisturbed"][what]
+
+
+def test_every_case_of_the_script_is_looked_at(cases):
+    assert list(cases) == NAMES
+
+
+def script(*arguments):
+    return [sys.executable, str(HERE / "signalled_run.py"), *map(str, arguments)]
+
+
+def run_script(*arguments):
+    return subprocess.run(script(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+
+
+def numbers_in(printed):
+    words = printed.splitlines()[-1].split()
+    return int(words[1]), float(words[3]), words[5]
+
+
+def test_a_script_that_is_told_to_stop_from_outside_ends_with_75_and_goes_on(tmp_path):
+    undisturbed = run_script(tmp_path / "undisturbed", "eager")
+    with subprocess.Popen(
+        script(tmp_path / "run", "eager", "wait"), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while process.stdout.readline().strip() != "waiting":
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 75
+    journal = (tmp_path / "run" / "journal.jsonl").read_text()
+    assert "SIGTERM; the run is saved and goes on when it is started again" in journal
+    resumed = run_script(tmp_path / "run", "eager")
+    assert resumed.returncode == 0, resumed.stderr
+    assert numbers_in(resumed.stdout) == numbers_in(undisturbed.stdout)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler needs a C++ compiler")
+def test_a_signal_during_a_compilation_is_kept_until_the_update_is_done(tmp_path):
+    eager = run_script(tmp_path / "eager", "eager")
+    stopped = run_script(tmp_path / "run", "compiled", "compile")
+    assert stopped.returncode == 75, stopped.stderr
+    # Before it is promoted, a candidate leaves no trace: the bundle is that of an eager run, bit for bit.
+    resumed = run_script(tmp_path / "run", "eager")
+    assert resumed.returncode == 0, resumed.stderr
+    assert numbers_in(resumed.stdout) == numbers_in(eager.stdout)

@@ -1,0 +1,48 @@
+"""An average of the weights, used where it matters."""
+
+import pytest
+import torch
+
+from flodl.core import TrainError
+from flodl.train import AveragedWeights
+
+
+def test_the_average_follows_every_update(make, data):
+    trainer = make(ema=0.5, accumulate=2)
+    expected = [p.detach().clone() for p in trainer.model.parameters()]
+    updates = 0
+    for _ in range(2):
+        # Three batches and windows of two: the last one is flushed.
+        for batch in trainer.epoch(data, batch_size=8):
+            trainer.step(batch)
+            if trainer.updates != updates:
+                updates = trainer.updates
+                torch._foreach_lerp_(expected, [p.detach() for p in trainer.model.parameters()], 0.5)
+        updates = trainer.updates
+        torch._foreach_lerp_(expected, [p.detach() for p in trainer.model.parameters()], 0.5)
+    assert updates == 4
+    assert all(torch.equal(a, b) for a, b in zip(expected, trainer.average.state_dict().values()))
+
+
+def test_evaluation_uses_the_average_and_training_does_not(make, data):
+    averaged, plain = make(ema=0.9), make()
+    a = averaged.fit(data, epochs=2, batch_size=8, eval_data=data).history
+    b = plain.fit(data, epochs=2, batch_size=8, eval_data=data).history
+    assert [row["loss"] for row in a] == [row["loss"] for row in b]
+    assert a[-1]["eval_loss"] != b[-1]["eval_loss"]
+    with averaged.average.applied():
+        assert plain.step_fn(averaged.model, *data).item() == pytest.approx(a[-1]["eval_loss"], rel=1e-5)
+    assert torch.equal(averaged.model[0].weight, plain.model[0].weight)
+
+
+def test_an_average_that_the_saved_run_did_not_have_starts_from_its_weights(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
+    trainer = make(checkpoint_dir=tmp_path, ema=0.9)
+    trainer.fit(data, epochs=2, batch_size=8)
+    assert torch.equal(trainer.average.state_dict()["0.weight"], trainer.model[0].weight)
+
+
+def test_another_model_is_refused():
+    average = AveragedWeights(torch.nn.Linear(2, 1), decay=0.9)
+    with pytest.raises(TrainError, match="has no 'weight'"):
+        average.load_state_dict({"other": torch.zeros(1)})

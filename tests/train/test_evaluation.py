@@ -1,0 +1,223 @@
+"""Evaluation is exact whatever the batches, and training does not feel it."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, Loader
+from flodl.core import DataError, TrainError
+
+
+def named_loss(model, x, y):
+    out = model(x)
+    return nn.functional.mse_loss(out, y), {"mean": out.mean(), "big": (y > 0).float().mean()}
+
+
+class NoisyModel(nn.Module):
+    """Dropout and batch norm, with parts in other modes than the whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+        self.still = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.5))
+        self.head = nn.Linear(8, 1)
+        self.still.eval()
+
+    def forward(self, x):
+        return self.head(self.still(self.body(x)))
+
+
+def noisy_model():
+    torch.manual_seed(0)
+    return NoisyModel()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 19])
+def test_ragged_batches_give_what_one_batch_gives(make, data, batch_size):
+    trainer = make(step_fn=named_loss)
+    whole = trainer.evaluate(data, batch_size=20)
+    parts = trainer.evaluate(data, batch_size=batch_size)
+    assert list(parts) == ["loss", "mean", "big"]
+    assert parts == pytest.approx(whole, rel=1e-6)
+    assert parts["big"] == pytest.approx((data[1] > 0).float().mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("own_loader", [False, True])
+def test_training_does_not_feel_an_evaluation(make, data, own_loader):
+    def history_of(eval_data):
+        trainer = make(noisy_model(), named_loss)
+        torch.manual_seed(7)
+        rows = trainer.fit(data, epochs=3, batch_size=6, eval_data=eval_data).history
+        return [{name: value for name, value in row.items() if "eval" not in name} for row in rows]
+
+    assert history_of(None) == history_of(Loader(data, 3, seed=9) if own_loader else data)
+
+
+def test_each_module_gets_its_own_mode_back(make, data):
+    trainer = make(noisy_model(), named_loss)
+    before = [module.training for module in trainer.model.modules()]
+    statistics = trainer.model.body[1].running_mean.clone()
+    trainer.evaluate(data, batch_size=4)
+    assert [module.training for module in trainer.model.modules()] == before
+    assert False in before
+    assert True in before
+    assert torch.equal(trainer.model.body[1].running_mean, statistics)
+
+
+def test_modes_come_back_after_an_error(make, data):
+    def broken(model, x, y):
+        raise ValueError("mine")
+
+    trainer = make(step_fn=broken, ema=0.9)
+    weights = trainer.model[0].weight.clone()
+    trainer.average._average[0].zero_()
+    with pytest.raises(ValueError, match="mine"):
+        trainer.evaluate(data, batch_size=4)
+    assert trainer.model.training
+    assert torch.equal(trainer.model[0].weight, weights)
+
+
+def test_an_evaluation_in_a_hook_does_not_disturb_the_epoch(make, data):
+    found = []
+
+    def on_step_end(trainer, step):
+        if step == 2:
+            found.append(trainer.evaluate(data, batch_size=4)["loss"])
+
+    asked, plain = make(hooks=[on_step_end]), make()
+    assert asked.fit(data, epochs=2, batch_size=8).history == plain.fit(data, epochs=2, batch_size=8).history
+    assert len(found) == 1
+
+
+def test_the_evaluation_loader_is_made_once(make, data):
+    trainer = make()
+    trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    first = trainer._feeding._evaluation
+    trainer.evaluate((data[0], data[1]))
+    assert trainer._feeding._evaluation is first
+    trainer.evaluate(data, batch_size=3)
+    assert trainer._feeding._evaluation is not first
+
+
+def test_the_loader_of_the_training_is_refused(make, data):
+    trainer, loader = make(), Loader(data, 4)
+    with pytest.raises(TrainError, match="Give the evaluation a loader of its own"):
+        trainer.fit(loader, epochs=1, eval_data=loader)
+
+
+def test_a_batch_size_is_needed(make, data):
+    with pytest.raises(TrainError, match="evaluate needs a batch_size"):
+        make().evaluate(data)
+
+
+def test_no_data_is_said(make):
+    class Nothing(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(DataError, match="gives no batch"):
+        make().evaluate(Loader(Nothing(), 4))
+
+
+def test_a_value_that_is_no_number_is_said(make, data):
+    trainer = make(step_fn=lambda model, x, y: (nn.functional.mse_loss(model(x), y), {"rows": x}))
+    with pytest.raises(TrainError, match="gives 'rows' of shape"):
+        trainer.evaluate(data, batch_size=4)
+
+
+class Mean:
+    """A metric as many libraries have them."""
+
+    def reset(self):
+        self.total, self.count = 0.0, 0
+
+    def update(self, predictions, targets):
+        self.total += float((predictions - targets).abs().sum())
+        self.count += len(targets)
+
+    def compute(self):
+        return self.total / self.count
+
+
+def test_metric_objects_see_every_sample_once(make, data):
+    trainer = make(metrics={"mae": Mean()})
+    assert trainer.evaluate(data, batch_size=7)["mae"] == pytest.approx(
+        trainer.evaluate(data, batch_size=20)["mae"], rel=1e-6
+    )
+    rows = trainer.fit(data, epochs=2, batch_size=8, eval_data=data).history
+    assert all("eval_mae" in row for row in rows)
+
+
+def test_metrics_of_other_batches_say_what_they_need(make, data):
+    table = {"x": data[0], "y": data[1]}
+
+    def step_fn(model, batch):
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+    with pytest.raises(TrainError, match="outputs=lambda model, batch"):
+        make(step_fn=step_fn, metrics={"mae": Mean()}).evaluate(table, batch_size=4)
+    trainer = make(
+        step_fn=step_fn,
+        metrics={"mae": Mean()},
+        outputs=lambda model, batch: (model(batch["x"]), batch["y"]),
+    )
+    assert "mae" in trainer.evaluate(table, batch_size=4)
+
+
+def test_torchmetrics_work(make, data):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    trainer = make(
+        metrics={
+            "mae": torchmetrics.MeanAbsoluteError(),
+            "both": torchmetrics.MetricCollection(
+                {"r2": torchmetrics.R2Score(), "mse": torchmetrics.MeanSquaredError()}
+            ),
+        }
+    )
+    found = trainer.evaluate(data, batch_size=7)
+    with torch.no_grad():
+        out = trainer.model(data[0])
+    assert found["mae"] == pytest.approx((out - data[1]).abs().mean().item(), rel=1e-5)
+    assert found["both_mse"] == pytest.approx(found["loss"], rel=1e-5)
+    assert set(found) == {"loss", "mae", "both_r2", "both_mse"}
+
+
+def test_a_metric_that_gives_many_numbers_is_said(make, data):
+    class Rows(Mean):
+        def compute(self):
+            return torch.ones(3)
+
+    with pytest.raises(TrainError, match="the metric 'rows' gives a tensor of shape"):
+        make(metrics={"rows": Rows()}).evaluate(data, batch_size=4)
+
+
+def test_values_that_a_graph_carries_are_not_those_of_the_evaluation(make, data):
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(3, 3)
+
+        def forward(self, x, before=None):
+            return self.line(x) + (0 if before is None else 0.1 * before)
+
+    def model():
+        torch.manual_seed(0)
+        return FlowBuilder(Counter()).using("before").tag("before").through(nn.Linear(3, 1)).build()
+
+    assert model().has_state
+    with_evaluation, without = make(model()), make(model())
+    rows = with_evaluation.fit(data, epochs=2, batch_size=10, eval_data=(data[0][:4], data[1][:4]))
+    plain = without.fit(data, epochs=2, batch_size=10)
+    assert [row["loss"] for row in rows.history] == [row["loss"] for row in plain.history]
+
+
+def test_bf16_evaluates_in_bf16(make, data):
+    seen = []
+
+    def step_fn(model, x, y):
+        out = model(x)
+        seen.append(out.dtype)
+        return nn.functional.mse_loss(out.float(), y)
+
+    make(step_fn=step_fn, precision="bf16").fit(data, epochs=1, batch_size=20, eval_data=data)
+    assert seen == [torch.bfloat16, torch.bfloat16]

@@ -1,0 +1,143 @@
+"""Losses and gradients that are no longer numbers: the weights never get to know them."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import set_verbosity
+from flodl.core import NotFiniteError
+from flodl.train.finite import FiniteWatch
+
+NAN = float("nan")
+
+
+class BadRoot(torch.autograd.Function):
+    """A value that is fine and a gradient that is not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * NAN
+
+
+def bad_at(*updates, gradients=False):
+    """Give a step function whose loss, or gradient alone, is not a number in some calls, counted from 1."""
+    calls = []
+
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        if not model.training:
+            return loss
+        calls.append(True)
+        if len(calls) not in updates:
+            return loss
+        return BadRoot.apply(loss) if gradients else loss * NAN
+
+    return step_fn
+
+
+class Weights:
+    """Keeps the weights after each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step_end(self, trainer):
+        self.seen.append(weights_of(trainer))
+
+
+def weights_of(trainer):
+    return torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_stop_leaves_the_weights_of_before(make, data, gradients):
+    kept = Weights()
+    trainer = make(step_fn=bad_at(4, gradients=gradients), hooks=[kept])
+    with pytest.raises(NotFiniteError, match=r"not finite in 1 of the updates up to 4\. Those updates were"):
+        trainer.fit(data, epochs=3, batch_size=8)
+    assert len(kept.seen) == 3
+    assert torch.equal(weights_of(trainer), kept.seen[-1])
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_skip_goes_on_without_the_update(make, data, gradients, accumulate):
+    kept = Weights()
+    settings = {"nan": "skip", "hooks": [kept], "accumulate": accumulate}
+    trainer = make(step_fn=bad_at(2, gradients=gradients), **settings)
+    result = trainer.fit(data, epochs=2, batch_size=4)
+    assert torch.equal(kept.seen[0], kept.seen[1])
+    assert result.report.skipped == 1
+    assert all(row["loss"] == row["loss"] for row in result.history)
+    assert torch.isfinite(weights_of(trainer)).all()
+
+
+def test_an_epoch_of_nothing_but_nan_is_told_as_such(make, data):
+    result = make(step_fn=bad_at(*range(1, 4)), nan="skip").fit(data, epochs=1, batch_size=8)
+    assert result.metrics["loss"] != result.metrics["loss"]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_rollback_goes_back_to_the_last_bundle_and_on_with_the_next_batch(make, data, tmp_path, gradients):
+    kept = Weights()
+    trainer = make(
+        step_fn=bad_at(6, gradients=gradients),
+        hooks=[kept],
+        nan="rollback",
+        checkpoint_dir=tmp_path,
+        save_every_steps=2,
+        save_every=None,
+        monitor=None,
+    )
+    result = trainer.fit(data, epochs=2, batch_size=4)
+    # Step 6 met it, and the run stands where step 4 was saved.
+    assert torch.equal(kept.seen[5], kept.seen[3])
+    assert (len(kept.seen), result.steps) == (10, 8)
+    alerts = [line for line in (tmp_path / "journal.jsonl").read_text().splitlines() if "Went back" in line]
+    assert len(alerts) == 1
+    assert "Went back to step 4" in json.loads(alerts[0])["data"]["message"]
+
+
+def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
+    set_verbosity("normal")
+    trainer = make(step_fn=bad_at(*range(6, 99)), nan="rollback", checkpoint_dir=tmp_path, save_every_steps=1)
+    with pytest.raises(NotFiniteError, match="The run went back 3 times already"):
+        trainer.fit(data, epochs=9, batch_size=4)
+    assert capsys.readouterr().err.count("Went back to step 5") == 3
+
+
+def test_rollback_without_a_bundle_says_so(make, data, tmp_path):
+    trainer = make(step_fn=bad_at(2), nan="rollback", checkpoint_dir=tmp_path)
+    with pytest.raises(NotFiniteError, match="There is no bundle yet to go back to"):
+        trainer.fit(data, epochs=1, batch_size=4)
+
+
+def test_a_run_that_stopped_can_be_gone_on_with_from_its_last_bundle(make, data, tmp_path):
+    with pytest.raises(NotFiniteError):
+        make(step_fn=bad_at(8), checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=4)
+    result = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=4)
+    assert result.history == make().fit(data, epochs=3, batch_size=4).history
+
+
+def test_the_last_window_of_an_epoch_is_looked_at_too(make, data):
+    trainer = make(step_fn=bad_at(5), accumulate=3)
+    with pytest.raises(NotFiniteError):
+        trainer.fit(data, epochs=1, batch_size=4)
+
+
+def test_a_watch_tells_each_skipped_update_once():
+    count = torch.zeros((), dtype=torch.float64)
+    watch = FiniteWatch(count)
+    count += 2
+    assert [watch.skipped_since(), watch.skipped_since(), watch.settle()] == [2, 0, 0]
+    count.fill_(1)  # a run that went back has the count of then
+    watch.forget()
+    assert watch.skipped_since() == 0
+    count += 1
+    assert watch.settle() == 1

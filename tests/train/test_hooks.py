@@ -1,0 +1,272 @@
+"""Hooks take what they want to know, and may steer the training."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.core import TrainError
+from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
+
+
+class Everything:
+    """Notes every moment, with what it offers."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_start(self, **offered):
+        self.told.append(("on_start", sorted(offered)))
+
+    def on_resume(self, **offered):
+        self.told.append(("on_resume", sorted(offered)))
+
+    def on_epoch_start(self, **offered):
+        self.told.append(("on_epoch_start", sorted(offered)))
+
+    def on_step_end(self, **offered):
+        self.told.append(("on_step_end", sorted(offered)))
+
+    def on_evaluate_end(self, **offered):
+        self.told.append(("on_evaluate_end", sorted(offered)))
+
+    def on_epoch_end(self, **offered):
+        self.told.append(("on_epoch_end", sorted(offered)))
+
+    def on_save(self, **offered):
+        self.told.append(("on_save", sorted(offered)))
+
+    def on_end(self, **offered):
+        self.told.append(("on_end", sorted(offered)))
+
+
+def test_every_moment_comes_in_its_order_with_what_it_offers(make, data, tmp_path):
+    hook = Everything()
+    make(hooks=[hook], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=10, eval_data=data)
+    assert hook.told == [
+        ("on_start", ["trainer"]),
+        ("on_epoch_start", ["epoch", "trainer"]),
+        ("on_step_end", ["batch", "epoch", "loss", "step", "trainer"]),
+        ("on_step_end", ["batch", "epoch", "loss", "step", "trainer"]),
+        ("on_evaluate_end", ["epoch", "metrics", "trainer"]),
+        ("on_epoch_end", ["epoch", "metrics", "trainer"]),
+        ("on_save", ["metrics", "step", "trainer"]),
+        ("on_end", ["result", "trainer"]),
+    ]
+    again = Everything()
+    make(hooks=[again], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=10, eval_data=data)
+    assert again.told == [
+        ("on_start", ["trainer"]),
+        ("on_resume", ["epoch", "trainer"]),
+        ("on_end", ["result", "trainer"]),
+    ]
+
+
+def test_a_hook_takes_any_part_of_what_is_offered(make, data):
+    seen = []
+
+    class Part:
+        def on_epoch_end(self, metrics, epoch, mine=3):
+            seen.append((epoch, sorted(metrics), mine))
+
+        def on_end(self):
+            seen.append("end")
+
+    def on_step_end(loss, step):
+        seen.append((step, loss.shape))
+
+    make(hooks=[Part(), on_step_end]).fit(data, epochs=1, batch_size=20)
+    assert seen == [(1, torch.Size([])), (0, ["loss", "lr"], 3), "end"]
+
+
+def misnamed(step):
+    """A function that is named like no moment."""
+
+
+class Misspelt:
+    def on_epoch_ended(self, metrics):
+        """A method that is named like no moment."""
+
+
+class Greedy:
+    def on_epoch_end(self, metric):
+        """An argument that is not offered."""
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        (misnamed, "the hook 'misnamed' has no method for any moment"),
+        (Misspelt(), "the hook 'Misspelt' .*Did you mean 'on_epoch_end'"),
+        (Greedy(), "on_epoch_end has no argument 'metric' to give. Did you mean 'metrics'"),
+        (3, "the hook 'int' has no method for any moment of training. Moments: on_start"),
+    ],
+)
+def test_a_hook_that_nobody_would_call_is_refused(make, hook, words):
+    with pytest.raises(TrainError, match=words):
+        make(hooks=[hook])
+
+
+def test_early_stopping_stops_at_the_metric_and_says_so(make, data):
+    values = iter([3.0, 2.0, 2.5, 2.1, 1.0])
+
+    class Fixed:
+        def on_epoch_end(self, metrics):
+            metrics["made"] = next(values)
+
+    trainer = make(hooks=[Fixed(), EarlyStopping("made", patience=2)])
+    result = trainer.fit(data, epochs=9, batch_size=20)
+    assert (result.status, len(result.history)) == ("stopped", 4)
+    assert result.reason == "made has not improved for 2 epochs (best 2)"
+
+
+def test_early_stopping_may_go_up_and_may_want_more(make):
+    up = EarlyStopping("accuracy", mode="max", patience=1, tol=0.1)
+    assert [up.is_over(value) for value in [0.5, 0.7, 0.75]] == [False, False, True]
+
+
+def test_a_metric_that_is_no_number_is_no_improvement():
+    nan = float("nan")
+    stopping = EarlyStopping(patience=2)
+    assert [stopping.is_over(value) for value in [nan, 1.0, nan, nan]] == [False, False, False, True]
+    never = EarlyStopping(patience=2)
+    assert [never.is_over(nan) for _ in range(2)] == [False, True]
+    assert "never a number" in never._reason
+
+
+def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, data, tmp_path):
+    class Worse:
+        def __init__(self):
+            self.value = 0
+
+        def on_epoch_end(self, metrics):
+            self.value += 1
+            metrics["made"] = self.value
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+
+    def run(patience):
+        hooks = [Worse(), EarlyStopping("made", patience=patience)]
+        trainer = make(hooks=hooks, checkpoint_dir=tmp_path, save_every=5)
+        return trainer.fit(data, epochs=9, batch_size=20)
+
+    assert len(run(2).history) == 3
+    again = run(2)
+    assert (again.status, len(again.history), again.steps) == ("stopped", 3, 3)
+    assert len(run(4).history) == 5  # who is more patient goes on
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: EarlyStopping(patience=0), "patience=0. Give a whole number"),
+        (lambda: EarlyStopping(mode="most"), "mode='most'. Use 'min' or 'max'"),
+        (lambda: ReduceOnPlateau(factor=2), "factor=2. Give a number between 0 and 1"),
+        (lambda: Phase(1, thaw="encoder"), r"give lists of paths, for example thaw=\['encoder'\]"),
+    ],
+)
+def test_hooks_say_what_they_cannot_be(build, words):
+    with pytest.raises(TrainError, match=words):
+        build()
+
+
+def test_a_metric_that_the_run_does_not_have_is_named(make, data):
+    trainer = make(hooks=[EarlyStopping("eval_los")])
+    with pytest.raises(TrainError, match=r"EarlyStopping watches 'eval_los', .*Did you mean 'eval_loss'"):
+        trainer.fit(data, epochs=1, batch_size=20, eval_data=data)
+
+
+@pytest.mark.parametrize("schedule", [None, lambda step: 0.1])
+def test_the_rate_falls_on_a_plateau_and_not_below_the_least(make, data, schedule):
+    def flat(model, x, y):
+        return 0.0 * model(x).mean() + 1.0
+
+    hook = ReduceOnPlateau("loss", factor=0.1, patience=2, least=0.005)
+    trainer = make(step_fn=flat, hooks=[hook], schedule=schedule)
+    trainer.fit(data, epochs=7, batch_size=20)
+    rates = [row["lr"] for row in trainer.history]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.005, 0.005, 0.005])
+
+
+def tree():
+    torch.manual_seed(0)
+    encoder = FlowBuilder(nn.Linear(3, 8)).through(nn.Tanh()).label("encoder").build()
+    return FlowBuilder(encoder).through(nn.Linear(8, 1)).tag("head").build()
+
+
+class Frozen:
+    """Notes at every step whether the encoder learns."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step_end(self, trainer):
+        self.seen.append(trainer.model.is_frozen("encoder"))
+
+
+def test_phases_freeze_and_thaw_by_epoch(make, data):
+    frozen = Frozen()
+    phases = [Phase(2, thaw=["encoder"]), Phase(0, freeze=["encoder"])]
+    trainer = make(tree(), hooks=[*phases, frozen])
+    before = trainer.model.encoder.linear_1.weight.clone()
+    trainer.fit(data, epochs=2, batch_size=10)
+    assert torch.equal(trainer.model.encoder.linear_1.weight, before)
+    trainer.fit(data, epochs=3, batch_size=10)
+    assert not torch.equal(trainer.model.encoder.linear_1.weight, before)
+    assert frozen.seen == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 5])
+def test_what_is_frozen_is_frozen_after_a_resume(make, data, tmp_path, stop_at):
+    def run(folder, until=None):
+        frozen = Frozen()
+
+        def on_step_end(trainer, step):
+            if step == until:
+                trainer.stop("for now")
+
+        phases = [Phase(0, freeze=["encoder"]), Phase(2, thaw=["encoder"])]
+        trainer = make(tree(), hooks=[*phases, frozen, on_step_end], checkpoint_dir=tmp_path / folder)
+        trainer.fit(data, epochs=3, batch_size=10)
+        return frozen.seen, [p.clone() for p in trainer.model.parameters()]
+
+    whole, weights = run("whole")
+    first, _ = run("parts", until=stop_at)
+    second, resumed = run("parts")
+    assert first + second == whole
+    assert all(torch.equal(a, b) for a, b in zip(weights, resumed))
+
+
+def test_a_phase_needs_a_graph(make, data):
+    with pytest.raises(TrainError, match="the model is a Sequential, not a Graph"):
+        make(hooks=[Phase(0, freeze=["0"])]).fit(data, epochs=1, batch_size=20)
+
+
+def test_a_trend_of_a_graph_may_thaw_a_part(make, data):
+    thawed = []
+
+    def on_epoch_end(trainer, epoch):
+        graph = trainer.model
+        if graph.is_frozen("encoder") and graph.trend("loss").stalled(2, tol=10.0):
+            graph.thaw("encoder")
+            thawed.append(epoch)
+
+    trainer = make(tree(), hooks=[Phase(0, freeze=["encoder"]), on_epoch_end])
+    trainer.fit(data, epochs=4, batch_size=10)
+    assert thawed == [1]
+    assert trainer.trend("loss").values == trainer.model.trend("loss").values
+
+
+def test_hooks_find_their_state_by_kind(make, data, tmp_path):
+    make(hooks=[EarlyStopping("loss"), ReduceOnPlateau("loss")], checkpoint_dir=tmp_path).fit(
+        data, epochs=2, batch_size=20
+    )
+    swapped = [ReduceOnPlateau("loss"), Everything(), EarlyStopping("loss"), EarlyStopping("lr")]
+    make(hooks=swapped, checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=20)
+    assert swapped[0]._since == 2
+    assert swapped[2]._best is not None
+    assert swapped[3]._best is None

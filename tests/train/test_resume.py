@@ -1,0 +1,259 @@
+"""Going on with a run: from where it was, with what it had, or with a clear word and nothing changed."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flodl import Loader
+from flodl.checkpoint import save_bundle
+from flodl.core import CursorError, TrainError
+from flodl.optim import CosineScheduler, StepDecay
+from flodl.train.randomness import random_state, restore_random_state, untouched_randomness
+
+
+def state_of(trainer):
+    """Everything that loading could change, as comparable data."""
+    tensors = [
+        *trainer.model.state_dict().values(),
+        *(p for g in trainer.optimizer.param_groups for p in g["params"]),
+    ]
+    return (
+        [tensor.detach().clone().tolist() for tensor in tensors],
+        len(trainer.optimizer.state),
+        trainer.updates,
+        trainer.history,
+        torch.get_rng_state().tolist(),
+        None if trainer._feeding.training is None else trainer._feeding.training.state_dict(),
+    )
+
+
+def test_auto_starts_and_goes_on(make, data, tmp_path):
+    whole = make().fit(data, epochs=3, batch_size=8)
+    first = make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    second = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
+    assert len(first.history) == 1
+    assert (second.history, second.steps) == (whole.history, whole.steps)
+
+
+@pytest.mark.parametrize("resume", ["must", True])
+def test_must_needs_something_to_go_on_from(make, data, tmp_path, resume):
+    with pytest.raises(TrainError, match="holds no whole bundle to go on from"):
+        make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    result = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, resume=resume)
+    assert len(result.history) == 2
+
+
+@pytest.mark.parametrize("resume", ["never", False])
+def test_never_refuses_a_folder_that_holds_a_run(make, data, tmp_path, resume):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
+    with pytest.raises(TrainError, match=r"holds a run up to step 3\. Choose another checkpoint_dir"):
+        make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
+
+
+@pytest.mark.parametrize("own_folder", [False, True])
+def test_a_run_may_start_from_the_folder_of_another(make, data, tmp_path, own_folder):
+    whole = make().fit(data, epochs=3, batch_size=8)
+    make(checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
+    settings = {"checkpoint_dir": tmp_path / "b"} if own_folder else {}
+    for epochs in (2, 3):
+        result = make(**settings).fit(data, epochs=epochs, batch_size=8, resume=tmp_path / "a")
+        assert result.history == whole.history[:epochs]
+    assert len(make(checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8).history) == 1
+
+
+def test_a_folder_without_a_run_is_said(make, data, tmp_path):
+    with pytest.raises(TrainError, match="nor a folder with a whole bundle"):
+        make().fit(data, epochs=1, batch_size=8, resume=tmp_path)
+
+
+def test_a_run_that_has_finished_returns_at_once(make, data, tmp_path):
+    done = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, eval_data=data)
+
+    def never(model, x, y):
+        raise AssertionError("nothing is left to train")
+
+    saved = sorted((tmp_path / "bundles").iterdir())
+    again = make(step_fn=never, checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, eval_data=data)
+    assert (again.history, again.steps, again.status) == (done.history, done.steps, "finished")
+    assert sorted((tmp_path / "bundles").iterdir()) == saved
+
+
+def test_the_batch_size_may_change_and_every_sample_comes_once(make, data, tmp_path):
+    class Seen:
+        def __init__(self):
+            self.samples = []
+
+        def on_step_end(self, trainer, batch, step):
+            self.samples += batch[0][:, 0].tolist()
+            if step == 2 and trainer.epochs == 0:
+                trainer.stop("to change the batch size")
+
+    first, second = Seen(), Seen()
+    make(hooks=[first], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=4)
+    result = make(hooks=[second], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=6)
+    assert sorted(first.samples + second.samples) == sorted(data[0][:, 0].tolist())
+    assert (len(first.samples), result.steps) == (8, 2 + 2)
+
+
+class Grown(nn.Sequential):
+    """A model with one part more."""
+
+
+def other_models():
+    small = [nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.0)]
+    return {
+        "a shape": (
+            nn.Sequential(*small, nn.Linear(8, 2)),
+            r"'3.weight' has shape \(1, 8\) there and \(2, 8\)",
+        ),
+        "more": (nn.Sequential(*small, nn.Linear(8, 1), nn.Linear(1, 1)), "it has no '4.weight'"),
+        "less": (nn.Sequential(nn.Linear(3, 8)), "it has '3.weight', which this model lacks"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["a shape", "more", "less"])
+def test_another_model_is_refused_and_nothing_is_changed(make, data, tmp_path, kind):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    model, words = other_models()[kind]
+    trainer = make(model, checkpoint_dir=tmp_path)
+    trainer.loader(data, 8)
+    before = state_of(trainer)
+    with pytest.raises(TrainError, match=f"belongs to another model: {words}.* Nothing was loaded"):
+        trainer.fit(data, epochs=2, batch_size=8)
+    assert state_of(trainer) == before
+
+
+@pytest.mark.parametrize(
+    ("saved", "own", "words"),
+    [
+        ({}, {"precision": "bf16"}, "saved with precision 'fp32', and this trainer has 'bf16'"),
+        ({}, {"schedule": StepDecay(0.1, 5, 0.5)}, "saved with schedule 'no schedule', .*'StepDecay'"),
+        (
+            {"schedule": CosineScheduler(0.1, 0.0, 9)},
+            {"schedule": StepDecay(0.1, 5, 0.5)},
+            "schedule 'CosineScheduler', and this trainer has 'StepDecay'",
+        ),
+        (
+            {},
+            {"optimizer": lambda groups: torch.optim.Adam(groups)},
+            "saved with optimizer 'SGD', and this trainer has 'Adam'",
+        ),
+        (
+            {},
+            {
+                "optimizer": lambda groups: torch.optim.SGD(
+                    [{"params": [p]} for p in groups[0]["params"]], 0.1
+                )
+            },
+            r"groups of \[4\] parameters, this one of \[1, 1, 1, 1\]",
+        ),
+    ],
+)
+def test_another_step_is_refused_and_nothing_is_changed(make, data, tmp_path, saved, own, words):
+    make(checkpoint_dir=tmp_path, **saved).fit(data, epochs=1, batch_size=8)
+    torch.manual_seed(3)
+    trainer = make(checkpoint_dir=tmp_path, **own)
+    trainer.loader(data, 8)
+    before = state_of(trainer)
+    with pytest.raises(TrainError, match=words):
+        trainer.fit(data, epochs=2, batch_size=8)
+    assert state_of(trainer) == before
+
+
+@pytest.mark.parametrize("change", ["seed", "data", "order"])
+def test_other_data_are_refused_and_nothing_is_changed(make, data, tmp_path, change):
+    make(checkpoint_dir=tmp_path).fit(Loader(data, 8), epochs=1)
+    loaders = {
+        "seed": lambda: Loader(data, 8, seed=5),
+        "data": lambda: Loader(tuple(part[:12] for part in data), 8),
+        "order": lambda: Loader(data, 8, shuffle=False),
+    }
+    trainer, loader = make(checkpoint_dir=tmp_path), loaders[change]()
+    trainer.loader(loader)
+    before = state_of(trainer)
+    with pytest.raises(CursorError):
+        trainer.fit(loader, epochs=2)
+    assert state_of(trainer) == before
+
+
+def test_a_schedule_of_the_same_kind_may_be_stretched(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.0, 6)).fit(data, epochs=1, batch_size=8)
+    longer = make(checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.0, 12))
+    result = longer.fit(data, epochs=2, batch_size=8)
+    assert result.metrics["lr"] == pytest.approx(CosineScheduler(0.1, 0.0, 12).lr(6))
+
+
+def test_a_bundle_of_something_else_is_said(make, data, tmp_path):
+    save_bundle(tmp_path / "bundles", 3, {"model": {"w": torch.ones(1)}})
+    with pytest.raises(TrainError, match="has no part 'optimizer', so it was not saved by a trainer"):
+        make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+
+
+def test_a_damaged_bundle_is_passed_over(make, data, tmp_path, caplog):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
+    newest = max((tmp_path / "bundles").iterdir())
+    (newest / "model.fdl").write_bytes(b"nonsense")
+    result = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
+    assert result.history == make().fit(data, epochs=3, batch_size=8).history
+
+
+def test_all_random_streams_go_on(make, data, tmp_path):
+    def noisy(model, x, y):
+        noise = random.random() + np.random.rand() + torch.rand(()).item()
+        return nn.functional.mse_loss(model(x), y) * noise
+
+    def history(folder, *stops):
+        for until in stops:
+            random.seed(1), np.random.seed(1), torch.manual_seed(1)
+            result = make(step_fn=noisy, checkpoint_dir=tmp_path / folder).fit(
+                data, epochs=until, batch_size=8
+            )
+        return result.history
+
+    outside = random.getstate(), np.random.get_state()
+    assert history("whole", 4) == history("parts", 1, 3, 4)
+    random.setstate(outside[0]), np.random.set_state(outside[1])
+
+
+def test_randomness_is_put_back_whatever_happens():
+    device = torch.device("cpu")
+    before = random_state(device)
+
+    def draw_and_fail():
+        with untouched_randomness(device):
+            random.random(), np.random.rand(), torch.rand(1)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        draw_and_fail()
+    drawn = random.random(), np.random.rand(), torch.rand(1).item()
+    restore_random_state(before, device)
+    assert (random.random(), np.random.rand(), torch.rand(1).item()) == drawn
+    restore_random_state(before, device)
+
+
+def test_values_that_a_graph_carries_go_on(make, tmp_path):
+    from flodl import FlowBuilder
+
+    class Leaky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(3, 3)
+
+        def forward(self, x, before=None):
+            return self.line(x) + (0 if before is None else 0.5 * before)
+
+    def model():
+        torch.manual_seed(0)
+        return FlowBuilder(Leaky()).using("before").tag("before").through(nn.Linear(3, 1)).build()
+
+    x = torch.randn(16, 3)
+    data = x, x.sum(1, keepdim=True)
+    whole = make(model()).fit(data, epochs=3, batch_size=4)
+    for until in (1, 2, 3):
+        result = make(model(), checkpoint_dir=tmp_path).fit(data, epochs=until, batch_size=4)
+    assert result.history == whole.history

@@ -1,0 +1,176 @@
+"""A run leaves one folder: what it was set to, what happened, and bundles to go on from."""
+
+import contextlib
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, Monitor, load_checkpoint
+from flodl.checkpoint import best, every, last, list_bundles, read_bundle
+from flodl.core import TrainError
+from flodl.monitor import read
+
+
+def steps_in(folder):
+    return [bundle.step for bundle in list_bundles(folder / "bundles")]
+
+
+def graph():
+    torch.manual_seed(0)
+    return FlowBuilder(nn.Linear(3, 8)).through(nn.Tanh()).through(nn.Linear(8, 1)).tag("output").build()
+
+
+def test_the_folder_has_settings_journal_picture_and_bundles(make, data, tmp_path, monkeypatch, capsys):
+    started_with = {"lr": {"value": 0.1, "origin": "fdl.yml:12"}}
+    monkeypatch.setenv("FLODL_RESOLVED_CONFIG", json.dumps(started_with))
+    trainer = make(graph(), checkpoint_dir=tmp_path / "run", monitor=None, nan="skip")
+    result = trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    assert result.run_dir == trainer.run_dir == tmp_path / "run"
+    assert {"config.json", "journal.jsonl", "graph.svg", "bundles"} <= {
+        p.name for p in result.run_dir.iterdir()
+    }
+    config = json.loads((result.run_dir / "config.json").read_text())
+    assert config["started_with"] == started_with
+    assert (
+        config["trainer"] | {"epochs": 2, "batch_size": 8, "optimizer": "SGD", "nan": "skip"}
+        == config["trainer"]
+    )
+    kinds = [entry.event.kind for entry in read(result.run_dir)]
+    assert kinds.count("epoch") == kinds.count("save") == 2
+    assert (kinds[0], kinds[-1]) == ("run_start", "run_end")
+    assert "epoch 2/2" in capsys.readouterr().out
+    assert steps_in(result.run_dir) == [3, 6]
+
+
+def test_the_journal_tells_how_a_run_ended(make, data, tmp_path):
+    def on_epoch_end(trainer):
+        trainer.stop("enough")
+
+    def on_step_end():
+        raise ValueError("mine")
+
+    def end_of(folder, *hooks):
+        trainer = make(checkpoint_dir=tmp_path / folder, hooks=hooks, monitor=None)
+        with contextlib.suppress(ValueError):
+            trainer.fit(data, epochs=2, batch_size=8)
+        data_of_end = list(read(tmp_path / folder))[-1].event.data
+        return data_of_end["status"], data_of_end.get("message")
+
+    assert end_of("a") == ("finished", None)
+    assert end_of("b", on_epoch_end) == ("stopped", "enough")
+    assert end_of("c", on_step_end) == ("failed", "ValueError: mine")
+
+
+def test_a_bundle_holds_the_whole_run_and_a_model_for_anybody(make, data, tmp_path):
+    trainer = make(checkpoint_dir=tmp_path)
+    trainer.fit(data, epochs=1, batch_size=8)
+    (bundle,) = list_bundles(tmp_path / "bundles")
+    assert set(read_bundle(bundle)) >= {"model", "optimizer", "step", "rng", "data", "history", "hooks"}
+    twin = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(), nn.Linear(8, 1))
+    load_checkpoint(bundle.path / "model.fdl", twin.state_dict())
+    assert torch.equal(twin[0].weight, trainer.model[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, [12, 15]),
+        ({"keep": last(1)}, [15]),
+        ({"keep": every(6) | last(1)}, [6, 12, 15]),
+        ({"save_every": 2, "keep": last(9)}, [6, 12, 15]),
+        ({"save_every": None}, []),
+        ({"save_every": None, "save_every_steps": 4, "keep": last(9)}, [4, 8, 12, 15]),
+        ({"save_every_steps": 5, "keep": last(9)}, [3, 5, 6, 9, 10, 12, 15]),
+    ],
+)
+def test_saves_come_as_asked_and_the_end_is_among_them(make, data, tmp_path, settings, steps):
+    make(checkpoint_dir=tmp_path, **settings).fit(data, epochs=5, batch_size=8)
+    assert steps_in(tmp_path) == steps
+
+
+def test_the_best_stays_and_a_save_within_an_epoch_is_not_taken_for_it(make, data, tmp_path):
+    made = iter([3.0, 1.0, 2.0, 2.5])
+
+    class Made:
+        def on_evaluate_end(self, metrics):
+            metrics["made"] = next(made)
+
+        def on_epoch_end(self, trainer, metrics):
+            trainer.history[-1]["made"] = metrics["made"] = next(made)
+
+    settings = {"keep": best("made"), "save_every_steps": 2, "hooks": [Made()]}
+    make(checkpoint_dir=tmp_path, **settings).fit(data, epochs=4, batch_size=8)
+    bundles = list_bundles(tmp_path / "bundles")
+    assert [(bundle.step, bundle.metrics.get("made")) for bundle in bundles] == [(6, 1.0), (12, 2.5)]
+
+
+@pytest.mark.parametrize("with_folder", [False, True])
+@pytest.mark.parametrize("monitor", [True, False, None])
+def test_who_hears_of_a_run(make, data, tmp_path, capsys, monitor, with_folder):
+    folder = {"checkpoint_dir": tmp_path / "run"} if with_folder else {}
+    make(monitor=monitor, **folder).fit(data, epochs=1, batch_size=8)
+    printed = capsys.readouterr().out
+    assert ("live page" in printed) == (monitor is True)
+    assert ("epoch 1/1" in printed) == (monitor is not False)
+    assert (tmp_path / "run" / "journal.jsonl").exists() == (with_folder and monitor is not False)
+
+
+def test_a_monitor_of_ones_own_stays_open_and_is_shown_the_model_once(make, data):
+    with Monitor(console=False, step_rate=None) as monitor:
+        trainer = make(monitor=monitor, log_every=1)
+        trainer.fit(data, epochs=1, batch_size=8)
+        trainer.fit(data, epochs=2, batch_size=8)
+        assert [record["epoch"] for record in monitor.history] == [1, 2]
+        assert len(monitor._steps) == 1
+    kinds = [entry.event.kind for entry in read(monitor.run_dir)]
+    assert kinds.count("metrics") == 6
+    assert kinds.count("run_end") == 1
+
+
+def test_something_else_is_no_monitor(make, data):
+    with pytest.raises(TrainError, match=r"monitor='page'\. Give a Monitor, True for a live page"):
+        make(monitor="page").fit(data, epochs=1, batch_size=8)
+
+
+def test_a_graph_keeps_the_metrics_of_fit_and_those_of_hooks(make, data):
+    def on_step_end(trainer, loss):
+        trainer.model.record("twice", loss * 2)
+
+    trainer = make(graph(), hooks=[on_step_end])
+    result = trainer.fit(data, epochs=3, batch_size=10, eval_data=data)
+    assert trainer.model.trend("loss").values == [row["loss"] for row in result.history]
+    latest = trainer.model.latest_metrics()
+    assert set(latest) == {"loss", "lr", "eval_loss", "twice"}
+    assert latest["eval_loss"] == result.metrics["eval_loss"]
+    assert latest["twice"] == pytest.approx(2 * result.metrics["loss"], rel=1e-6)
+    assert trainer.model.epoch_count == 3
+
+
+def test_what_a_graph_recorded_is_there_after_a_resume(make, data, tmp_path):
+    def on_step_end(trainer, loss, step):
+        trainer.model.record("twice", loss * 2)
+        if step == 3 and trainer.epochs == 1:
+            trainer.stop("for now")
+
+    def run(folder, *stops):
+        for hooks in stops:
+            trainer = make(graph(), hooks=hooks, checkpoint_dir=tmp_path / folder)
+            trainer.fit(data, epochs=3, batch_size=10)
+        return trainer.model
+
+    def go_on(trainer, loss):
+        trainer.model.record("twice", loss * 2)
+
+    go_on.__name__ = "on_step_end"
+    whole, parts = run("whole", [go_on]), run("parts", [on_step_end], [go_on])
+    assert parts.trend("twice").values == whole.trend("twice").values
+    assert parts.latest_metrics() == whole.latest_metrics()
+
+
+def test_the_result_names_the_best_epoch(make, data):
+    result = make().fit(data, epochs=3, batch_size=8)
+    assert result.best("loss")["loss"] == min(row["loss"] for row in result.history)
+    assert result.best("loss", mode="max")["epoch"] == 1
+    assert result.best("nothing") == {}

@@ -1,0 +1,321 @@
+"""Three doors, one loss sequence; and what a trainer leaves behind: nothing that it did not find."""
+
+import gc
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import Loader, TrainStep
+from flodl.core import StepError, TrainError
+from flodl.optim import CosineScheduler, StepDecay
+
+
+class Losses:
+    def __init__(self):
+        self.seen = []
+
+    def on_step_end(self, loss):
+        self.seen.append(loss.item())
+
+
+def dict_loss(model, batch):
+    return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+
+def tensor_loss(model, x):
+    return model(x).square().mean()
+
+
+def sources(data):
+    return {
+        "tuple": (data, None),
+        "list": (list(zip(*data)), None),
+        "dict": ({"x": data[0], "y": data[1]}, dict_loss),
+        "tensor": (data[0], tensor_loss),
+    }
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict", "tensor"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_three_doors_give_the_same_losses(make, data, kind, accumulate):
+    source, step_fn = sources(data)[kind]
+    settings = {"schedule": CosineScheduler(0.1, 0.01, 30), "clip_norm": 1.0, "accumulate": accumulate}
+    settings |= {} if step_fn is None else {"step_fn": step_fn}
+    trainers = [make(**settings, hooks=[Losses()]) for _ in range(3)]
+    torch.manual_seed(5)
+    trainers[0].fit(source, epochs=3, batch_size=8)
+    torch.manual_seed(5)
+    for _ in range(3):
+        for batch in trainers[1].epoch(source, batch_size=8):
+            trainers[1].step(batch)
+    torch.manual_seed(5)
+    bare, loader, by_hand = trainers[2], Loader(source, 8, seed=0), []
+    step = TrainStep(
+        bare.model,
+        torch.optim.SGD(bare.model.parameters(), lr=0.1, momentum=0.9),
+        bare.step_fn,
+        schedule=settings["schedule"],
+        clip_norm=1.0,
+        accumulate=accumulate,
+        tier="eager",
+    )
+    for _ in range(3):
+        for batch in loader:
+            arguments = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+            by_hand.append(step(*arguments).item())
+        step.flush()
+    first, second = (trainer._hooks.all[0].seen for trainer in trainers[:2])
+    assert len(by_hand) == 9
+    assert first == second == by_hand
+    weights = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
+    assert trainers[0].history == trainers[1].history
+
+
+def test_a_loop_that_is_left_early_goes_on_with_the_next_batch(make, data):
+    whole, parts = make(hooks=[Losses()]), make(hooks=[Losses()])
+    whole.fit(data, epochs=2, batch_size=4)
+    while parts.epochs < 2:
+        # The tuple is made anew each time, of the same tensors.
+        for number, batch in enumerate(parts.epoch((data[0], data[1]), batch_size=4)):
+            parts.step(batch)
+            if number == 1:
+                break
+    assert parts._hooks.all[0].seen == whole._hooks.all[0].seen
+    assert parts.history == whole.history
+
+
+def test_fit_goes_on_with_more_epochs(make, data):
+    once, twice = make(), make()
+    once.fit(data, epochs=4, batch_size=8)
+    twice.fit(data, epochs=1, batch_size=8)
+    assert twice.fit(data, epochs=4, batch_size=8).history == once.history
+
+
+def test_other_data_start_at_their_beginning(make, data):
+    trainer = make()
+    loader = Loader(data, 5)
+    trainer.fit(data, epochs=1, batch_size=8)
+    trainer.fit(loader, epochs=2)
+    result = trainer.fit(data, epochs=3, batch_size=8)
+    assert (result.steps, len(result.history)) == (3 + 4 + 3, 3)
+
+
+def test_an_iterable_without_a_length_can_be_trained_on(make, data):
+    rows = list(zip(data[0].split(4), data[1].split(4)))
+    result = make().fit(Loader(iter_of(rows), None), epochs=2)
+    assert result.steps == 10
+
+
+def iter_of(rows):
+    class Rows(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(rows)
+
+    return Rows()
+
+
+def test_a_row_has_means_over_samples_and_the_rate(make, data):
+    def step_fn(model, x, y):
+        return nn.functional.mse_loss(model(x), y), {"first": x[:, 0].mean(), "epoch": x.sum()}
+
+    (row,) = make(step_fn=step_fn, schedule=StepDecay(0.1, 1, 0.5)).fit(data, epochs=1, batch_size=8).history
+    assert list(row) == ["epoch", "loss", "first", "lr"]
+    assert row["epoch"] == 1
+    assert row["first"] == pytest.approx(data[0][:, 0].mean().item(), rel=1e-5)
+    assert row["lr"] == pytest.approx(0.1 * 0.5**3)
+
+
+def test_a_model_in_evaluation_is_trained_in_training_and_given_back(make, data):
+    seen = []
+
+    def step_fn(model, x, y):
+        seen.append((model.training, model[2].training))
+        return nn.functional.mse_loss(model(x), y)
+
+    trainer = make(step_fn=step_fn)
+    trainer.model.eval()
+    trainer.fit(data, epochs=1, batch_size=8)
+    assert set(seen) == {(True, True)}
+    assert not any(module.training for module in trainer.model.modules())
+
+
+def test_a_part_in_evaluation_stays_there(make, data):
+    trainer = make()
+    trainer.model[2].eval()
+    trainer.fit(data, epochs=1, batch_size=8, eval_data=data)
+    assert [module.training for module in trainer.model] == [True, True, False, True]
+
+
+def test_signals_collector_and_modes_are_as_before(make, data, tmp_path):
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    inside = []
+    trainer = make(checkpoint_dir=tmp_path, hooks=[on_epoch_end_noting(inside, numbers)])
+    gc.disable()
+    try:
+        trainer.fit(data, epochs=1, batch_size=8)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    trainer.fit(data, epochs=2, batch_size=8)
+    assert gc.isenabled()
+    assert inside[0] != before
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def on_epoch_end_noting(inside, numbers):
+    def on_epoch_end():
+        inside.append([signal.getsignal(number) for number in numbers])
+
+    return on_epoch_end
+
+
+def test_everything_is_put_back_after_an_error_too(make, data, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def on_step_end():
+        raise ValueError("mine")
+
+    trainer = make(checkpoint_dir=tmp_path, hooks=[on_step_end])
+    with pytest.raises(ValueError, match="mine"):
+        trainer.fit(data, epochs=1, batch_size=8)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert gc.isenabled()
+    trainer._every_step = False
+    assert trainer.fit(data, epochs=1, batch_size=8).status == "finished"
+
+
+def test_fit_in_a_thread_leaves_signals_alone(make, data, tmp_path):
+    done = []
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+    trainer = make(checkpoint_dir=tmp_path, hooks=[on_epoch_end_noting(seen, [signal.SIGTERM])])
+    thread = threading.Thread(target=lambda: done.append(trainer.fit(data, epochs=1, batch_size=8)))
+    thread.start()
+    thread.join()
+    assert done[0].status == "finished"
+    assert seen == [[before]]
+
+
+def test_a_run_inside_a_run_is_for_another_trainer(make, data):
+    inner = make()
+
+    def on_epoch_end(trainer):
+        inner.fit(data, epochs=1, batch_size=8)
+        with pytest.raises(TrainError, match="running already"):
+            trainer.fit(data, epochs=1, batch_size=8)
+
+    assert make(hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=8).status == "finished"
+    assert inner.epochs == 1
+
+
+def test_stop_ends_the_run_after_the_update(make, data):
+    def on_step_end(trainer, batch):
+        trainer.stop("enough")
+
+    trainer = make(hooks=[on_step_end], accumulate=2)
+    result = trainer.fit(data, epochs=5, batch_size=4)
+    assert (result.status, result.reason, result.steps, result.history) == ("stopped", "enough", 1, [])
+    assert trainer.train_step.is_between_updates
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_scale_lr_holds_with_and_without_a_schedule(make, data, scheduled):
+    trainer = make(schedule=(lambda step: 0.2) if scheduled else None)
+    trainer.scale_lr(0.5)
+    rate = 0.1 if scheduled else 0.05
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+    trainer.fit(data, epochs=1, batch_size=8)
+    assert trainer.history[0]["lr"] == pytest.approx(rate)
+    trainer.scale_lr(0.1, least=0.04)
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.04)
+    trainer.scale_lr(0.5, least=1.0)
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.04)
+
+
+def test_the_optimizer_may_be_one_that_exists(make, data):
+    model = nn.Linear(3, 1)
+    result = make(model, optimizer=torch.optim.Adam(model.parameters())).fit(data, epochs=1, batch_size=8)
+    assert result.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epochs": 0}, "epochs=0. Give a whole number from 1 up"),
+        ({"epochs": True}, "epochs=True"),
+        ({"epochs": 1, "resume": "must"}, "resume='must' needs a checkpoint_dir"),
+        ({"epochs": 1, "resume": "atuo"}, "neither 'auto', 'must' or 'never' nor a folder"),
+    ],
+)
+def test_what_fit_cannot_do_is_said(make, data, settings, words):
+    with pytest.raises(TrainError, match=words):
+        make().fit(data, batch_size=8, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"nan": "ignore"}, "nan='ignore'. .*'stop'"),
+        ({"nan": "rollback"}, "Give the trainer a checkpoint_dir"),
+        ({"when_disk_fails": "goon"}, "when_disk_fails='goon'. Did you mean 'go on'"),
+        ({"save_every": 0}, "save_every=0. Give a whole number from 1 up, or None"),
+        ({"log_every": 1.5}, "log_every=1.5"),
+        ({"seed": -1}, "seed=-1"),
+        ({"ema": 1.0}, "ema=1.0. Give a decay between 0 and 1"),
+        ({"device": "gpu"}, "device='gpu' is no device"),
+        ({"optimizer": 3}, "optimizer=3 gives no torch optimizer"),
+        ({"optimizer": lambda groups: None}, "gives no torch optimizer"),
+    ],
+)
+def test_what_a_trainer_cannot_be_is_said(make, settings, words):
+    with pytest.raises(TrainError, match=words):
+        make(**settings)
+
+
+def test_a_model_that_is_none_is_said(make):
+    with pytest.raises(TrainError, match=r"the model is a str. Write Trainer\(model, step_fn"):
+        make("model")
+
+
+def test_a_loader_on_another_device_is_refused(make, data):
+    with pytest.raises(TrainError, match="the loader gives batches on meta, and the model is on cpu"):
+        make().fit(Loader(tuple(part.to("meta") for part in data), 4, shuffle=False), epochs=1)
+
+
+def test_a_half_filled_window_cannot_be_saved(make, data, tmp_path):
+    trainer = make(accumulate=2, checkpoint_dir=tmp_path)
+    for batch in trainer.epoch(data, batch_size=4):
+        trainer.step(batch)
+        with pytest.raises(StepError, match="half full"):
+            trainer.save()
+        break
+
+
+def test_saving_needs_a_place(make):
+    with pytest.raises(TrainError, match="nowhere to save to"):
+        make().save()
+
+
+def test_the_loop_can_be_owned_with_everything_around_it(make, data, tmp_path):
+    ended = []
+
+    def on_end(result):
+        ended.append(result.steps)
+
+    losses = []
+    for until in (1, 3):
+        trainer = make(checkpoint_dir=tmp_path, hooks=[on_end])
+        with trainer.running(epochs=until):
+            assert trainer.resume(data, batch_size=8) == (until == 3)
+            while trainer.epochs < until:
+                losses += [trainer.step(batch).item() for batch in trainer.epoch(data, batch_size=8)]
+    whole = make(hooks=[Losses()])
+    whole.fit(data, epochs=3, batch_size=8)
+    assert losses == whole._hooks.all[0].seen
+    assert ended == [3, 9]
