@@ -2,6 +2,10 @@
 
 import os
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +68,29 @@ def test_a_folder_that_cannot_be_made_raises(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         write_atomic(tmp_path / "file" / "note.txt", "x")
+
+
+def test_a_link_stays_a_link_and_what_it_leads_to_is_replaced(tmp_path):
+    real, link = tmp_path / "real.txt", tmp_path / "link.txt"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_atomic(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        write_atomic(pipe, "through")
+        assert read.result(timeout=10) == "through"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_standard_output_can_be_named_as_a_file(tmp_path):
+    code = "from flodl.core.files import write_atomic; write_atomic('/dev/stdout', 'hello')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("hello", "")
+    assert Path("/dev/stdout").is_symlink()

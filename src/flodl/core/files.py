@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +16,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary sibling to write to; it takes the place of `path` when the block ends well.
 
     The content is flushed to the disk before the rename, so readers see the old file or the new one,
-    never half of it, also after a power cut. When the block raises, the old file stays.
+    never half of it, also after a power cut. When the block raises, the old file stays. A link stays a
+    link, and what it leads to is replaced; a pipe or a device is written to.
     """
     target = Path(path)
+    if target.exists() and not target.is_file():
+        with _through(target) as temporary:
+            yield temporary
+        return
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -35,6 +44,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     if os.name == "posix":
         _flush(target.parent)
+
+
+@contextmanager
+def _through(target: Path) -> Iterator[Path]:
+    """Give a file to write to, whose content then goes to a pipe or a device, which cannot be replaced."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder) / "content"
+        temporary.touch()
+        yield temporary
+        with temporary.open("rb") as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
 
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
