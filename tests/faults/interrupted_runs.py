@@ -7,6 +7,7 @@ Prints one JSON object for each case of `CASES`: how the processes ended, and wh
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -252,6 +253,8 @@ def warm_up(folder: Path) -> None:
 def main(root: Path) -> None:
     torch.set_num_threads(1)  # forked processes may not share a pool of threads
     warm_up(root / "warm_up")
+    gc.collect()
+    gc.freeze()  # what is here already need not be looked through again in every process
     twins: dict[str, Any] = {}
     for name, case in CASES.items():
         if case.name_of_twin not in twins:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl import FlowBuilder, ThresholdHalt, TrainStep
+from flodl import FlowBuilder, ThresholdHalt, Trainer, TrainStep
 from flodl.cli import Args, option
 from flodl.cli.manifest.layers import load
 from flodl.cli.program import program
@@ -28,6 +28,7 @@ from flodl.core import (
     ManifestError,
     MetricError,
     MonitorError,
+    NotFiniteError,
     PathError,
     PictureError,
     RefError,
@@ -38,6 +39,7 @@ from flodl.core import (
     StateError,
     StepError,
     TagError,
+    TrainError,
     WriteError,
     errors,
 )
@@ -112,6 +114,25 @@ def schedule_error(_):
 def step_error(_):
     model = nn.Linear(2, 2)
     TrainStep(model, torch.optim.SGD(model.parameters()), lambda model, x: model(x).sum(), accumulate=0)
+
+
+def small_trainer(**settings):
+    return Trainer(
+        nn.Linear(2, 1),
+        lambda model, x: model(x).mean() * float("nan"),
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+        device="cpu",
+        monitor=False,
+        **settings,
+    )
+
+
+def train_error(tmp_path):
+    small_trainer(save_every=0)
+
+
+def not_finite_error(tmp_path):
+    small_trainer().fit(torch.ones(2, 2), epochs=1, batch_size=2)
 
 
 def checkpoint_error(_):
@@ -235,6 +256,16 @@ MESSAGES = {
         "Give the number of optimizer updates that the fall takes.",
     ),
     StepError: (step_error, "accumulate=0. Give a whole number from 1 up."),
+    TrainError: (
+        train_error,
+        "save_every=0. Give a whole number from 1 up, or None for never.",
+    ),
+    NotFiniteError: (
+        not_finite_error,
+        "the loss or the gradients were not finite in 1 of the updates up to 1. Those updates were skipped, "
+        "so the weights are good. Lower the learning rate or clip the gradients; with nan='skip' training "
+        "goes on.",
+    ),
     CheckpointError: (
         checkpoint_error,
         "at 'head.weight': the stream has shape (3, 2), the model (2, 2). 1 more names differ. "

@@ -2,12 +2,11 @@
 
 from .average import AveragedWeights
 from .hooks import EarlyStopping, Phase, ReduceOnPlateau
-from .leaving import EXIT_CODE, Preempted
+from .leaving import Preempted
 from .result import FitResult
 from .trainer import Trainer
 
 __all__ = [
-    "EXIT_CODE",
     "AveragedWeights",
     "EarlyStopping",
     "FitResult",

@@ -19,7 +19,7 @@ class AveragedWeights:
     >>> average = AveragedWeights(model, decay=0.9)
     >>> _ = nn.init.constant_(model.weight, 1.0)
     >>> average.update()
-    >>> with average.in_place_of(model):
+    >>> with average.applied():
     ...     print(f"{model.weight.item():.2f}")
     0.10
     """
@@ -29,17 +29,16 @@ class AveragedWeights:
             raise TrainError(f"ema={decay}. Give a decay between 0 and 1, such as 0.999.")
         self.decay = decay
         self._live = [p.detach() for p in model.parameters() if torch.is_floating_point(p)]
-        names = [name for name, p in model.named_parameters() if torch.is_floating_point(p)]
+        self._names = [name for name, p in model.named_parameters() if torch.is_floating_point(p)]
         self._average = [weight.clone() for weight in self._live]
-        self._names = names
 
     def update(self) -> None:
         """Move the average towards the weights."""
         torch._foreach_lerp_(self._average, self._live, 1.0 - self.decay)
 
     @contextmanager
-    def in_place_of(self, model: nn.Module) -> Iterator[None]:
-        """Let the model have the averaged weights while this lasts; buffers stay the model's own."""
+    def applied(self) -> Iterator[None]:
+        """Let the model have the averaged weights while this lasts; buffers stay its own."""
         kept = [weight.clone() for weight in self._live]
         torch._foreach_copy_(self._live, self._average)
         try:
@@ -52,8 +51,9 @@ class AveragedWeights:
         return dict(zip(self._names, self._average))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict`."""
-        if set(state) != set(self._names):
-            raise TrainError("the saved average belongs to a model with other parameters.")
+        """Go on from a `state_dict`, or start anew from weights."""
+        missing = [name for name in self._names if name not in state]
+        if missing:
+            raise TrainError(f"the saved average has no {missing[0]!r}: it belongs to another model.")
         for name, average in zip(self._names, self._average):
-            average.copy_(state[name])
+            average.copy_(state[name].detach())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,23 +13,15 @@ from flodl.engine.batch import num_samples
 from flodl.engine.precision import computing_in
 from flodl.engine.settings import Precision
 
+from .carried import carrying_nothing
+from .modes import evaluating
+
+Outputs = Callable[..., tuple[Any, Any]]
+
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
     """Give a batch as the arguments of a step function: a tuple as it is, anything else as one."""
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every module to evaluation, and each back to what it was."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 class WeightedSums:
@@ -62,18 +53,19 @@ def evaluate(
     batches: Iterable[Any],
     step_fn: Callable[..., Any],
     *,
+    device: torch.device,
     precision: Precision,
     metrics: Mapping[str, Any],
-    outputs: Callable[..., tuple[Any, Any]],
+    outputs: Outputs | None,
     between: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Give the loss, what the step function names, and metric objects, over all batches."""
     sums = WeightedSums()
     for metric in metrics.values():
+        if callable(getattr(metric, "to", None)):
+            metric.to(device)
         metric.reset()
-    seen = False
-    with evaluating(model):
-        device = next(model.parameters()).device
+    with evaluating(model), carrying_nothing(model):
         for batch in batches:
             between()
             arguments = as_arguments(batch)
@@ -82,11 +74,33 @@ def evaluate(
                 loss, values = given if isinstance(given, tuple) else (given, {})
                 sums.add({"loss": loss, **values}, num_samples(arguments))
                 if metrics:
-                    predictions, targets = outputs(model, *arguments)
+                    predictions, targets = (outputs or _pair)(model, *arguments)
                     for metric in metrics.values():
                         metric.update(predictions, targets)
-            seen = True
-    if not seen:
-        raise TrainError("the evaluation data gave no batch. Give at least one sample.")
-    computed = {name: float(metric.compute()) for name, metric in metrics.items()}
-    return {**sums.means(), **computed}
+    return {**sums.means(), **_computed(metrics)}
+
+
+def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:
+    """Read a batch as inputs and targets, as most are."""
+    if len(arguments) != 2:
+        raise TrainError(
+            f"metrics need predictions and targets, and the batch has {len(arguments)} parts, not two. "
+            "Say how they come about: outputs=lambda model, batch: (model(batch['x']), batch['y'])."
+        )
+    return model(arguments[0]), arguments[1]
+
+
+def _computed(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Give what the metric objects came to; one that gives a table has its names behind its own."""
+    found: dict[str, float] = {}
+    for name, metric in metrics.items():
+        value = metric.compute()
+        parts = value if isinstance(value, Mapping) else {"": value}
+        for part, number in parts.items():
+            if isinstance(number, Tensor) and number.numel() != 1:
+                raise TrainError(
+                    f"the metric {name!r} gives a tensor of shape {tuple(number.shape)}. "
+                    "Give metrics that come to one number, for example with average='macro'."
+                )
+            found[f"{name}_{part}" if part else name] = float(number)
+    return found

@@ -41,10 +41,13 @@ class FiniteWatch:
 
     def settle(self) -> int:
         """Give what is not known yet; this waits for the device."""
+        self._copied = None
         return self._take(int(self._count))
 
     def forget(self) -> None:
         """Take the present count for known, as after a resume."""
+        # A copy that is on its way still has the count of before.
+        self._copied = None
         self._known = int(self._count)
 
     def _take(self, count: int) -> int:

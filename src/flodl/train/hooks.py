@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from flodl.core import TrainError
 from flodl.core.paths import suggestion
+from flodl.graph import Graph
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 # What each moment offers; a hook takes any of it by name.
 MOMENTS: dict[str, tuple[str, ...]] = {
     "on_start": ("trainer",),
+    "on_resume": ("trainer", "epoch"),
     "on_epoch_start": ("trainer", "epoch"),
     "on_step_end": ("trainer", "epoch", "step", "batch", "loss"),
     "on_evaluate_end": ("trainer", "epoch", "metrics"),
@@ -51,15 +54,24 @@ class Hooks:
         for call in self._calls[moment]:
             call(offered)
 
-    def state_dict(self) -> list[Any]:
-        """Give the state of every hook that has one, in order."""
-        return [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in self.all]
+    def state_dict(self) -> list[list[Any]]:
+        """Give the kind and the state of every hook that has one, in order."""
+        return [[_kind(hook), hook.state_dict()] for hook in self.all if hasattr(hook, "state_dict")]
 
-    def load_state_dict(self, states: list[Any]) -> None:
-        """Give every hook its state back; hooks that were added since start fresh."""
-        for hook, state in zip(self.all, states):
-            if state is not None and hasattr(hook, "load_state_dict"):
-                hook.load_state_dict(state)
+    def load_state_dict(self, states: list[list[Any]]) -> None:
+        """Give every hook its state back, by kind and order; hooks that were added since start fresh."""
+        waiting = [list(pair) for pair in states]
+        for hook in self.all:
+            if not hasattr(hook, "load_state_dict"):
+                continue
+            found = next((pair for pair in waiting if pair[0] == _kind(hook)), None)
+            if found is not None:
+                waiting.remove(found)
+                hook.load_state_dict(found[1])
+
+
+def _kind(hook: Any) -> str:
+    return type(hook).__name__
 
 
 def _call(function: Callable[..., Any], moment: str) -> Call:
@@ -110,8 +122,9 @@ class EarlyStopping:
 
     def is_over(self, value: float) -> bool:
         """Take the metric of one more epoch and say whether it is time to stop."""
-        gain = 0.0 if self._best is None else (self._best - value) * (1 if self.mode == "min" else -1)
-        if self._best is None or gain > self.tol:
+        sign = 1 if self.mode == "min" else -1
+        is_first = self._best is None and not math.isnan(value)
+        if is_first or (self._best is not None and (self._best - value) * sign > self.tol):
             self._best, self._waited = value, 0
         else:
             self._waited += 1
@@ -120,7 +133,17 @@ class EarlyStopping:
     def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
         """Look at the metric of the epoch."""
         if self.is_over(metric_of(metrics, self.metric, "EarlyStopping")):
-            trainer.stop(f"{self.metric} has not improved for {self.patience} epochs (best {self._best:g})")
+            trainer.stop(self._reason)
+
+    def on_resume(self, trainer: Trainer) -> None:
+        """Stay stopped where the run had come to its end."""
+        if self._waited >= self.patience:
+            trainer.stop(self._reason)
+
+    @property
+    def _reason(self) -> str:
+        best = "never a number" if self._best is None else f"best {self._best:g}"
+        return f"{self.metric} has not improved for {self.patience} epochs ({best})"
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs."""
@@ -166,7 +189,11 @@ class ReduceOnPlateau:
 
 
 class Phase:
-    """Freeze and thaw parts of a graph by path when an epoch begins: `Phase(3, thaw=["encoder"])`."""
+    """Freeze and thaw parts of a graph by path when an epoch, counted from 0, begins.
+
+    `Phase(0, freeze=["encoder"])` and `Phase(3, thaw=["encoder"])` train the rest for three epochs first.
+    What is frozen is saved with the run, so a resumed one need not pass the epoch again.
+    """
 
     def __init__(self, epoch: int, *, freeze: Iterable[str] = (), thaw: Iterable[str] = ()) -> None:
         if isinstance(freeze, str) or isinstance(thaw, str):
@@ -174,13 +201,19 @@ class Phase:
         self.epoch, self.freeze, self.thaw = epoch, tuple(freeze), tuple(thaw)
 
     def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
-        """Act where this is the epoch, or a resumed run is past it already."""
-        if epoch < self.epoch:
+        """Act where this is the epoch."""
+        if epoch != self.epoch:
             return
+        model = trainer.model
+        if not isinstance(model, Graph):
+            raise TrainError(
+                f"Phase freezes by path, and the model is a {type(model).__name__}, not a Graph. "
+                "Build it with FlowBuilder, or set requires_grad in a hook of your own."
+            )
         for path in self.freeze:
-            trainer.model.freeze(path)  # type: ignore[operator]
+            model.freeze(path)
         for path in self.thaw:
-            trainer.model.thaw(path)  # type: ignore[operator]
+            model.thaw(path)
 
 
 def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:

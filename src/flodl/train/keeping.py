@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 from flodl.checkpoint import BackgroundWriter, Bundle, Policy, last, latest_bundle, read_bundle
+from flodl.checkpoint.manifest import folder_name
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import write_atomic
@@ -49,8 +52,8 @@ class RunDirectory:
                 "Give a checkpoint_dir that can be written."
             ) from error
 
-    def save(self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, wait: bool) -> None:
-        """Save a bundle beside the training, or now."""
+    def save(self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, wait: bool) -> str:
+        """Save a bundle beside the training, or now, and give its place in this folder."""
         if self._writer is None:
             self._writer = BackgroundWriter(
                 self.bundles, keep=self._keep, errors=self._errors, on_error=self._on_error
@@ -58,6 +61,7 @@ class RunDirectory:
         self._writer.save(step, parts, metrics=metrics)
         if wait:
             self._writer.wait()
+        return f"{BUNDLES}/{folder_name(step, 1)}"
 
     def close(self) -> None:
         """Write what is on its way, and end the writer."""
@@ -65,27 +69,35 @@ class RunDirectory:
         if writer is not None:
             writer.close()
 
-    def find(self, resume: str | Path | bool) -> Bundle | None:
-        """Give the bundle to go on from, by what the user said about resuming."""
-        if resume in ("auto", "must", "never", True, False):
-            latest = latest_bundle(self.bundles).bundle if self.bundles.is_dir() else None
-            if latest is None and resume in ("must", True):
-                raise TrainError(
-                    f"resume={resume!r}, and {str(self.bundles)!r} holds no whole bundle to go on from."
-                )
-            if latest is not None and resume in ("never", False):
-                raise TrainError(
-                    f"resume={resume!r}, and {str(self.bundles)!r} holds a run up to step {latest.step}. "
-                    "Choose another checkpoint_dir, or resume='auto' to go on."
-                )
-            return latest
-        folder = Path(str(resume))
-        found = latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle
-        if found is None:
-            raise TrainError(
-                f"resume={str(folder)!r} holds no whole bundle. Give a run directory or its bundles."
-            )
-        return found
+    def find(self) -> Bundle | None:
+        """Give the newest whole bundle of this run."""
+        return latest_bundle(self.bundles).bundle if self.bundles.is_dir() else None
+
+
+def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | bool) -> Bundle | None:
+    """Give the bundle to go on from: that of this run where there is one, else what the user names."""
+    wish = {True: "must", False: "never"}[resume] if isinstance(resume, bool) else os.fspath(resume)
+    if directory is None and wish == "must":
+        raise TrainError(f"resume={resume!r} needs a checkpoint_dir to look into.")
+    own = None if directory is None else directory.find()
+    place = "" if directory is None else repr(str(directory.bundles))
+    if own is None and wish == "must":
+        raise TrainError(f"resume={resume!r}, and {place} holds no whole bundle to go on from.")
+    if own is not None and wish == "never":
+        raise TrainError(
+            f"resume={resume!r}, and {place} holds a run up to step {own.step}. "
+            "Choose another checkpoint_dir, or resume='auto' to go on."
+        )
+    if own is not None or wish in ("auto", "never"):
+        return own
+    folder = Path(wish)
+    other = latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle
+    if other is None:
+        raise TrainError(
+            f"resume={wish!r} is neither 'auto', 'must' or 'never' nor a folder with a whole bundle. "
+            "Give the checkpoint_dir of another run."
+        )
+    return other
 
 
 def read_parts(bundle: Bundle) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 # What sysexits calls a temporary failure: everything is saved, start me again.
 EXIT_CODE = 75
@@ -21,6 +22,9 @@ class Preempted(SystemExit):
         super().__init__(EXIT_CODE)
         self.signal = name
 
+    def __str__(self) -> str:
+        return f"{self.signal}; the run is saved and goes on when it is started again"
+
 
 class Notice:
     """Whether somebody asked the run to stop; polled between updates and between batches of evaluation."""
@@ -31,7 +35,7 @@ class Notice:
     def __bool__(self) -> bool:
         return bool(self.name)
 
-    def leave(self) -> None:
+    def leave(self) -> NoReturn:
         """End the program with the code that says "saved"; a prompt is given back instead of closed."""
         name, self.name = self.name, ""
         if name == "SIGINT" and hasattr(sys, "ps1"):
@@ -44,13 +48,21 @@ class Notice:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        names = [name for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)]
-        before = {name: signal.signal(getattr(signal, name), self._note) for name in names}
+        self.name = ""
+        numbers = [
+            getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
+        ]
+        before = {number: signal.signal(number, self._note) for number in numbers}
         try:
             yield
         finally:
-            for name, handler in before.items():
-                signal.signal(getattr(signal, name), handler)
+            unheard, self.name = self.name, ""
+            for number, handler in before.items():
+                # None is a handler that was not set from Python, which cannot be set from it either.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if unheard:
+            # It came when nobody looked any more; those who listened before shall have it.
+            os.kill(os.getpid(), signal.Signals[unheard])
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.name:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
-from flodl.data import Loader
 from flodl.optim import groups
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 
 def chosen_device(wanted: str | torch.device) -> torch.device:
@@ -45,9 +48,15 @@ def made_optimizer(given: Any, model: nn.Module) -> Optimizer:
     return made
 
 
-def num_batches(loader: Loader) -> int:
-    """Give the batches of an epoch; 0 where nobody knows."""
-    try:
-        return len(loader)
-    except TypeError:
-        return 0
+def described(trainer: Trainer, epochs: int) -> dict[str, Any]:
+    """Give the settings of a run as plain data."""
+    loader = trainer._feeding.training
+    return {
+        "epochs": epochs,
+        "batch_size": None if loader is None else loader.batch_size,
+        "device": str(trainer.device),
+        "optimizer": type(trainer.optimizer).__name__,
+        "schedule": None if trainer._schedule is None else repr(trainer._schedule),
+        **asdict(trainer.train_step.settings),
+        **asdict(trainer._settings),
+    }

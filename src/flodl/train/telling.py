@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from flodl.core import TrainError
+from flodl.core import TrainError, log
 from flodl.core.environment import resolved_config
 from flodl.monitor import Event, Monitor
 
@@ -23,11 +24,13 @@ class Telling:
         *,
         total_epochs: int,
         config: Mapping[str, Any],
+        log_every: int | None = None,
     ) -> None:
         if not isinstance(monitor, Monitor | bool | None):
             raise TrainError(
                 f"monitor={monitor!r}. Give a Monitor, True for a live page, or False for silence."
             )
+        self._log_every = log_every
         self._monitor: Monitor | None = None
         self._console: Any = None
         self._owned = not isinstance(monitor, Monitor)
@@ -44,28 +47,20 @@ class Telling:
 
             self._console = Console(total_epochs)
 
-    @property
-    def monitor(self) -> Monitor | None:
-        """The monitor, where there is one."""
-        return self._monitor
-
     def watch(self, *things: Any) -> None:
         """Show a model or a training step."""
         if self._monitor is not None:
             for thing in things:
                 self._monitor.watch(thing)
 
-    def progress(self, epoch: int, step: int, num_steps: int | None) -> None:
-        """Tell the place within an epoch."""
+    def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor) -> None:
+        """Tell the place within an epoch, and every so often the loss, which is read in the background."""
         if self._monitor is not None:
             self._monitor.progress(epoch, step, num_steps)
+            if self._log_every is not None and step % self._log_every == 0:
+                self._monitor.log_step(update, {"loss": loss}, epoch=epoch)
         elif self._console is not None:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
-
-    def step(self, step: int, epoch: int, loss: Tensor) -> None:
-        """Tell the loss of a step; it is read in the background."""
-        if self._monitor is not None:
-            self._monitor.log_step(step, {"loss": loss}, epoch=epoch)
 
     def epoch(self, epoch: int, metrics: Mapping[str, float], duration_s: float) -> None:
         """Tell the end of an epoch."""
@@ -76,12 +71,14 @@ class Telling:
             self._console(Event("epoch", data))
 
     def event(self, kind: Any, **data: Any) -> None:
-        """Tell anything else."""
+        """Tell anything else; what people should see is told in silence too."""
         event = Event(kind, data)
         if self._monitor is not None:
             self._monitor.emit(event)
         elif self._console is not None:
             self._console(event)
+        elif kind == "alert" and data["level"] != "info":
+            log.warn("%s", data["message"])
 
     def finish(self, status: str, message: str | None = None) -> None:
         """Tell the end; a monitor that the user made is left to the user."""
@@ -89,3 +86,26 @@ class Telling:
             self._monitor.finish(status, message)
         if self._console is not None:
             self._console.close()
+
+
+@contextmanager
+def telling(
+    monitor: Monitor | bool | None,
+    run_dir: Path | None,
+    *,
+    things: tuple[Any, ...],
+    total_epochs: int,
+    config: Mapping[str, Any],
+    log_every: int | None,
+    why_stopped: Callable[[], str],
+) -> Iterator[Telling]:
+    """Tell a run from its start to its end, whichever that is."""
+    told = Telling(monitor, run_dir, total_epochs=total_epochs, config=config, log_every=log_every)
+    try:
+        told.watch(*things)
+        yield told
+    except BaseException as error:
+        status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
+        told.finish(status, f"{type(error).__name__}: {error}")
+        raise
+    told.finish("stopped" if why_stopped() else "finished", why_stopped() or None)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.checkpoint import Policy
-from flodl.core import NotFiniteError, TrainError, WriteError
+from flodl.core import TrainError, WriteError, log
 from flodl.data import Loader
 from flodl.engine import TrainStep, calm_collector
 from flodl.engine.hygiene import Collector
@@ -25,24 +24,24 @@ from flodl.observe import Trend
 from flodl.optim import Schedule
 
 from .average import AveragedWeights
-from .evaluation import as_arguments, evaluate
+from .epochs import begin_epoch, close_training, finish_epoch
+from .evaluation import Outputs, as_arguments, evaluate
+from .feeding import Feeding
 from .finite import FiniteWatch
 from .hooks import Hooks
-from .keeping import RunDirectory, read_parts
+from .keeping import RunDirectory, found_bundle, read_parts
 from .leaving import Notice
+from .modes import modes_kept
 from .randomness import untouched_randomness
+from .rates import scale_rates
 from .result import FitResult
+from .rollback import meet_not_finite
 from .settings import DiskPolicy, NanPolicy, TrainerSettings
-from .setup import chosen_device, made_optimizer, num_batches
-from .state import load_parts, parts_of
-from .telling import Telling
+from .setup import chosen_device, described, made_optimizer
+from .state import Place, load_parts, parts_of
+from .telling import Telling, telling
 
-MAX_ROLLBACKS = 3
 COLLECT_EARLY_EVERY = 1024
-
-
-class _Interrupted(Exception):
-    """Evaluation was left because somebody asked the run to stop."""
 
 
 class Trainer:
@@ -88,7 +87,7 @@ class Trainer:
         nan: NanPolicy = "stop",
         ema: float | None = None,
         metrics: Mapping[str, Any] | None = None,
-        outputs: Callable[..., tuple[Any, Any]] = lambda model, x, y: (model(x), y),
+        outputs: Outputs | None = None,
         hooks: Iterable[Any] = (),
         seed: int = 0,
     ) -> None:
@@ -105,6 +104,8 @@ class Trainer:
             ema=ema,
             seed=seed,
         )
+        if nan == "rollback" and checkpoint_dir is None:
+            raise TrainError("nan='rollback' goes back to a bundle. Give the trainer a checkpoint_dir.")
         self.device = chosen_device(device)
         self.model = model.to(self.device)
         self.optimizer = made_optimizer(optimizer, self.model)
@@ -124,23 +125,26 @@ class Trainer:
             guard="gradients",
         )
         self.history: list[dict[str, Any]] = []
+        self.stop_reason = ""
         self.average = None if ema is None else AveragedWeights(self.model, decay=ema)
-        self._metrics, self._outputs = dict(metrics or {}), outputs
+        self._schedule, self._metrics, self._outputs = schedule, dict(metrics or {}), outputs
         self._hooks = Hooks(hooks)
-        self._monitor = monitor
-        self._directory = self._run_directory(checkpoint_dir, keep)
-        self._telling: Telling | None = None
-        self._loader: Loader | None = None
-        self._loader_of: tuple[Any, Any] = (None, None)
-        self._notice = Notice()
-        self._finite = FiniteWatch(self.train_step.num_skipped) if nan != "skip" else None
-        self._rollbacks = 0
-        self._stop_reason = ""
-        self._open_row: dict[str, Any] | None = None
-        self._epoch_began_s = 0.0
-        self._epoch_step = self._num_batches = 0
-        self._collector: Collector | None = None
         self._every_step = self._hooks.wants("on_step_end")
+        self._monitor = monitor
+        # A monitor of the user's sees several runs, and is shown the model once.
+        self._is_shown = False
+        self._directory = self._run_directory(checkpoint_dir, keep)
+        self._save_every_steps = 0 if self._directory is None else save_every_steps or 0
+        self._feeding = Feeding(self.device, seed)
+        self._place = Place()
+        self._finite = FiniteWatch(self.train_step.num_skipped) if nan != "skip" else None
+        self._notice = Notice()
+        self._telling: Telling | None = None
+        self._collector: Collector | None = None
+        self._updates = self._rollbacks = 0
+        self._saved_at: tuple[int, int] | None = None
+        self._num_batches: int | None = None
+        self._epoch_began_s = 0.0
 
     @property
     def epochs(self) -> int:
@@ -169,21 +173,63 @@ class Trainer:
         """Train until `epochs` epochs are done, counting those of before a resume.
 
         `resume` is "auto" (go on if there is something to go on from), "must", "never", or the folder of
-        another run. SIGTERM and SIGINT save the run and end the program with exit code 75.
+        another run to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and end the
+        program with exit code 75.
         """
-        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-            raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
         loader = self.loader(train_data, batch_size)
-        with self._running(epochs):
-            self._resume(loader, resume)
-            if self._open_row is not None:
-                self._finish_epoch(eval_data)
-            while self.epochs < epochs and not self._stop_reason:
+        with self.running(epochs):
+            self.resume(loader, how=resume)
+            while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)
-            result = self._result()
-            self._hooks.call("on_end", trainer=self, result=result)
-        return result
+        return self.result()
+
+    @contextmanager
+    def running(self, epochs: int) -> Iterator[None]:
+        """Set up what lasts as long as a run (monitor, signals, collector, writer), and end it well."""
+        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+            raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
+        if self._telling is not None:
+            raise TrainError("this trainer is running already. Make another one for a run inside a run.")
+        self.stop_reason, self._epoch_began_s = "", time.perf_counter()
+        if self._directory is not None:
+            self._directory.write_config(described(self, epochs))
+        with ExitStack() as stack:
+            self._telling = stack.enter_context(self._told(epochs))
+            stack.callback(setattr, self, "_telling", None)
+            self._is_shown = isinstance(self._monitor, Monitor)
+            stack.enter_context(modes_kept(self.model))
+            stack.callback(self.train_step.close)
+            if self._directory is not None:
+                stack.enter_context(self._notice.listening())
+                stack.callback(self._directory.close)
+            self._collector = stack.enter_context(calm_collector())
+            stack.callback(setattr, self, "_collector", None)
+            self._hooks.call("on_start", trainer=self)
+            yield
+            self._save_the_end()
+            if self._notice:
+                self._save_and_leave()
+            self._hooks.call("on_end", trainer=self, result=self.result())
+
+    def resume(
+        self, data: Any, batch_size: int | None = None, *, how: str | PathLike[str] | bool = "auto"
+    ) -> bool:
+        """Go on from the newest whole bundle, and say whether there was one; `how` is the `resume` of `fit`.
+
+        A run that has begun in this process simply goes on.
+        """
+        loader = self.loader(data, batch_size)
+        bundle = None if self.updates else found_bundle(self._directory, how)
+        if bundle is None:
+            return False
+        load_parts(self, read_parts(bundle), loader=loader)
+        self._updates = self.updates
+        if self._directory is not None and bundle.path.parent == self._directory.bundles:
+            self._saved_at = (self.updates, self.epochs)
+        self._tell("alert", message=f"resumed from step {bundle.step}, epoch {self.epochs}", level="info")
+        self._hooks.call("on_resume", trainer=self, epoch=self.epochs)
+        return True
 
     def epoch(self, data: Any, batch_size: int | None = None, *, eval_data: Any = None) -> Iterator[Any]:
         """Give the batches of the current epoch, each to be handed to `step`; what ends an epoch follows.
@@ -191,32 +237,33 @@ class Trainer:
         A loop that is left early goes on with the next batch when `epoch` is called again.
         """
         loader = self.loader(data, batch_size)
-        self._begin_epoch(loader)
-        for batch in loader:
-            yield batch
-            if self._notice and self.train_step.is_between_updates:
-                self._save_and_leave(loader)
-            if self._stop_reason:
-                return
-        self.train_step.flush()
-        self._close_training(loader)
-        self._finish_epoch(eval_data)
+        if self._place.open_row is None:
+            begin_epoch(self, loader)
+            for batch in loader:
+                yield batch
+                if (self._notice or self.stop_reason) and self.train_step.is_between_updates:
+                    if self._notice:
+                        self._save_and_leave()
+                    return
+            close_training(self)
+        finish_epoch(self, eval_data)
 
     def step(self, batch: Any) -> Tensor:
         """Train on one batch, and give its loss."""
-        loss = self.train_step(*batch) if type(batch) is tuple else self.train_step(*as_arguments(batch))
-        self._epoch_step += 1
-        if self.train_step.is_between_updates:
+        train_step = self.train_step
+        loss = train_step(*batch) if type(batch) is tuple else train_step(*as_arguments(batch))
+        self._place.epoch_step += 1
+        updated = train_step.updates != self._updates
+        if updated:
             self._after_update()
         if self._telling is not None:
-            self._telling.progress(self.epochs, self._epoch_step, self._num_batches or None)
-            every = self._settings.log_every
-            if every is not None and self._epoch_step % every == 0:
-                self._telling.step(self.updates, self.epochs, loss)
+            self._telling.step(self.epochs, self._place.epoch_step, self._num_batches, self.updates, loss)
         if self._every_step:
             place = {"epoch": self.epochs, "step": self.updates}
             self._hooks.call("on_step_end", trainer=self, batch=batch, loss=loss, **place)
-        if self._collector is not None and self._epoch_step % COLLECT_EARLY_EVERY == 0:
+        if updated and self._save_every_steps and self._updates % self._save_every_steps == 0:
+            self.save(wait=False, reason=f"update {self._updates}")
+        if self._collector is not None and self._place.epoch_step % COLLECT_EARLY_EVERY == 0:
             self._collector.collect_if_growing()
         return loss
 
@@ -225,211 +272,93 @@ class Trainer:
 
         The averaged weights are used where there are any. Random numbers of the training stay untouched.
         """
-        loader = self._evaluation_loader(data, batch_size)
-        weights = nullcontext() if self.average is None else self.average.in_place_of(self.model)
-        with untouched_randomness(self.device), weights:
-            return evaluate(
-                self.model,
-                loader,
-                self.step_fn,
-                precision=self.precision,
-                metrics=self._metrics,
-                outputs=self._outputs,
-                between=self._leave_evaluation_if_asked,
-            )
+        return self._evaluate(self._feeding.for_evaluation(data, batch_size), between=lambda: None)
+
+    def result(self) -> FitResult:
+        """Give what the run came to so far."""
+        return FitResult(
+            history=[dict(row) for row in self.history],
+            steps=self.updates,
+            status="stopped" if self.stop_reason else "finished",
+            reason=self.stop_reason,
+            run_dir=self.run_dir,
+            report=self.train_step.report(),
+        )
 
     def loader(self, data: Any, batch_size: int | None = None) -> Loader:
         """Give the loader that feeds the training: the one that is given, or one over the data."""
-        if isinstance(data, Loader):
-            self._loader = data
-        elif self._loader is None or self._loader_of[0] is not data or self._loader_of[1] != batch_size:
-            self._loader = Loader(data, batch_size, seed=self._settings.seed, device=self.device)
-            self._loader.set_epoch(self.epochs)
-            self._loader_of = (data, batch_size)
-        return self._loader
+        return self._feeding.for_training(data, batch_size, epoch=self.epochs)
 
     def trend(self, metric: str) -> Trend:
         """Give the history of a metric, one value for each epoch."""
         return Trend([row[metric] for row in self.history if metric in row])
 
     def stop(self, reason: str) -> None:
-        """End the training after the step that runs now."""
-        self._stop_reason = reason or "stopped"
+        """End the training after the update that is under way."""
+        self.stop_reason = reason or "stopped"
 
     def scale_lr(self, factor: float, *, least: float = 0.0) -> None:
         """Multiply the learning rate by a factor from here on, also under a schedule."""
-        bridge = self.train_step.schedule
-        if bridge is not None:
-            bridge.scale(bridge.lr_scale * factor)
-            return
-        for group in self.optimizer.param_groups:
-            rate = max(float(group["lr"]) * factor, least)
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        scale_rates(self.optimizer, self.train_step.schedule, factor, least)
 
-    def save(self, *, wait: bool = True) -> None:
-        """Save a bundle now; between two updates only."""
+    def save(self, *, wait: bool = True, reason: str = "") -> None:
+        """Save a bundle now; between two updates only. `reason` is told with it."""
         if self._directory is None:
             raise TrainError("there is nowhere to save to. Give the trainer a checkpoint_dir.")
-        metrics = {name: value for row in self.history[-1:] for name, value in row.items() if name != "epoch"}
+        # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
+        measured = self._place.measured_at == self.updates
+        metrics = {k: v for row in self.history[-1:] for k, v in row.items() if measured and k != "epoch"}
         started = time.perf_counter()
-        self._directory.save(self.updates, parts_of(self), metrics, wait=wait)
-        self._tell("save", step=self.updates, duration_s=time.perf_counter() - started)
+        path = self._directory.save(self.updates, parts_of(self), metrics, wait=wait)
+        self._saved_at = (self.updates, self.epochs)
+        self._tell("save", path=path, reason=reason, duration_s=time.perf_counter() - started)
         self._hooks.call("on_save", trainer=self, step=self.updates, metrics=metrics)
 
-    @contextmanager
-    def _running(self, epochs: int) -> Iterator[None]:
-        """Set up what lasts as long as a run, and end it well whatever happens."""
-        self._stop_reason = ""
-        if self._directory is not None:
-            self._directory.write_config(self._described(epochs))
-        self._telling = Telling(
-            self._monitor, self.run_dir, total_epochs=epochs, config=self._described(epochs)
-        )
-        with ExitStack() as stack:
-            stack.callback(self.train_step.close)
-            if self._directory is not None:
-                stack.enter_context(self._notice.listening())
-                stack.callback(self._directory.close)
-            self._collector = stack.enter_context(calm_collector())
-            self._telling.watch(self.model, self.train_step)
-            self._hooks.call("on_start", trainer=self)
-            try:
-                yield
-            except BaseException as error:
-                status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
-                self._telling.finish(status, f"{type(error).__name__}: {error}")
-                raise
-            finally:
-                self._collector = None
-        self._telling.finish("stopped" if self._stop_reason else "finished", self._stop_reason or None)
-        self._telling = None
-
-    def _begin_epoch(self, loader: Loader) -> None:
-        self._num_batches = num_batches(loader)
-        if self._notice:
-            self._save_and_leave(loader)
-        if loader.position == 0:
-            self._epoch_step = 0
-            self._hooks.call("on_epoch_start", trainer=self, epoch=self.epochs)
-        self._epoch_began_s = time.perf_counter()
-
-    def _close_training(self, loader: Loader) -> None:
-        """Take the means of the epoch's training."""
-        if self._finite is not None and (skipped := self._finite.settle()):
-            self._meet_not_finite(skipped)
-        means = {name: value.item() for name, value in self.train_step.means().items()}
-        self.train_step.reset_means()
-        rate = float(self.optimizer.param_groups[0]["lr"])
-        self._open_row = {"epoch": self.epochs + 1, **means, "lr": rate}
-
-    def _finish_epoch(self, eval_data: Any) -> None:
-        """Evaluate, note, tell and save; begun again after a resume if it was interrupted."""
-        row, epoch = self._open_row, self.epochs
-        assert row is not None
-        if eval_data is not None:
-            try:
-                found = self.evaluate(eval_data)
-            except _Interrupted:
-                self._save_and_leave(self._loader)
-            row.update({f"eval_{name}": value for name, value in found.items()})
-            self._hooks.call("on_evaluate_end", trainer=self, epoch=epoch, metrics=found)
-        self._open_row = None
-        self.history.append(row)
-        metrics = {name: value for name, value in row.items() if name != "epoch"}
-        self._record(metrics)
-        self._hooks.call("on_epoch_end", trainer=self, epoch=epoch, metrics=metrics)
-        if self._telling is not None:
-            self._telling.epoch(epoch, metrics, time.perf_counter() - self._epoch_began_s)
-        every = self._settings.save_every
-        if self._directory is not None and every is not None and self.epochs % every == 0:
-            self.save(wait=False)
-        if self._collector is not None:
-            self._collector.collect()
-
-    def _record(self, metrics: Mapping[str, float]) -> None:
-        """Let a graph keep the metrics too, so that its trends and exports have them."""
-        if hasattr(self.model, "record") and hasattr(self.model, "end_epoch"):
-            for name, value in metrics.items():
-                self.model.record(name, value)  # type: ignore[operator]
-            self.model.end_epoch()  # type: ignore[operator]
-
     def _after_update(self) -> None:
+        self._updates = self.train_step.updates
         if self.average is not None:
             self.average.update()
         if self._finite is not None and (skipped := self._finite.skipped_since()):
-            self._meet_not_finite(skipped)
-        every = self._settings.save_every_steps
-        if every is not None and self._directory is not None and self.updates % every == 0:
-            self.save(wait=False)
+            meet_not_finite(self, skipped)
 
-    def _meet_not_finite(self, skipped: int) -> None:
-        """Stop, or go back to the last bundle, because losses or gradients were not finite."""
-        what = (
-            f"the loss or the gradients were not finite in {skipped} of the updates up to {self.updates}. "
-            "Those updates were skipped, so the weights are good."
-        )
-        bundle = None
-        if (
-            self._settings.nan == "rollback"
-            and self._directory is not None
-            and self._rollbacks < MAX_ROLLBACKS
-        ):
-            self._directory.close()
-            bundle = self._directory.find("auto")
-        if bundle is None:
-            raise NotFiniteError(
-                f"{what} Lower the learning rate or clip the gradients; nan='skip' leaves such batches out."
+    def _evaluate(self, loader: Loader, *, between: Callable[[], None]) -> dict[str, float]:
+        weights = nullcontext() if self.average is None else self.average.applied()
+        with untouched_randomness(self.device), weights:
+            return evaluate(
+                self.model,
+                loader,
+                self.step_fn,
+                device=self.device,
+                precision=self.precision,
+                metrics=self._metrics,
+                outputs=self._outputs,
+                between=between,
             )
-        self._rollbacks += 1
-        load_parts(self, read_parts(bundle), loader=None)
-        self._tell("alert", message=f"{what} Went back to step {bundle.step}.", level="warning")
 
-    def _leave_evaluation_if_asked(self) -> None:
-        if self._notice and self._telling is not None:
-            raise _Interrupted
+    def _save_the_end(self) -> None:
+        """Save the last state, unless nothing is to be saved or it was."""
+        saves = self._settings.save_every or self._save_every_steps
+        if self._directory is None or not saves or not self.train_step.is_between_updates:
+            return
+        if self._saved_at != (self.updates, self.epochs):
+            self.save(wait=False, reason="the end")
 
-    def _save_and_leave(self, loader: Loader | None) -> None:
+    def _save_and_leave(self) -> NoReturn:
         """Save what there is, now, and end the program."""
         if self._directory is not None:
-            self.save(wait=True)
+            self.save(reason=self._notice.name)
         self._notice.leave()
 
-    def _resume(self, loader: Loader, resume: str | PathLike[str] | bool) -> None:
-        if self._directory is None:
-            if resume in ("must", True):
-                raise TrainError(f"resume={resume!r} needs a checkpoint_dir to look into.")
-            return
-        if self.updates:
-            return
-        bundle = self._directory.find(resume if isinstance(resume, bool) else str(resume))
-        if bundle is None:
-            return
-        load_parts(self, read_parts(bundle), loader=loader)
-        self._tell("alert", message=f"resumed from step {bundle.step}, epoch {self.epochs}", level="info")
-
-    def _result(self) -> FitResult:
-        return FitResult(
-            history=[dict(row) for row in self.history],
-            steps=self.updates,
-            status="stopped" if self._stop_reason else "finished",
-            reason=self._stop_reason,
-            run_dir=self.run_dir,
-            report=self.train_step.report(),
+    def _told(self, epochs: int) -> AbstractContextManager[Telling]:
+        return telling(
+            self._monitor,
+            self.run_dir,
+            things=() if self._is_shown else (self.model, self.train_step),
+            total_epochs=epochs,
+            config=described(self, epochs),
+            log_every=self._settings.log_every,
+            why_stopped=lambda: self.stop_reason,
         )
-
-    def _described(self, epochs: int) -> dict[str, Any]:
-        """Give the settings of the run as plain data."""
-        step = asdict(self.train_step.settings)
-        return {
-            "epochs": epochs,
-            "device": str(self.device),
-            "optimizer": type(self.optimizer).__name__,
-            **step,
-            **asdict(self._settings),
-        }
 
     def _run_directory(self, path: str | PathLike[str] | None, keep: Policy | None) -> RunDirectory | None:
         if path is None:
@@ -442,18 +371,11 @@ class Trainer:
         )
 
     def _tell_disk_error(self, error: WriteError) -> None:
-        self._tell("alert", message=f"{error} Training goes on.", level="error")
+        outlook = "The run ends with what was saved before." if self._notice else "Training goes on."
+        self._tell("alert", message=f"{error} {outlook}", level="error")
 
     def _tell(self, kind: str, **data: Any) -> None:
         if self._telling is not None:
             self._telling.event(kind, **data)
-
-    def _evaluation_loader(self, data: Any, batch_size: int | None) -> Iterable[Any]:
-        if isinstance(data, Loader):
-            data.set_epoch(0)
-            return data
-        if batch_size is None:
-            batch_size = self._loader.batch_size if self._loader is not None else None
-        if batch_size is None:
-            raise TrainError("evaluate needs a batch_size, or a Loader that has one.")
-        return Loader(data, batch_size, shuffle=False, device=self.device)
+        elif kind == "alert" and data["level"] == "error":
+            log.error("%s", data["message"])

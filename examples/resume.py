@@ -1,0 +1,72 @@
+"""Be stopped twice, once politely and once not, and come to the numbers of a run that was left alone.
+
+The script starts itself as another program, so that there is somebody to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from flodl import Trainer
+from flodl.data import digits
+
+EPOCHS = 3
+
+
+def train(folder: str, end_at: int, number: int) -> None:
+    """Train in `folder`, and go on with what is there; a signal to itself comes at one of the steps."""
+    torch.manual_seed(0)
+
+    def on_step_end(step: int) -> None:
+        if step == end_at:
+            os.kill(os.getpid(), number)
+
+    def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(x), y)
+
+    trainer = Trainer(
+        nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)),
+        loss_of,
+        optimizer=lambda groups: torch.optim.AdamW(groups, lr=3e-3),
+        tier="eager",
+        device="cpu",
+        monitor=False,
+        checkpoint_dir=folder,
+        save_every_steps=5,
+        hooks=[on_step_end],
+    )
+    result = trainer.fit(digits(1000), epochs=EPOCHS, batch_size=64, eval_data=digits(200, seed=1))
+    weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    print(f"{result.steps} steps, eval_loss {result.metrics['eval_loss']:.9f}, weights {weights.sum():.9f}")
+
+
+def start(folder: Path, end_at: int = 0, number: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, __file__, str(folder), str(end_at), str(number)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        undisturbed = start(Path(root) / "undisturbed").stdout.strip()
+        print(f"left alone:  {undisturbed}")
+        folder = Path(root) / "run"
+        print("SIGTERM at step 11: exit code", start(folder, 11, signal.SIGTERM).returncode)
+        print("SIGKILL at step 37: exit code", start(folder, 37, signal.SIGKILL).returncode)
+        resumed = start(folder).stdout.strip()
+        print(f"stopped twice: {resumed}")
+        print("they are", "the same" if resumed == undisturbed else "NOT the same")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,84 @@
+"""The loaders of a trainer: given by the user, or made once over data and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from flodl.core import TrainError
+from flodl.data import Loader
+
+
+class Feeding:
+    """Give the loader of the training and that of the evaluation.
+
+    A loader made over data is kept, so that a resident data set is brought to the device once, and a loop
+    that was left early goes on where it was.
+    """
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self._device, self._seed = device, seed
+        self.training: Loader | None = None
+        self._made_of: tuple[Any, int | None] | None = None
+        self._evaluation: Loader | None = None
+        self._evaluated: tuple[Any, int | None] | None = None
+
+    def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
+        """Give the loader that was given, or one over the data that begins at an epoch."""
+        if isinstance(data, Loader):
+            if data is not self.training:
+                self._check(data)
+                self.training, self._made_of = data, None
+        elif self.training is None or not _same((data, batch_size), self._made_of):
+            self.training = Loader(data, batch_size, seed=self._seed, device=self._device)
+            self.training.set_epoch(epoch)
+            self._made_of = (data, batch_size)
+        assert self.training is not None
+        return self.training
+
+    def for_evaluation(self, data: Any, batch_size: int | None) -> Loader:
+        """Give a loader that stands at the start of the data."""
+        if isinstance(data, Loader):
+            if data is self.training:
+                raise TrainError("this loader feeds the training. Give the evaluation a loader of its own.")
+            self._check(data)
+            data.set_epoch(0)
+            return data
+        if batch_size is None and self.training is not None:
+            batch_size = self.training.batch_size
+        if batch_size is None:
+            raise TrainError("evaluate needs a batch_size, or a Loader that has one.")
+        if self._evaluation is None or not _same((data, batch_size), self._evaluated):
+            self._evaluation = Loader(data, batch_size, shuffle=False, device=self._device)
+            self._evaluated = (data, batch_size)
+        self._evaluation.set_epoch(0)
+        return self._evaluation
+
+    def _check(self, loader: Loader) -> None:
+        if loader.device != self._device:
+            raise TrainError(
+                f"the loader gives batches on {loader.device}, and the model is on {self._device}. "
+                "Write Loader(…, device=trainer.device)."
+            )
+
+
+def num_batches(loader: Loader) -> int | None:
+    """Give the batches of an epoch; None where nobody knows."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def _same(given: tuple[Any, int | None], known: tuple[Any, int | None] | None) -> bool:
+    """Say whether these are the very data of before; a tuple or table made anew of them counts too."""
+    if known is None or given[1] != known[1]:
+        return False
+    new, old = given[0], known[0]
+    if type(new) is type(old) and isinstance(new, tuple | list):
+        return len(new) == len(old) and all(a is b for a, b in zip(new, old))
+    if isinstance(new, Mapping) and isinstance(old, Mapping):
+        return list(new) == list(old) and all(new[name] is old[name] for name in new)
+    return new is old

@@ -1,0 +1,53 @@
+"""What learns and what is in training, module by module: kept, saved, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def modes_of(model: nn.Module) -> dict[str, list[str]]:
+    """Name the parameters that are frozen and the modules that are not in training."""
+    return {
+        "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
+        "stilled": [name for name, module in model.named_modules() if not module.training],
+    }
+
+
+def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
+    """Freeze and still what `modes_of` named, and nothing else."""
+    frozen, stilled = set(modes["frozen"]), set(modes["stilled"])
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
+            parameter.grad = None
+    for name, module in model.named_modules():
+        module.training = name not in stilled
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Give every module back the mode that it had, where the model was not in training as a whole."""
+    before = [] if model.training else [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch every module to evaluation, and each back to what it was."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before:
+            module.training = training

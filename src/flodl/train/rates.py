@@ -1,0 +1,31 @@
+"""The learning rate of a run, read and changed with or without a schedule."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from flodl.core import TrainError
+from flodl.optim import ScheduleBridge
+
+
+def learning_rate(optimizer: Optimizer) -> float:
+    """Give the rate of the first group."""
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: float, least: float) -> None:
+    """Multiply every rate by a factor, on top of a schedule where there is one; none goes below `least`."""
+    if not factor > 0:
+        raise TrainError(f"scale_lr({factor}). Give a factor above 0.")
+    if bridge is not None:
+        lowest = least / bridge.lr if bridge.lr > 0 else 0.0
+        bridge.scale(bridge.lr_scale * max(factor, min(lowest, 1.0)))
+        return
+    for group in optimizer.param_groups:
+        rate = float(group["lr"])
+        scaled = max(rate * factor, min(least, rate))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(scaled)
+        else:
+            group["lr"] = scaled
