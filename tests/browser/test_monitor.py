@@ -169,6 +169,7 @@ def test_a_connection_that_breaks_comes_back_and_nothing_is_there_twice(visit: A
 def test_a_page_that_fell_behind_reads_everything_anew(visit: Any, monitor: Monitor) -> None:
     train(monitor, range(2))
     seen = visit(monitor.url)
+    seen.page.wait_for_function("() => shownPage.follower.source?.readyState === EventSource.OPEN")
     seen.page.evaluate("shownPage.run.history.length = 0")
     server = monitor._server
     server._soon(lambda: [setattr(watcher, "missed", True) for watcher in server._audience._watchers])
@@ -401,3 +402,112 @@ def test_the_token_lets_the_page_in(visit: Any, tmp_path: Path) -> None:
         train(monitor, range(2))
         seen.waits_for_epochs(2)
         monitor.close()
+
+
+def test_however_many_pages_are_open_each_of_them_follows(browser: Any, monitor: Monitor) -> None:
+    context = browser.new_context()
+    pages = []
+    for _ in range(9):
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        pages.append(Visit(page, monitor.url))
+    train(monitor, range(3))
+    for seen in pages:
+        seen.waits_for_epochs(3)
+    monitor.alert("to all")
+    monitor.finish()
+    for seen in pages:
+        seen.page.wait_for_selector("#dot[data-state=finished]")
+        assert seen.epochs() == ["3", "2", "1"]
+        assert seen.page.evaluate("shownPage.run.metrics['train.loss'].x") == list(range(60))
+    assert len(monitor._server._audience) <= 4
+    context.close()
+
+
+def test_a_journal_that_cannot_be_written_is_said_and_the_page_goes_on(visit: Any, monitor: Monitor) -> None:
+    train(monitor, range(1))
+    seen = visit(monitor.url)
+    shutil.rmtree(monitor.run_dir)
+    train(monitor, range(1, 3))
+    seen.waits_for_epochs(3)
+    seen.page.wait_for_selector("#events-list :text('was deleted')")
+    monitor.finish()
+    seen.page.wait_for_selector("#dot[data-state=finished]")
+    late = visit(monitor.url)
+    assert late.epochs() == ["3", "2", "1"]
+    assert seen.said == []
+    shutil.rmtree(monitor._journal.reader().path.parent)
+
+
+def test_alerts_say_their_level_in_a_word_and_a_colour(visit: Any, monitor: Monitor) -> None:
+    for level in ("info", "warning", "error"):
+        monitor.alert(f"this is {level}", level=level)
+    page = visit(monitor.url).page
+    words = page.locator("#events-list .level")
+    assert words.all_text_contents() == ["error", "warning", "info"]
+    assert len({words.nth(at).evaluate("word => getComputedStyle(word).color") for at in range(3)}) == 3
+
+
+def test_a_run_of_several_days_has_dates(visit: Any, tmp_path: Path) -> None:
+    day = 86_400.0
+    with Journal.open(tmp_path / "run") as journal:
+        journal.write(Event("run_start", {"name": "long"}, time_s=1.7e9))
+        for at in range(60):
+            reading = {"cpu_pct": 50.0 + at % 7}
+            journal.write(Event("resources", reading, time_s=1.7e9 + at * day / 20))
+        journal.write(Event("alert", {"message": "hot"}, time_s=1.7e9 + day))
+        journal.write(Event("run_end", {"status": "finished"}, time_s=1.7e9 + 3 * day))
+    seen = visit(
+        save_html(tmp_path / "run.html", [tmp_path / "run"]).as_uri(), timezone_id="UTC", locale="en-GB"
+    )
+    times = seen.page.locator("#events-list time").all_text_contents()
+    assert times == ["17 Nov 22:13:20", "15 Nov 22:13:20", "14 Nov 22:13:20"]
+    assert seen.page.locator("#lane text").last.text_content() == "17 Nov 22:13:20"
+    ticks = seen.page.evaluate(
+        "(() => { const { resources } = shownPage.panels; const { min, max } = resources.chart.plot.scales.x;"
+        " return resources.shownTicks([min, min + 43200, min + 86400]); })()"
+    )
+    assert ticks == ["14 Nov 22:13", "15 Nov 10:13", "15 Nov 22:13"]
+
+
+def test_of_many_metrics_the_telling_few_are_drawn_first(visit: Any, tmp_path: Path) -> None:
+    with Monitor(2, tmp_path / "run", console=False, resources=False) as monitor:
+        norms = {f"layer{at}.norm": float(at) for at in range(100)}
+        for epoch in range(2):
+            monitor.log(epoch, {"loss": 0.5, "val.accuracy": 0.5, **norms}, duration=1.0)
+    seen = visit(monitor.save_html(tmp_path / "run.html").as_uri())
+    assert seen.visible() == ["loss", "val"]
+    names = seen.page.locator("#legend .group", has_text="norm").first.locator(".label").all_text_contents()
+    assert names == [f"layer{at}" for at in range(100)]
+    assert "2 of 102 lines shown" in (seen.page.locator("#metrics-note").text_content() or "")
+    seen.page.locator("#show-all").click()
+    assert len(seen.visible()) == 102
+
+
+def test_comparing_begins_with_a_metric_that_the_runs_share_and_names_it(visit: Any, tmp_path: Path) -> None:
+    for name, own in (("one", "a.loss"), ("two", "b.loss")):
+        with Monitor(2, tmp_path / name, name=name, console=False, resources=False) as monitor:
+            for epoch in range(2):
+                monitor.log(epoch, {own: 1.0, "val.accuracy": 0.5, "z.loss": 0.5}, duration=1.0)
+    page = visit(save_html(tmp_path / "both.html", [tmp_path / "one", tmp_path / "two"]).as_uri())
+    assert page.visible() == ["one", "two"]
+    assert page.page.locator("#shown-name").text_content() == "z.loss"
+
+
+def test_a_log_scale_leaves_a_gap_where_values_cannot_be_shown(visit: Any, tmp_path: Path) -> None:
+    with Monitor(9, tmp_path / "run", console=False, resources=False) as monitor:
+        for epoch in range(9):
+            monitor.log(epoch, {"loss": -1.0 if 3 <= epoch <= 5 else 1.0 + epoch}, duration=1.0)
+    page = visit(monitor.save_html(tmp_path / "run.html").as_uri()).page
+    page.locator("[data-scale=log]").click()
+    chart = "shownPage.panels.metrics.chart"
+    assert page.evaluate(f"{chart}.columns[1]") == [1, 2, 3, None, None, None, 7, 8, 9]
+    assert page.evaluate(f"{chart}.plot.series[1].spanGaps") is False
+
+
+def test_the_time_a_run_took_is_not_that_of_a_clock_that_was_set(visit: Any, tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "run") as journal:
+        journal.write(Event("run_start", {"name": "jump"}, time_s=0.0))
+        journal.write(Event("run_end", {"status": "finished", "duration_s": 7.5}, time_s=2.6e6))
+    page = visit(save_html(tmp_path / "run.html", [tmp_path / "run"]).as_uri()).page
+    assert page.locator("#stats div", has_text="Elapsed").locator("dd").text_content() == "7s"

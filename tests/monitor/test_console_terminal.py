@@ -8,6 +8,8 @@ from functools import cache
 
 import pytest
 
+from flodl.monitor.console.bar import _row
+
 pty = pytest.importorskip("pty", reason="needs pseudo terminals")
 
 PROGRAM = """
@@ -120,3 +122,12 @@ def test_a_dumb_terminal_gets_plain_lines():
 
 def test_quiet_is_quiet_on_a_terminal_too():
     assert lasting_lines(run(FLODL_VERBOSITY="quiet")) == ["printed by the user"] * 2 + ["after the run"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_time_that_is_left_is_seen_at_any_width(width):
+    metrics = "train.loss=0.1234 train.accuracy=0.9876 grad.norm=12.3456"
+    row = _row("epoch  3/10", 0.5, "step 500/1000 (50%)", metrics, "ETA 1h 05m", width=width)
+    assert row.cell_len < width or width < 50
+    assert row.plain.endswith("ETA 1h 05m")
+    assert ("━" in row.plain) == (width >= 80)

@@ -213,25 +213,6 @@ def test_an_event_after_the_end_is_ignored(tmp_path):
     assert list(read(tmp_path)) == []
 
 
-def test_a_full_disk_stops_the_journal_and_not_the_training(tmp_path, capsys, monkeypatch):
-    def no_space(handle, content):
-        raise OSError(28, "No space left on device")
-
-    with Journal.open(tmp_path) as journal:
-        journal.write(step(0, loss=1.0))
-        journal.flush()
-        with monkeypatch.context() as patch:
-            patch.setattr("flodl.monitor.journal.writer._write_whole", no_space)
-            journal.write(step(1, loss=1.0))
-            journal.flush()
-        for number in range(100):
-            journal.write(step(number, loss=1.0))
-    assert capsys.readouterr().err.count("is no longer written: No space left on device") == 1
-    assert [entry.id for entry in read(tmp_path)] == [1]
-    write(tmp_path, step(1, loss=2.0))
-    assert table(tmp_path)["loss"] == [1.0, 2.0]
-
-
 def test_reading_needs_no_torch(tmp_path):
     write(tmp_path, step(0, loss=1.0), Event("epoch", {"epoch": 0, "metrics": {"loss": 1.0}}))
     code = (

@@ -3,6 +3,7 @@
 import csv
 import gc
 import math
+import os
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from torch import nn
 from flodl import FlowBuilder, TrainStep
 from flodl.core import MetricError, MonitorError
 from flodl.monitor import Event, Monitor, read
-from flodl.monitor.journal import Reader
+from flodl.monitor.journal import Journal, Reader
 from flodl.monitor.snapshot import picture, snapshot
 
 
@@ -267,13 +268,6 @@ def test_long_collections_are_told_and_the_hook_goes_with_the_run(tmp_path):
     assert gc.callbacks == before
 
 
-def test_a_fork_of_the_program_does_not_end_the_run(monitor):
-    monitor._pid += 1  # what a fork sees
-    monitor._left_open()
-    assert told(monitor, "run_end") == []
-    monitor._pid -= 1
-
-
 def test_the_table_has_every_column_whatever_the_epochs_have(monitor, tmp_path):
     monitor.emit(Event("resources", {"cpu_pct": 50.0, "gpus": [{"util_pct": 80.0}, {"util_pct": 90.0}]}))
     monitor.log(0, {"loss": 0.5, "=cmd()": 1.0}, duration=1.0)
@@ -301,3 +295,96 @@ def test_the_log_has_a_line_for_each_epoch_and_the_total(monitor, tmp_path):
 def test_an_export_of_nothing_is_refused(monitor, tmp_path):
     with pytest.raises(MonitorError, match="has no epoch yet, so there is nothing to export"):
         monitor.export_csv(tmp_path / "run.csv")
+
+
+def test_large_numbers_and_names_of_any_script_stay_readable_in_exports(monitor, tmp_path):
+    monitor.log(0, {"norm": 1e30, "bytes": 34_359_738_368.0, "🏳️‍🌈": 1.0, "a\u202eb": 2.0}, duration=1.0)
+    row = monitor.export_csv(tmp_path / "run.csv").read_text().splitlines()[1]
+    assert row.startswith("1,1,1e+30,34359738368,1,2")
+    line = monitor.write_log(tmp_path / "run.log").read_text().splitlines()[1]
+    assert "norm=1.00e+30  bytes=3.44e+10  🏳️‍🌈=1.0000" in line
+    assert '"a\\u202eb"=2.0000' in line
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"loss": torch.zeros(3)}, {"loss": "0.5"}, {"loss": [1.0]}, {"loss": torch.zeros(3, device="meta")}],
+)
+def test_what_is_not_one_number_is_refused_within_an_epoch_too(monitor, given):
+    with pytest.raises(MetricError, match=r"the metric 'loss' got .* Give one number"):
+        monitor.log_step(0, given)
+
+
+def test_a_metric_needs_a_name(monitor):
+    with pytest.raises(MetricError, match="a metric has an empty name"):
+        monitor.log(0, {"": 1.0})
+
+
+@pytest.mark.parametrize("total", ["runs/x", -1, 2.5, True, None])
+def test_the_number_of_epochs_is_looked_at_first(total, tmp_path):
+    with pytest.raises(MonitorError, match=r"total_epochs is .*Monitor\(10, 'runs/first'\)"):
+        Monitor(total, console=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda monitor: monitor.finish("done"), "status is 'done'. It is one of finished, stopped, failed"),
+        (
+            lambda monitor: monitor.alert("x", level="loud"),
+            "level is 'loud'. It is one of info, warning, error",
+        ),
+        (lambda monitor: monitor.serve(70_000), "port is 70000. Give a port from 1 to 65535"),
+        (lambda monitor: monitor.serve(-1), "port is -1. Give a port"),
+        (lambda monitor: monitor.serve("x"), "port is 'x'. Give a port"),
+        (lambda monitor: monitor.log("one", {"loss": 1.0}), "epoch is 'one'. Count epochs from 0"),
+        (lambda monitor: monitor.log_step(0.5, {"loss": 1.0}), "step is 0.5. Give a whole number"),
+        (
+            lambda monitor: monitor.emit(Event("alarm", {})),
+            "'alarm' is no kind of event. There are run_start",
+        ),
+        (lambda monitor: monitor.emit(Event("save", {})), "a save event has no path"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_to_do(monitor, call, message):
+    with pytest.raises(MonitorError) as caught:
+        call(monitor)
+    assert message in str(caught.value)
+    monitor.log(0, {"loss": 1.0})  # and the run goes on
+
+
+class Left(SystemExit):
+    def __str__(self):
+        return "told to stop"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (SystemExit(0), "finished", None),
+        (SystemExit(None), "finished", None),
+        (SystemExit(3), "stopped", "the program left with exit code 3"),
+        (SystemExit("no data"), "stopped", "the program left: no data"),
+        (Left(75), "stopped", "the program left with exit code 75: told to stop"),
+        (ValueError("bad"), "failed", "ValueError: bad"),
+    ],
+)
+def test_leaving_the_program_is_no_failure(tmp_path, error, status, message):
+    with pytest.raises(type(error)), Monitor(1, tmp_path, console=False, resources=False):
+        raise error
+    (end,) = [entry.event.data for entry in read(tmp_path) if entry.event.kind == "run_end"]
+    assert (end["status"], end.get("message")) == (status, message)
+
+
+def test_an_old_journal_without_a_run_is_empty_and_not_running(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.touch()
+    os.utime(path, (1.0, 1.0))
+    assert snapshot(tmp_path)["status"]["state"] == "empty"
+
+
+def test_what_a_run_took_does_not_depend_on_the_clock_on_the_wall(tmp_path):
+    with Journal.open(tmp_path) as journal:
+        journal.write(Event("run_start", {"name": "jump"}, time_s=0.0))
+        journal.write(Event("run_end", {"status": "finished", "duration_s": 7.5}, time_s=2.6e6))
+    assert snapshot(tmp_path)["status"]["elapsed_s"] == 7.5

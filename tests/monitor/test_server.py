@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from urllib.request import urlopen
 
 import pytest
 
@@ -288,7 +289,7 @@ def test_what_is_no_request_does_not_disturb_the_others(monitor, text):
 def test_a_token_is_asked_for_and_moves_from_the_address_to_a_cookie(tmp_path):
     with Monitor(1, tmp_path, console=False, resources=False, step_rate=None) as monitor:
         address = monitor.serve(port=0, token="secret")
-        assert address.endswith("/?token=secret")
+        assert address.endswith("/t/secret/")
         assert ask(monitor, "/")[0] == 401
         assert ask(monitor, "/events")[0] == 401
         assert ask(monitor, "/?token=wrong")[0] == 401
@@ -301,10 +302,37 @@ def test_a_token_is_asked_for_and_moves_from_the_address_to_a_cookie(tmp_path):
         monitor.close()
 
 
+def test_a_reader_may_ask_once_for_what_came_after_a_number(monitor):
+    monitor.log(0, {"loss": 0.5}, duration=1.0)
+    monitor._journal.flush()
+    monitor._server.settle()
+    status, _, body = ask(monitor, "/events?after=1&once=1")
+    assert status == 200
+    assert b"event: epoch" in body
+    assert b"event:" not in ask(monitor, f"/events?after={monitor._journal.last_id}&once=1")[2]
+    assert len(monitor._server._audience) == 0
+
+
+@pytest.mark.parametrize("token", ["a b&c=d#e/f?", "größe;x", "100%"])
+def test_any_token_gives_an_address_that_opens_and_that_paths_can_follow(tmp_path, token):
+    with Monitor(1, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+        address = monitor.serve(port=0, token=token)
+        monitor.log(0, {"loss": 0.5}, duration=1.0)
+        with urlopen(address + "api/history") as answer:
+            assert json.load(answer)[0]["metrics"] == {"loss": 0.5}
+        status, headers, _ = ask(monitor, "/" + address.split("/", 3)[3])
+        assert (status, headers["Location"]) == (303, "/")
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert ask(monitor, "/api/state", Cookie=cookie)[0] == 200
+        bearer = f"Bearer {token}".encode().decode("latin-1")
+        assert ask(monitor, "/api/state", Authorization=bearer)[0] == 200
+        monitor.close()
+
+
 def test_a_page_for_other_machines_has_a_token_of_its_own(tmp_path):
     with Monitor(1, tmp_path, console=False, resources=False, step_rate=None) as monitor:
         address = monitor.serve(port=0, host="0.0.0.0")
-        token = address.partition("?token=")[2]
+        token = address.partition("/t/")[2].rstrip("/")
         assert len(token) > 16
         assert ask(monitor, "/api/state")[0] == 401
         assert ask(monitor, "/api/state", Host="gpu-box:1", Authorization=f"Bearer {token}")[0] == 200

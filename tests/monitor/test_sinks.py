@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from flodl.core import SetupError
-from flodl.monitor.events import Event
+from flodl.monitor import Event, Monitor, read
 from flodl.monitor.sinks import Csv, Guarded, JsonLines, TensorBoard
 from flodl.monitor.sinks.sink import numbers_of, settings_of
 from flodl.monitor.sinks.tracker import require
@@ -289,3 +289,35 @@ def test_two_runs_in_one_folder_have_files_of_their_own(tmp_path):
     for _ in range(2):
         TensorBoard(tmp_path).close()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_sink_that_exits_ends_nothing_but_itself():
+    class Exits:
+        def write(self, event):
+            raise SystemExit(1)
+
+        def close(self):
+            raise SystemExit(2)
+
+    alerts = []
+    guarded = Guarded(Exits(), alerts.append)
+    guarded(Event("epoch", {"epoch": 0}))
+    assert not guarded.close()
+    assert [alert.data["message"] for alert in alerts] == [
+        "Exits misses events from here on: SystemExit: 1. Training goes on."
+    ]
+
+
+def test_what_a_sink_says_at_its_close_is_in_the_journal(tmp_path):
+    class Late:
+        def write(self, event):
+            pass
+
+        def close(self):
+            raise OSError("disk full")
+
+    with Monitor(1, tmp_path, console=False, resources=False, sinks=[Late()]):
+        pass
+    told = [entry.event for entry in read(tmp_path)]
+    assert [event.kind for event in told if event.kind != "gc"] == ["run_start", "run_end", "alert"]
+    assert "Late misses events from here on: OSError: disk full" in told[-1].data["message"]

@@ -141,6 +141,15 @@ def test_the_cursor_reads_all_lanes(visit):
     assert "at 5.0" in found.locator("#summary").text_content()
 
 
+def test_what_was_noted_at_one_moment_is_listed_and_can_be_gone_to(visit):
+    found = visit()
+    notes = found.locator("#notes .row")
+    assert notes.locator(".label").all_text_contents() == [f"{EVIL}: {EVIL}"]
+    notes.first.click()
+    assert all(low < 5.0 < high and high - low < 1 for low, high in window(found))
+    assert found.evaluate("timeline.notesAt(50)") == [f"{EVIL}: {EVIL}"]
+
+
 def test_a_kind_of_mark_can_be_hidden(visit):
     found = visit()
     button = found.locator("#kinds .row").first

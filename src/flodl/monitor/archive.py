@@ -20,7 +20,7 @@ from string import Template
 from flodl.core.files import write_atomic
 
 from .journal.lines import dumps
-from .snapshot import picture, snapshot
+from .snapshot import Run, picture, snapshot
 
 _STYLES = ("observe/vendor/uPlot.min.css", "monitor/page/base.css", "monitor/page/panels.css")
 _SCRIPTS = (
@@ -54,7 +54,7 @@ def live_page() -> tuple[bytes, str]:
     return _page(title="flodl", data="", policy=policy).encode(), f"{policy}; frame-ancestors 'none'"
 
 
-def archive(runs: Sequence[str | os.PathLike[str]], *, most: int = _MOST_ARCHIVED) -> str:
+def archive(runs: Sequence[Run], *, most: int = _MOST_ARCHIVED) -> str:
     """Give one page with everything inside: it opens from a disk, with no server and no network."""
     states = []
     for run in runs:
@@ -64,7 +64,7 @@ def archive(runs: Sequence[str | os.PathLike[str]], *, most: int = _MOST_ARCHIVE
     return _page(title=title, data=data, policy=_policy("'none'"))
 
 
-def save_html(path: str | os.PathLike[str], runs: Sequence[str | os.PathLike[str]]) -> Path:
+def save_html(path: str | os.PathLike[str], runs: Sequence[Run]) -> Path:
     """Write the archive of one run, or of several side by side."""
     return write_atomic(path, archive(runs).encode("utf-8", "backslashreplace"))
 

@@ -12,24 +12,29 @@ from typing import Any
 
 from flodl.core.errors import MonitorError
 from flodl.core.files import write_atomic
-from flodl.core.formats import format_duration, format_metric
+from flodl.core.formats import format_duration
 
 from .journal import Reader
-from .snapshot import snapshot
+from .numbers import shown
+from .snapshot import Run, snapshot
 
 # A cell that starts with one of these is run as a formula by spreadsheet programs.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Pictures of several people or things are joined by this; Python counts it as not printable.
+_JOINER = "\u200d"
+_LEAST_WHOLE = 1e6
 _RESOURCES = ("cpu_pct", "ram_used_bytes", "gpu_pct", "vram_used_bytes", "vram_total_bytes")
 
 
-def export_csv(path: str | os.PathLike[str], run: str | os.PathLike[str], *, rank: int = 0) -> Path:
+def export_csv(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path:
     """Write a row for each epoch; every metric that any epoch has is a column, in the order they came."""
-    history = _history(run, rank)
+    reader = Reader.of(run)
+    history = _history(reader, rank)
     names = list(dict.fromkeys(name for record in history for name in record["metrics"]))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["epoch", "duration_s", *map(_neutral, names), *_RESOURCES])
-    readings = _readings(run, [float(record["time_s"]) for record in history], rank)
+    readings = _readings(reader, [float(record["time_s"]) for record in history], rank)
     for record, reading in zip(history, readings):
         metrics = record["metrics"]
         row = [record["epoch"], _cell(record["duration"]), *(_cell(metrics.get(name)) for name in names)]
@@ -37,14 +42,14 @@ def export_csv(path: str | os.PathLike[str], run: str | os.PathLike[str], *, ran
     return write_atomic(path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def write_log(path: str | os.PathLike[str], run: str | os.PathLike[str], *, rank: int = 0) -> Path:
+def write_log(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path:
     """Write a line for each epoch, and the whole duration at the end."""
-    history = _history(run, rank)
+    history = _history(Reader.of(run), rank)
     lines = ["# flodl training log"]
     for record in history:
         total = f"/{record['total']}" if record["total"] else ""
         parts = [f"epoch {record['epoch']}{total}"]
-        parts += [f"{_word(name)}={format_metric(value)}" for name, value in record["metrics"].items()]
+        parts += [f"{_word(name)}={shown(value)}" for name, value in record["metrics"].items()]
         if record["duration"] is not None:
             parts.append(f"[{format_duration(record['duration'])}]")
         lines.append("  ".join(parts))
@@ -53,19 +58,19 @@ def write_log(path: str | os.PathLike[str], run: str | os.PathLike[str], *, rank
     return write_atomic(path, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _history(run: str | os.PathLike[str], rank: int) -> list[dict[str, Any]]:
-    history: list[dict[str, Any]] = snapshot(run, rank=rank, most=2)["history"]
+def _history(reader: Reader, rank: int) -> list[dict[str, Any]]:
+    history: list[dict[str, Any]] = snapshot(reader, rank=rank, most=2)["history"]
     if not history:
         raise MonitorError(
-            f"the run {os.fspath(run)!r} has no epoch yet, so there is nothing to export. "
+            f"the run {str(reader.path.parent)!r} has no epoch yet, so there is nothing to export. "
             "Call monitor.log(epoch, metrics) at the end of each epoch first."
         )
     return history
 
 
-def _readings(run: str | os.PathLike[str], times_s: Sequence[float], rank: int) -> list[dict[str, float]]:
+def _readings(reader: Reader, times_s: Sequence[float], rank: int) -> list[dict[str, float]]:
     """Give the last reading of the machine before each of these moments."""
-    tables = Reader(run).tables("resources", rank=rank)
+    tables = reader.tables("resources", rank=rank)
     found = []
     for time_s in times_s:
         reading: dict[str, float] = {}
@@ -93,9 +98,14 @@ def _summed(reading: Mapping[str, float]) -> dict[str, float]:
 
 
 def _cell(value: float | None) -> str:
+    """Give a number with the digits that it has, and no more.
+
+    >>> [_cell(value) for value in (0.1, 34_359_738_368.0, 1e30, None)]
+    ['0.1', '34359738368', '1e+30', '']
+    """
     if value is None:
         return ""
-    return str(int(value)) if float(value).is_integer() and abs(value) >= 1e6 else f"{value:.10g}"
+    return str(int(value)) if _LEAST_WHOLE <= abs(value) <= 2**53 and value % 1 == 0 else f"{value:.10g}"
 
 
 def _neutral(name: str) -> str:
@@ -104,5 +114,7 @@ def _neutral(name: str) -> str:
 
 
 def _word(name: str) -> str:
-    plain = name.isprintable() and name != "" and not any(mark in name for mark in ' ="[]\\')
-    return name if plain else json.dumps(name)
+    """Give a name as one word, in quotes where it is more; letters of any script stay letters."""
+    letters = name.replace(_JOINER, "")
+    plain = letters.isprintable() and name != "" and not any(mark in name for mark in ' ="[]\\')
+    return name if plain else json.dumps(name, ensure_ascii=not letters.isprintable())

@@ -9,13 +9,15 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
 
-from . import archive, exports
+from . import archive, checks, exports, forks
+from .ending import how_it_ended
 from .epochs import epoch_record, history_of
 from .eta import seconds_left
 from .events import Event, View
@@ -25,12 +27,13 @@ from .pauses import Pauses
 from .sinks.guarded import Guarded
 from .sinks.sink import Sink
 from .start import default_name, known_epochs, run_folder, start_facts
+from .views import Views
 from .watching import WatchedStep, describe, draw_profile
 
 _PROGRESS_INTERVAL_S = 0.2
-# Views see these from the journal's thread: metrics within an epoch once they are numbers, and collections
-# because one may come while a view holds a lock of its own.
-_TOLD_LATE = ("metrics", "gc")
+_STEP_ADVICE = (
+    "Give a whole number, counted from the start of the run in log_step and of the epoch in progress."
+)
 # Those who look when the run ends, or just after, still get to see the end.
 _LINGER_S = 5.0
 
@@ -66,18 +69,26 @@ class Monitor:
         step_rate: float | None = 20.0,
         rank: int = 0,
     ) -> None:
-        self.total_epochs = total_epochs
+        self.total_epochs = checks.whole(
+            "total_epochs",
+            total_epochs,
+            "Give the number of epochs first, or 0 if it is not known: Monitor(10, 'runs/first').",
+        )
+        if step_rate is not None and not step_rate > 0:
+            raise MonitorError(
+                f"step_rate is {step_rate!r}. Give values in a second, or None for all of them."
+            )
         self.rank = rank
         self.run_dir = run_folder(self, run_dir)
         self._journal = Journal.open(self.run_dir)
-        self._history = known_epochs(self.run_dir, rank=rank) if self._journal.last_id else []
+        self._history = known_epochs(self._journal.reader(), rank=rank) if self._journal.last_id else []
         self._durations = {int(old["epoch"]) - 1: old["duration"] for old in self._history if old["duration"]}
-        self._views: list[View] = list(views)
-        self._views += [Guarded(sink, self.emit) for sink in sinks]
+        shown: list[View] = [*views, *(Guarded(sink, self.emit) for sink in sinks)]
         if console and rank == 0:
             from .console import Console
 
-            self._views.append(Console(total_epochs, durations=self._durations))
+            shown.append(Console(self.total_epochs, durations=self._durations))
+        self._views = Views(shown, self.alert)
         self._server: Any = None
         self._archive: Path | None = None
         self._graph: Callable[[], Any] = lambda: None
@@ -88,10 +99,12 @@ class Monitor:
         self._progress_s = self._step_s = -math.inf
         self._step_interval_s = 1.0 / step_rate if step_rate else 0.0
         self._finished = False
-        self._pid = os.getpid()
-        self._journal.subscribe(self._tell_late)
+        self._is_copy = False
+        forks.own(self)
+        self._journal.on_trouble = self._tell_trouble
+        self._journal.subscribe(self._views.tell_late)
         self._sources = self._start_sources(resources)
-        facts = start_facts(name or default_name(run_dir), total_epochs, config or {}, origins or {})
+        facts = start_facts(name or default_name(run_dir), self.total_epochs, config or {}, origins or {})
         self.emit(Event("run_start", facts, rank=rank))
         atexit.register(self._left_open)
 
@@ -106,13 +119,15 @@ class Monitor:
         return self._server.url if self._server is not None else None
 
     def serve(self, port: int = 3000, host: str = "127.0.0.1", *, token: str | None = None) -> str:
-        """Show the run on a live page until it ends, and give the page's address.
+        """Show the run on a live page until it ends and some seconds more, and give the page's address.
 
         The page can be reached from this machine alone, unless another `host` is given; then a token is part
         of the address. A port that is taken is passed over for the next free one.
         """
         from .server import RunSource, Server
 
+        if self._is_copy:
+            raise MonitorError("this process was forked from that of the run, which serves the page itself.")
         if self._finished:
             raise MonitorError(
                 f"the run has finished, and its page with it. `fdl monitor {self.run_dir}` shows it again."
@@ -120,7 +135,7 @@ class Monitor:
         if self._server is not None:
             return str(self._server.url)
         self._journal.flush()
-        source = RunSource(self.run_dir, live=True, refresh=self._journal.flush)
+        source = RunSource(self._journal, elapsed_s=lambda: time.monotonic() - self._began_s)
         source.total_epochs = self.total_epochs
         self._server = Server([source], last_id=self._journal.last_id, host=host, port=port, token=token)
         self._journal.subscribe(self._publish)
@@ -148,13 +163,14 @@ class Monitor:
 
         Without a `duration` in seconds, the time since the last epoch is taken.
         """
+        epoch = checks.whole("epoch", epoch, "Count epochs from 0, as range does.")
         numbers = as_numbers(metrics)
         now_s = time.monotonic()
         duration_s = now_s - self._epoch_began_s if duration is None else float(duration)
         self._epoch_began_s, self._in_loop = now_s, True
         self._durations[epoch] = duration_s
         eta_s = seconds_left(self._durations, done=epoch + 1, total_epochs=self.total_epochs)
-        data = {"epoch": int(epoch), "metrics": numbers, "duration_s": duration_s, "eta_s": eta_s}
+        data = {"epoch": epoch, "metrics": numbers, "duration_s": duration_s, "eta_s": eta_s}
         event = Event("epoch", data, rank=self.rank)
         self._history.append(epoch_record(event, self.total_epochs))
         self.emit(event)
@@ -173,8 +189,8 @@ class Monitor:
         self._step_s = now_s
         self._enter_loop()
         data: dict[str, Any] = {
-            "step": step,
-            "metrics": {name: held(value) for name, value in as_pairs(metrics)},
+            "step": checks.whole("step", step, _STEP_ADVICE),
+            "metrics": {name: held(name, value) for name, value in as_pairs(metrics)},
         }
         if epoch is not None:
             data["epoch"] = epoch
@@ -187,21 +203,26 @@ class Monitor:
             return
         self._progress_s = now_s
         self._enter_loop()
+        step = checks.whole("step", step, _STEP_ADVICE)
         self.emit(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}, rank=self.rank))
 
     def alert(self, message: str, *, level: str = "warning", path: str | None = None) -> None:
         """Tell something that people should see: `level` is info, warning or error."""
+        checks.one_of("level", level, checks.LEVELS)
         where = {} if path is None else {"path": path}
         self.emit(Event("alert", {"message": message, "level": level, **where}, rank=self.rank))
 
     def emit(self, event: Event) -> None:
-        """Tell any event; the journal gets it without waiting."""
+        """Tell any event; the journal gets it without waiting. In a forked child, nothing happens."""
+        if self._is_copy:
+            return
+        checks.event(event)
         self._journal.write(event)
-        if event.kind not in _TOLD_LATE:
-            self._tell(event)
+        self._views.tell(event)
 
     def finish(self, status: str = "finished", message: str | None = None) -> None:
         """Tell the end: "finished", "stopped" or "failed". Only the first call counts."""
+        checks.one_of("status", status, checks.STATUSES)
         if self._finished:
             return
         self._finished = True
@@ -213,17 +234,17 @@ class Monitor:
         self._journal.flush()
         data = {"status": status, "duration_s": time.monotonic() - self._began_s}
         self.emit(Event("run_end", data if message is None else {**data, "message": message}, rank=self.rank))
+        self._journal.flush()
+        self._views.close()  # whatever they still have to say is written
         self._journal.close()
         if self._server is not None:
             self._server.settle()
             self._server.close(after_s=_LINGER_S)
-        for view in self._views:
-            close = getattr(view, "close", None)
-            if close is not None:
-                close()
         if self._archive is not None:
-            self.save_html(self._archive)
-            log.msg("  saved: %s", self._archive)
+            try:
+                log.msg("  saved: %s", self.save_html(self._archive))
+            except OSError as error:  # a full disk is no reason to fail a run that has ended
+                log.warn("%s is not up to date: %s", self._archive, error.strerror or error)
 
     def close(self) -> None:
         """Finish if that has not happened, and close the page at once."""
@@ -233,44 +254,29 @@ class Monitor:
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the page with all of its data as one file, now and again when the run ends."""
-        self._journal.flush()
-        self._archive = archive.save_html(path, [self.run_dir])
+        self._archive = archive.save_html(path, [self._journal.reader()])
         return self._archive
 
     def export_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write a table with a row for each epoch and a column for every metric that any epoch has."""
-        self._journal.flush()
-        return exports.export_csv(path, self.run_dir, rank=self.rank)
+        return exports.export_csv(path, self._journal.reader(), rank=self.rank)
 
     def write_log(self, path: str | os.PathLike[str]) -> Path:
         """Write a line for each epoch as text."""
-        self._journal.flush()
-        return exports.write_log(path, self.run_dir, rank=self.rank)
+        return exports.write_log(path, self._journal.reader(), rank=self.rank)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.finish()
-        elif isinstance(error, KeyboardInterrupt):
-            self.finish("stopped", "stopped by the keyboard")
-        else:
-            self.finish("failed", f"{type(error).__name__}: {error}")
+        self.finish(*how_it_ended(error))
 
-    def _tell(self, event: Event) -> None:
-        for view in tuple(self._views):
-            try:
-                view(event)
-            except Exception as error:
-                self._views.remove(view)
-                name = getattr(view, "__name__", type(view).__name__)
-                self.alert(f"the view {name} failed and is no longer called: {type(error).__name__}: {error}")
+    def leave_to_parent(self) -> None:
+        """Tell nothing any more: this is a copy in a forked child, and the run is its parent's."""
+        self._is_copy = self._finished = True
 
-    def _tell_late(self, batch: list[Entry]) -> None:
-        for entry in batch:
-            if entry.event.kind in _TOLD_LATE:
-                self._tell(entry.event)
+    def _tell_trouble(self, event: Event) -> None:
+        self.emit(replace(event, rank=self.rank))
 
     def _publish(self, batch: list[Entry]) -> None:
         self._server.publish(batch)
@@ -303,10 +309,8 @@ class Monitor:
 
     def _left_open(self) -> None:
         """Tell the end of a program that did not: what brought it down, or that nobody called `finish`."""
-        if os.getpid() != self._pid:  # a fork of the program: the run is not its own
-            return
         error = getattr(sys, "last_value", None)
         if error is None:
             self.finish("stopped", "the program ended without finish()")
         else:
-            self.finish("failed", f"{type(error).__name__}: {error}")
+            self.finish(*how_it_ended(error))

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from flodl.core.errors import MetricError
+from flodl.core.formats import format_metric
+
+_LARGE = 1e6
 
 
 @runtime_checkable
@@ -34,41 +37,48 @@ def as_pairs(metrics: Given) -> list[tuple[str, Any]]:
     if not isinstance(metrics, Mapping) and isinstance(metrics, HasMetrics):
         metrics = metrics.latest_metrics()
     try:
-        pairs = metrics.items() if isinstance(metrics, Mapping) else metrics
-        return [(str(name), value) for name, value in pairs]
+        found = metrics.items() if isinstance(metrics, Mapping) else metrics
+        pairs = [(str(name), value) for name, value in found]
     except (TypeError, ValueError):
         raise MetricError(
             f"metrics are given as {type(metrics).__name__}. "
             "Give a dict such as {'loss': 0.5}, or a graph that recorded them."
         ) from None
+    if any(name == "" for name, _ in pairs):
+        raise MetricError("a metric has an empty name. Name it, as in {'loss': 0.5}.")
+    return pairs
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        return _as_float(value)
-    except (TypeError, ValueError, RuntimeError):
-        shape = getattr(value, "shape", None)
-        what = f"a tensor of shape {tuple(shape)}" if shape is not None else repr(value)
-        raise MetricError(
-            f"the metric {name!r} got {what}. Give one number, for example with .mean()."
-        ) from None
-
-
-def held(value: Any) -> Any:
+def held(name: str, value: Any) -> Any:
     """Keep a value as it is now; one on a device is copied there, since the next step may write over it."""
     if type(value) is float:
         return value
     if getattr(value, "is_cpu", True):
-        return _number_or_nan(value)
+        return _number(name, value)
+    if value.numel() != 1 or value.is_complex():
+        raise _not_a_number(name, value)
     return value.detach().clone()
 
 
-def _number_or_nan(value: Any) -> float:
+def shown(value: float) -> str:
+    """Show a metric with the digits that carry meaning, however large it is.
+
+    >>> [shown(value) for value in (0.5, 123456.0, 1e30, float("inf"))]
+    ['0.5000', '123456.00', '1.00e+30', 'inf']
+    """
+    return f"{value:.2e}" if _LARGE <= abs(value) < math.inf else format_metric(value)
+
+
+def _number(name: str, value: Any) -> float:
     try:
-        return _as_float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan  # a training does not stop for a metric within an epoch; `log` is strict
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise _not_a_number(name, value) from None
 
 
-def _as_float(value: Any) -> float:
-    return float(value.detach() if hasattr(value, "detach") else value)
+def _not_a_number(name: str, value: Any) -> MetricError:
+    shape = getattr(value, "shape", None)
+    what = f"a tensor of shape {tuple(shape)}" if shape is not None else repr(value)
+    return MetricError(f"the metric {name!r} got {what}. Give one number, for example with .mean().")

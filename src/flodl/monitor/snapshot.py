@@ -12,22 +12,25 @@ from .epochs import epoch_record, history_of
 from .journal import Entry, Reader
 from .series import latest_numbers, metric_lines, ranks_of, resource_lines
 
+# A run by its folder or journal, or as somebody has opened it.
+Run = str | os.PathLike[str] | Reader
+
 VERSION = 1
 MOST_POINTS = 2000
 _MOST_EVENTS = 500
 _QUIET_S = 30.0
+# A run that has just begun tells its start within a second.
+_QUIET_START_S = 3.0
 _TOLD = ("tier", "save", "alert", "run_start", "run_end")
 _FREQUENT = ("gc", "sync")
 
 
-def snapshot(
-    run: str | os.PathLike[str], *, rank: int = 0, most: int = MOST_POINTS, live: bool | None = None
-) -> dict[str, Any]:
+def snapshot(run: Run, *, rank: int = 0, most: int = MOST_POINTS, live: bool | None = None) -> dict[str, Any]:
     """Give the state of a run for one rank; `live` says whether it still runs, where the caller knows.
 
     Numbers that JSON cannot hold are among it: write it with `journal.lines.dumps`.
     """
-    reader = Reader(run)
+    reader = Reader.of(run)
     starts = reader.entries({"run_start"})
     standing = _status(reader, starts, rank=rank, live=live)
     epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
@@ -50,15 +53,15 @@ def snapshot(
     }
 
 
-def status(run: str | os.PathLike[str], *, rank: int = 0, live: bool | None = None) -> dict[str, Any]:
+def status(run: Run, *, rank: int = 0, live: bool | None = None) -> dict[str, Any]:
     """Give only how a run stands, which is quick."""
-    reader = Reader(run)
+    reader = Reader.of(run)
     return _status(reader, reader.entries({"run_start"}), rank=rank, live=live)
 
 
-def picture(run: str | os.PathLike[str]) -> str | None:
+def picture(run: Run) -> str | None:
     """Give the SVG of the architecture, if the run has one."""
-    reader = Reader(run)
+    reader = Reader.of(run)
     name = _latest(reader.entries({"graph"})).get("path")
     path = reader.path.parent / Path(str(name)).name if name else None
     return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
@@ -111,7 +114,10 @@ def _status(reader: Reader, starts: list[Entry], *, rank: int, live: bool | None
             "state": end.data.get("status", "finished"),
             "message": end.data.get("message"),
             "ended_s": end.time_s,
+            "elapsed_s": end.data.get("duration_s"),
         }
+    if start is None and not live and state["now_s"] - state["last_s"] > _QUIET_START_S:
+        return {**state, "state": "empty"}
     running = _runs_still(facts, state["last_s"]) if live is None else live
     return {**state, "state": "running" if running else "lost"}
 

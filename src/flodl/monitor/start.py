@@ -22,8 +22,13 @@ def run_folder(owner: object, run_dir: str | os.PathLike[str] | None) -> Path:
     if run_dir is not None:
         return Path(run_dir)
     folder = Path(tempfile.mkdtemp(prefix="flodl-run-"))
-    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(owner, _remove, folder, os.getpid())
     return folder
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child: the run is its parent's
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def default_name(run_dir: str | os.PathLike[str] | None) -> str:
@@ -33,9 +38,8 @@ def default_name(run_dir: str | os.PathLike[str] | None) -> str:
     return Path(sys.argv[0] if sys.argv else "").stem or "run"
 
 
-def known_epochs(run_dir: Path, *, rank: int) -> list[dict[str, Any]]:
+def known_epochs(reader: Reader, *, rank: int) -> list[dict[str, Any]]:
     """Give the epochs that a run told before it was continued."""
-    reader = Reader(run_dir)
     starts = reader.entries({"run_start"})
     total_epochs = int(starts[-1].event.data.get("total_epochs") or 0) if starts else 0
     epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]

@@ -33,15 +33,15 @@ def describe(model: Any, run_dir: Path) -> Iterator[Event]:
         try:
             write_atomic(run_dir / PICTURE, _drawn(model))
             data["path"] = PICTURE
-        except PictureError as error:
+        except (PictureError, OSError) as error:
             yield Event("alert", {"message": f"the model is not drawn: {error}", "level": "info"})
     yield Event("graph", data)
 
 
 def draw_profile(model: Any, run_dir: Path) -> None:
     """Draw a watched graph again with its times, if it was profiled meanwhile."""
-    if hasattr(model, "svg_with_profile"):
-        with contextlib.suppress(PictureError):
+    if hasattr(model, "svg_with_profile") and run_dir.is_dir():
+        with contextlib.suppress(PictureError, OSError):
             write_atomic(run_dir / PICTURE, str(model.svg_with_profile()))
 
 

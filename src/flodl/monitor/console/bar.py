@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from flodl.core import environment
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 _REFRESH_S = 0.1
 _BAR_WIDTH = 24
-# On a narrower terminal the numbers matter more than the bar.
-_LEAST_WIDTH = 70
+# Where it gets narrow, the numbers matter more than the bar.
+_LEAST_BAR = 8
+_LEAST_METRICS = 20
 
 
 class Bar:
@@ -48,7 +49,7 @@ class Bar:
         """Whether enough time has passed to draw again: asking is cheap, drawing is not."""
         return self._clock() - self._drawn_s >= _REFRESH_S
 
-    def draw(self, name: str, fraction: float | None, notes: Sequence[str]) -> None:
+    def draw(self, name: str, fraction: float | None, *, place: str, metrics: str, eta: str) -> None:
         """Show where the epoch stands."""
         self._drawn_s = self._clock()
         if not self._shown:
@@ -56,7 +57,7 @@ class Bar:
             self._live.start()
             # The cursor stays visible: a killed run must not leave a terminal without one.
             self._console.show_cursor(True)
-        self._live.update(_row(name, fraction, notes, width=self._console.width), refresh=True)
+        self._live.update(_row(name, fraction, place, metrics, eta, width=self._console.width), refresh=True)
 
     def clear(self) -> None:
         """Empty the line until it is drawn again."""
@@ -78,12 +79,19 @@ class Bar:
             self._live.stop()
 
 
-def _row(name: str, fraction: float | None, notes: Sequence[str], *, width: int) -> Text:
+def _row(name: str, fraction: float | None, place: str, metrics: str, eta: str, *, width: int) -> Text:
+    """Lay out the line: when it is tight the bar gets shorter, then the metrics; the time left stays."""
     from rich.text import Text
 
+    rest = width - 1 - len(f"  {name}  {place}") - (len(eta) + 2 if eta else 0)
+    room = rest - min(len(metrics), _LEAST_METRICS) - 4
+    bar = 0 if fraction is None or room < _LEAST_BAR else min(room, _BAR_WIDTH)
     row = Text(f"  {name}  ", style="bold", no_wrap=True, overflow="ellipsis")
-    if fraction is not None and width >= _LEAST_WIDTH:
-        full = round(fraction * _BAR_WIDTH)
+    if bar and fraction is not None:
+        full = round(fraction * bar)
         row.append("━" * full, "not bold cyan")
-        row.append("─" * (_BAR_WIDTH - full) + "  ", "not bold bright_black")
-    return row.append("  ".join(notes), "not bold")
+        row.append("─" * (bar - full) + "  ", "not bold bright_black")
+        rest -= bar + 2
+    values = Text(metrics)
+    values.truncate(max(rest - 2, 0), overflow="ellipsis")
+    return row.append("  ".join(note for note in (place, values.plain, eta) if note), "not bold")

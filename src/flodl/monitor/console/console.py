@@ -12,6 +12,7 @@ from flodl.core import log
 from flodl.core.formats import format_duration
 from flodl.core.log import Verbosity
 
+from .. import forks
 from ..eta import seconds_left
 from ..events import Event
 from . import lines
@@ -72,6 +73,13 @@ class Console:
                 self._bar.hide()
                 atexit.unregister(self.close)
 
+    def leave_to_parent(self) -> None:
+        """Draw nothing any more: this is a copy in a forked child, and the terminal is its parent's."""
+        self._lock = threading.RLock()
+        if self._bar is not None:
+            self._bar = None
+            atexit.unregister(self.close)
+
     def _make_bar(self) -> Bar | None:
         stream = self._stream or sys.stdout
         try:
@@ -85,6 +93,7 @@ class Console:
         if not bar.is_usable:
             return None
         atexit.register(self.close)
+        forks.own(self)
         return bar
 
     def _show(self, event: Event) -> None:
@@ -136,16 +145,15 @@ class Console:
         due = self._bar.is_due if self._bar else event.time_s - self._printed_s >= self._every_s
         if not due or not log.enabled(Verbosity.NORMAL):
             return
-        notes = [lines.metrics_text(self._step_metrics), *self._eta_note(event, fraction or 0.0)]
+        metrics, eta = lines.metrics_text(self._step_metrics), self._eta_note(event, fraction or 0.0)
         if self._bar is not None:
             name = lines.epoch_name(epoch, self._total_epochs)
-            shown = [note for note in (lines.steps_text(event.data), *notes) if note]
-            self._bar.draw(name, fraction, shown)
+            self._bar.draw(name, fraction, place=lines.steps_text(event.data), metrics=metrics, eta=eta)
         else:
             self._printed_s = event.time_s
-            self._print(lines.progress_line(event.data, total_epochs=self._total_epochs, rest=notes))
+            self._print(lines.progress_line(event.data, total_epochs=self._total_epochs, rest=[metrics, eta]))
 
-    def _eta_note(self, event: Event, fraction: float) -> list[str]:
+    def _eta_note(self, event: Event, fraction: float) -> str:
         began_s, began_at = self._began
         seen = fraction - began_at
         eta_s = seconds_left(
@@ -156,7 +164,7 @@ class Console:
             # What the whole part would have taken at this pace: after a resume, only some of it was seen.
             elapsed_s=(event.time_s - began_s) * fraction / seen if seen > 0 else 0.0,
         )
-        return [f"ETA {format_duration(eta_s)}"] if eta_s and self._total_epochs else []
+        return f"ETA {format_duration(eta_s)}" if eta_s and self._total_epochs else ""
 
     def _finish_run(self, event: Event) -> None:
         self.close()

@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flodl.core.formats import format_bytes, format_duration, format_metric
+from flodl.core.formats import format_bytes, format_duration
+
+from ..numbers import shown
 
 # Pieces of one line: a text and how it looks where there is colour.
 Line = list[tuple[str, str]]
@@ -170,4 +172,4 @@ def _held(gpu: Mapping[str, Any]) -> int:
 
 
 def _value(value: Any) -> str:
-    return format_metric(value) if isinstance(value, int | float) else plain(value)
+    return shown(value) if isinstance(value, int | float) else plain(value)

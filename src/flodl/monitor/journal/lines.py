@@ -12,6 +12,7 @@ import msgspec
 
 from flodl.monitor.events import Event
 
+FILE = "journal.jsonl"
 # JSON has no NaN and no infinity: their names travel in their place.
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +16,7 @@ from flodl.monitor.events import KINDS
 
 from . import index
 from .claim import claim
-from .lines import Entry, decode, whole_lines
-from .writer import FILE
+from .lines import FILE, Entry, decode, whole_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,16 +56,19 @@ class Table(NamedTuple):
 
 
 class Reader:
-    """Open a journal as it stands at one moment, up to `last_id`; quickly, however long it is."""
+    """Open a journal as it stands at one moment, up to `last_id`; quickly, however long it is.
 
-    def __init__(self, run: str | os.PathLike[str]) -> None:
+    `held` are entries after those of the file, from a run that could not write them.
+    """
+
+    def __init__(self, run: str | os.PathLike[str], *, held: Sequence[Entry] = ()) -> None:
         self.path = journal_file(run)
         self._folder = self.path.parent / index.FOLDER
         mark = _usable_mark(self._folder, self.path)
         if mark is None:
             self._folder = _rebuilt(self.path)
             if self._folder.name != index.FOLDER:
-                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+                weakref.finalize(self, _remove, self._folder, os.getpid())
             mark = index.read_mark(self._folder) or index.Mark(0, 0)
         self._mark = mark
         self.num_bytes = mark.num_bytes
@@ -76,7 +78,13 @@ class Reader:
             entry = decode(line)
             if entry is not None and entry.id > mark.last_id:
                 self._tail.append(entry)
+        self._tail += held
         self.last_id = self._tail[-1].id if self._tail else mark.last_id
+
+    @classmethod
+    def of(cls, run: str | os.PathLike[str] | Reader) -> Reader:
+        """Give a reader for a run that is named, or the reader that is given."""
+        return run if isinstance(run, Reader) else cls(run)
 
     def entries(self, kinds: Collection[str], *, most: int | None = None) -> list[Entry]:
         """Give the entries of these kinds, or the last `most` of them; kinds that lie in tables have few."""
@@ -122,6 +130,11 @@ class Reader:
                 if entry is not None:
                     found.append(entry)
         return found
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child, whose parent still reads it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _until(rows: np.ndarray[Any, Any], last_id: int) -> np.ndarray[Any, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import threading
 import time
 import weakref
@@ -15,13 +13,13 @@ from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
+from flodl.monitor import forks
 from flodl.monitor.events import Event
 
-from . import index
-from .claim import claim
-from .lines import Entry, encode
+from .lines import Entry
+from .reader import Reader
+from .store import Store
 
-FILE = "journal.jsonl"
 _INTERVAL_S = 0.25
 _STEP = 1 << 16
 # The interpreter lock is given away after every few entries: a training step that wants it waits for some
@@ -52,20 +50,16 @@ class Journal:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.interval_s = _INTERVAL_S  # between two batches; keep it below a second
+        # Who hears that the journal itself is in trouble; else it is a warning and an entry.
+        self.on_trouble: Callable[[Event], object] | None = None
         self._queue: deque[Event] = deque()
         self._listeners: list[Listener] = []
         self._writing = threading.RLock()  # a listener may flush
         self._wake = threading.Event()
         self._closed = False
-        self._failed = False
-        self._file = open(run_dir / FILE, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-        try:
-            _take(self._file.fileno(), run_dir)
-            self._num_bytes = _end_last_line(self._file.fileno(), run_dir / FILE)
-            self._index, self.last_id = _continued(run_dir)
-        except BaseException:
-            self._file.close()
-            raise
+        self._store = Store(run_dir)
+        self.last_id = self._store.last_id
+        forks.own(self)
         self._stop = weakref.finalize(self, _stop, self._wake)
         self._thread = threading.Thread(
             target=_run, args=(weakref.ref(self), self._wake), name="flodl-journal", daemon=True
@@ -87,29 +81,56 @@ class Journal:
 
     def write(self, event: Event) -> None:
         """Leave an event to be written; this only appends it to a queue."""
-        self._queue.append(event)
+        if not self._closed:
+            self._queue.append(event)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with every batch of entries, on the writing thread, right after it is on disk."""
+        """Call `listener` with every batch of entries, on the writing thread, right after it is written.
+
+        A batch that cannot be written is told all the same.
+        """
         self._listeners.append(listener)
         self._wake.set()
 
     def flush(self, *, yielding: bool = False) -> None:
         """Write everything that was left so far, now; `yielding` makes way for other threads in between."""
+        if self._closed:
+            return
         with self._writing:
-            while self._queue:
+            while self._queue and not self._closed:
                 self._write_batch(yielding=yielding)
+
+    def reader(self) -> Reader:
+        """Open everything up to now, on the disk or not."""
+        self.flush()
+        with self._writing:
+            return self._store.reader()
 
     def close(self) -> None:
         """Write the rest and let the file go; more events are ignored."""
         if self._closed:
             return
         self.flush()
-        self._closed = True
+        with self._writing:
+            self._store.retry()
+            self._tell_trouble()
+            self.flush()
+            self._closed = True
+            self._store.close()
         self._wake.set()
-        with self._writing, contextlib.suppress(OSError):
-            os.fsync(self._file.fileno())
-        self._file.close()
+        if self._store.held:
+            log.warn(
+                "the journal in %s lacks its last %d events; save_html and the exports have them",
+                self.run_dir,
+                len(self._store.held),
+            )
+
+    def leave_to_parent(self) -> None:
+        """Take nothing any more: this is a copy in a forked child, and the file is its parent's."""
+        self._closed = True
+        self._writing = threading.RLock()  # another thread of the parent may have held it
+        self._queue.clear()
+        self._store.abandon()
 
     @property
     def closed(self) -> bool:
@@ -123,31 +144,27 @@ class Journal:
         self.close()
 
     def _write_batch(self, *, yielding: bool) -> None:
-        if self._closed or self._failed:
-            self._queue.clear()
-            return
         stretch = _STRETCH if yielding and len(self._queue) < _BACKLOG else _STEP
         batch: list[Entry] = []
-        lines: list[bytes] = []
         while self._queue and len(batch) < _STEP:
             entry = Entry(self.last_id + 1, _settled(self._queue.popleft()))
-            line = encode(entry)
             batch.append(entry)
-            lines.append(line)
             self.last_id = entry.id
-            self._index.add(entry, offset=self._num_bytes, length=len(line))
-            self._num_bytes += len(line)
+            self._store.put(entry)
             if len(batch) % stretch == 0:
                 time.sleep(_YIELD_S)
-        try:
-            _write_whole(self._file.fileno(), b"".join(lines))
-            self._index.flush(index.Mark(self.last_id, self._num_bytes))
-        except OSError as error:
-            # A training is worth more than its journal.
-            self._failed = True
-            log.warn("the journal in %s is no longer written: %s", self.run_dir, error.strerror or error)
+        self._store.commit()
+        self._tell_trouble()
         for listener in tuple(self._listeners):
             self._tell(listener, batch)
+
+    def _tell_trouble(self) -> None:
+        for event in self._store.news():
+            if self.on_trouble is not None:
+                self.on_trouble(event)
+            else:
+                log.warn("%s", event.data["message"])
+                self.write(event)
 
     def _tell(self, listener: Listener, batch: list[Entry]) -> None:
         try:
@@ -170,11 +187,6 @@ def _run(reference: weakref.ref[Journal], wake: threading.Event) -> None:
         del journal  # a journal that nobody holds any more must be able to go
 
 
-def _write_whole(handle: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(handle, content) :]
-
-
 def _stop(wake: threading.Event) -> None:
     wake.set()
 
@@ -193,35 +205,3 @@ def _as_float(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return float("nan")
-
-
-def _take(handle: int, run_dir: Path) -> None:
-    if not claim(handle):
-        raise MonitorError(
-            f"the journal in {str(run_dir)!r} is being written by another run. "
-            "Give each run a folder of its own, or wait until the other has ended."
-        )
-
-
-def _end_last_line(handle: int, path: Path) -> int:
-    """End a line that a crash cut short, so that the next one begins on its own; give the size."""
-    size = path.stat().st_size
-    if size:
-        with open(path, "rb") as file:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":
-                size += os.write(handle, b"\n")
-    return size
-
-
-def _continued(run_dir: Path) -> tuple[index.Index, int]:
-    """Give the index of an existing journal, brought up to its end, and its last number."""
-    folder = run_dir / index.FOLDER
-    mark = index.read_mark(folder)
-    if mark is None or mark.num_bytes > (run_dir / FILE).stat().st_size:
-        shutil.rmtree(folder, ignore_errors=True)
-        mark = index.Mark(0, 0)
-    else:
-        index.cut(folder, mark)
-    twin = index.Index(folder)
-    return twin, twin.extend(run_dir / FILE, mark).last_id

@@ -106,7 +106,7 @@ class LineChart {
 
   strokes(line) {
     const colour = this.colour(line.colour);
-    const shared = { stroke: colour, dash: line.dash, show: this.isVisible(line), spanGaps: true, points: { size: 5, fill: colour, width: 0, show: (plot, series) => this.isSparse(series) } };
+    const shared = { stroke: colour, dash: line.dash, show: this.isVisible(line), spanGaps: false, points: { size: 5, fill: colour, width: 0, show: (plot, series) => this.isSparse(series) } };
     const faint = { ...shared, width: 1, alpha: 0.28, points: { show: false } };
     const strong = { ...shared, width: 1.75 };
     return this.smoothing ? [faint, strong] : [strong, { ...shared, show: false }];

@@ -13,7 +13,7 @@ function showRuns(runs, looks) {
       [`${last?.epoch ?? 0}${run.status.total_epochs ? ` / ${run.status.total_epochs}` : ""}`, "number"],
       ...names.map((name) => [shownValue(last?.metrics[name]), "number"]),
       [durations.length ? shownDuration(median(durations)) : "—", "number"],
-      [run.status.started_s === null ? "—" : shownClock(run.now() - run.status.started_s), "number"],
+      [run.elapsed() === null ? "—" : shownClock(run.elapsed()), "number"],
     ]);
     made.firstElementChild.append(swatch(looks.of(at).colour, "point"), document.createTextNode(` ${run.status.name}`));
     made.firstElementChild.className = "run-name";

@@ -1,5 +1,12 @@
 "use strict";
-// Where the data come from: inside this file, or from the run by one request and then a stream of events.
+// Where the data come from: inside this file, or from the run by one request and then by messages.
+
+// A browser keeps six connections to one server. So a few pages hold a stream open, and the others ask again
+// and again: however many are open, there is room for a request.
+const MOST_STREAMS = 4;
+const ASK_EVERY_MS = 1000;
+const ANSWER_WITHIN_MS = 200;
+const MESSAGES = ["epoch", "tick", "told", "graph", "complete", "reset"];
 
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -13,33 +20,103 @@ async function ask(address) {
   return answer.json();
 }
 
-// Follow a run from the number of the last event that is known; the browser reconnects by itself.
+// Whether this page may hold a stream: those that hold one say so when another page asks. Of pages that ask
+// at the same moment, those with the smaller number count as holding one.
+class StreamTurn {
+  constructor() {
+    this.number = Math.random();
+    this.holds = false;
+    this.others = new Set();
+    this.channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("flodl-streams");
+    this.channel?.addEventListener("message", ({ data }) => this.hear(data));
+  }
+
+  hear({ number, asks }) {
+    if (!asks || number < this.number) this.others.add(number);
+    if (asks && (this.holds || (this.asking && this.number < number))) this.channel.postMessage({ number: this.number });
+  }
+
+  async taken() {
+    if (!this.channel) return true;
+    this.others.clear();
+    this.asking = true;
+    this.channel.postMessage({ number: this.number, asks: true });
+    await new Promise((done) => setTimeout(done, ANSWER_WITHIN_MS));
+    this.asking = false;
+    this.holds = this.others.size < MOST_STREAMS;
+    return this.holds;
+  }
+}
+
+const streamTurn = new StreamTurn();
+
+// Messages of the server as they stand in an answer that has ended.
+function* readMessages(text) {
+  for (const block of text.split("\n\n")) {
+    const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
+    if (fields.event) yield { name: fields.event, id: Number(fields.id), data: JSON.parse(fields.data) };
+  }
+}
+
+// Follow a run from the number of the last event that is known.
 class Follower {
   constructor(run, { onChange, onReset }) {
-    this.run = run;
-    this.source = new EventSource(`events?after=${run.last_id}&rank=${run.rank}`);
-    const on = (name, apply) =>
-      this.source.addEventListener(name, (event) => {
-        const id = Number(event.lastEventId);
-        if (id < run.last_id) return; // told before
-        apply(JSON.parse(event.data));
-        run.last_id = id;
-        onChange(name);
-      });
-    on("epoch", (record) => run.addEpoch(record));
-    on("tick", (tick) => run.addTick(tick));
-    on("told", (record) => run.addTold(record));
-    on("graph", (graph) => (run.graph = graph));
-    on("complete", () => {
-      if (run.running) run.status.state = "finished";
-      this.close();
+    Object.assign(this, { run, onChange, onReset, closed: false, source: null });
+    streamTurn.taken().then((may) => {
+      if (this.closed) return;
+      if (may) this.listen();
+      else this.askAgain();
     });
-    this.source.addEventListener("reset", () => {
-      this.close();
-      onReset();
-    });
+  }
+
+  get address() {
+    return `events?after=${this.run.last_id}&rank=${this.run.rank}`;
+  }
+
+  // The browser reconnects by itself.
+  listen() {
+    this.source = new EventSource(this.address);
+    for (const name of MESSAGES) {
+      this.source.addEventListener(name, (event) => this.take(name, Number(event.lastEventId), JSON.parse(event.data)));
+    }
     this.source.addEventListener("open", () => this.say(""));
-    this.source.addEventListener("error", () => this.say("connection lost, trying again"));
+    this.source.addEventListener("error", () => this.lost());
+  }
+
+  async askAgain() {
+    if (this.closed) return;
+    try {
+      const answer = await fetch(`${this.address}&once=1`);
+      if (!answer.ok) throw new Error(String(answer.status));
+      for (const { name, id, data } of readMessages(await answer.text())) this.take(name, id, data);
+      this.say("");
+    } catch {
+      this.lost();
+    }
+    setTimeout(() => this.askAgain(), ASK_EVERY_MS);
+  }
+
+  take(name, id, data) {
+    const { run } = this;
+    if (this.closed || id < run.last_id) return; // told before
+    if (name === "reset") {
+      this.close();
+      this.onReset();
+      return;
+    }
+    if (name === "epoch") run.addEpoch(data);
+    else if (name === "tick") run.addTick(data);
+    else if (name === "told") run.addTold(data);
+    else if (name === "graph") run.graph = data;
+    else if (run.running) run.status.state = "finished";
+    run.last_id = id;
+    this.onChange(name);
+  }
+
+  // After the end of a run the server still tells what comes late, and then goes.
+  lost() {
+    if (this.run.running) this.say("connection lost, trying again");
+    else this.close();
   }
 
   say(text) {
@@ -48,7 +125,9 @@ class Follower {
   }
 
   close() {
-    this.source.close();
+    this.closed = true;
+    streamTurn.holds = false;
+    this.source?.close();
     this.say("");
   }
 }

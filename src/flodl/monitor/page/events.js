@@ -12,6 +12,14 @@ const KINDS = {
 const MOST_LISTED = 200;
 const SVG = "http://www.w3.org/2000/svg";
 
+const LEVELS = { error: "--bad", warning: "--warn", info: "--accent" };
+
+// An alert has the colour of its level, everything else that of its kind.
+function colourOf(event) {
+  if (event.kind === "alert") return LEVELS[event.level] ?? LEVELS.warning;
+  return KINDS[kindOf(event)]?.[1] ?? "--quiet";
+}
+
 function kindOf({ kind }) {
   return kind.startsWith("run_") ? "run" : kind;
 }
@@ -84,16 +92,29 @@ class EventsPanel {
 
   showList() {
     const visible = this.run.events.filter((event) => !this.hidden.has(kindOf(event))).slice(-MOST_LISTED).reverse();
+    const dated = this.isDated();
+    byId("events-list").classList.toggle("dated", dated);
     byId("events-list").replaceChildren(
       ...visible.map((event) => {
         const item = element("li", "told");
         const [bold, rest] = told(event);
         const what = element("span", "what");
+        if (event.kind === "alert") {
+          const level = element("i", "level", event.level ?? "warning");
+          level.style.setProperty("--colour", `var(${colourOf(event)})`);
+          what.append(level, document.createTextNode(" "));
+        }
         what.append(element("b", "", bold), document.createTextNode(" "), element("span", "", rest));
-        item.append(element("time", "", shownTime(event.time_s)), swatch(KINDS[kindOf(event)]?.[1] ?? "--quiet", "point"), what);
+        item.append(element("time", "", shownMoment(event.time_s, dated)), swatch(colourOf(event), "point"), what);
         return item;
       }),
     );
+  }
+
+  // Whether the clock alone would not tell two moments apart.
+  isDated() {
+    const times = this.run.events.map(({ time_s }) => time_s);
+    return spansDays(Math.min(...times), Math.max(this.run.now(), ...times));
   }
 
   drawLane() {
@@ -103,6 +124,7 @@ class EventsPanel {
     if (!kinds.length || start === undefined) return;
     const end = Math.max(this.run.now(), start + 1, ...this.run.events.map(({ time_s }) => time_s));
     const begin = Math.min(start, ...this.run.events.map(({ time_s }) => time_s));
+    const dated = spansDays(begin, end);
     const [width, left, high] = [Math.max(host.clientWidth, 200), 72, 18];
     const x = (time) => left + ((time - begin) / (end - begin)) * (width - left - 6);
     const svg = this.node("svg", { viewBox: `0 0 ${width} ${kinds.length * high + 14}`, role: "img", "aria-label": "Events over the time" });
@@ -113,18 +135,18 @@ class EventsPanel {
       svg.append(label, this.node("line", { class: "guide", x1: left, x2: width - 4, y1: y, y2: y }));
       for (const event of this.run.events.filter((each) => kindOf(each) === kind)) {
         const mark = this.node("line", { class: "mark", x1: x(event.time_s), x2: x(event.time_s), y1: y - 5, y2: y + 5 });
-        mark.style.stroke = `var(${KINDS[kind][1]})`;
+        mark.style.stroke = `var(${colourOf(event)})`;
         const title = this.node("title", {});
-        title.textContent = `${shownTime(event.time_s)} ${told(event).join(" ")}`;
+        title.textContent = `${shownMoment(event.time_s, dated)} ${told(event).join(" ")}`;
         mark.append(title);
         svg.append(mark);
       }
     });
     const foot = kinds.length * high + 10;
     const from = this.node("text", { x: left, y: foot });
-    from.textContent = shownTime(begin);
+    from.textContent = shownMoment(begin, dated);
     const to = this.node("text", { x: width - 4, y: foot, "text-anchor": "end" });
-    to.textContent = shownTime(end);
+    to.textContent = shownMoment(end, dated);
     svg.append(from, to);
     host.replaceChildren(svg);
   }

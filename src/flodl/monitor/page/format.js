@@ -33,7 +33,7 @@ function shownNumber(value) {
 
 function shownTick(value) {
   const size = Math.abs(value);
-  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential().replace("e+", "e");
+  if (size !== 0 && (size < 0.001 || size >= 1e6)) return Number(value.toPrecision(6)).toExponential().replace("e+", "e");
   return String(Number(value.toPrecision(6)));
 }
 
@@ -70,6 +70,16 @@ function shownCount(count) {
 
 function shownTime(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+}
+
+function spansDays(from, to) {
+  return new Date(from * 1000).toDateString() !== new Date(to * 1000).toDateString();
+}
+
+// With the date where a run goes on for days.
+function shownMoment(seconds, dated) {
+  if (!dated) return shownTime(seconds);
+  return `${new Date(seconds * 1000).toLocaleDateString([], { month: "short", day: "numeric" })} ${shownTime(seconds)}`;
 }
 
 function plural(count, word) {

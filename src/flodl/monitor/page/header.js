@@ -1,7 +1,7 @@
 "use strict";
 // The top of the page: what runs, how far it is, how long it will still take.
 
-const STATE_WORDS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running" };
+const STATE_WORDS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running", empty: "nothing yet" };
 
 class Header {
   constructor(run) {
@@ -47,7 +47,8 @@ class Header {
     this.stat("Epoch", String(epoch), total ? ` / ${total}` : "");
     const left = run.timeLeft();
     this.stat("Remaining", left === null ? null : shownClock(left));
-    this.stat("Elapsed", status.started_s === null ? null : shownClock(Math.max(run.now() - status.started_s, 0)));
+    const elapsed = run.elapsed();
+    this.stat("Elapsed", elapsed === null ? null : shownClock(elapsed));
     const durations = run.history.map(({ duration }) => duration).filter((value) => typeof value === "number");
     this.stat("Per epoch", durations.length ? shownDuration(median(durations.slice(-5))) : null);
     const percent = Math.round(run.fraction() * 1000) / 10;
@@ -59,7 +60,8 @@ class Header {
     const { status } = this.run;
     const notice = byId("notice");
     const lost = "The process that wrote this journal is gone and did not say why: it was killed, or its machine is another one. Everything that it wrote is shown.";
-    const text = status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run has ${status.state}.`) : "";
+    const empty = "The journal is empty: no run has begun to write it.";
+    const text = status.state === "empty" ? empty : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run has ${status.state}.`) : "";
     notice.hidden = !text;
     notice.dataset.level = status.state;
     notice.textContent = text;

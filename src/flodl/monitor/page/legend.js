@@ -22,7 +22,7 @@ class Legend {
     this.entries.clear();
     const groups = new Map();
     for (const line of this.lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
-    const ordered = [...groups].sort(([a], [b]) => (a === "" ? -1 : b === "" ? 1 : a.localeCompare(b)));
+    const ordered = [...groups].sort(([a], [b]) => (a === "" ? -1 : b === "" ? 1 : natural(a, b)));
     this.groups = ordered.map(([name, members]) => this.makeGroup(name, members));
     this.host.replaceChildren(...this.groups.map(({ box }) => box));
     if (this.filterInput) this.filterInput.hidden = this.lines.length <= 10;
@@ -65,10 +65,21 @@ class Legend {
     this.setHidden(new Set(alone ? [] : this.lines.filter(({ key }) => !keys.has(key)).map(({ key }) => key)));
   }
 
-  // Begin with one group alone: the first whose name passes the test, or the first of all.
+  // Begin with one group alone: of those with the most lines, the first whose name passes the test.
   soloGroup(test) {
-    const chosen = this.groups.find(({ members }) => test(members[0].group)) ?? this.groups[0];
-    if (chosen && this.groups.length > 1) this.solo(chosen.members);
+    const most = Math.max(0, ...this.groups.map(({ members }) => members.length));
+    const shared = this.groups.filter(({ members }) => members.length === most);
+    const chosen = shared.find(({ members }) => test(members[0].group)) ?? shared[0];
+    if (!chosen || this.groups.length < 2) return;
+    this.solo(chosen.members);
+    const { host } = this;
+    host.scrollTop = chosen.box.offsetTop - host.offsetTop;
+  }
+
+  // Show these lines and no others, without a word to those who listen: nobody has chosen them.
+  begin(keys) {
+    this.chart.setVisible(new Set(this.lines.map(({ key }) => key).filter((key) => !keys.has(key))));
+    this.refresh();
   }
 
   toggle(line) {

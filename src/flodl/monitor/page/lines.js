@@ -19,6 +19,38 @@ class Looks {
   }
 }
 
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
+// layer2 before layer10
+function natural(a, b) {
+  return COLLATOR.compare(a, b);
+}
+
+const MANY = 12;
+const FEW = 8;
+const TELLING = /loss|acc|err|score|perplexity|f1|auc|reward|lr/i;
+
+// The few of many lines to begin with: those whose names people look at first, short names before long ones.
+function firstLines(lines) {
+  if (lines.length <= MANY) return lines;
+  const depth = ({ name }) => name.split(/[./]/).length;
+  const telling = lines.filter(({ name }) => TELLING.test(name));
+  return [...(telling.length ? telling : lines)].sort((a, b) => depth(a) - depth(b) || natural(a.name, b.name)).slice(0, FEW);
+}
+
+// How names are put into groups: by all but the last part, or, where that gives a crowd of groups with hardly
+// anything in them (layer1.norm, layer2.norm, …), by the last part.
+function grouping(names) {
+  const count = (of) => new Set(names.map((name) => of(name).group)).size;
+  const crowded = names.length > MANY && count(placed) > names.length / 2;
+  return crowded && count(placedByLast) <= names.length / 2 ? placedByLast : placed;
+}
+
+function placedByLast(name) {
+  const { group, label } = placed(name);
+  return group ? { group: label, label: group } : { group: "", label };
+}
+
 // `encoder.scan.loss` belongs to the group `encoder.scan`; a name without dots stands alone.
 function placed(name) {
   const cut = name.lastIndexOf(".");

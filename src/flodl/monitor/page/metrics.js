@@ -6,7 +6,7 @@ const WHOLE_STEPS = [1, 2, 5].flatMap((unit) => [0, 1, 2, 3, 4, 5, 6, 7].map((po
 class MetricsPanel {
   // fetchPoints(window) gives finer lines for a window of steps, or null where there are none to be had.
   constructor(runs, fetchPoints = null) {
-    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, looks: new Looks(), waiting: 0 });
+    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, looks: new Looks(), waiting: 0, picked: false });
     this.chart = new LineChart(byId("metrics-chart"), {
       empty: "The first epoch will appear here",
       axisLabel: (x) => `${this.axis === "step" ? "step" : "epoch"} ${x}`,
@@ -15,7 +15,7 @@ class MetricsPanel {
       onZoom: (window) => this.onZoom(window),
       onRead: (x) => this.onRead(x),
     });
-    this.legend = new Legend(byId("legend"), this.chart, { filter: byId("filter"), showAll: byId("show-all"), onChange: () => this.note() });
+    this.legend = new Legend(byId("legend"), this.chart, { filter: byId("filter"), showAll: byId("show-all"), onChange: () => this.onPick() });
     for (const button of document.querySelectorAll("[data-axis]")) button.addEventListener("click", () => this.setAxis(button.dataset.axis));
     for (const button of document.querySelectorAll("[data-scale]")) button.addEventListener("click", () => this.setLog(button.dataset.scale === "log"));
     byId("reset").addEventListener("click", () => this.chart.resetZoom());
@@ -38,16 +38,25 @@ class MetricsPanel {
     this.lines = this.makeLines();
     this.chart.show(this.lines);
     this.legend.show(this.lines);
+    // Until somebody picks, a few of many: hundreds of lines at once tell nothing.
+    if (!this.picked && this.runs.length === 1) this.legend.begin(new Set(firstLines(this.lines).map(({ key }) => key)));
+    this.note();
+  }
+
+  onPick() {
+    this.picked = true;
     this.note();
   }
 
   makeLines() {
     const several = this.runs.length > 1;
     return this.runs.flatMap((run, number) => {
-      const series = this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run);
-      return [...series].map(([name, { x, y }]) => {
+      const series = [...(this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run))];
+      if (series.length > MANY) series.sort(([a], [b]) => natural(a, b));
+      const placedIn = grouping(series.map(([name]) => name));
+      return series.map(([name, { x, y }]) => {
         const key = `${number}\u0000${name}`;
-        const place = several ? { group: name, label: run.status.name } : placed(name);
+        const place = several ? { group: name, label: run.status.name } : placedIn(name);
         const line = makeLine(key, name, x, y, this.looks.of(several ? number : name), place);
         return several ? { ...line, readName: `${name} · ${run.status.name}` } : line;
       });
@@ -132,7 +141,11 @@ class MetricsPanel {
     const count = (test) => shown.reduce((sum, line) => sum + line.y.filter(test).length, 0);
     const special = shown.reduce((sum, line) => sum + line.special.filter((word) => word !== null).length, 0);
     const below = this.chart.log ? count((value) => value !== null && value <= 0) : 0;
+    const names = [...new Set(shown.map(({ name }) => name))];
+    byId("shown-name").hidden = this.runs.length < 2 || names.length !== 1;
+    byId("shown-name").textContent = names[0] ?? "";
     const parts = [];
+    if (shown.length < this.lines.length) parts.push(`${shown.length} of ${plural(this.lines.length, "line")} shown.`);
     if (below) parts.push(`${plural(below, "value")} at or below zero cannot be shown on a log scale.`);
     if (special) parts.push(`× marks ${plural(special, "value")} that ${special === 1 ? "is" : "are"} NaN or infinite.`);
     byId("metrics-note").textContent = parts.join(" ");

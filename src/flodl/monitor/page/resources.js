@@ -1,16 +1,36 @@
 "use strict";
 // What the machine does: bars for now, lines for the past, all in percent of what there is.
 
+// Seconds, minutes, hours and days that people count in: no tick says the same as the one before.
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2419200];
+
 class ResourcesPanel {
   constructor(run) {
     Object.assign(this, { run, looks: new Looks() });
     this.chart = new LineChart(byId("resources-chart"), {
-      axisLabel: (x) => shownTime(x),
-      xAxis: { values: (plot, ticks) => ticks.map((tick) => shownTime(tick).slice(0, ticks.length > 1 && ticks[1] - ticks[0] >= 60 ? 5 : 8)), space: 80 },
+      axisLabel: (x) => shownMoment(x, this.isDated()),
+      xAxis: { incrs: TIME_STEPS, values: (plot, ticks) => this.shownTicks(ticks), space: 84 },
       yRange: () => [0, 100],
       yTick: (value) => `${Math.round(value)}%`,
     });
     this.legend = new Legend(byId("resources-legend"), this.chart);
+  }
+
+  isDated() {
+    const { x } = Object.values(this.run.resources.lines)[0] ?? { x: [] };
+    return x.length > 0 && spansDays(x[0], x[x.length - 1]);
+  }
+
+  shownTicks(ticks) {
+    const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1;
+    const digits = step >= 60 ? 5 : 8;
+    const dated = this.isDated();
+    return ticks.map((tick) => {
+      const clock = shownTime(tick).slice(0, digits);
+      if (!dated) return clock;
+      const date = shownMoment(tick, true).slice(0, -9);
+      return step >= 86400 ? date : `${date} ${clock}`;
+    });
   }
 
   // name in the journal, what people call it, and what it is measured against

@@ -8,6 +8,7 @@ class Run {
   constructor(state) {
     this.svg = state.svg ?? null;
     this.offset_s = state.status.now_s - Date.now() / 1000;
+    this.read_ms = performance.now();
     Object.assign(this, state);
     // Without a prototype, a metric may have any name, `__proto__` too.
     this.metrics = Object.assign(Object.create(null), state.metrics);
@@ -20,6 +21,13 @@ class Run {
 
   now() {
     return this.running ? Date.now() / 1000 + this.offset_s : (this.status.ended_s ?? this.status.last_s);
+  }
+
+  // How long the run has taken: by a clock that nobody sets where that is known.
+  elapsed() {
+    const { elapsed_s, started_s } = this.status;
+    if (typeof elapsed_s !== "number") return started_s === null ? null : Math.max(this.now() - started_s, 0);
+    return this.running ? elapsed_s + (performance.now() - this.read_ms) / 1000 : elapsed_s;
   }
 
   addEpoch(record) {
@@ -54,7 +62,7 @@ class Run {
     this.events.push(record);
     if (this.events.length > MOST_EVENTS) this.events.splice(0, this.events.length - MOST_EVENTS);
     if (record.kind === "run_end" && record.rank === this.rank) {
-      Object.assign(this.status, { state: record.status ?? "finished", message: record.message, ended_s: record.time_s });
+      Object.assign(this.status, { state: record.status ?? "finished", message: record.message, ended_s: record.time_s, elapsed_s: record.duration_s });
     }
   }
 

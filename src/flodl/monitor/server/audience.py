@@ -66,13 +66,17 @@ class Audience:
 
     def join(self, watcher: Watcher, *, after: int) -> None:
         """Let a reader catch up from a number on, and then follow; nothing can come between the two."""
+        self.catch_up(watcher, after=after)
+        self._watchers.append(watcher)
+
+    def catch_up(self, watcher: Watcher, *, after: int) -> None:
+        """Send what came after a number."""
         if after < self._floor:
             # Too long ago to tell what it missed: it should read the state anew.
             self._send(watcher, message("reset", {}, self.last_id))
         else:
             missed = [entry for entry in self._recent if entry.id > after]
             self._send(watcher, self._frame(missed, watcher.rank) or b": welcome\n\n")
-        self._watchers.append(watcher)
 
     def leave(self, watcher: Watcher) -> None:
         """Forget a reader."""

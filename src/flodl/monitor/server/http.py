@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from flodl.monitor.journal.lines import dumps
 
 MOST_HEADER_BYTES = 16384
+# An address may begin with the token: /t/TOKEN/api/history. So every path can be put after what was printed.
+TOKEN_FOLDER = "t/"
 
 _ALWAYS = {
     "Cache-Control": "no-store",
@@ -88,6 +90,8 @@ def parse(text: bytes) -> Request | None:
 
     >>> parse(b"GET /api/history?rank=2 HTTP/1.1\\r\\nHost: localhost:3000\\r\\n\\r\\n")
     Request(method='GET', path='/api/history', query={'rank': '2'}, headers={'host': 'localhost:3000'})
+    >>> parse(b"GET /t/a%26b/ HTTP/1.1\\r\\n\\r\\n")
+    Request(method='GET', path='/', query={'token': 'a&b'}, headers={})
     """
     first, *rest = text.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -103,7 +107,11 @@ def parse(text: bytes) -> Request | None:
         query = dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=32))
     except ValueError:
         return None
-    return Request(words[0], parts.path, query, headers)
+    path = parts.path
+    if path.startswith(f"/{TOKEN_FOLDER}"):
+        token, _, path = path[1 + len(TOKEN_FOLDER) :].partition("/")
+        query["token"], path = unquote(token), f"/{path}"
+    return Request(words[0], path, query, headers)
 
 
 def names_this_machine(host: str) -> bool:
@@ -136,10 +144,11 @@ def knows_token(request: Request, token: str, cookie: str) -> bool:
     given = [request.query.get("token", "")]
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        given.append(bearer.strip())
+        # Headers are read as latin-1; what was sent is UTF-8.
+        given.append(bearer.strip().encode("latin-1").decode("utf-8", "replace"))
     try:
         morsel = SimpleCookie(request.headers.get("cookie", "")).get(cookie)
-        given.append(morsel.value if morsel else "")
+        given.append(unquote(morsel.value) if morsel else "")
     except CookieError:
         pass
     return any(hmac.compare_digest(word.encode(), token.encode()) for word in given)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from flodl.core import log
 from flodl.monitor.archive import live_page
@@ -105,7 +106,8 @@ class Routes:
         headers = {"Content-Security-Policy": self._policy}
         if self._token is not None and "token" in request.query:
             # The token leaves the address bar; the cookie is sent back to this server only.
-            cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            value = quote(self._token, safe="")
+            cookie = f"{self._cookie}={value}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(HTTPStatus.SEE_OTHER, headers={"Location": "/", "Set-Cookie": cookie})
         return Answer(HTTPStatus.OK, self._page, "text/html; charset=utf-8", headers)
 
@@ -152,6 +154,9 @@ class Routes:
         elif await asyncio.to_thread(self._runs[0].has_ended) and after >= self._audience.last_id:
             replay = message("complete", {}, self._audience.last_id)
         writer.write(stream_head() + b"retry: 1000\n\n" + replay)
+        if "once" in request.query:
+            self._audience.catch_up(watcher, after=after)
+            return
         self._audience.join(watcher, after=after)
         try:
             while await reader.read(1024):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import Self
+from urllib.parse import quote
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
+from flodl.monitor import checks, forks
 from flodl.monitor.journal import Entry
 
 from .audience import Audience
-from .http import is_loopback
+from .http import TOKEN_FOLDER, is_loopback
 from .routes import Routes
 from .source import RunSource
 
@@ -45,8 +48,7 @@ class Server:
         token: str | None = None,
     ) -> None:
         self.host = host
-        self.wanted_port = port
-        self._socket = _listen(host, port)
+        self._socket = _listen(host, checks.port(port))
         self.port: int = self._socket.getsockname()[1]
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
         self._news = news
@@ -55,16 +57,19 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._done = threading.Event()
+        forks.own(self)
         self._thread = threading.Thread(target=self._run, name="flodl-server", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """The address to open, with the token if there is one."""
+        """The address to open, with the token if there is one; paths such as `api/history` go after it."""
         shown = f"[{self.host}]" if ":" in self.host else self.host
         if self.host in ("0.0.0.0", "::", ""):
             shown = socket.gethostname()
-        return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{shown}:{self.port}/" + (
+            f"{TOKEN_FOLDER}{quote(self.token, safe='')}/" if self.token else ""
+        )
 
     @property
     def interval_s(self) -> float:
@@ -89,6 +94,11 @@ class Server:
             return
         self._soon(self._stopping.set)
         self._done.wait(5.0)
+
+    def leave_to_parent(self) -> None:
+        """Let go of the port: this is a copy in a forked child, which would keep it beyond the run."""
+        self._done.set()
+        os.close(self._socket.detach())
 
     def wait(self) -> None:
         """Wait until the server is closed."""
@@ -162,6 +172,5 @@ def _listen(host: str, port: int) -> socket.socket:
                     f"the page cannot be served at {host!r}: {error.strerror}. "
                     "Give an address of this machine; 127.0.0.1 always is one."
                 ) from None
-    raise MonitorError(
-        f"the ports {port} to {port + _MOST_PORTS_TRIED - 1} are all taken. Give another port, or 0 for any."
-    )
+    last = min(port + _MOST_PORTS_TRIED, 65536) - 1
+    raise MonitorError(f"the ports {port} to {last} are all taken. Give another port, or 0 for any.")

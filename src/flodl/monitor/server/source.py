@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flodl.monitor.journal import Entry, Reader, journal_file
+from flodl.monitor.journal import Entry, Journal, Reader, journal_file
 from flodl.monitor.journal.lines import decode, whole_lines
 from flodl.monitor.series import metric_lines
 from flodl.monitor.snapshot import picture, snapshot, status
@@ -21,44 +21,61 @@ class RunSource:
 
     def __init__(
         self,
-        run: str | os.PathLike[str],
+        run: str | os.PathLike[str] | Journal,
         *,
-        live: bool | None = None,
-        refresh: Callable[[], object] = lambda: None,
+        elapsed_s: Callable[[], float] | None = None,
     ) -> None:
-        self.path = journal_file(run)
-        self.live = live
-        self._refresh = refresh  # what to call so that the journal has everything up to now
+        self._journal = run if isinstance(run, Journal) else None
+        self.path = run.run_dir if isinstance(run, Journal) else journal_file(run)
         self.total_epochs = 0
+        self._elapsed_s = elapsed_s  # since the start, by a clock that nobody sets
         self._cached: dict[int, tuple[float, int, dict[str, Any]]] = {}
 
     def state(self, rank: int = 0) -> dict[str, Any]:
         """Give the state for one rank; several who ask at the same moment get the same."""
-        self._refresh()
-        made_s, size, state = self._cached.get(rank, (0.0, -1, {}))
-        now_size = self.path.stat().st_size
-        if size != now_size or time.monotonic() - made_s > _UNCHANGED_S:
-            state = snapshot(self.path, rank=rank, live=self.live)
-            self._cached = {rank: (time.monotonic(), now_size, state)}
+        made_s, version, state = self._cached.get(rank, (0.0, -1, {}))
+        now_version = self._version()
+        if version != now_version or time.monotonic() - made_s > _UNCHANGED_S:
+            state = snapshot(self._reader(), rank=rank, live=self._live)
+            self._cached = {rank: (time.monotonic(), now_version, state)}
         self.total_epochs = state["status"]["total_epochs"]
-        return state
+        return {**state, "status": self._timed(state["status"])}
 
     def status(self, rank: int = 0) -> dict[str, Any]:
         """Give only how the run stands."""
-        return status(self.path, rank=rank, live=self.live)
+        return self._timed(status(self._reader(), rank=rank, live=self._live))
 
     def has_ended(self) -> bool:
         """Say whether the run has told its end."""
-        told = Reader(self.path).entries({"run_start", "run_end"})
+        told = self._reader().entries({"run_start", "run_end"})
         return bool(told) and told[-1].event.kind == "run_end"
 
     def points(self, *, rank: int, start: float | None, end: float | None, most: int) -> dict[str, Any]:
         """Give the points of a stretch in more detail."""
-        return metric_lines(Reader(self.path), rank=rank, start=start, end=end, most=most)
+        return metric_lines(self._reader(), rank=rank, start=start, end=end, most=most)
 
     def picture(self) -> str | None:
         """Give the SVG of the architecture."""
-        return picture(self.path)
+        return picture(self._reader())
+
+    @property
+    def _live(self) -> bool | None:
+        return None if self._journal is None else True
+
+    def _reader(self) -> Reader:
+        return Reader(self.path) if self._journal is None else self._journal.reader()
+
+    def _version(self) -> int:
+        """Give a number that changes with the journal."""
+        if self._journal is None:
+            return self.path.stat().st_size
+        self._journal.flush()
+        return self._journal.last_id
+
+    def _timed(self, standing: dict[str, Any]) -> dict[str, Any]:
+        if self._elapsed_s is None or standing.get("elapsed_s") is not None:
+            return standing
+        return {**standing, "elapsed_s": self._elapsed_s()}
 
 
 class FollowedRuns:

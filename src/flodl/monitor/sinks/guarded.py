@@ -98,7 +98,7 @@ class Guarded:
             try:
                 self._sink.write(event)
                 failures = 0
-            except Exception as error:
+            except BaseException as error:  # one that calls sys.exit() ends nothing but itself
                 failures += 1
                 self._missed(error)
         with self._changed:
@@ -107,10 +107,10 @@ class Guarded:
             self._waiting.clear()
         try:
             self._sink.close()
-        except Exception as error:
+        except BaseException as error:
             self._missed(error)
 
-    def _missed(self, error: Exception) -> None:
+    def _missed(self, error: BaseException) -> None:
         with self._changed:
             self.num_dropped += 1
         self._alert(f"{type(error).__name__}: {error}")

@@ -48,6 +48,15 @@ function fillGaps(timeline) {
   fillList("gaps", "Idle gaps, longest first", rows, hasGpu ? "The GPU always had work." : "No GPU was seen.");
 }
 
+// What was noted at one moment; epochs have their lines in the lanes.
+function fillNotes(timeline) {
+  const notes = timeline.data.marks.filter(({ kind, length, label }) => label && !length && kind !== "epoch");
+  const rows = notes.slice(-MOST_ROWS).map((mark) =>
+    row(markColour(mark.kind), `${mark.kind}: ${mark.label}`, shownTime(mark.start), () => timeline.goTo(mark.start, mark.start)),
+  );
+  fillList("notes", "Notes", rows, "Nothing was noted.");
+}
+
 function fillLongest(timeline) {
   const longest = timeline.data.marks.filter(({ length }) => length > 0).sort((a, b) => b.length - a.length);
   const rows = longest.slice(0, MOST_ROWS).map((mark) => {

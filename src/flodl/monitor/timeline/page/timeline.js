@@ -3,6 +3,10 @@
 
 const byId = (id) => document.getElementById(id);
 
+function counted(count, word) {
+  return `${count} ${word}${count === 1 ? "" : "s"}`;
+}
+
 class Timeline {
   constructor(data) {
     this.data = data;
@@ -64,9 +68,17 @@ class Timeline {
 
   readTime(at) {
     const { facts, times } = this.data;
-    const whole = `${shownTime(facts.duration_s)} · ${facts.num_steps} steps · ${facts.num_samples} samples`;
+    const whole = `${shownTime(facts.duration_s)} · ${counted(facts.num_steps, "step")} · ${counted(facts.num_samples, "sample")}`;
     const dropped = facts.num_dropped ? ` · the first ${facts.num_dropped} marks were dropped` : "";
-    byId("summary").textContent = at === null || at === undefined ? whole + dropped : `at ${shownTime(times[at])}`;
+    byId("summary").textContent = at === null || at === undefined ? whole + dropped : [`at ${shownTime(times[at])}`, ...this.notesAt(at)].join(" · ");
+  }
+
+  // What the marks at a sample say, in words.
+  notesAt(at) {
+    const { times } = this.data;
+    const [low, high] = [times[at - 1] ?? 0, times[at + 1] ?? times[at]];
+    const near = this.shownMarks().filter(({ start, length, label }) => label && start <= high && start + length >= low);
+    return near.slice(0, 3).map(({ kind, label }) => `${kind}: ${label}`);
   }
 
   onKey(event) {
@@ -106,6 +118,7 @@ byId("verdict").children[1].textContent = reason;
 timeline.readTime(null);
 fillKinds(timeline);
 fillGaps(timeline);
+fillNotes(timeline);
 fillLongest(timeline);
 byId("reset").addEventListener("click", () => timeline.resetZoom());
 byId("lanes").addEventListener("dblclick", () => timeline.resetZoom());
