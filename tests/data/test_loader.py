@@ -469,3 +469,8 @@ def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
 def test_wrong_settings_are_told(make, message):
     with pytest.raises(DataError, match=message):
         make()
+
+
+def test_a_device_that_there_is_not_is_refused():
+    with pytest.raises(DataError, match="device='nope' is no device"):
+        Loader(torch.zeros(4), 2, device="nope")

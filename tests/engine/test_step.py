@@ -270,3 +270,13 @@ def test_parts_that_make_no_step_are_refused(parts, message: str) -> None:
     with pytest.raises(StepError) as error:
         TrainStep(*parts(nn.Linear(4, 2)))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["text", None, [1, 2]])
+def test_a_named_value_that_is_no_number_is_refused_by_name(value) -> None:
+    model = nn.Linear(2, 1)
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: (m(x).sum(), {"right": value})
+    )
+    with pytest.raises(StepError, match="names 'right' with the value"):
+        step(torch.ones(3, 2))

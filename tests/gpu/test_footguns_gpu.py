@@ -124,7 +124,9 @@ def test_silent_a_hook_from_before_runs_only_while_it_is_recorded() -> None:
     ],
     ids=["hook", "module", "parameter", "switch", "data"],
 )
-def test_what_a_replay_cannot_see_is_seen_when_the_ladder_looks_around(change, what: str, monkeypatch) -> None:
+def test_what_a_replay_cannot_see_is_seen_when_the_ladder_looks_around(
+    change, what: str, monkeypatch
+) -> None:
     monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY", 64)
     before = torch.get_float32_matmul_precision()
     try:

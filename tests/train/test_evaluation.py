@@ -105,9 +105,9 @@ def test_the_loader_of_the_training_is_refused(make, data):
         trainer.fit(loader, epochs=1, eval_data=loader)
 
 
-def test_a_batch_size_is_needed(make, data):
-    with pytest.raises(TrainError, match="evaluate needs a batch_size"):
-        make().evaluate(data)
+def test_a_batch_size_is_not_needed_and_changes_nothing(make, data):
+    trainer = make()
+    assert trainer.evaluate(data) == pytest.approx(trainer.evaluate(data, batch_size=5))
 
 
 def test_no_data_is_said(make):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import Loader
+from flodl import Loader, Trainer
 from flodl.checkpoint import save_bundle
 from flodl.core import CursorError, TrainError
 from flodl.optim import CosineScheduler, StepDecay
@@ -258,3 +258,21 @@ def test_values_that_a_graph_carries_go_on(make, tmp_path):
     for until in (1, 2, 3):
         result = make(model(), checkpoint_dir=tmp_path, **slow).fit(data, epochs=until, batch_size=4)
     assert result.history == whole.history
+
+
+@pytest.mark.parametrize("resume", ["atuo", "/nowhere", "", None, 3])
+def test_a_wish_that_is_none_is_refused_also_where_there_is_a_run(tmp_path, resume):
+    def trainer():
+        model = torch.nn.Linear(2, 1)
+        return Trainer(
+            model,
+            lambda model, x: model(x).square().mean(),
+            optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+            device="cpu",
+            monitor=False,
+            checkpoint_dir=tmp_path,
+        )
+
+    trainer().fit(torch.ones(4, 2), epochs=1, batch_size=2)
+    with pytest.raises(TrainError, match="is neither 'auto', 'must' or 'never' nor a folder"):
+        trainer().fit(torch.ones(4, 2), epochs=2, batch_size=2, resume=resume)

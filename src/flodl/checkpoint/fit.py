@@ -60,7 +60,7 @@ def _refuse(
     found_under: str = "",
 ) -> None:
     patterns = [allowed] if isinstance(allowed, str) else allowed
-    refused = [name for name in names if not any(matches(pattern, name) for pattern in patterns)]
+    refused = [name for name in names if not any(_allows(pattern, name) for pattern in patterns)]
     if not refused:
         return
     shown = ", ".join(map(repr, refused[:4])) + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")
@@ -119,3 +119,12 @@ def _check_places(
                 "Nothing was loaded. Convert the model's tensor, or leave this name out.",
                 path=name,
             )
+
+
+def _allows(pattern: str, name: str) -> bool:
+    """Say whether a pattern names a tensor; a `*` at its end stands for all that lies below.
+
+    >>> _allows("head.*", "head.linear_1.weight"), _allows("*.bias", "head.linear_1.bias")
+    (True, False)
+    """
+    return matches(pattern, name) or (pattern.endswith("*") and matches(f"{pattern.rstrip('*')}**", name))

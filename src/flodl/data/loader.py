@@ -232,7 +232,10 @@ def _device(device: torch.device | str | None, source: Source) -> torch.device:
     """Give the device asked for, else the one where the data lie."""
     if device is None:
         return source.device if isinstance(source, Gathered) else torch.device("cpu")
-    found = torch.device(device)
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise DataError(f"device={device!r} is no device. Use 'cpu', 'cuda' or 'cuda:0'.") from error
     if found == torch.device("cuda"):
         return torch.device("cuda", torch.cuda.current_device())
     return found

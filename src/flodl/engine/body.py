@@ -232,10 +232,16 @@ def _outcome(given: Any) -> Outcome:
             "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
             "leave at least one parameter unfrozen."
         )
-    named = {name: _on_device(value, loss) for name, value in values.items()}
+    named = {name: _on_device(name, value, loss) for name, value in values.items()}
     return Outcome(loss.reshape(()), named)
 
 
-def _on_device(value: Any, loss: Tensor) -> Tensor:
+def _on_device(name: str, value: Any, loss: Tensor) -> Tensor:
     """Give a value as a tensor; a number is written by the device itself, which a recording can hold."""
-    return value if isinstance(value, Tensor) else torch.full((), value, device=loss.device)
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, bool | int | float):
+        return torch.full((), value, device=loss.device)
+    raise StepError(
+        f"the step function names {name!r} with the value {value!r}. Give a number or a tensor for each name."
+    )

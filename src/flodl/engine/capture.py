@@ -129,7 +129,7 @@ class Captured:
         self._max = max_captures
         self._warmup = warmup
         self._recordings: dict[Signature, Recording[Any]] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     @property
     def captures(self) -> int:
@@ -137,6 +137,8 @@ class Captured:
         return len(self._recordings)
 
     def __call__(self, *batch: Any) -> Any:
+        if self._pool is None:
+            return self._fn(*batch)
         shape = signature(batch)
         recording = self._recordings.get(shape)
         if recording is None:
@@ -154,10 +156,8 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     """Record a fixed-shape region on CUDA and replay it; each new shape is recorded once, up to a limit.
 
     Meant for regions without lasting effects, such as an evaluation forward:
-    `forward = capture(model.eval())`.
+    `forward = capture(model.eval())`. Without a CUDA device the function is called as it is.
     """
-    if not torch.cuda.is_available():
-        raise StepError("capture needs a CUDA device, and none is available. Call the function directly.")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 
 

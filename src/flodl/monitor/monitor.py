@@ -163,6 +163,8 @@ class Monitor:
 
         Without a `duration` in seconds, the time since the last epoch is taken.
         """
+        if self._finished and not self._is_copy:
+            raise MonitorError("the run has finished and takes no more epochs. Log before finish().")
         epoch = checks.whole("epoch", epoch, "Count epochs from 0, as range does.")
         numbers = as_numbers(metrics)
         now_s = time.monotonic()

@@ -10,6 +10,9 @@ import torch
 from flodl.core import TrainError
 from flodl.data import Loader
 
+# The result of an evaluation does not depend on it.
+EVALUATED_AT_ONCE = 256
+
 
 class Feeding:
     """Give the loader of the training and that of the evaluation.
@@ -48,8 +51,7 @@ class Feeding:
             return data
         if batch_size is None and self.training is not None:
             batch_size = self.training.batch_size
-        if batch_size is None:
-            raise TrainError("evaluate needs a batch_size, or a Loader that has one.")
+        batch_size = batch_size or EVALUATED_AT_ONCE
         if self._evaluation is None or not _same((data, batch_size), self._evaluated):
             self._evaluation = Loader(data, batch_size, shuffle=False, device=self._device)
             self._evaluated = (data, batch_size)

@@ -76,7 +76,7 @@ class RunDirectory:
 
 def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | bool) -> Bundle | None:
     """Give the bundle to go on from: that of this run where there is one, else what the user names."""
-    wish = {True: "must", False: "never"}[resume] if isinstance(resume, bool) else os.fspath(resume)
+    wish = _wish(resume)
     if directory is None and wish == "must":
         raise TrainError(f"resume={resume!r} needs a checkpoint_dir to look into.")
     own = None if directory is None else directory.find()
@@ -90,14 +90,37 @@ def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | b
         )
     if own is not None or wish in ("auto", "never"):
         return own
-    folder = Path(wish)
-    other = latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle
+    other = _bundle_in(wish)
     if other is None:
-        raise TrainError(
-            f"resume={wish!r} is neither 'auto', 'must' or 'never' nor a folder with a whole bundle. "
-            "Give the checkpoint_dir of another run."
-        )
+        raise _no_such(wish)
     return other
+
+
+def _wish(resume: Any) -> str:
+    """Give what the user wants, checked before anybody looks into this run's own folder."""
+    if isinstance(resume, bool):
+        return "must" if resume else "never"
+    try:
+        wish = str(os.fspath(resume))
+    except TypeError:
+        raise _no_such(resume) from None
+    if wish not in ("auto", "must", "never") and _bundle_in(wish) is None:
+        raise _no_such(wish)
+    return wish
+
+
+def _bundle_in(place: str) -> Bundle | None:
+    folder = Path(place)
+    return (
+        latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle if place else None
+    )
+
+
+def _no_such(resume: Any) -> TrainError:
+    return TrainError(
+        f"resume={resume!r} is neither 'auto', 'must' or 'never' nor a folder with a whole bundle. "
+        "Give the checkpoint_dir of another run."
+    )
 
 
 def read_parts(bundle: Bundle) -> dict[str, Any]:

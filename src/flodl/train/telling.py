@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import TrainError, log
-from flodl.core.environment import resolved_config
+from flodl.core.environment import monitor_wanted, resolved_config
 from flodl.monitor import Event, Monitor
 
 
@@ -31,6 +31,8 @@ class Telling:
                 f"monitor={monitor!r}. Give a Monitor, True for a live page, or False for silence."
             )
         self._log_every = log_every
+        if monitor is None and monitor_wanted():
+            monitor = True
         self._monitor: Monitor | None = None
         self._console: Any = None
         self._owned = not isinstance(monitor, Monitor)
