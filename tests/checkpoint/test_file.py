@@ -406,3 +406,9 @@ def test_one_pattern_may_be_a_plain_string(tmp_path):
         tmp_path / "w.fdl", {"w": torch.zeros(2), "extra.w": torch.zeros(1)}, allow_missing="extra.*"
     )
     assert report.missing == ("extra.w",)
+
+
+def test_a_name_that_is_no_text_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(CheckpointError, match="the tensor 0 has no name"):
+        save_checkpoint(tmp_path / "m.fdl", {0: torch.ones(2)})
+    assert not list(tmp_path.iterdir())

@@ -121,3 +121,12 @@ def test_a_torch_sampler_leaves_the_global_generator_alone():
 def test_wrong_samplers_are_refused(make, message):
     with pytest.raises(DataError, match=message):
         make()
+
+
+def test_a_sampler_with_a_generator_of_its_own_is_refused():
+    own = torch.utils.data.RandomSampler(range(8), generator=torch.Generator())
+    with pytest.raises(DataError, match="a generator of its own"):
+        Loader(torch.arange(8), 2, sampler=own)
+    source = torch.utils.data.DataLoader(range(8), shuffle=True, generator=torch.Generator())
+    with pytest.raises(DataError, match="a generator of its own"):
+        Loader(source, None)

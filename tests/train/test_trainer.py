@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flodl import Loader, TrainStep
+from flodl.checkpoint import best
 from flodl.core import StepError, TrainError
 from flodl.optim import CosineScheduler, StepDecay
 
@@ -121,7 +122,7 @@ def iter_of(rows):
 
 def test_a_row_has_means_over_samples_and_the_rate(make, data):
     def step_fn(model, x, y):
-        return nn.functional.mse_loss(model(x), y), {"first": x[:, 0].mean(), "epoch": x.sum()}
+        return nn.functional.mse_loss(model(x), y), {"first": x[:, 0].mean()}
 
     (row,) = make(step_fn=step_fn, schedule=StepDecay(0.1, 1, 0.5)).fit(data, epochs=1, batch_size=8).history
     assert list(row) == ["epoch", "loss", "first", "lr"]
@@ -319,3 +320,25 @@ def test_the_loop_can_be_owned_with_everything_around_it(make, data, tmp_path):
     whole.fit(data, epochs=3, batch_size=8)
     assert losses == whole._hooks.all[0].seen
     assert ended == [3, 9]
+
+
+def test_names_that_the_history_has_for_itself_are_refused(make, data):
+    for name in ("epoch", "lr", "eval_loss"):
+        trainer = make(step_fn=lambda model, x, y, name=name: (model(x).square().mean(), {name: 1.0}))
+        with pytest.raises(TrainError, match="which the history of a run has for itself"):
+            trainer.fit(data, epochs=1, batch_size=8)
+
+
+def test_a_batch_size_beside_a_loader_is_refused(make, data):
+    with pytest.raises(TrainError, match="which makes its own batches"):
+        make().fit(Loader(data, 8), epochs=1, batch_size=4)
+
+
+def test_what_is_no_policy_cannot_say_what_to_keep(make, tmp_path):
+    with pytest.raises(TrainError, match="keep=3"):
+        make(checkpoint_dir=tmp_path, keep=3)
+
+
+def test_a_metric_to_keep_the_best_of_must_exist(make, data, tmp_path):
+    with pytest.raises(TrainError, match="which this run does not have"):
+        make(checkpoint_dir=tmp_path, keep=best("val_loss")).fit(data, epochs=2, batch_size=8)

@@ -145,3 +145,6 @@ def check_tensors(named_tensors: object) -> None:
             f"the tensors are a {type(named_tensors).__name__}. Give a dict of tensors by name, such as "
             "model.state_dict()."
         )
+    for name in named_tensors:
+        if not isinstance(name, str):
+            raise CheckpointError(f"the tensor {name!r} has no name. Give names as text, such as '{name}'.")

@@ -25,9 +25,15 @@ class Policy:
 
     words: str
     choose: Callable[[Sequence[Bundle]], Sequence[Bundle]]
+    # The metrics that it looks at.
+    metrics: tuple[str, ...] = ()
 
     def __or__(self, other: Policy) -> Policy:
-        return Policy(f"{self} | {other}", lambda saves: [*self.choose(saves), *other.choose(saves)])
+        return Policy(
+            f"{self} | {other}",
+            lambda saves: [*self.choose(saves), *other.choose(saves)],
+            (*self.metrics, *other.metrics),
+        )
 
     def __str__(self) -> str:
         return self.words
@@ -50,7 +56,7 @@ def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Pol
         valued = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
         return sorted(valued, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
 
-    return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose)
+    return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,))
 
 
 def every(k: int) -> Policy:

@@ -10,6 +10,7 @@
 | `FLODL_COLOR`           | always or never: what `--ansi` or `--no-ansi` of `fdl` said, for its children   |
 | `FDL_ENV`               | the overlay of fdl.yml to use, as with `--env`                                  |
 | `FLODL_RESOLVED_CONFIG` | what a run was started with: every value and its origin, as JSON or a JSON file |
+| `FLODL_MONITOR`         | 1: a Trainer shows its live page by itself, as with `fdl run … --monitor`       |
 | `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
 | `PATH`                  | where commands are looked up                                                    |
 | `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project     |
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 from typing import Any
 
 RESOLVED_CONFIG = "FLODL_RESOLVED_CONFIG"
+MONITOR = "FLODL_MONITOR"
 
 
 def verbosity_text() -> str | None:
@@ -63,6 +65,11 @@ def home_text() -> str | None:
 def overlay_name() -> str:
     """Give the overlay that `FDL_ENV` names, or nothing."""
     return os.environ.get("FDL_ENV") or ""
+
+
+def monitor_wanted() -> bool:
+    """Say whether a run should show a live page where its script leaves that open."""
+    return (os.environ.get("FLODL_MONITOR") or "0") != "0"
 
 
 def value_of(name: str) -> str:

@@ -103,6 +103,7 @@ class CustomSampler:
     """The order that a function of the epoch gives, or that an iterable such as a torch sampler gives."""
 
     def __init__(self, source: Callable[..., Any] | Iterable[int]) -> None:
+        refuse_generator(source)
         self.source = source
 
     def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
@@ -160,3 +161,13 @@ def as_sampler(sampler: object, *, shuffle: bool) -> Sampler:
         f"sampler={sampler!r} is a {type(sampler).__name__}. Give a sampler, a list of sample numbers, "
         "or a function of the epoch that gives one."
     )
+
+
+def refuse_generator(sampler: Any) -> None:
+    """Refuse a torch sampler with a generator of its own: its order would depend on what came before."""
+    inner = getattr(sampler, "sampler", None)
+    if getattr(sampler, "generator", None) is not None or getattr(inner, "generator", None) is not None:
+        raise DataError(
+            f"the {type(sampler).__name__} has a generator of its own, so a resumed run would see another "
+            "order. Leave the generator out: flodl seeds the order by seed and epoch."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -81,6 +82,7 @@ class Workers:
             num_workers=num_workers,
             persistent_workers=True,
             prefetch_factor=2,
+            worker_init_fn=_leave_the_group,
             # Its own, so that the random state of the training is not moved.
             generator=torch.Generator(),
         )
@@ -98,6 +100,12 @@ class Workers:
     def close(self) -> None:
         """End the processes."""
         self._loader = None
+
+
+def _leave_the_group(_worker: int) -> None:
+    """Let signals for the whole program reach the one process that knows what to do: save, then end these."""
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
 
 
 def _begun(loader: DataLoader[Any]) -> Iterator[Any]:

@@ -238,6 +238,11 @@ def _outcome(given: Any) -> Outcome:
 
 def _on_device(name: str, value: Any, loss: Tensor) -> Tensor:
     """Give a value as a tensor; a number is written by the device itself, which a recording can hold."""
+    if name == "loss":
+        raise StepError(
+            "the step function names a value 'loss', which is what the loss itself is called. "
+            "Choose another name, such as 'task_loss'."
+        )
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool | int | float):

@@ -28,8 +28,11 @@ class AveragedWeights:
         if not 0.0 < decay < 1.0:
             raise TrainError(f"ema={decay}. Give a decay between 0 and 1, such as 0.999.")
         self.decay = decay
-        self._live = [p.detach() for p in model.parameters() if torch.is_floating_point(p)]
-        self._names = [name for name, p in model.named_parameters() if torch.is_floating_point(p)]
+        moving = {n: p for n, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
+        if not moving:
+            raise TrainError("ema: the model has no parameters that can be averaged. Leave ema out.")
+        self._names = list(moving)
+        self._live = [parameter.detach() for parameter in moving.values()]
         self._average = [weight.clone() for weight in self._live]
 
     def update(self) -> None:

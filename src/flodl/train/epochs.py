@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from flodl.core import TrainError
 from flodl.data import Loader
 from flodl.graph import Graph
 
+from .evaluation import check_names
 from .feeding import num_batches
 from .rates import learning_rate
 from .rollback import meet_not_finite
@@ -42,7 +44,14 @@ def close_training(trainer: Trainer) -> None:
         trainer._after_update()
     if trainer._finite is not None and (skipped := trainer._finite.settle()):
         meet_not_finite(trainer, skipped)
-    means = {name: value.item() for name, value in step.means().items() if name != "epoch"}
+    means = {name: value.item() for name, value in step.means().items()}
+    check_names([name for name in means if name != "loss"])
+    for name, value in step.values.items():
+        if value.numel() != 1:
+            raise TrainError(
+                f"the step function gives {name!r} of shape {tuple(value.shape)}. "
+                "Give one number for each name."
+            )
     step.reset_means()
     trainer._place.open_row = {"epoch": trainer.epochs + 1, **means, "lr": learning_rate(trainer.optimizer)}
 

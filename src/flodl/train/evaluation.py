@@ -24,6 +24,16 @@ def as_arguments(batch: Any) -> tuple[Any, ...]:
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
+def check_names(values: Iterable[str]) -> None:
+    """Refuse names that a row of the history has for itself."""
+    for name in values:
+        if name in ("loss", "lr", "epoch") or str(name).startswith("eval_"):
+            raise TrainError(
+                f"the step function names a value {name!r}, which the history of a run has for itself. "
+                "Choose another name."
+            )
+
+
 class WeightedSums:
     """The loss and named values, weighed by samples and added up on the device in double precision."""
 
@@ -72,6 +82,7 @@ def evaluate(
             with computing_in(precision, device):
                 given = step_fn(model, *arguments)
                 loss, values = given if isinstance(given, tuple) else (given, {})
+                check_names(values)
                 sums.add({"loss": loss, **values}, num_samples(arguments))
                 if metrics:
                     predictions, targets = (outputs or _pair)(model, *arguments)

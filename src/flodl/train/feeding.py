@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from flodl.core import TrainError
 from flodl.data import Loader
@@ -30,6 +31,11 @@ class Feeding:
 
     def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
         """Give the loader that was given, or one over the data that begins at an epoch."""
+        if batch_size is not None and isinstance(data, Loader | DataLoader):
+            raise TrainError(
+                f"batch_size={batch_size} beside a {type(data).__name__}, which makes its own batches. "
+                "Leave batch_size out, or give the data instead of the loader."
+            )
         if isinstance(data, Loader):
             if data is not self.training:
                 self._check(data)

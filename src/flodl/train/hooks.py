@@ -33,7 +33,12 @@ class Hooks:
     """Hooks sorted by moment, their arguments checked once."""
 
     def __init__(self, hooks: Iterable[Any]) -> None:
-        self.all = list(hooks)
+        try:
+            self.all = list(hooks)
+        except TypeError:
+            raise TrainError(
+                f"hooks={hooks!r}. Give a list of hooks: hooks=[{type(hooks).__name__}(…)]."
+            ) from None
         self._calls: dict[str, list[Call]] = {moment: [] for moment in MOMENTS}
         for hook in self.all:
             found = [moment for moment in MOMENTS if callable(getattr(hook, moment, None))]

@@ -15,6 +15,8 @@ from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import write_atomic
 
+from .hooks import metric_of
+
 BUNDLES = "bundles"
 
 
@@ -29,6 +31,10 @@ class RunDirectory:
         when_disk_fails: Literal["go on", "stop"],
         on_error: Callable[[WriteError], object],
     ) -> None:
+        if keep is not None and not isinstance(keep, Policy):
+            raise TrainError(
+                f"keep={keep!r}. Give a policy of flodl.checkpoint, such as last(3) | best('loss')."
+            )
         self.path = path
         self._keep = keep or last(2)
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
@@ -54,6 +60,9 @@ class RunDirectory:
 
     def save(self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, wait: bool) -> str:
         """Save a bundle beside the training, or now, and give its place in this folder."""
+        if metrics:
+            for name in self._keep.metrics:
+                metric_of(metrics, name, f"keep={self._keep}")
         if self._writer is None:
             self._writer = BackgroundWriter(
                 self.bundles, keep=self._keep, errors=self._errors, on_error=self._on_error

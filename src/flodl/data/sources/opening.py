@@ -7,10 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from flodl.core.errors import DataError
 
+from ..samplers import refuse_generator
 from .arrow import arrow_columns, is_arrow
 from .columns import Columns, is_columns
 from .samples import Collate, Samples, Transform
@@ -59,6 +60,8 @@ def open_source(
     >>> open_source((torch.zeros(3, 2), torch.zeros(3)))[0].num_samples
     3
     """
+    if isinstance(source, DataLoader):
+        refuse_generator(source)
     if isinstance(source, (IterableDataset, Iterator)) or _only_iterates(source):
         return Stream(source, transform=transform, collate=collate, names=names, buffer=buffer), ""
     opened, why = _gathered(source, names)
