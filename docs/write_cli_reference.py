@@ -21,10 +21,11 @@ This page is written by `docs/write_cli_reference.py` from the commands themselv
 [The manifest](manifest.md) explains how a project adds commands of its own, and how a script gets typed
 arguments.
 
-Exit codes: 0 is success, 1 an error that flodl explains, 2 options that cannot be understood, 130 Ctrl-C; a
-command of a project gives the code of what it started. Results go to standard output, trouble to standard
-error. Every command explains itself with `-h` or `--help`. These options stand before the name of a command,
-and most of them also behind it:
+Exit codes: 0 is success, 1 an error that flodl explains, 2 options that cannot be understood, 130 Ctrl-C. A
+command of a project gives the code of what it started, also when that answers Ctrl-C with a code of its own
+(75 after a Trainer has saved its run), and 1 if a signal ended it, which is said. Results go to standard
+output, trouble to standard error. Every command explains itself with `-h` or `--help`. These options stand
+before the name of a command, and most of them also behind it:
 
 """
 # Said once, at the top: they stand on every command, as do -h and --help.
@@ -49,6 +50,8 @@ def sections(command: click.Command, name: str, parent: click.Context, *, depth:
         usage = command.get_usage(ctx).removeprefix("Usage: ")
         yield f"\n{'#' * depth} {ctx.command_path}\n\n```text\n{' '.join(usage.split())}\n```\n"
         yield f"\n{prose(command.help or '')}\n"
+        if command.epilog:
+            yield f"\n{prose(command.epilog)}\n"
         own = [option for option in options_of(command) if not set(option.opts) & COMMON]
         if own:
             yield f"\n{table(own)}"

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from flodl.cli import main
+from flodl.cli.commands import bench
 from flodl.cli.commands.bench import _table
 from flodl.engine.measure import Timing
 
@@ -102,10 +103,31 @@ def test_what_cannot_be_measured_is_explained(capsys, work, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_an_import_that_fails_inside_the_target_is_not_taken_for_a_missing_target(project):
+def test_an_import_that_fails_inside_the_target_is_not_taken_for_a_missing_target(project, capsys):
     project({"bench_work.py": "import no_such_thing_at_all\n"})
-    with pytest.raises(ModuleNotFoundError, match="no_such_thing_at_all"):
-        main(["bench", "bench_work:work"])
+    for target in ("bench_work:work", "bench_work.py:work"):
+        assert main(["bench", target]) == 1
+        assert "No module named 'no_such_thing_at_all'. -vv shows where." in capsys.readouterr().err
+
+
+def test_a_target_that_raises_is_named(project, capsys):
+    project({"bench_work.py": "def work():\n    raise ValueError('not today')\n"})
+    assert main(["bench", "bench_work.py:work"]) == 1
+    assert "bench_work.py:work raised ValueError: not today." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "message"), [("foo", "is no device. Use cpu, cuda"), ("cuda:99", "--device cuda:99")]
+)
+def test_a_device_that_is_not_there_is_refused(capsys, device, message):
+    assert main(["bench", "--device", device]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_number_of_steps_it_takes_as_many_as_there_is_time_for(work, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "MEASURING_S", 0.0)
+    assert main(["bench", "bench_work.py:work", "--device", "cpu", "--rounds", "1", "--tiers", "torch"]) == 0
+    assert "ms: 1 in a round, about 0 s" in capsys.readouterr().err
 
 
 def test_the_help_needs_no_torch():

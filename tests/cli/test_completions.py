@@ -139,6 +139,25 @@ def test_bash_is_told_to_complete_files(programs, project):
     assert complete("bash", programs, folder, "train", "-d", "") == {"compopt -o default"}
 
 
+def test_bash_offers_words_and_files_where_both_may_stand(programs, project):
+    folder = project({**FILES, "bed/fdl.yml": "entry: tool\nschema: {args: [{name: data, type: path}]}\n"
+                      "commands: {dig: {options: {x: 1}}}", "fdl.yml": "commands: {bed: }"})  # fmt: skip
+    found = complete("bash", programs, folder, "bed", "dig")
+    assert found == {"compopt -o filenames", "dig", "digits.csv", "digits.txt"}
+
+
+def test_fish_shows_a_whole_description(programs, project):
+    folder = project({"fdl.yml": "commands: {hello: {run: echo, description: 'Say hello, loudly'}}"})
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed here")
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SCRIPTS": f"{programs}/scripts"}
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", FISH, "--", str(folder), "fdl", "hel"],
+        env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "hello\tSay hello, loudly\n"
+
+
 def test_zsh_is_told_to_complete_files(programs, project):
     assert complete("zsh", programs, project(FILES), "train", "--data", "dig") == {"files -f"}
 

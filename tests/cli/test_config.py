@@ -148,9 +148,102 @@ def test_a_group_alone_explains_itself(capsys, words):
     assert f"Usage: fdl {words[0]}" in capsys.readouterr().out
 
 
-def test_a_group_refuses_what_it_does_not_know(capsys):
-    assert main(["config", "shw"]) == 2
-    assert "No such command 'shw'" in capsys.readouterr().err
+SCRIPT = """
+    from dataclasses import dataclass
+    from flodl.cli import Args
+
+    @dataclass
+    class Train:
+        lr: float = 1.0
+
+    if __name__ == "__main__":
+        Args(Train).parse()
+"""
+
+
+def test_lint_asks_the_entry_also_in_a_fresh_clone_and_after_a_change(project, capsys):
+    root = project({"fdl.yml": "entry: python t.py\ncommands: {p: {options: {rate: 1}}}", "t.py": SCRIPT})
+    assert main(["config", "lint"]) == 1
+    assert "fdl.yml:2: options.rate: the entry takes no option --rate." in capsys.readouterr().err
+    (root / "t.py").write_text((root / "t.py").read_text().replace("lr:", "rate:"))
+    assert main(["config", "lint"]) == 0
+
+
+def test_lint_says_what_it_could_not_check(project, capsys):
+    project({"fdl.yml": "entry: tool\ncommands: {p: {options: {rate: 1}}}"})
+    assert main(["config", "lint", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == []
+    assert "note: " in shown.err
+    assert "are not checked: its schema is not known" in shown.err
+
+
+def test_lint_tells_of_every_unknown_key_and_every_wrong_value(project, capsys):
+    project({"fdl.yml": "descripton: x\nentri: y\ntraining: {lr: a, epochs: b, sed: 1}\noutput: {dir: [1]}"})
+    assert main(["config", "lint", "--json"]) == 1
+    found = [problem.partition(": ")[2].partition(":")[0] for problem in json.loads(capsys.readouterr().out)]
+    assert found == ["descripton", "entri", "training.sed", "training.lr", "training.epochs", "output.dir"]
+
+
+def test_lint_tells_of_a_manifest_that_hides_behind_another(project, capsys):
+    project({"fdl.yml": "description: a", "fdl.yaml": "description: b"})
+    assert main(["config", "lint"]) == 0
+    assert "fdl.yml does not count: fdl.yaml beside it comes first." in capsys.readouterr().err
+
+
+def test_a_folder_written_as_null_stays_over_what_is_inherited(project, capsys):
+    project(
+        {
+            "base.yml": "commands: {clean: {run: rm}, old: {run: x}}",
+            "fdl.yml": "inherit-from: base.yml\ncommands:\n  train:\n  old:\n",
+            "train/fdl.yml": "description: inner",
+        }
+    )
+    assert main(["config", "show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "commands.clean.run": {"value": "rm", "origin": "base.yml:1"},
+        "commands.train": {"value": None, "origin": "fdl.yml:3"},
+    }
+    assert main(["train", "--help"]) == 0
+    assert "inner" in capsys.readouterr().out
+    assert main(["config", "lint"]) == 0
+    assert "fdl.yml:4: commands.old: the null deletes what stands in" in capsys.readouterr().err
+
+
+def test_a_map_of_which_nothing_is_left_is_not_shown(project, capsys):
+    project({"fdl.yml": "description: x\ncommands: {a: {run: x}}", "fdl.ci.yml": "commands: {a: }"})
+    assert main(["config", "show", "ci", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["description"]
+
+
+def test_the_folder_of_a_file_is_no_file_to_inherit_from(project, capsys):
+    project({"fdl.yml": "inherit-from: ."})
+    assert main(["config", "show"]) == 1
+    assert "fdl.yml:1: inherit-from must name a file, and '.' is the folder" in capsys.readouterr().err
+
+
+def test_what_asks_for_an_environment_is_named(project, capsys, monkeypatch):
+    project({"fdl.yml": ""})
+    monkeypatch.setenv("FDL_ENV", "prod")
+    for words in (["config", "lint"], ["config", "show"]):
+        assert main(words) == 1
+        assert "FDL_ENV asks for the environment 'prod'" in capsys.readouterr().err
+
+
+def test_text_in_another_encoding_is_refused_with_its_line(project, capsys):
+    root = project({"fdl.yml": ""})
+    (root / "fdl.yml").write_bytes("description: x\ncommands: {a: {run: caf\xe9}}".encode("latin-1"))
+    assert main(["config", "show"]) == 1
+    assert "fdl.yml:2: this is no UTF-8 text" in capsys.readouterr().err
+
+
+def test_a_merge_key_is_refused_with_what_to_do(project, capsys):
+    project({"fdl.yml": "training:\n  <<: {lr: 1}\n"})
+    assert main(["config", "lint"]) == 1
+    assert (
+        "fdl.yml:2: training.<<: there is no such key. Merge keys are not supported"
+        in capsys.readouterr().err
+    )
 
 
 NAMES = [

@@ -268,8 +268,13 @@ def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(instal
     )
     assert done.returncode == 0, done.stderr
     assert "epoch 2/2" in done.stdout
-    for name in ("model.fdl", "trends.html", "model.svg"):
+    for name in ("model.fdl", "model.svg", "journal.jsonl", "config.json"):
         assert (project / "runs/latest" / name).stat().st_size > 0
+    shown = subprocess.run(
+        ["./fdl", "monitor", "runs/latest", "--json"], cwd=project, env=clean, capture_output=True, text=True
+    )
+    assert [epoch["epoch"] for epoch in json.loads(shown.stdout)["runs/latest"]] == [1, 2]
+    assert '"origin":"--epochs"' in (project / "runs/latest/journal.jsonl").read_text()
     done = subprocess.run(["./fdl", "check"], cwd=project, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout

@@ -51,7 +51,7 @@ def test_looking_around_imports_no_torch(arguments, project):
     project(
         {
             "fdl.yml": "commands: {train: }",
-            "train/fdl.yml": "entry: tool\ncommands: {quick: {training: {lr: 1}}}",
+            "train/fdl.yml": "entry: tool\nschema: {}\ncommands: {quick: {training: {lr: 1}}}",
         }
     )
     code = (
@@ -206,3 +206,65 @@ def test_versions_are_told_as_text_and_as_json(capsys):
 def test_the_lazy_group_answers_completion():
     with click.Context(program, info_name="fdl") as ctx:
         assert [item.value for item in program.shell_complete(ctx, "q")] == ["quickstart"]
+
+
+def test_in_a_deleted_folder_everything_is_still_explained(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (["--help"], ["version"], ["train", "--help"], ["config", "show"], ["init", "x"]):
+        code = main(words)
+        shown = capsys.readouterr()
+        assert code == (0 if words in (["--help"], ["version"]) else 1)
+        assert "Traceback" not in shown.err
+        if words != ["version"]:
+            assert "the working directory is gone. Go into one that exists" in shown.err
+
+
+def test_a_folder_that_cannot_be_looked_into_is_one_without_a_manifest(project, capsys):
+    """A name that is too long is refused by the system in the same way, also for those who may see all."""
+    project({"fdl.yml": f"commands: {{far: {{path: {'x' * 300}}}, near: {{run: echo}}}}"})
+    assert main(["--help"]) == 0
+    assert "near" in capsys.readouterr().out
+    for words in (["far"], ["far", "--help"], ["config", "lint"]):
+        assert main(words) == 1
+        assert "no fdl.yml found in" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["api-ref"]])
+def test_an_output_that_is_full_is_said(project, words):
+    project({"fdl.yml": "description: x"})
+    code = "import sys; from flodl.cli import main; sys.exit(main())"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device. -vv shows where.\n")
+
+
+def test_a_reader_that_has_gone_is_nobodys_mistake(project):
+    project({"fdl.yml": "description: x"})
+    code = "import sys; from flodl.cli import main; sys.exit(main(['--help']))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_name_that_is_like_none_gets_the_commands_of_the_project(project, capsys):
+    root = project({"fdl.yml": "commands: {zebra: {run: echo}, yak: {run: echo}}"})
+    assert main(["qqqqq"]) == 1
+    assert (
+        f"{root}/fdl.yml has yak, zebra; `fdl --help` lists those of fdl itself." in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("words", [["config", "shw"], ["schema", "lst"], ["libtorch", "lst"]])
+def test_a_group_refuses_what_it_does_not_know_with_the_nearest(words, capsys):
+    assert main(words) == 1
+    trouble = capsys.readouterr().err
+    assert f"`fdl {words[0]}` has no command {words[1]!r}. Did you mean" in trouble
+    assert f"Try 'fdl {words[0]} --help'." in trouble

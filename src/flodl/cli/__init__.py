@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -25,6 +29,8 @@ else:
         raise AttributeError(f"module 'flodl.cli' has no attribute {name!r}")
 
 
+_NOWHERE_TO_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+
 __all__ = ["Args", "argument", "main", "option"]
 
 
@@ -39,9 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0
     """
     try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        return _output_failed(error)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
         result = program.main(arguments, prog_name="fdl", standalone_mode=False)
     except click.UsageError as error:
-        name = error.ctx.command_path if error.ctx else "fdl"
+        name = _help_for(error)
         _complain(f"{error.format_message()}\nTry '{name} --help'.")
         return error.exit_code
     except click.ClickException as error:
@@ -51,13 +66,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("Stopped.", err=True)
         return 130
     except FlodlError as error:
-        if log.enabled(log.Verbosity.DEBUG):
-            import traceback
-
-            traceback.print_exc()
+        _show_traceback()
         _complain(str(error))
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _help_for(error: click.UsageError) -> str:
+    """Name the command whose help explains more: a title may be that of a command of the project."""
+    if error.ctx is None:
+        return "fdl"
+    path = error.ctx.command_path
+    return path if path.startswith("fdl") else f"fdl {path}"
+
+
+def _output_failed(error: OSError) -> int:
+    """Say what the system refused; a reader that has gone, as with `| head`, is nobody's mistake."""
+    if error.errno == errno.EPIPE or error.errno in _NOWHERE_TO_WRITE:
+        with contextlib.suppress(OSError, ValueError):
+            # What is still in the buffer would fail once more when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return 1
+    _show_traceback()
+    with contextlib.suppress(OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        _complain(f"{place}{error.strerror or error}. -vv shows where.")
+    return 1
+
+
+def _show_traceback() -> None:
+    if log.enabled(log.Verbosity.DEBUG):
+        import traceback
+
+        traceback.print_exc()
 
 
 def _complain(message: str) -> None:

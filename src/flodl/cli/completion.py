@@ -15,7 +15,7 @@ from .manifest.schemas import schema_of
 from .manifest.walking import Place, walk
 from .project import Project
 
-TAB_LIMIT_S = 3.0  # nobody waits longer for a TAB
+TAB_LIMIT_S = 1.5  # nobody waits longer for a TAB; a program that is slower is asked when it is started
 GLOBAL_FLAGS = {
     "--help": "Show what this command takes.",
     "--env": "Lay an overlay over the manifest.",

@@ -83,7 +83,8 @@ def _refresh(place: Place) -> int:
     from .manifest.schemas import cache_file, refresh
 
     file = cache_file(place.manifest)
-    schema = refresh(place.manifest, file)
-    num_options, num_arguments = len(schema.options), len(schema.arguments)
-    click.echo(f"{place.title}: {num_options} options and {num_arguments} arguments, kept in {file}.")
+    answer = refresh(place.manifest, file)
+    num_options, num_arguments = len(answer.schema.options), len(answer.schema.arguments)
+    where = f"kept in {file}" if answer.kept else f"not kept, because {file.parent} cannot be written to"
+    click.echo(f"{place.title}: {num_options} options and {num_arguments} arguments, {where}.")
     return 0

@@ -11,10 +11,29 @@ import click
 
 from flodl.core import log
 from flodl.core.errors import SetupError
+from flodl.core.paths import suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COLOUR_FLAG = "flodl.cli.colour"
 _MANY_V = re.compile(r"-v+\Z")
+
+
+class UnknownCommand(click.UsageError):
+    """A name that no command has."""
+
+    exit_code = 1
+
+
+class CommandGroup(click.Group):
+    """A group that answers an unknown name with the nearest one, and code 1."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and args and self.get_command(ctx, args[0]) is None:
+            hint = suggestion(args[0], self.list_commands(ctx), known_as="commands")
+            raise UnknownCommand(f"`{ctx.command_path}` has no command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def talk_options(function: F) -> F:
@@ -34,8 +53,9 @@ def take_talk(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
         if word == "--":
             left += words[position:]
             break
-        if _MANY_V.match(word):
-            _set_verbosity(min(log.Verbosity.NORMAL + len(word) - 1, log.Verbosity.TRACE))
+        if _MANY_V.match(word) or word == "--verbose":
+            louder = 1 if word == "--verbose" else len(word) - 1
+            _set_verbosity(min(log.Verbosity.NORMAL + louder, log.Verbosity.TRACE))
         elif word in ("-q", "--quiet"):
             _set_verbosity(log.Verbosity.QUIET)
         elif word in ("--ansi", "--no-ansi", "--no-color"):

@@ -57,10 +57,10 @@ def _write_path(formatter: click.HelpFormatter, place: Place) -> None:
     slot = str(manifest.document.value("arg-name") or "preset")
     slots = "|".join(filter(None, [f"<{slot}>" if presets else "", "<command>" if others else ""]))
     arguments = schema.arguments if schema else []
-    words = [f"[{slots}]" if slots else "", *(f"<{one.long}>" for one in arguments), "[OPTIONS]"]
+    words = [f"[{slots}]" if slots else "", *map(_slot, arguments), "[OPTIONS]"]
     formatter.write_usage(place.title, " ".join(filter(None, words)))
     _write_words(formatter, manifest.describe())
-    _write_rows(formatter, "Arguments", [(f"<{one.long}>", _explain(one)) for one in arguments])
+    _write_rows(formatter, "Arguments", [(_slot(one), _explain(one)) for one in arguments])
     _write_rows(formatter, f"{slot.capitalize()}s", [(name, summary_of(manifest, name)) for name in presets])
     _write_rows(formatter, "Commands", [(name, summary_of(manifest, name)) for name in others])
     _write_options(formatter, schema)
@@ -100,9 +100,16 @@ def _write_options(formatter: click.HelpFormatter, schema: Schema | None) -> Non
     rows = []
     for name, one in (schema.options if schema else {}).items():
         label = f"-{one.short}, --{name}" if one.short else f"--{name}"
+        if one.type == "bool" and one.default in (True, "true"):
+            label = f"{label} / --no-{name}"
         rows.append((f"{label} {one.scalar.upper()}" if one.takes_value else label, _explain(one)))
     rows += [("-h, --help", "Show this page."), ("--refresh-schema", "Ask the entry again what it takes.")]
     _write_rows(formatter, "Options", rows)
+
+
+def _slot(one: Parameter) -> str:
+    marks = f"<{one.long}>{'...' if one.variadic else ''}"
+    return marks if one.required else f"[{marks}]"
 
 
 def _explain(one: Parameter) -> str:

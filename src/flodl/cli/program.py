@@ -11,10 +11,10 @@ import click
 import flodl
 from flodl.core.environment import colour_wanted
 from flodl.core.errors import FlodlError
-from flodl.core.paths import suggestion
+from flodl.core.paths import nearest, suggestion
 
 from .commands import SUMMARIES
-from .options import talk_options
+from .options import UnknownCommand, talk_options
 from .project import Project, project_of, select_overlay
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NOWHERE = "flodl.cli.nowhere"  # set while completing, when the words before lead nowhere
-
-
-class UnknownCommand(click.UsageError):
-    """A name that is neither a command of fdl nor one of the project."""
-
-    exit_code = 1
 
 
 class LazyGroup(click.Group):
@@ -39,7 +33,7 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             ctx.obj, args = select_overlay(args, SUMMARIES)
-        except FlodlError:
+        except (FlodlError, OSError):
             if not ctx.resilient_parsing:
                 raise
             ctx.obj = Project()
@@ -65,8 +59,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         found = _quietly(ctx, lambda: self.get_command(ctx, args[0]))
         if found is None and not ctx.resilient_parsing:
-            hint = suggestion(args[0], self.list_commands(ctx), known_as="commands")
-            raise UnknownCommand(f"there is no command {args[0]!r}. {hint}", ctx)
+            raise UnknownCommand(f"there is no command {args[0]!r}. {_known(ctx, args[0])}", ctx)
         if found is None:
             ctx.meta[_NOWHERE] = True
         return (args[0] if found else None), found, args[1:]
@@ -75,18 +68,17 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
         project = project_of(ctx)
-        if project.file is None:
-            return
-        from .listing import write_project
-
         try:
+            if project.file is None:
+                return
+            from .listing import write_project
+
             manifest = project.manifest
-        except FlodlError as error:
-            # What fdl itself can do has to be shown whatever the manifest says.
+            assert manifest is not None
+            write_project(formatter, manifest, project.overlays())
+        except (FlodlError, OSError) as error:
+            # What fdl itself can do has to be shown whatever the project is like.
             click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
-            return
-        assert manifest is not None
-        write_project(formatter, manifest, project.overlays())
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -102,6 +94,21 @@ class LazyGroup(click.Group):
         return click.Command.shell_complete(self, ctx, incomplete)
 
 
+def _known(ctx: click.Context, name: str) -> str:
+    """Say which commands there are; a key of the manifest that is not known may hide some."""
+    manifest = project_of(ctx).manifest
+    if manifest is not None:
+        from .manifest.model import Document, read_as
+
+        read_as(Document, manifest.document)
+    own = _project_commands(ctx)
+    close = nearest(name, [*own, *SUMMARIES])
+    if close or not own:
+        return suggestion(name, [*own, *SUMMARIES], known_as="commands")
+    assert manifest is not None
+    return f"{manifest.path} has {', '.join(own)}; `fdl --help` lists those of fdl itself."
+
+
 def _project_commands(ctx: click.Context) -> list[str]:
     manifest = project_of(ctx).manifest
     return sorted(manifest.commands.entries) if manifest else []
@@ -111,7 +118,7 @@ def _quietly(ctx: click.Context, work: Callable[[], T]) -> T | None:
     """Do a piece of work; while a shell completes, what goes wrong is nobody's concern."""
     try:
         return work()
-    except FlodlError:
+    except (FlodlError, OSError):
         if ctx.resilient_parsing:
             return None
         raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flodl.core import environment
-from flodl.core.errors import ManifestError
+from flodl.core.errors import FlodlError, ManifestError
 
 if TYPE_CHECKING:
     from .manifest.layers import Manifest
@@ -32,13 +32,14 @@ class Project:
     @cached_property
     def manifest(self) -> Manifest | None:
         """The manifest with its overlay, or nothing outside of any project."""
+        from .manifest.finding import working_folder
         from .manifest.layers import load
 
         if self.file is None:
             if self.overlay:
                 raise ManifestError(
                     f"{self.source} asks for the environment {self.overlay!r}, "
-                    f"and there is no fdl.yml in {Path.cwd()} or above it."
+                    f"and there is no fdl.yml in {working_folder()} or above it."
                 )
             return None
         return load(self.file, overlay=self.overlay, source=self.source)
@@ -88,7 +89,10 @@ def select_overlay(words: list[str], builtin: Iterable[str]) -> tuple[Project, l
 
 def _overlays_nearby() -> list[str]:
     """Look for overlays without importing what reads them: most command lines need none."""
-    return Project().overlays()
+    try:
+        return Project().overlays()
+    except FlodlError:  # of a folder that is gone; the commands that need one say so
+        return []
 
 
 def _base_commands(project: Project) -> Iterable[str]:

@@ -40,7 +40,8 @@ class Telling:
             self._monitor = monitor
             monitor.total_epochs = monitor.total_epochs or total_epochs
         elif monitor or (run_dir is not None and monitor is None):
-            origins = {name: str(entry.get("origin", "")) for name, entry in resolved_config().items()}
+            found = resolved_config().items()
+            origins = {name.replace("-", "_"): str(entry.get("origin", "")) for name, entry in found}
             self._monitor = Monitor(total_epochs, run_dir, config=config, origins=origins)
             if monitor:
                 self._monitor.serve()

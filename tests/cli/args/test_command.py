@@ -155,7 +155,7 @@ def test_the_schema_comes_before_everything(capsys):
     assert schema["options"]["sizes"] == {"type": "list[int]", "default": "1,2", "env": "TRAIN_SIZES"}
     assert schema["options"]["mode"]["choices"] == ["fast", "slow"]
     assert schema["options"]["dry"] == {"type": "bool", "short": "d"}
-    assert "strict" not in schema
+    assert schema["strict"] is True  # it refuses what it does not know
 
 
 def test_the_environment_stands_between_default_and_command_line(monkeypatch, capsys):
@@ -224,3 +224,26 @@ def test_variadic_arguments_take_all_that_is_left():
 def test_what_is_typed_is_what_is_read(lr, shift, name):
     parsed = parse("x", str(shift), f"--lr={lr!r}", f"--name={name}")
     assert (parsed.lr, parsed.shift, parsed.name) == (lr, shift, name)
+
+
+def test_an_option_does_not_swallow_the_next_one(capsys):
+    @dataclass
+    class Job:
+        name: str = "x"
+        lr: float = 1.0
+
+    with pytest.raises(SystemExit) as ended:
+        Args(Job).parse(["--name", "--lr", "3"])
+    assert ended.value.code == 2
+    assert "'--name' requires an argument, and '--lr' follows. Write --name=--lr" in capsys.readouterr().err
+    assert Args(Job).parse(["--name=--lr"]).name == "--lr"
+
+
+def test_a_list_that_may_be_missing_stays_none_and_quotes_keep_commas():
+    @dataclass
+    class Job:
+        maybe: list[int] | None = None
+        tags: tuple[str, ...] = ("a,b",)
+
+    assert Args(Job).parse([]) == Job(None, ("a,b",))
+    assert Args(Job).parse(["--maybe", "1", "--tags", 'x,"y,z",""']) == Job([1], ("x", "y,z", ""))

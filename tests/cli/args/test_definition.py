@@ -1,6 +1,6 @@
 """A mistake in a dataclass is an error with the field's name, before any command line is read."""
 
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Literal
@@ -68,7 +68,7 @@ def test_a_type_that_is_not_imported_is_named():
     class Job:
         x: "Nothing" = None  # noqa: F821
 
-    with pytest.raises(ArgsError, match=r"Job: name 'Nothing' is not defined"):
+    with pytest.raises(ArgsError, match=r"at 'Job.x': name 'Nothing' is not defined"):
         Args(Job)
 
 
@@ -104,3 +104,44 @@ def test_shapes_are_read_from_annotations_alone():
     ]
     job = args.parse(["x", "--colour", "BLUE", "--level", "2", "--some", "1,2"])
     assert (job.colour, job.level, job.some) == (Colour.BLUE, 2, (1, 2))
+
+
+@dataclass
+class Plain:
+    x: int = 1
+
+
+@dataclass
+class WithInitVar:
+    x: InitVar[int]
+    y: int = 1
+
+
+@dataclass
+class Underscored:
+    _x: int = 1
+
+
+@dataclass
+class NoChoices:
+    x: str = option("a", choices=[])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Plain(), r"this is an instance of Plain\. Give the class: Args\(Plain\)"),
+        (WithInitVar, r"at 'WithInitVar\.x': an InitVar cannot be given here"),
+        (Underscored, r"at 'Underscored\._x': a name cannot begin with an underscore"),
+        (NoChoices, r"at 'NoChoices\.x': choices=\[\] allows nothing"),
+    ],
+)
+def test_what_no_command_line_can_fill_in_is_an_error(given, message):
+    with pytest.raises(ArgsError, match=message):
+        Args(given)
+
+
+@pytest.mark.parametrize("name", ["ansi", "no_ansi", "no_color", "fdl_schema", "verbose", "refresh_schema"])
+def test_what_fdl_takes_for_itself_is_no_name_for_a_field(name):
+    with pytest.raises(ArgsError, match="is reserved for fdl"):
+        Args(make_dataclass("Job", [(name, bool, False)]))

@@ -1,12 +1,13 @@
 """What a command starts: the exact words, the folder, the exit code, and the origin of every value."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
-import click
 import pytest
 
 from flodl.cli import main
@@ -212,7 +213,7 @@ def test_a_typo_fails_before_anything_is_started(project, capfd):
     [
         ("training: {epochs: many}", r"fdl\.yml:2: training\.epochs: expected `int \| null`, got `str`"),
         ("ddp: {speed_hint: {slow_rank: 1}}", r"ddp\.speed_hint: object missing required field `ratio`"),
-        ("ddp: {anchor: often}", r"ddp\.anchor: invalid enum value 'often'"),
+        ("ddp: {anchor: often}", r"invalid enum value 'often'\. Allowed: a whole number, 'auto', null"),
         ("docker: [a]", r"docker: expected `str \| null`, got `array`"),
         ("entry: 3", r"entry: expected `str \| null`, got `int`"),
         ("description: words\nentri: x", r"fdl\.yml:3: entri: there is no such key\. Did you mean 'entry'"),
@@ -247,9 +248,17 @@ def test_a_script_gets_what_stands_behind_the_dashes(project, capfd):
     assert capfd.readouterr().out == "x|"
 
 
-def test_a_child_that_a_signal_ends_gives_1(project):
-    project({"fdl.yml": "commands: {die: {run: 'kill -9 $$'}}"})
+def test_a_child_that_a_signal_ends_gives_1_and_the_signal_is_named(project, capfd):
+    project(
+        {
+            "fdl.yml": "commands: {die: {run: 'kill -9 $$'}, crash: {run: sh c.sh; exit $?}}",
+            "c.sh": "kill -SEGV $$",
+        }
+    )
     assert main(["die"]) == 1
+    assert "ended by SIGKILL (signal 9). The system does that when memory runs out" in capfd.readouterr().err
+    assert main(["crash"]) == 139
+    assert "ended by SIGSEGV (signal 11)." in capfd.readouterr().err
 
 
 @pytest.fixture
@@ -458,10 +467,176 @@ def test_an_example_is_used_as_it_is_where_nobody_can_be_asked(project, capfd):
     assert not (root / "fdl.yml").exists()
 
 
-@pytest.mark.parametrize(("answer", "copied"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("answer", "copied"), [("\n", True), ("yes\n", True), ("n\n", False), ("", False)])
 def test_on_a_terminal_an_example_is_offered_as_manifest(project, capfd, monkeypatch, answer, copied):
     root = project({"fdl.yml.example": "commands: {t: {run: echo example}}"})
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(click, "confirm", lambda *_args, **_settings: answer)
+    typed = io.StringIO(answer)  # without a line: the end of the input
+    typed.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", typed)
     assert main(["t"]) == 0
     assert (root / "fdl.yml").exists() is copied
+
+
+TYPED = """
+    import json, os, sys
+    from dataclasses import dataclass, field
+    from pathlib import Path
+    from typing import Optional
+    from flodl.cli import Args, argument, option
+
+    @dataclass
+    class Job:
+        data: Path = argument(Path("none"))
+        n: float = option(1.0, env="JOB_N")
+        sizes: list[int] = field(default_factory=list)
+        tags: list[str] = field(default_factory=lambda: ["x", "y,z", " "])
+        maybe: Optional[list[int]] = None
+        save: str | None = option(None, bare="runs")
+
+    args = Args(Job).parse()
+    print(json.dumps([args.tags, args.maybe, args.sizes]))
+"""
+
+
+@pytest.fixture
+def job(project):
+    def make(options):
+        text = f"entry: python job.py\ncommands:\n  p:\n    options: {options}\n"
+        return project({"fdl.yml": text, "job.py": TYPED})
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{n: abc}", "fdl.yml:4: options.n: 'abc' is no float."),
+        ("{sizes: [x]}", "fdl.yml:4: options.sizes: 'x' is no int."),
+        ("{sizes: [1, 2.5]}", "options.sizes: '2.5' is no int."),
+        ("{n: [1, 2]}", "--n takes one value, and this is a list of 2."),
+        ("{n: true}", "options.n: true is no float."),
+        ("{nn: 1}", "options.nn: the entry takes no option --nn. Did you mean 'n'?"),
+    ],
+)
+def test_what_a_preset_says_is_held_to_what_the_script_takes(job, capfd, options, message):
+    job(options)
+    assert main(["run", "p"]) == 1
+    shown = capfd.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+
+
+def test_values_of_a_list_arrive_as_they_are_written(job, capfd):
+    values = ["a", "b,c", " d ", "", 'say "hi"', "back\\slash"]
+    job("{tags: " + json.dumps(values) + ", save: true}")
+    assert main(["run", "p"]) == 0
+    assert json.loads(capfd.readouterr().out) == [values, None, []]
+    assert main(["run", "--dry-run", "--json", "p"]) == 0
+    assert json.loads(capfd.readouterr().out)["values"]["tags"]["value"] == values
+    job("{tags: 'a, b'}")
+    assert main(["run", "--dry-run", "--json", "p"]) == 0
+    assert json.loads(capfd.readouterr().out)["values"]["tags"]["value"] == ["a", "b"]
+
+
+def test_a_default_that_is_a_list_is_not_taken_apart(job, capfd):
+    job("{n: 2}")
+    assert main(["run", "p"]) == 0
+    assert json.loads(capfd.readouterr().out)[0] == ["x", "y,z", " "]
+    assert main(["run", "--dry-run", "--json", "p"]) == 0
+    assert json.loads(capfd.readouterr().out)["values"]["tags"]["value"] == ["x", "y,z", " "]
+
+
+def test_what_would_run_names_arguments_and_wrong_variables(job, capfd, monkeypatch):
+    job("{n: 2}")
+    assert main(["run", "p", "--dry-run", "--json", "digits.pt"]) == 0
+    assert json.loads(capfd.readouterr().out)["values"]["data"] == {"value": "digits.pt", "origin": "<data>"}
+    assert main(["run", "--dry-run", "--json", "p"]) == 0
+    assert json.loads(capfd.readouterr().out)["values"]["data"] == {"value": "none", "origin": "default"}
+    monkeypatch.setenv("JOB_N", "many")
+    assert main(["run", "p", "--dry-run"]) == 1
+    assert "$JOB_N, for --n: 'many' is no float." in capfd.readouterr().err
+
+
+def test_a_script_that_has_changed_is_asked_before_it_is_refused(job, capfd):
+    root = job("{n: 2}")
+    assert main(["run", "p"]) == 0
+    (root / "job.py").write_text((root / "job.py").read_text().replace("save:", "keep:"))
+    os.utime(root / "job.py", (1, 1))  # replaced by an older file
+    assert main(["run", "p", "--keep", "x"]) == 0
+    assert main(["run", "p", "--save", "x"]) == 2
+
+
+def test_quiet_keeps_the_echo_of_a_preset_back(job, capfd):
+    job("{n: 2}")
+    assert main(["run", "p"]) == 0
+    assert capfd.readouterr().err.startswith("fdl: python job.py --n 2")
+    assert main(["-q", "run", "p"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_docker_started_below_the_project_goes_to_the_right_folder(project, stand_in, outside, monkeypatch):
+    root = project(
+        {
+            "compose.yaml": COMPOSE,
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": """
+                entry: python train.py
+                docker: dev
+                commands: {p: {options: {x: 1}}, check: {run: pytest, docker: dev}}
+            """,
+        }
+    )
+    called = stand_in("docker")
+    monkeypatch.chdir(root / "train")
+    assert main(["p"]) == 0
+    assert called()[0] == str(root)
+    assert called()[-1] == "cd /src/train && python train.py --x 1"
+    assert main(["check"]) == 0
+    assert (called()[0], called()[-1]) == (str(root), "cd /src/train && pytest")
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"])
+def test_every_name_of_a_compose_file_is_known(project, name):
+    root = project({name: COMPOSE, "a/b/x": ""})
+    assert docker.project_with_compose(root / "a/b") == root
+    assert docker.container_root(root, "dev") == "/src"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("commands: {a: {runn: x}}", r"commands\.a\.runn: there is no such key\. Did you mean 'run'"),
+        ("comands: {a: {run: x}}", r"comands: there is no such key\. Did you mean 'commands'"),
+        (
+            "commands: {a: {path: a, training: {lr: 1}}}",
+            "has `training:` beside `path:`, where it would not count",
+        ),
+        ("commands: {a: {run: x, options: {lr: 1}}}", "has `options:` beside `run:`"),
+    ],
+)
+def test_a_mistake_that_hides_a_command_is_what_is_said(project, capfd, text, message):
+    project({"fdl.yml": text})
+    assert main(["a"]) == 1
+    assert re.search(message, capfd.readouterr().err)
+
+
+def test_a_page_may_be_asked_for(project, capfd):
+    project({"fdl.yml": "commands: {a: {run: 'echo \"[$FLODL_MONITOR]\"'}}"})
+    assert main(["a"]) == 0
+    assert capfd.readouterr().out == "[]\n"
+    assert main(["run", "a", "--monitor"]) == 0
+    assert capfd.readouterr().out == "[1]\n"
+
+
+def test_a_program_with_a_monitor_of_its_own_keeps_the_option(project, capfd, monkeypatch):
+    text = "entry: echo\nschema: {options: {monitor: {type: bool}}}\ncommands: {p: {output: {monitor: true}}}"
+    project({"fdl.yml": text})
+    assert main(["-q", "run", "p", "--monitor"]) == 0
+    assert capfd.readouterr().out == "--monitor --monitor\n"
+    assert not os.environ.get("FLODL_MONITOR")
+
+
+def test_verbose_may_stand_behind_a_script(project, capfd):
+    project({"fdl.yml": "commands: {a: {run: 'echo $FLODL_VERBOSITY'}}"})
+    assert main(["a", "--verbose"]) == 0
+    assert capfd.readouterr().out == "2\n"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl.cli.manifest.document import plain
-from flodl.cli.manifest.merging import merge, merge_all
+from flodl.cli.manifest.merging import deletions, merge, merge_all
 
 from .documents import SCALARS, maps, table
 
@@ -23,7 +23,11 @@ def merged(*layers):
         ({"a": {"b": 1}}, {"a": 3}, {"a": 3}),
         ({"a": 3}, {"a": {"b": 1}}, {"a": {"b": 1}}),
         ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
-        ({"b": 2}, {"a": None}, {"b": 2}),
+        ({"b": 2}, {"a": None}, {"b": 2, "a": None}),
+        ({"a": None}, {"a": None}, {}),
+        ({"b": 2}, {"c": {"a": None}}, {"b": 2, "c": {"a": None}}),
+        ({"a": {"b": 1}, "c": 1}, {"a": {"b": None}}, {"c": 1}),
+        ({"a": {}}, {"a": {}}, {"a": {}}),
         ({"commands": {"x": {"run": "y"}, "z": 1}}, {"commands": {"x": None}}, {"commands": {"z": 1}}),
         ({"a": None}, {"b": 1}, {"a": None, "b": 1}),
     ],
@@ -74,7 +78,27 @@ def test_an_empty_layer_changes_nothing_above_or_below(document):
     assert merged(document, {}) == merged({}, document) == document
 
 
+def test_what_is_deleted_twice_does_not_come_back():
+    assert merged({"a": 1, "b": 2}, {"a": None}, {"a": None}) == {"b": 2}
+    assert merged({"a": 1}, {"a": None}, {"a": 3}) == {"a": 3}
+
+
+def test_a_deletion_can_be_told():
+    layers = [table({"a": {"b": 1}}, "low.yml"), table({"a": {"b": None}, "c": None}, "high.yml")]
+    ((path, place, below),) = deletions(layers)
+    assert (path, place.file.name, below.file.name) == (("a", "b"), "high.yml", "low.yml")
+
+
 @settings(deadline=None)
-@given(maps(SCALARS), maps(st.one_of(SCALARS, st.none())))
+@given(maps(SCALARS), maps(SCALARS))
 def test_laying_the_same_over_it_again_changes_nothing(lower, upper):
     assert merged(lower, upper, upper) == merged(lower, upper)
+
+
+@settings(deadline=None)
+@given(maps(SCALARS), maps(st.one_of(SCALARS, st.none())))
+def test_a_null_over_something_leaves_nothing_there(lower, upper):
+    found = merged(lower, upper)
+    for key, value in upper.items():
+        if value is None:
+            assert (key in found) is (key not in lower)

@@ -9,6 +9,8 @@ from flodl.cli import main
 from flodl.cli.manifest import docker, schemas
 from flodl.cli.manifest.layers import load
 from flodl.cli.manifest.schemas import cache_file, cached_schemas, may_be_asked, schema_of
+from flodl.cli.manifest.sources import fingerprint
+from flodl.core import log
 
 TOOL = """#!/bin/sh
 # knows --fdl-schema
@@ -43,15 +45,81 @@ def times_asked(root):
 
 
 def test_an_entry_that_knows_the_flag_is_asked_once_and_again_when_something_changes(tool):
-    for path in ("train/fdl.yml", "train/tool.sh"):
-        age(tool / path)
     assert list(schema_of(manifest(tool)).options) == ["mode"]
-    assert list(schema_of(manifest(tool)).options) == ["mode"]
-    assert times_asked(tool) == 1
-    age(cache_file(manifest(tool)))
+    age(tool / "train/tool.sh")
     os.utime(tool / "train/fdl.yml")
+    assert list(schema_of(manifest(tool)).options) == ["mode"]
+    assert times_asked(tool) == 1  # the text counts, not the time
+    (tool / "train/tool.sh").write_text(TOOL + "# changed\n")
+    age(tool / "train/tool.sh")
     schema_of(manifest(tool))
     assert times_asked(tool) == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "files", "changed"),
+    [
+        ("python train.py", {"train.py": "from settings import X", "settings.py": ""}, "settings.py"),
+        (
+            "python ../src/main.py",
+            {"../src/main.py": "import inner.deep", "../src/inner/deep.py": ""},
+            "../src/inner/deep.py",
+        ),
+        (
+            "python -m pkg",
+            {"pkg/__main__.py": "from .settings import (\n  X,\n)", "pkg/settings.py": ""},
+            "pkg/settings.py",
+        ),
+        (
+            "python -m pkg.job",
+            {"pkg/job.py": "from pkg import settings", "pkg/__init__.py": "", "pkg/settings.py": ""},
+            "pkg/__init__.py",
+        ),
+        (
+            "python -m pkg.job",
+            {"pkg/job.py": "from . import settings", "pkg/settings.py": ""},
+            "pkg/settings.py",
+        ),
+        ("./run.sh", {"run.sh": "python job.py $@", "job.py": ""}, "job.py"),
+    ],
+)
+def test_what_an_entry_imports_belongs_to_it(project, entry, files, changed):
+    root = project({"fdl.yml": "", "train/fdl.yml": f"entry: {entry}", "train/other.py": ""})
+    for name, text in files.items():
+        path = root / "train" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    before = fingerprint(manifest(root))
+    (root / "train/other.py").write_text("nobody = 1")
+    assert fingerprint(manifest(root)) == before
+    (root / "train" / changed).write_text("x = 1")
+    assert fingerprint(manifest(root)) != before
+
+
+def test_an_entry_that_fails_is_not_asked_at_every_start(tool, monkeypatch, capfd):
+    (tool / "train/tool.sh").write_text("#!/bin/sh\n# --fdl-schema\necho asked >> log\nexit 3\n")
+    for _ in range(3):
+        assert schema_of(manifest(tool)) is None
+    assert times_asked(tool) == 1
+    log.set_verbosity("verbose")
+    schema_of(manifest(tool))
+    assert "not asked again" in capfd.readouterr().err
+    (tool / "train/tool.sh").write_text(TOOL)
+    assert schema_of(manifest(tool)) is not None
+
+
+def test_a_slow_entry_is_asked_again_when_there_is_more_time(tool):
+    (tool / "train/tool.sh").write_text(TOOL.replace("echo some", "sleep 0.4; echo some"))
+    assert schema_of(manifest(tool), limit_s=0.1) is None
+    assert schema_of(manifest(tool), limit_s=0.1) is None
+    assert times_asked(tool) == 1
+    assert schema_of(manifest(tool)) is not None
+
+
+def test_what_cannot_be_kept_is_not_said_to_be(tool, capsys):
+    (tool / "train/.fdl").write_text("in the way")
+    assert main(["train", "--refresh-schema"]) == 0
+    assert "not kept, because" in capsys.readouterr().out
 
 
 def test_a_cache_that_cannot_be_used_is_as_good_as_none(tool):
@@ -65,7 +133,7 @@ def test_a_cache_that_cannot_be_used_is_as_good_as_none(tool):
 @pytest.mark.parametrize(
     ("entry", "files", "asked"),
     [
-        ("python train.py", {"train.py": "import torch"}, False),
+        ("python train.py", {"train.py": "import torch  # not flodl.cli"}, False),
         ("python train.py", {"train.py": "from flodl.cli import Args"}, True),
         ("python -m job.train", {"job/train.py": "from flodl.cli import Args"}, True),
         ("python -m job", {"job/__main__.py": "# --fdl-schema"}, True),
@@ -82,7 +150,7 @@ def test_only_a_program_that_shows_that_it_knows_the_flag_is_asked(project, entr
             **{f"train/{name}": text for name, text in files.items()},
         }
     )
-    assert may_be_asked(manifest(root), entry.partition("\n")[0]) is asked
+    assert may_be_asked(manifest(root)) is asked
 
 
 def test_the_manifest_can_say_it_where_the_program_cannot(project):
@@ -141,8 +209,6 @@ def test_without_a_compose_file_docker_cannot_be_asked(project, capsys, monkeypa
 def test_what_is_kept_is_listed_refreshed_and_cleared(tool, capsys):
     assert main(["schema", "list"]) == 0
     assert "No schema is kept" in capsys.readouterr().out
-    for path in ("train/fdl.yml", "train/tool.sh"):
-        age(tool / path)
     main(["train", "--refresh-schema"])
     orphan = tool / "old/.fdl/schema-cache/old.json"
     orphan.parent.mkdir(parents=True)
@@ -157,7 +223,7 @@ def test_what_is_kept_is_listed_refreshed_and_cleared(tool, capsys):
         {"name": "old", "path": "old/.fdl/schema-cache/old.json", "status": "orphan"},
         {"name": "train", "path": "train/.fdl/schema-cache/train.json", "status": "fresh"},
     ]
-    os.utime(tool / "train/fdl.yml", (2**31, 2**31))
+    (tool / "train/tool.sh").write_text(TOOL + "# changed")
     assert main(["schema", "list"]) == 0
     assert "train                stale" in capsys.readouterr().out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from .clicks import TypedCommand, click_parameter
 from .schema import Schema
@@ -15,6 +16,21 @@ def check_tail(schema: Schema, tail: tuple[str, ...], *, title: str) -> None:
 
     Nothing is required, and any option may stand without a value: the program itself has the last word.
     """
+    _lenient(schema, title).make_context(title, list(tail)).close()
+
+
+def positional_words(schema: Schema, tail: tuple[str, ...]) -> list[str]:
+    """Give the words of a command line that are no options and no values of options."""
+    names = [click_parameter(one, lenient=True).name for one in schema.arguments]
+    with _lenient(schema, "fdl").make_context("fdl", list(tail)) as ctx:
+        said = [
+            name for name in names if name and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ]
+        given = [ctx.params[name] for name in said]
+    return [word for one in given for word in (one if isinstance(one, tuple) else [one])]
+
+
+def _lenient(schema: Schema, title: str) -> TypedCommand:
     params = [click_parameter(one, lenient=True) for one in schema.parameters]
     params += [
         click.Option(
@@ -22,10 +38,9 @@ def check_tail(schema: Schema, tail: tuple[str, ...], *, title: str) -> None:
         )
         for name, short in _ALWAYS.items()
     ]
-    command = TypedCommand(
+    return TypedCommand(
         title,
         params=params,
         add_help_option=False,
         context_settings={"ignore_unknown_options": not schema.strict, "allow_extra_args": not schema.strict},
     )
-    command.make_context(title, list(tail)).close()

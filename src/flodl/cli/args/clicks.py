@@ -11,12 +11,18 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .parameter import Parameter
+from .parameter import Parameter, split_pieces
 
 _NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
 _MASK = "\0"
 _SHORT_WITH_VALUE = re.compile(r"-([A-Za-z])=(.*)\Z", re.DOTALL)
 COMPLETER_LIMIT_S = 3
+
+
+class Whole(str):
+    """A piece of a default, which is what it is, commas and all."""
+
+    __slots__ = ()
 
 
 class Pieces(click.ParamType[list[Any]]):
@@ -27,9 +33,9 @@ class Pieces(click.ParamType[list[Any]]):
         self.name = inner.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        pieces = value.split(",") if isinstance(value, str) else [value]
-        words = [piece.strip() if isinstance(piece, str) else piece for piece in pieces]
-        return [self.inner.convert(word, param, ctx) for word in words if word != ""]
+        whole = not isinstance(value, str) or isinstance(value, Whole)
+        pieces = [value] if whole else split_pieces(value)
+        return [self.inner.convert(piece, param, ctx) for piece in pieces]
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return [rv]
@@ -61,6 +67,8 @@ class NumberAwareParser:
         value_is_next = False
         for position, word in enumerate(args):
             short = _SHORT_WITH_VALUE.match(word)
+            if value_is_next and word in self._options:
+                _refuse_as_value(self._options[args[position - 1]], args[position - 1], word)
             if word == "--" and not value_is_next:
                 yield from args[position:]
                 return
@@ -73,6 +81,15 @@ class NumberAwareParser:
                 yield word
             option = self._options.get(word)
             value_is_next = not value_is_next and option is not None and not option.is_flag
+
+
+def _refuse_as_value(option: click.Option, name: str, word: str) -> None:
+    """An option that lacks its value must not swallow the next option; one that may stand bare does not."""
+    if not option._flag_needs_value:
+        raise click.BadOptionUsage(
+            name,
+            f"Option {name!r} requires an argument, and {word!r} follows. Write {name}={word} if meant.",
+        )
 
 
 def _unmask(value: Any) -> Any:
@@ -140,6 +157,8 @@ def click_parameter(one: Parameter, *, lenient: bool = False) -> click.Parameter
         }
         settings["envvar"] = one.env or None
     if one.is_list:
+        if isinstance(settings.get("default"), (list, tuple)):
+            settings["default"] = [Whole(one) if isinstance(one, str) else one for one in settings["default"]]
         settings |= {"multiple": True, "type": Pieces(settings["type"]), "callback": _flatten}
     elif lenient or one.bare is not None:
         settings |= {"is_flag": False, "flag_value": (one.choices or ("",))[0] if lenient else one.bare}

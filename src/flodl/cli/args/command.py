@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from flodl.core import environment
 
@@ -71,7 +72,7 @@ class Args(Generic[T]):
 
     def schema(self) -> dict[str, Any]:
         """Give what `--fdl-schema` prints."""
-        return to_json(self.parameters)
+        return {**to_json(self.parameters), "strict": True}
 
     def parse(self, argv: Sequence[str] | None = None) -> T:
         """Give the values of this command line, or of the process.
@@ -102,10 +103,12 @@ class Args(Generic[T]):
         values = {name: ctx.params[one.name or ""] for name, one in self._fields.items()}
         for one in self.parameters:
             if one.is_list:
-                given = list(values[one.name] or ())
-                values[one.name] = given if given or not one.variadic else list(one.default or ())
-                if isinstance(one.default, tuple):
-                    values[one.name] = tuple(values[one.name])
+                source = ctx.get_parameter_source(self._fields[one.name].name or "")
+                is_default = source in (None, ParameterSource.DEFAULT)
+                # A default is what it is: nothing to take apart, and None stays None.
+                given = one.default if is_default else list(values[one.name])
+                is_tuple = isinstance(one.default, tuple)
+                values[one.name] = given if given is None else tuple(given) if is_tuple else list(given)
             elif one.type == "path" and isinstance(values[one.name], str):
                 values[one.name] = Path(values[one.name])
         self._publish(ctx, values)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union
 from flodl.core.errors import ArgsError
 
 from .fields import KEY
-from .parameter import RESERVED_LONG, RESERVED_SHORT, Parameter
+from .parameter import RESERVED_SHORT, TAKEN_LONG, Parameter
 
 _NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
 _USABLE = "bool, int, float, str, Path, Literal, an Enum, T | None, or a list of these"
@@ -29,12 +29,14 @@ class _Shape:
 
 def parameters_of(cls: type) -> list[Parameter]:
     """Give the parameters that the fields of a dataclass declare, in their order."""
+    if dataclasses.is_dataclass(cls) and not isinstance(cls, type):
+        raise ArgsError(
+            f"this is an instance of {type(cls).__name__}. Give the class: Args({type(cls).__name__})."
+        )
     if not dataclasses.is_dataclass(cls):
         raise ArgsError(f"{cls!r} is not a dataclass. Decorate it with @dataclass.")
-    try:
-        hints = typing.get_type_hints(cls)
-    except NameError as error:
-        raise ArgsError(f"{cls.__name__}: {error}. Import the type at the top of the module.") from None
+    hints = _hints(cls)
+    _refuse_init_only(cls)
     found: list[Parameter] = []
     for field in dataclasses.fields(cls):
         if field.init:
@@ -44,6 +46,37 @@ def parameters_of(cls: type) -> list[Parameter]:
             except ArgsError as error:
                 raise error.under(f"{cls.__name__}.{field.name}") from None
     return found
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """Read the annotations; of one that cannot be read, the field is named."""
+    try:
+        return typing.get_type_hints(cls)
+    except Exception as error:
+        name, words = _unreadable(cls), str(error)
+        raise ArgsError(f"{words}. Import the type at the top of the module.").under(name) from None
+
+
+def _unreadable(cls: type) -> str:
+    for base in cls.__mro__:
+        for name, annotation in vars(base).get("__annotations__", {}).items():
+            probe = type(
+                cls.__name__, (), {"__annotations__": {name: annotation}, "__module__": base.__module__}
+            )
+            try:
+                typing.get_type_hints(probe)
+            except Exception:
+                return f"{cls.__name__}.{name}"
+    return cls.__name__
+
+
+def _refuse_init_only(cls: type) -> None:
+    """`InitVar` is no field: it could not be filled in."""
+    for name, field in vars(cls).get("__dataclass_fields__", {}).items():
+        if field._field_type is dataclasses._FIELD_INITVAR and field.default is dataclasses.MISSING:  # type: ignore[attr-defined]
+            raise ArgsError("an InitVar cannot be given here. Make it a field, or give it a default.").under(
+                f"{cls.__name__}.{name}"
+            )
 
 
 def _shape(annotation: Any) -> _Shape:
@@ -75,11 +108,19 @@ def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
         default = field.default_factory()
     missing = default is dataclasses.MISSING
     said = dict(field.metadata.get(KEY, {"kind": "argument" if missing else "option"}))
-    said["choices"] = said.get("choices", ()) or shape.choices
+    if field.name.startswith("_"):
+        raise ArgsError(
+            "a name cannot begin with an underscore. Rename it, or take it out: field(init=False)."
+        )
+    if said.get("choices") == ():
+        raise ArgsError("choices=[] allows nothing. Name some, or leave it out.")
+    said["choices"] = said.get("choices") or shape.choices
+    if missing and said["kind"] == "option" and shape.type.startswith("list[") and not shape.optional:
+        default = []
     parameter = Parameter(
         name=field.name,
         type=shape.type,
-        default=None if missing else default,
+        default=None if default is dataclasses.MISSING else default,
         required=missing and not shape.optional,
         variadic=said["kind"] == "argument" and shape.type.startswith("list["),
         **said,
@@ -135,7 +176,7 @@ def _check_beside(parameters: list[Parameter]) -> None:
         if last.required and any(not other.required for other in arguments):
             raise ArgsError("a required argument cannot follow an optional one. Give it a default.")
         return
-    if last.long in RESERVED_LONG:
+    if last.long in TAKEN_LONG:
         raise ArgsError(f"--{last.long} is reserved for fdl. Choose another name.")
     if last.short in RESERVED_SHORT and last.short:
         raise ArgsError(f"-{last.short} is reserved for fdl. Choose another letter.")

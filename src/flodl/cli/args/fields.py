@@ -14,7 +14,7 @@ def option(
     *,
     help: str = "",
     short: str = "",
-    choices: Sequence[Any] = (),
+    choices: Sequence[Any] | None = None,
     env: str = "",
     bare: Any = None,
     completer: str = "",
@@ -24,15 +24,25 @@ def option(
     `env` names a variable that is read when the option is not given; `bare` is the value of `--name` alone,
     for an optional field; `completer` is a shell command whose lines are offered for completion.
     """
-    given = {"help": help, "short": short, "choices": tuple(choices), "env": env, "bare": bare}
+    given = {
+        "help": help,
+        "short": short,
+        "choices": None if choices is None else tuple(choices),
+        "env": env,
+        "bare": bare,
+    }
     return _field(default, {"kind": "option", **given, "completer": completer})
 
 
 def argument(
-    default: Any = dataclasses.MISSING, *, help: str = "", choices: Sequence[Any] = (), completer: str = ""
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str = "",
+    choices: Sequence[Any] | None = None,
+    completer: str = "",
 ) -> Any:
     """Declare a positional argument; of a list, it takes all that are left."""
-    given = {"help": help, "choices": tuple(choices), "completer": completer}
+    given = {"help": help, "choices": None if choices is None else tuple(choices), "completer": completer}
     return _field(default, {"kind": "argument", **given})
 
 

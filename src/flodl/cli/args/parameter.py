@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
@@ -9,7 +10,18 @@ from typing import Any, Literal
 SCALARS = ("string", "int", "float", "path")
 TYPES = ("bool", *SCALARS, *(f"list[{name}]" for name in SCALARS))
 RESERVED_LONG = frozenset({"help", "version", "quiet", "env"})
+# What fdl takes out of every command line besides, or what Args answers itself.
+TAKEN_LONG = RESERVED_LONG | {
+    "verbose",
+    "ansi",
+    "no-ansi",
+    "no-color",
+    "no-append",
+    "fdl-schema",
+    "refresh-schema",
+}
 RESERVED_SHORT = frozenset("hVqve")
+_PIECE = re.compile(r'\s*"(?P<quoted>(?:[^"\\]|\\.)*)"\s*(?:,|\Z)|(?P<plain>[^,]*)(?:,|\Z)', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -53,15 +65,36 @@ class Parameter:
 
 
 def text_of(value: object) -> str:
-    """Write a value as it would be typed.
+    """Write a value as it would be typed; a piece of a list that has a comma of its own stands in quotes.
 
-    >>> text_of(True), text_of(0.1), text_of([1, 2])
-    ('true', '0.1', '1,2')
+    >>> text_of(True), text_of(0.1), text_of([1, 2]), text_of(["a", "b,c"])
+    ('true', '0.1', '1,2', 'a,"b,c"')
     """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, (list, tuple)):
-        return ",".join(map(text_of, value))
+        return ",".join(_piece(text_of(item)) for item in value)
     return str(value)
+
+
+def _piece(text: str) -> str:
+    plain = bool(text) and text == text.strip() and "," not in text and not text.startswith('"')
+    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def split_pieces(text: str) -> list[str]:
+    """Take the text of a list apart at its commas; blanks and empty pieces count only in quotes.
+
+    >>> split_pieces('a, b,,"c,d"," "')
+    ['a', 'b', 'c,d', ' ']
+    """
+    pieces = []
+    for match in _PIECE.finditer(text):
+        quoted, plain = match["quoted"], (match["plain"] or "").strip()
+        if quoted is not None:
+            pieces.append(re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))
+        elif plain:
+            pieces.append(plain)
+    return pieces

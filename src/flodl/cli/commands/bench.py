@@ -16,7 +16,7 @@ import click
 import flodl
 from flodl.cli.options import talk_options
 from flodl.core import log
-from flodl.core.errors import SetupError
+from flodl.core.errors import FlodlError, SetupError
 from flodl.core.files import write_atomic
 from flodl.core.paths import suggestion
 
@@ -24,13 +24,25 @@ if TYPE_CHECKING:
     from flodl.engine.measure import Timing
 
 BUSY_JITTER = 0.1
+MOST_STEPS = 50
+MEASURING_S = 20.0  # getting ready comes on top
 
 
 @click.command("bench", context_settings={"show_default": True})
 @click.argument("target", required=False)
-@click.option("--steps", type=click.IntRange(1), default=50, help="Steps in a round.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    show_default="50, or fewer so that it ends within about a minute",
+    help="Steps in a round.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=7, help="Rounds; the tiers take turns in each.")
-@click.option("--tiers", default="torch,eager,captured,compiled", metavar="NAMES", help="What to compare.")
+@click.option(
+    "--tiers",
+    metavar="NAMES",
+    show_default="torch,eager,captured, and on a GPU compiled",
+    help="What to compare: some of torch, eager, captured, compiled.",
+)
 @click.option("--device", help="Where to run: cpu, cuda, cuda:1. Without it, where the target puts it.")
 @click.option(
     "--json",
@@ -40,23 +52,34 @@ BUSY_JITTER = 0.1
 )
 @talk_options
 def command(
-    target: str | None, steps: int, rounds: int, tiers: str, device: str | None, json_file: Path | None
+    target: str | None,
+    steps: int | None,
+    rounds: int,
+    tiers: str | None,
+    device: str | None,
+    json_file: Path | None,
 ) -> None:
     """Measure a training step as plain torch runs it and on each tier of TrainStep.
 
     TARGET is a function, as package.module:function or file.py:function, that gives (model, optimizer,
     step_fn, batch). Without one, a small model of flodl's own is measured.
     """
-    wanted = [name.strip() for name in tiers.split(",") if name.strip()]
-    if not wanted:
+    wanted = None if tiers is None else [name.strip() for name in tiers.split(",") if name.strip()]
+    if wanted == []:
         raise SetupError("--tiers names nothing. Give some of torch, eager, captured, compiled.")
-    make = None if target is None else _found(target)
+    if device is not None:
+        _check_device(device)
+    function = None if target is None else _found(target)
 
     from flodl.engine import measure
 
-    if make is None:
-        place = device or _best_device()
-        make = lambda: measure.small_work(place)  # noqa: E731
+    place = device or _best_device()
+    make = (lambda: measure.small_work(place)) if function is None else _explained(function, target or "")
+    if wanted is None:
+        # To compile on a CPU takes minutes, which nobody expects who only asks how fast a step is.
+        wanted = ["torch", "eager", "captured", *(["compiled"] if place != "cpu" else [])]
+    if steps is None:
+        steps = _fitting_steps(make, device, rounds * len(wanted))
     timings = measure.compare(make, wanted, steps=steps, rounds=rounds, device=device, say=_say)
     click.echo(_table(timings))
     if json_file is not None:
@@ -72,6 +95,54 @@ def command(
 def _say(line: str) -> None:
     if log.enabled(log.Verbosity.NORMAL):
         click.echo(line, err=True)
+
+
+def _check_device(name: str) -> None:
+    """Refuse a device that torch does not know, or that this machine does not have."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SetupError(
+            f"--device {name} is no device. Use cpu, cuda, or cuda:1 for the second GPU."
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        why = "finds no GPU" if torch.version.cuda else "is a build without CUDA"
+        raise SetupError(f"--device {name}: torch {torch.__version__} {why}. `fdl diagnose` says more.")
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise SetupError(f"--device {name} cannot be used: {first}") from error
+
+
+def _explained(function: Callable[[], Any], target: str) -> Callable[[], Any]:
+    """Turn what a target raises into an error that names it."""
+
+    def make() -> Any:
+        try:
+            return function()
+        except FlodlError:
+            raise
+        except Exception as error:
+            raise SetupError(
+                f"{target} raised {type(error).__name__}: {error}. It must give (model, optimizer, step_fn, "
+                "batch); -vv shows where."
+            ) from error
+
+    return make
+
+
+def _fitting_steps(make: Callable[[], Any], device: str | None, num_turns: int) -> int:
+    """Give how many steps of a round fit into the time, from a step that is measured first."""
+    from flodl.engine import measure
+
+    first = measure.compare(make, ["torch"], steps=1, rounds=1, device=device)[0].median_s
+    steps = max(1, min(MOST_STEPS, int(MEASURING_S / max(first * num_turns, 1e-9))))
+    total = first * steps * num_turns
+    _say(f"a step takes about {first * 1e3:.2g} ms: {steps} in a round, about {total:.0f} s")
+    return steps
 
 
 def _found(target: str) -> Callable[[], Any]:
@@ -98,7 +169,12 @@ def _from_file(path: Path) -> Any:
     # As for a script: what lies beside it can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SetupError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}. -vv shows where."
+        ) from error
     return module
 
 
@@ -108,8 +184,12 @@ def _from_path(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
-            raise
+            raise SetupError(f"{name} cannot be imported: {error}. -vv shows where.") from error
         raise SetupError(f"there is no module {name!r} to be found from {Path.cwd()}.") from None
+    except Exception as error:
+        raise SetupError(
+            f"{name} cannot be imported: {type(error).__name__}: {error}. -vv shows where."
+        ) from error
 
 
 def _best_device() -> str:

@@ -9,16 +9,15 @@ import click
 from flodl.cli.manifest.document import Table
 from flodl.cli.manifest.layers import Manifest, load
 from flodl.cli.manifest.showing import as_yaml, origins_of
-from flodl.cli.options import talk_options
+from flodl.cli.options import CommandGroup, talk_options
 from flodl.cli.project import Project, project_of
-from flodl.core.errors import ManifestError
 
 
 def _complete_overlays(ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in Project().overlays() if name.startswith(incomplete)]
 
 
-@click.group("config", invoke_without_command=True)
+@click.group("config", cls=CommandGroup, invoke_without_command=True)
 @talk_options
 @click.pass_context
 def command(ctx: click.Context) -> None:
@@ -55,16 +54,21 @@ def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
 @talk_options
 @click.pass_context
 def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
-    """Check the manifest, its overlays and the manifests of its commands, without running anything.
+    """Check the manifest, its overlays and the manifests of its commands.
 
-    Unknown keys, contradictions, missing folders, and presets against the schema of their entry. The exit
-    code is 1 if there is anything to mend.
+    Unknown keys, contradictions, missing folders, and the values of entries and presets against what the
+    entry takes: it is asked with --fdl-schema if it knows that, and nothing else is started. The exit code
+    is 1 if there is anything to mend; what could not be checked is a note on standard error.
     """
     from flodl.cli.manifest.finding import require_manifest
     from flodl.cli.manifest.linting import lint as problems_of
 
-    path = require_manifest()
-    problems = problems_of(path, overlay=env or project_of(ctx).overlay)
+    path, project = require_manifest(), project_of(ctx)
+    source = "config lint" if env else project.source
+    found = problems_of(path, overlay=env or project.overlay, source=source)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    problems = list(found.problems)
     if as_json:
         click.echo(json.dumps(problems, indent=2))
         return int(bool(problems))
@@ -75,18 +79,12 @@ def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
 
 def unknown_keys(manifest: Manifest) -> list[str]:
     """Give what is wrong with the keys and values of this one document."""
-    from flodl.cli.manifest.model import Command, Document, read_as
+    from flodl.cli.manifest.model import Command, Document, problems_in
 
-    problems = []
-    checks = [(Document, manifest.document, ())]
+    problems = problems_in(Document, manifest.document)
     for name, node in manifest.commands.entries.items():
         if isinstance(node, Table):
-            checks.append((Command, node, ("commands", name)))  # type: ignore[arg-type]
-    for struct, table, where in checks:
-        try:
-            read_as(struct, table, where=where)
-        except ManifestError as error:
-            problems.append(str(error))
+            problems += problems_in(Command, node, where=("commands", name))
     return problems
 
 

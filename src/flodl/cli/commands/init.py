@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
@@ -24,11 +23,12 @@ def command(name: str, docker: bool, native: bool, dry_run: bool, as_json: bool)
     A model, a training script with typed settings, fdl.yml, a test, and ./fdl to run it all. A folder that
     exists is never touched.
     """
+    from flodl.cli.manifest.finding import working_folder
     from flodl.cli.scaffold.project import check_name, files, write_project
 
     if docker and native:
         raise click.UsageError("--docker and --native are mutually exclusive.")
-    say, target = voice(aside=as_json), Path.cwd() / check_name(name)
+    say, target = voice(aside=as_json), working_folder() / check_name(name)
     if dry_run:
         names = sorted(str(path) for path, _text in files(name, docker=docker))
     else:

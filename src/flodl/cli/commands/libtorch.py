@@ -13,7 +13,7 @@ from flodl.cli.machine import archive, builds, libtorch, store
 from flodl.cli.machine.detection import detect
 from flodl.cli.machine.hardware import Hardware
 from flodl.cli.machine.terminal import confirm, voice
-from flodl.cli.options import talk_options
+from flodl.cli.options import CommandGroup, talk_options
 from flodl.core.errors import SetupError
 
 _CUDA = {build.cuda: build.name for build in builds.BUILDS if build.cuda}
@@ -26,7 +26,7 @@ def _variants(_ctx: click.Context, _parameter: click.Parameter, start: str) -> l
     return [name for name in found if name.startswith(start)]
 
 
-@click.group("libtorch", invoke_without_command=True)
+@click.group("libtorch", cls=CommandGroup, invoke_without_command=True)
 @talk_options
 @click.pass_context
 def command(ctx: click.Context) -> None:

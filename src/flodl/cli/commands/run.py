@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from flodl.cli.dispatch import dispatch, planned
+from flodl.cli.dispatch import dispatch, find_place, planned
 from flodl.cli.manifest.executing import Plan
+from flodl.cli.manifest.kinds import Kind
 from flodl.cli.manifest.layers import Manifest
+from flodl.cli.manifest.model import Document, read_as
+from flodl.cli.manifest.schemas import schema_of
 from flodl.cli.manifest.showing import flow
 from flodl.cli.options import talk_options
 from flodl.cli.project import project_of
+from flodl.core import environment
 from flodl.core.errors import ManifestError
 
 DEFAULT = "run"  # the command that `fdl run` alone means
@@ -41,26 +46,59 @@ class _Run(click.Command):
         return [item for item in top_words(project_of(ctx)) if item.value.startswith(incomplete)]
 
 
-@click.command("run", cls=_Run, options_metavar="[--dry-run] [--json] [NAME] [WORDS]...")
+@click.command("run", cls=_Run, options_metavar="[--dry-run] [--json] [--monitor] [NAME] [WORDS]...")
 @click.option(
     "--dry-run", is_flag=True, help="Show the command line and every value with its origin; start nothing."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON object.")
+@click.option(
+    "--monitor", is_flag=True, help="Show the training on a live page, where the script leaves it open."
+)
 @talk_options
 @click.pass_context
-def command(ctx: click.Context, dry_run: bool, as_json: bool) -> int:
+def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> int:
     """Run a command of this project's fdl.yml, or show what would run.
 
     NAME and what follows it are the words that would stand right behind fdl; here NAME may also be one that
-    fdl itself uses. Without a name it is the command `run` of the manifest.
+    fdl itself uses. Without a name it is the command `run` of the manifest. The options of this command may
+    also stand behind the name, before any `--`; a program that has a --dry-run of its own is
+    started without the word run, and one that has a --monitor keeps it.
     """
     manifest = project_of(ctx).require()
     name, words = _named(manifest, tuple(ctx.args))
+    asked = _asked_behind(ctx, manifest, name, words)
+    words = _without(words, asked)
+    dry_run, as_json = dry_run or "--dry-run" in asked, as_json or "--json" in asked
+    if as_json and not dry_run:
+        raise click.UsageError("--json belongs to --dry-run. Give both, or none.", ctx)
+    if monitor or "--monitor" in asked:
+        os.environ[environment.MONITOR] = "1"
     if not dry_run:
         return dispatch(ctx, manifest, name, words)
     plan = planned(ctx, manifest, name, words)
     click.echo(json.dumps(_facts(plan), indent=2) if as_json else _page(plan))
     return 0
+
+
+def _asked_behind(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> set[str]:
+    """Give the options of this command that stand behind the name of the project's."""
+    behind = words[: words.index("--")] if "--" in words else words
+    asked = {"--dry-run", "--json"} & set(behind) if "--dry-run" in behind else set()
+    if "--monitor" in behind and not _has_monitor(ctx, manifest, name, words):
+        asked.add("--monitor")
+    return asked
+
+
+def _without(words: tuple[str, ...], taken: set[str]) -> tuple[str, ...]:
+    end = words.index("--") if "--" in words else len(words)
+    return (*(word for word in words[:end] if word not in taken), *words[end:])
+
+
+def _has_monitor(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> bool:
+    """Say whether the program has an option --monitor of its own."""
+    place, _append = find_place(ctx, manifest, name, words)
+    schema = None if place.kind is Kind.RUN else schema_of(place.manifest)
+    return schema is not None and "monitor" in schema.options
 
 
 def _named(manifest: Manifest, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -69,6 +107,7 @@ def _named(manifest: Manifest, words: tuple[str, ...]) -> tuple[str, tuple[str, 
         return words[0], words[1:]
     if DEFAULT in commands:
         return DEFAULT, words
+    read_as(Document, manifest.document)
     raise ManifestError(
         f"name a command: {manifest.path} has none that is called {DEFAULT!r}. "
         f"It has {', '.join(sorted(commands)) or 'none at all'}."

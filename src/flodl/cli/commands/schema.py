@@ -10,13 +10,13 @@ import click
 
 from flodl.cli.manifest.layers import Manifest, load
 from flodl.cli.manifest.schemas import Cached, cached_schemas, clear, refresh
-from flodl.cli.options import talk_options
+from flodl.cli.options import CommandGroup, talk_options
 from flodl.cli.project import project_of
 from flodl.core.errors import FlodlError, ManifestError
 from flodl.core.paths import suggestion
 
 
-@click.group("schema", invoke_without_command=True)
+@click.group("schema", cls=CommandGroup, invoke_without_command=True)
 @talk_options
 @click.pass_context
 def command(ctx: click.Context) -> None:
@@ -71,7 +71,7 @@ def refresh_schemas(ctx: click.Context, name: str | None) -> int:
     for one in chosen:
         try:
             found = _manifest_of(one, project=manifest.project)
-            schema = refresh(found, one.file)
+            schema = refresh(found, one.file).schema
             click.echo(f"{one.name}: {len(schema.options)} options, {len(schema.arguments)} arguments")
         except FlodlError as error:
             failed += 1

@@ -12,8 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import click
+
 from flodl.core import environment
 from flodl.core.errors import SetupError
+
+_NEVER_ON_PURPOSE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
 def environment_for_children(**more: str) -> dict[str, str]:
@@ -25,7 +29,7 @@ def environment_for_children(**more: str) -> dict[str, str]:
 
 
 def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
-    """Run a command to its end and give its exit code; 1 if a signal ended it.
+    """Run a command to its end and give its exit code; 1 if a signal ended it, which is said.
 
     Ctrl-C reaches the child by itself, and it may want to save what it has: this process waits for it. A
     request to end is passed on.
@@ -38,12 +42,30 @@ def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
         except OSError as error:
             raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
         passed_to.append(child)
+        interrupted = False
         while True:
             try:
                 code = child.wait()
             except KeyboardInterrupt:
+                interrupted = True
                 continue
-            return code if code >= 0 else 1
+            # A shell, or docker, says by its own code that the process that it ran was the one to die.
+            told = command[0] in ("sh", "docker") and code - 128 in _NEVER_ON_PURPOSE
+            if code < 0 or told:
+                _say_signal(-code if code < 0 else code - 128, asked=interrupted)
+            return code if code >= 0 else 130 if interrupted and -code == signal.SIGINT else 1
+
+
+def _say_signal(number: int, *, asked: bool) -> None:
+    """Name the signal that ended a child; without a word it would look like any failure."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return
+    if asked and number == signal.SIGINT:
+        return
+    hint = " The system does that when memory runs out: `dmesg` tells." if name == "SIGKILL" else ""
+    click.echo(f"fdl: the command was ended by {name} (signal {number}).{hint}", err=True)
 
 
 @contextmanager

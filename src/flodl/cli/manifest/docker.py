@@ -11,9 +11,10 @@ from typing import Any
 from flodl.core.errors import ManifestError
 
 from .document import plain
+from .finding import is_file
 from .reading import read_document
 
-COMPOSE_FILE = "docker-compose.yml"
+COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 DEFAULT_ROOT = "/workspace"
 _MARK = Path("/.dockerenv")
 
@@ -23,20 +24,33 @@ def inside_container() -> bool:
     return _MARK.exists()
 
 
+def compose_file(folder: Path) -> Path | None:
+    """Give the compose file of a folder; of several, the one that docker takes."""
+    return next((folder / name for name in COMPOSE_FILES if is_file(folder / name)), None)
+
+
 def project_with_compose(folder: Path) -> Path:
     """Give the nearest folder, upwards, that has a compose file."""
     for candidate in (folder, *folder.parents):
-        if (candidate / COMPOSE_FILE).is_file():
+        if compose_file(candidate):
             return candidate
     raise ManifestError(
-        f"`docker:` needs a {COMPOSE_FILE} in {folder} or above it. Write one, or drop `docker:`."
+        f"`docker:` needs a docker-compose.yml in {folder} or above it. Write one, or drop `docker:`."
     )
+
+
+def mounted_project(folder: Path, otherwise: Path) -> Path:
+    """Give the folder that is mounted in the containers: the one with the compose file."""
+    try:
+        return project_with_compose(folder)
+    except ManifestError:
+        return otherwise
 
 
 def container_root(project: Path, service: str) -> str:
     """Give where the project is mounted in a service: the volume whose host side is `.`."""
-    file = project / COMPOSE_FILE
-    if not file.is_file():
+    file = compose_file(project)
+    if file is None:
         return DEFAULT_ROOT
     services = plain(read_document(file)).get("services")
     entry = services.get(service) if isinstance(services, dict) else None
@@ -55,16 +69,23 @@ def _sides(volume: Any) -> tuple[str, str]:
     return host, rest.partition(":")[0]
 
 
-def wrap_script(service: str, line: str) -> list[str]:
-    """Give the command for the shell line of a `run:` command."""
+def wrap_script(service: str, project: Path, folder: Path, line: str) -> list[str]:
+    """Give the command for the shell line of a `run:` command; below the project it goes there first."""
+    inner = folder_inside(service, project, folder)
+    if folder != project:
+        line = f"cd {shlex.quote(inner)} && {line}"
     return ["docker", "compose", "run", "--rm", service, "bash", "-c", line]
 
 
 def wrap_entry(service: str, project: Path, folder: Path, words: Sequence[str]) -> list[str]:
     """Give the command for an entry, started in its own folder inside the container."""
+    line = f"cd {shlex.quote(folder_inside(service, project, folder))} && {shlex.join(words)}"
+    root_variable = f"FDL_PROJECT_ROOT={container_root(project, service)}"
+    return ["docker", "compose", "run", "--rm", "-e", root_variable, service, "bash", "-c", line]
+
+
+def folder_inside(service: str, project: Path, folder: Path) -> str:
+    """Give where a folder of the project is inside the container."""
     root = container_root(project, service)
     relative = Path(os.path.relpath(folder, project)).as_posix()
-    inner = root if relative == "." else f"{root.rstrip('/')}/{relative}"
-    line = f"cd {shlex.quote(inner)} && {shlex.join(words)}"
-    root_variable = f"FDL_PROJECT_ROOT={root}"
-    return ["docker", "compose", "run", "--rm", "-e", root_variable, service, "bash", "-c", line]
+    return root if relative == "." else f"{root.rstrip('/')}/{relative}"

@@ -11,19 +11,19 @@ from typing import Any
 import click
 
 from flodl.cli.args.checking import check_tail
-from flodl.cli.args.parameter import text_of
 from flodl.cli.args.schema import Schema
+from flodl.core import log
 from flodl.core.environment import RESOLVED_CONFIG
 from flodl.core.errors import ManifestError
 from flodl.core.files import write_atomic
-from flodl.core.paths import suggestion
 
 from . import docker, scripts
 from .children import call
 from .document import Table
+from .holding import check_settings, check_variables
 from .kinds import Kind
 from .model import Command, Document, read_as
-from .schemas import schema_of
+from .schemas import asked_again, schema_of
 from .settings import Setting, resolved, settings_of, without_overruled
 from .walking import Place
 
@@ -64,7 +64,10 @@ def _plan_script(place: Place, *, append: bool) -> Plan:
         table["arguments"] = {"value": list(words), "origin": "command line"}
     folder = place.manifest.folder
     if spec.docker and not docker.inside_container():
-        return Plan(docker.wrap_script(spec.docker, line), folder, table, in_container=True)
+        inner = folder.resolve()
+        mounted = docker.mounted_project(inner, place.manifest.project)
+        command = docker.wrap_script(spec.docker, mounted, inner, line)
+        return Plan(command, mounted, table, in_container=True)
     return Plan(["sh", "-c", line], folder, table)
 
 
@@ -82,14 +85,12 @@ def _plan_entry(place: Place) -> Plan:
         read_as(Command, preset, where=("commands", place.command))
     schema = schema_of(manifest)
     settings = settings_of(document, preset, project=manifest.project)
-    if schema:
-        check_tail(schema, place.tail, title=place.title)
-        check_settings(schema, settings)
+    # The variables of this machine do not reach a container.
+    on_host = not document.value("docker") or docker.inside_container()
+    schema = _checked(place, schema, settings, on_host=on_host)
     table = {"entry": _entry(place, document, "entry")}
     if document.get("docker"):
         table["docker"] = _entry(place, document, "docker")
-    # The variables of this machine do not reach a container.
-    on_host = not document.value("docker") or docker.inside_container()
     table |= resolved(settings, place.tail, schema, with_environment=on_host)
     words = entry.split()
     for setting in without_overruled(settings, schema) if on_host else settings:
@@ -103,32 +104,40 @@ def _started(place: Place, words: list[str], table: dict[str, Any]) -> Plan:
     line = " ".join(map(scripts.quote, words))
     service = manifest.document.value("docker")
     if service and not docker.inside_container():
-        command = docker.wrap_entry(service, manifest.project, manifest.folder.resolve(), words)
+        inner = manifest.folder.resolve()
+        mounted = docker.mounted_project(inner, manifest.project)
+        command = docker.wrap_entry(service, mounted, inner, words)
         echo = f"fdl: [{service}] {line}" if place.kind is Kind.PRESET else ""
-        return Plan(command, manifest.project, table, echo, in_container=True)
+        return Plan(command, mounted, table, echo, in_container=True)
     echo = f"fdl: {line}" if place.kind is Kind.PRESET else ""
     return Plan(words, manifest.folder, table, echo)
 
 
-def check_settings(schema: Schema, settings: list[Setting]) -> None:
-    """Hold the values of a manifest to the schema: choices always, undeclared options if it is strict."""
-    for setting in settings:
-        where = f"{setting.origin}: {setting.path}"
-        known = schema.options.get(setting.flag)
-        if known is None:
-            if schema.strict:
-                hint = suggestion(setting.flag, schema.options, known_as="options")
-                raise ManifestError(f"{where}: the entry takes no option --{setting.flag}. {hint}")
-            continue
-        for item in setting.value if isinstance(setting.value, list) else [setting.value]:
-            if known.choices and item is not None and text_of(item) not in known.choices:
-                allowed = ", ".join(map(str, known.choices))
-                raise ManifestError(f"{where}: {text_of(item)!r} is not allowed. Choose one of {allowed}.")
+def _checked(place: Place, schema: Schema | None, settings: list[Setting], *, on_host: bool) -> Schema | None:
+    """Hold what is about to run to what the entry takes; before it refuses, the entry is asked once more."""
+    if schema is None:
+        return None
+
+    def check(known: Schema) -> None:
+        check_tail(known, place.tail, title=place.title)
+        check_settings(known, settings)
+        if on_host:
+            check_variables(known)
+
+    try:
+        check(schema)
+    except (ManifestError, click.UsageError):
+        newer = asked_again(place.manifest, schema)
+        if newer is None:
+            raise
+        check(newer)
+        return newer
+    return schema
 
 
 def carry_out(plan: Plan) -> int:
     """Start what was planned, and give its exit code."""
-    if plan.echo:
+    if plan.echo and log.enabled(log.Verbosity.NORMAL):
         click.echo(plan.echo, err=True)
     text = json.dumps(plan.table)
     file = plan.folder / ".fdl" / "resolved.json"

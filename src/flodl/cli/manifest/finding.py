@@ -16,14 +16,35 @@ _OVERLAY_ENDINGS = ("yml", "yaml", "json")
 _OVERLAY = re.compile(r"fdl\.(.+)\.(?:yml|yaml|json)\Z")
 
 
+def is_file(path: Path) -> bool:
+    """Say whether a file is there; one in a folder that may not be looked into is not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def working_folder() -> Path:
+    """Give the working directory, or say that it has been deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise ManifestError("the working directory is gone. Go into one that exists: cd ~") from None
+
+
 def manifest_in(folder: Path) -> Path | None:
     """Give the manifest of a folder, or the example that stands in for it."""
-    return next((folder / name for name in (*NAMES, *_EXAMPLES) if (folder / name).is_file()), None)
+    return next((folder / name for name in (*NAMES, *_EXAMPLES) if is_file(folder / name)), None)
+
+
+def manifests_in(folder: Path) -> list[Path]:
+    """Give every manifest of a folder; the first one counts."""
+    return [folder / name for name in NAMES if is_file(folder / name)]
 
 
 def find_manifest(start: Path | None = None) -> Path | None:
     """Give the nearest manifest, in the folder or above it."""
-    here = (start or Path.cwd()).absolute()
+    here = (start or working_folder()).absolute()
     for folder in (here, *here.parents):
         if found := manifest_in(folder):
             return found
@@ -32,14 +53,21 @@ def find_manifest(start: Path | None = None) -> Path | None:
 
 def overlays_of(manifest: Path) -> list[str]:
     """Give the names of the overlays beside a manifest, sorted."""
-    found = (_OVERLAY.match(path.name) for path in manifest.parent.glob("fdl.*.*") if path.is_file())
+    found = (_OVERLAY.match(path.name) for path in _listed(manifest.parent) if is_file(path))
     return sorted({match[1] for match in found if match})
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.glob("fdl.*.*"))
+    except OSError:
+        return []
 
 
 def overlay_file(manifest: Path, name: str) -> Path | None:
     """Give the file of an overlay, or nothing."""
     files = (manifest.parent / f"fdl.{name}.{ending}" for ending in _OVERLAY_ENDINGS)
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if is_file(file)), None)
 
 
 def is_example(manifest: Path) -> bool:
@@ -52,9 +80,13 @@ def adopt_example(manifest: Path) -> Path:
     if not is_example(manifest) or not sys.stdin.isatty():
         return manifest
     real = manifest.with_suffix("")
-    if not click.confirm(
-        f"There is no {real.name} in {real.parent}. Copy {manifest.name} to it?", True, err=True
-    ):
+    click.echo(
+        f"There is no {real.name} in {real.parent}. Copy {manifest.name} to it? [Y/n] ", nl=False, err=True
+    )
+    answer = sys.stdin.readline()
+    if not answer:  # the end of the input is no answer
+        click.echo(err=True)
+    if answer.strip().lower() not in ("", "y", "yes") or not answer:
         return manifest
     import shutil
 
@@ -71,7 +103,7 @@ def require_manifest(start: Path | None = None) -> Path:
     found = find_manifest(start)
     if found is None:
         raise ManifestError(
-            f"no fdl.yml found in {(start or Path.cwd()).absolute()} or above it. "
+            f"no fdl.yml found in {(start or working_folder()).absolute()} or above it. "
             "Go into a project, or write an fdl.yml with `commands:`."
         )
     return found

@@ -41,6 +41,9 @@ def kind_of(name: str, node: Node) -> Kind:
         problem = "has `docker:` without `run:`. Put it beside the `entry:` of the folder's own fdl.yml."
     elif "append" in has and "run" not in has:
         problem = "has `append:` without `run:`. There is nothing to append to."
+    elif has & {"run", "path"} and (values := sorted(has & {*_PRESET_SECTIONS, "options"})):
+        first = "run" if "run" in has else "path"
+        problem = f"has `{values[0]}:` beside `{first}:`, where it would not count. Make a preset of it."
     if problem:
         raise ManifestError(f"{node.origin}: command `{name}`: it {problem}")
     if "run" in has:

@@ -10,8 +10,8 @@ from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
 from .document import Leaf, Table, plain
-from .finding import overlay_file, overlays_of
-from .merging import merge_all
+from .finding import is_file, overlay_file, overlays_of
+from .merging import Deletion, deletions, merge_all
 from .reading import read_document
 
 INHERIT = "inherit-from"
@@ -26,6 +26,7 @@ class Manifest:
     project: Path  # the folder of the project's own manifest; origins are shown as seen from it
     overlay: str = ""
     overlay_source: str = ""
+    deleted: tuple[Deletion, ...] = ()  # what a null of the manifest takes away from what it inherits
 
     @property
     def folder(self) -> Path:
@@ -47,17 +48,18 @@ def load(path: Path, *, overlay: str = "", source: str = "", project: Path | Non
     The project's own manifest must have the overlay that is asked for; those of its commands may.
     """
     layers = _chain(path.resolve(), ())
+    deleted = tuple(deletions(table for _file, table in layers)) if len(layers) > 1 else ()
     over = overlay_file(path, overlay) if overlay else None
     if over:
         layers += _chain(over.resolve(), ())
     elif overlay and project is None:
         known = suggestion(overlay, overlays_of(path), known_as="environments")
         raise ManifestError(
-            f"{source or '--env'} asks for the environment {overlay!r}, and there is no "
+            f"{source or 'the command line'} asks for the environment {overlay!r}, and there is no "
             f"{path.parent / f'fdl.{overlay}.yml'}. {known}"
         )
     merged = merge_all(dict(layers).values())  # of a file that stands there twice, the first place counts
-    return Manifest(path, merged, project or path.parent.resolve(), overlay, source)
+    return Manifest(path, merged, project or path.parent.resolve(), overlay, source, deleted)
 
 
 def _chain(file: Path, below: tuple[Path, ...]) -> list[tuple[Path, Table]]:
@@ -81,7 +83,9 @@ def _parent(file: Path, document: Table) -> Path | None:
     if not value.strip():
         raise ManifestError(f"{place}: {INHERIT} must be a non-empty path.")
     target = (file.parent / value).resolve()
-    if not target.is_file():
+    if target.is_dir():
+        raise ManifestError(f"{place}: {INHERIT} must name a file, and {value!r} is the folder {target}.")
+    if not is_file(target):
         raise ManifestError(f"{place}: cannot resolve {INHERIT} target {value!r}: there is no {target}.")
     return target
 

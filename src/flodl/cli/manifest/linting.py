@@ -2,67 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
-from .document import Table
-from .executing import check_settings
-from .finding import overlays_of
-from .kinds import Kind, kind_of
+from .document import Leaf, Table, dotted
+from .finding import manifest_in, manifests_in, overlays_of
+from .holding import problems_of
+from .kinds import Kind, kind_of, kind_or_none
 from .layers import Manifest, load
-from .model import Command, Document, read_as
+from .model import Command, Document, problems_in
 from .schemas import inline_schema, schema_of
 from .settings import settings_of
-from .walking import child_of
+from .walking import child_of, folder_name
 
 
-def lint(path: Path, *, overlay: str = "") -> list[str]:
-    """Give what is wrong, one line each; with no overlay named, every one of them is tried."""
-    problems: dict[str, None] = {}
+@dataclass
+class Findings:
+    """What is wrong, and what should be known although it is allowed; each once, in order."""
+
+    problems: dict[str, None] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+
+def lint(path: Path, *, overlay: str = "", source: str = "") -> Findings:
+    """Look at a manifest and all below it; with no overlay named, every one of them is tried."""
+    found = Findings()
     for name in [overlay] if overlay else ["", *overlays_of(path)]:
         try:
-            manifest = load(path, overlay=name)
+            manifest = load(path, overlay=name, source=source)
         except FlodlError as error:
-            problems[str(error)] = None
+            found.problems[str(error)] = None
         else:
-            problems |= dict.fromkeys(_problems(manifest, frozenset()))
-    return list(problems)
+            _look_at(manifest, frozenset(), found)
+    return found
 
 
-def _problems(manifest: Manifest, seen: frozenset[Path]) -> Iterator[str]:
-    document = manifest.document
+def _look_at(manifest: Manifest, seen: frozenset[Path], found: Findings) -> None:
+    found.problems |= dict.fromkeys(problems_in(Document, manifest.document))
+    found.notes |= dict.fromkeys(_notes_about(manifest))
     try:
-        read_as(Document, document)
         inline_schema(manifest)
     except ManifestError as error:
-        yield str(error)
+        found.problems[str(error)] = None
+    else:
+        _hold_to_schema(manifest, found)
     for name in manifest.commands.entries:
-        yield from _problems_of_command(manifest, name, seen | {manifest.path.resolve()})
+        _look_at_command(manifest, name, seen | {manifest.path.resolve()}, found)
 
 
-def _problems_of_command(manifest: Manifest, name: str, seen: frozenset[Path]) -> Iterator[str]:
+def _notes_about(manifest: Manifest) -> list[str]:
+    counts, *others = manifests_in(manifest.folder) or [manifest.path]
+    notes = [f"{other} does not count: {counts.name} beside it comes first." for other in others]
+    for path, place, below in manifest.deleted:
+        notes.append(f"{place}: {dotted(path)}: the null deletes what stands in {below}.")
+    return notes
+
+
+def _hold_to_schema(manifest: Manifest, found: Findings) -> None:
+    """Hold the values of the entry, and those of each preset, to what the entry takes."""
+    if manifest.document.value("entry") is None:
+        return
+    commands = manifest.commands.entries
+    presets = [node for name, node in commands.items() if kind_or_none(name, node) is Kind.PRESET]
+    tables = [None, *(node for node in presets if isinstance(node, Table))]
+    cases = [settings_of(manifest.document, preset, project=manifest.project) for preset in tables]
+    schema = schema_of(manifest)
+    if schema:
+        found.problems |= dict.fromkeys(problem for case in cases for problem in problems_of(schema, case))
+    elif any(cases):
+        found.notes[
+            f"{manifest.path}: the values for its entry are not checked: its schema is not known. "
+            "`--refresh-schema` asks the entry and says what is wrong; a `schema:` can stand in for it."
+        ] = None
+
+
+def _look_at_command(manifest: Manifest, name: str, seen: frozenset[Path], found: Findings) -> None:
     node = manifest.commands.entries[name]
+    unknown = problems_in(Command, node, where=("commands", name)) if isinstance(node, Table) else []
+    found.problems |= dict.fromkeys(unknown)
     try:
         kind = kind_of(name, node)
-        if isinstance(node, Table):
-            read_as(Command, node, where=("commands", name))
-        if kind is Kind.PATH:
-            child = child_of(manifest, name, node)
-            if child.path.resolve() not in seen:
-                yield from _problems(child, seen)
-        elif kind is Kind.PRESET:
-            _check(manifest, name, node)
+        if kind is Kind.PRESET and manifest.document.value("entry") is None:
+            place = f"{manifest.path}: command `{name}`"
+            raise ManifestError(f"{place}: a preset needs an `entry:` in the same file.")
+        if kind is not Kind.PATH:
+            return
+        if unknown and manifest_in(manifest.folder / folder_name(name, node)) is None:
+            return  # the key that is wrong is why it looks like a folder
+        child = child_of(manifest, name, node)
     except (ManifestError, ArgsError) as error:
-        yield str(error)
-
-
-def _check(manifest: Manifest, name: str, node: object) -> None:
-    if manifest.document.value("entry") is None:
-        raise ManifestError(
-            f"{manifest.path}: command `{name}`: a preset needs an `entry:` in the same file."
-        )
-    schema = schema_of(manifest, probing=False)
-    if schema and isinstance(node, Table):
-        check_settings(schema, settings_of(manifest.document, node, project=manifest.project))
+        hint = ""
+        if isinstance(node, Leaf) and node.value is None and node.origin.file != manifest.path.resolve():
+            hint = " Written so it is a folder; there was nothing for the null to delete."
+        found.problems[f"{error}{hint}"] = None
+    else:
+        if child.path.resolve() not in seen:
+            _look_at(child, seen, found)

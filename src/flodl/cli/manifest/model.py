@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -58,7 +59,7 @@ class Output(msgspec.Struct, forbid_unknown_fields=True):
     """Where results go, and what watches them."""
 
     dir: str | None = None
-    monitor: int | str | None = None
+    monitor: bool | int | str | None = None
     timeline: bool | None = None
 
 
@@ -94,33 +95,82 @@ class Document(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
 
 S = TypeVar("S", bound=msgspec.Struct)
 KEYS_OF_A_COMMAND = tuple(field.encode_name for field in msgspec.structs.fields(Command))
+_WORDS_FOR = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _ELSEWHERE = {"entry", "schema", "compile", "arg-name", "commands"}
 
 
 def read_as(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
     """Read a map into a struct; an unknown key or a wrong value is an error with its path, file and line."""
-    _refuse_unknown_keys(struct, table, where)
+    for problem in problems_in(struct, table, where=where):
+        raise ManifestError(problem)
+    return msgspec.convert(plain(table), struct, strict=False)
+
+
+def problems_in(struct: type[msgspec.Struct], table: Table, *, where: tuple[str, ...] = ()) -> list[str]:
+    """Give every unknown key of a map, and every value that is not of its type."""
+    return [*_unknown_keys(struct, table, where), *_wrong_values(struct, table, where)]
+
+
+def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    for key, node in table.entries.items():
+        inner = _struct_in(fields[key].type) if key in fields else None
+        if (
+            inner
+            and isinstance(node, Table)
+            and not any(one.required for one in msgspec.structs.fields(inner))
+        ):
+            yield from _wrong_values(inner, node, (*where, key))
+        elif key in fields and (words := _wrong_value(struct, table, key, where)):
+            yield words
+
+
+def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tuple[str, ...]) -> str:
     try:
-        return msgspec.convert(plain(table), struct, strict=False)
+        msgspec.convert({key: table.value(key)}, struct, strict=False)
     except msgspec.ValidationError as error:
         words, _, place = str(error).partition(" - at ")
+        if "unknown field" in words:
+            return ""  # said already, with the nearest name
         path = tuple(re.findall(r"\.([\w-]+)", place.strip("`")))
-        origin = table.at(path).origin
         words = words[:1].lower() + words[1:]
-        raise ManifestError(f"{origin}: {dotted((*where, *path))}: {words}.") from None
+        allowed = _allowed(struct, path) if "enum" in words else ""
+        return f"{table.at(path).origin}: {dotted((*where, *path))}: {words}.{allowed}"
+    return ""
 
 
-def _refuse_unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> None:
+def _allowed(struct: type[msgspec.Struct], path: tuple[str, ...]) -> str:
+    """Say what may stand at a place that takes certain words."""
+    annotation: Any = struct
+    for key in path:
+        inner = _struct_in(annotation)
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(inner)} if inner else {}
+        annotation = fields.get(key)
+    kinds = []
+    for kind in typing.get_args(annotation):
+        literal = typing.get_origin(kind) is Literal
+        kinds += [repr(word) for word in typing.get_args(kind)] if literal else [_WORDS_FOR.get(kind, "null")]
+    return f" Allowed: {', '.join(kinds)}." if kinds else ""
+
+
+def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     for key, node in table.entries.items():
         if key not in fields:
-            hint = suggestion(key, fields, known_as="keys")
-            if struct is Command and key in _ELSEWHERE:
-                hint = f"{key!r} belongs into the fdl.yml of the folder that `path:` names."
-            raise ManifestError(f"{node.origin}: {dotted((*where, key))}: there is no such key. {hint}")
+            hint = _hint(struct, key, fields)
+            yield f"{node.origin}: {dotted((*where, key))}: there is no such key. {hint}"
+            continue
         inner = _struct_in(fields[key])
         if inner and isinstance(node, Table):
-            _refuse_unknown_keys(inner, node, (*where, key))
+            yield from _unknown_keys(inner, node, (*where, key))
+
+
+def _hint(struct: type[msgspec.Struct], key: str, known: Iterable[str]) -> str:
+    if struct is Command and key in _ELSEWHERE:
+        return f"{key!r} belongs into the fdl.yml of the folder that `path:` names."
+    if key == "<<":
+        return "Merge keys are not supported: use `inherit-from:`, or write the values out."
+    return suggestion(key, known, known_as="keys")
 
 
 def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:

@@ -67,6 +67,8 @@ def parse_document(content: bytes | str, path: Path) -> Table:
         line = f":{min(mark.line + 1, len(content.splitlines()))}" if mark else ""
         words = ", ".join(filter(None, (error.context, error.problem)))
         raise ManifestError(f"{path}{line}: {words}. Mend the YAML there.") from None
+    except yaml.reader.ReaderError as error:
+        raise ManifestError(f"{path}{_line_of(content, error)}: {_unreadable(error)}") from None
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
         raise ManifestError(f"{path}: {words}. Save it as UTF-8 text.") from None
@@ -80,6 +82,23 @@ def parse_document(content: bytes | str, path: Path) -> Table:
         kind = type(found.value).__name__
         raise ManifestError(f"{path}:{found.origin.line}: a manifest is a map, and this is a {kind}.")
     return found
+
+
+def _line_of(content: bytes | str, error: Any) -> str:
+    """Give the line of what cannot be read as text, from the place that the parser gives."""
+    data = content.encode(errors="replace") if isinstance(content, str) else content
+    position = error.position if isinstance(error.position, int) else 0
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as mistake:
+        position = mistake.start
+    line = data[:position].count(b"\n") + 1
+    return f":{line}"
+
+
+def _unreadable(error: Any) -> str:
+    words = "an invisible character stands there" if error.encoding == "unicode" else "this is no UTF-8 text"
+    return f"{words} ({error.reason}). Save it as UTF-8 text."
 
 
 class _Reader:

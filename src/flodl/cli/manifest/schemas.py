@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from flodl.cli.args.schema import Schema, from_json
-from flodl.core.errors import ArgsError, ManifestError
+from flodl.core import log
+from flodl.core.errors import ArgsError, FlodlError, ManifestError
 from flodl.core.files import write_atomic
 
 from . import docker
 from .children import environment_for_children
 from .document import Table, plain
-from .finding import NAMES, manifest_in
-from .layers import Manifest
+from .finding import manifest_in
+from .layers import Manifest, load
+from .sources import fingerprint, knows_the_flag
 
 CACHE = Path(".fdl", "schema-cache")
 PROBE_LIMIT_S = 10.0
@@ -34,7 +38,7 @@ _SKIPPED = {
     ".claude",
     ".venv",
 }
-_SIGNS = ("fdl-schema", "flodl.cli")  # a program that knows the flag has one of them in its text
+FAILURE = ".failure"  # beside a kept schema: that there was no answer
 Status = Literal["fresh", "stale", "orphan"]
 
 
@@ -55,27 +59,54 @@ class Cached:
 
     @property
     def status(self) -> Status:
-        if manifest_in(self.folder) is None:
+        path = manifest_in(self.folder)
+        if path is None:
             return "orphan"
-        return "fresh" if is_fresh(self.file, self.folder) else "stale"
+        try:
+            mark = fingerprint(load(path, project=self.folder))
+        except FlodlError:
+            return "stale"
+        return "fresh" if read_cache(self.file, mark) else "stale"
 
 
-def schema_of(manifest: Manifest, *, probing: bool = True, limit_s: float | None = None) -> Schema | None:
+def schema_of(manifest: Manifest, *, limit_s: float | None = None) -> Schema | None:
     """Give the schema of a manifest's entry, or nothing where none can be had.
 
-    A fresh cache comes first, then the program, then the `schema:` of the manifest. A program is asked only
-    if its text shows that it knows `--fdl-schema`, or with `compile: true`: any other might start its work.
+    What is kept comes first, if nothing behind the entry has changed; then the program, then the `schema:`
+    of the manifest. A program is asked only if its text shows that it knows `--fdl-schema`, or with
+    `compile: true`: any other might start its work. One that failed to answer is asked again when its text
+    has changed, or when there is more time for it.
     """
-    file = cache_file(manifest)
-    entry = manifest.document.value("entry")
-    if is_fresh(file, manifest.folder) and (found := read_cache(file)):
+    file, mark = cache_file(manifest), fingerprint(manifest)
+    if found := read_cache(file, mark):
         return found
-    if probing and isinstance(entry, str) and may_be_asked(manifest, entry):
+    if may_be_asked(manifest) and not _failed_before(file, mark, limit_s or PROBE_LIMIT_S):
         try:
-            return refresh(manifest, file, limit_s=limit_s)
-        except (ManifestError, ArgsError):
-            pass  # help and completion go on without; `--refresh-schema` says what is wrong
-    return inline_schema(manifest) or read_cache(file)
+            return refresh(manifest, file, limit_s=limit_s).schema
+        except (ManifestError, ArgsError) as error:
+            # Help and completion go on without; `--refresh-schema` says what is wrong.
+            _tell("the entry of %s is not known: %s", manifest.path, error)
+    return inline_schema(manifest)
+
+
+def _tell(words: str, *values: object) -> None:
+    """Say something to those who asked for more; standard output may be for a program to read."""
+    if log.enabled(log.Verbosity.VERBOSE):
+        click.echo("fdl: " + words % values, err=True)
+
+
+def asked_again(manifest: Manifest, old: Schema) -> Schema | None:
+    """Ask an entry once more whose schema refuses something; give it if it is another one by now.
+
+    Not everything that a program takes shows in the files that it names.
+    """
+    if not may_be_asked(manifest):
+        return None
+    try:
+        new = refresh(manifest, cache_file(manifest)).schema
+    except (ManifestError, ArgsError):
+        return None
+    return new if new != old else None
 
 
 def inline_schema(manifest: Manifest) -> Schema | None:
@@ -94,62 +125,72 @@ def cache_file(manifest: Manifest) -> Path:
     return manifest.folder / CACHE / f"{manifest.folder.resolve().name}.json"
 
 
-def read_cache(file: Path) -> Schema | None:
-    """Read a cached schema; one that cannot be used is as good as none."""
+def read_cache(file: Path, mark: str = "") -> Schema | None:
+    """Read a schema that was kept under this fingerprint; one that cannot be used is as good as none."""
+    kept = _read(file)
+    if mark and kept.get("fingerprint") != mark:
+        return None
     try:
-        return from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ArgsError):
+        return from_json(kept.get("schema"))
+    except ArgsError:
         return None
 
 
-def is_fresh(file: Path, folder: Path) -> bool:
-    """Say whether a cache is newer than the manifests of its folder and the source of their entry."""
+def _read(file: Path) -> dict[str, Any]:
     try:
-        written = file.stat().st_mtime_ns
-    except OSError:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _failed_before(file: Path, mark: str, limit_s: float) -> bool:
+    kept = _read(file.with_suffix(FAILURE))
+    if kept.get("fingerprint") != mark or limit_s > kept.get("limit_s", 0.0):
         return False
-    sources = [folder / name for name in NAMES] + sorted(folder.glob("fdl.*.*")) + sorted(folder.glob("*.py"))
-    return all(path.stat().st_mtime_ns <= written for path in sources if path.is_file())
+    _tell("not asked again: %s", kept.get("why"))
+    return True
 
 
-def may_be_asked(manifest: Manifest, entry: str) -> bool:
+def may_be_asked(manifest: Manifest) -> bool:
     """Say whether a program can be started with `--fdl-schema` without the risk that it does its work."""
-    if manifest.document.value("compile") is True:
-        return True
-    for file in source_files(manifest.folder, entry):
-        try:
-            with file.open("rb") as stream:
-                text = stream.read(200_000)
-        except OSError:
-            continue
-        if any(sign.encode() in text for sign in _SIGNS):
-            return True
-    return False
+    entry = manifest.document.value("entry")
+    if not isinstance(entry, str) or not entry.strip():
+        return False
+    return manifest.document.value("compile") is True or knows_the_flag(manifest.folder, entry)
 
 
-def source_files(folder: Path, entry: str) -> Iterator[Path]:
-    """Give the files that the words of an entry name: `tool.sh`, `train.py`, `-m package.module`."""
-    words = entry.split()
-    for before, word in zip(["", *words], words):
-        if before == "-m":
-            inner = folder.joinpath(*word.split("."))
-            candidates = [inner.with_suffix(".py"), inner / "__main__.py"]
-        else:
-            candidates = [folder / word]
-        yield from (path for path in candidates if path.is_file())
+@dataclass(frozen=True)
+class Answer:
+    """What an entry said, and whether that could be kept."""
+
+    schema: Schema
+    kept: bool
 
 
-def refresh(manifest: Manifest, file: Path, *, limit_s: float | None = None) -> Schema:
-    """Ask the entry for its schema and keep the answer."""
-    data = probe(manifest, limit_s=limit_s or PROBE_LIMIT_S)
-    schema = from_json(data)
+def refresh(manifest: Manifest, file: Path, *, limit_s: float | None = None) -> Answer:
+    """Ask the entry for its schema and keep the answer, or that there was none."""
+    limit_s, mark = limit_s or PROBE_LIMIT_S, fingerprint(manifest)
+    failure = file.with_suffix(FAILURE)
     try:
-        write_atomic(file, json.dumps(data, indent=2) + "\n")
-    except OSError as error:
-        from flodl.core import log
+        data = probe(manifest, limit_s=limit_s)
+        schema = from_json(data)
+    except (ManifestError, ArgsError) as error:
+        _keep(failure, {"fingerprint": mark, "limit_s": limit_s, "why": str(error)})
+        raise
+    kept = _keep(file, {"fingerprint": mark, "schema": data})
+    with contextlib.suppress(OSError):
+        failure.unlink(missing_ok=True)
+    return Answer(schema, kept)
 
-        log.verbose("the schema is not kept: %s", error)
-    return schema
+
+def _keep(file: Path, content: dict[str, Any]) -> bool:
+    try:
+        write_atomic(file, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        _tell("%s is not kept: %s", file, error)
+        return False
+    return True
 
 
 def probe(manifest: Manifest, *, limit_s: float) -> Any:
@@ -160,8 +201,11 @@ def probe(manifest: Manifest, *, limit_s: float) -> Any:
     service = manifest.document.value("docker")
     command, folder = ["sh", "-c", f"{entry} --fdl-schema"], manifest.folder
     if isinstance(service, str) and not docker.inside_container():
-        folder = docker.project_with_compose(manifest.folder)
-        command = docker.wrap_entry(service, folder, manifest.folder, [*shlex.split(entry), "--fdl-schema"])
+        folder = docker.project_with_compose(manifest.folder.resolve())
+        command = docker.wrap_entry(
+            service, folder, manifest.folder.resolve(), [*shlex.split(entry), "--fdl-schema"]
+        )
+    _tell("asking %s --fdl-schema", entry)
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=limit_s,
@@ -198,7 +242,8 @@ def cached_schemas(root: Path) -> list[Cached]:
 
 def clear(one: Cached) -> None:
     """Delete a cached schema, and the folders that it leaves empty."""
-    one.file.unlink(missing_ok=True)
+    for file in (one.file, one.file.with_suffix(FAILURE)):
+        file.unlink(missing_ok=True)
     for folder in one.file.parents[:2]:
         if not any(folder.iterdir()):
             folder.rmdir()

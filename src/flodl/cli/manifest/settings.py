@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, text_of
+from flodl.cli.args.checking import positional_words
+from flodl.cli.args.parameter import Parameter, split_pieces, text_of
 from flodl.cli.args.schema import Schema
 from flodl.core import environment
 
@@ -53,17 +54,22 @@ class Setting:
     origin: str
     path: str
 
+    @property
+    def is_text(self) -> bool:
+        """Whether true and false are passed on as words, not as a flag."""
+        return self.path == "ddp.progressive"
+
     def words(self, schema: Schema | None) -> list[str]:
         """Give the words for the command line; what is off or not set gives none."""
         flag = f"--{self.flag}"
         known = schema.options.get(self.flag) if schema else None
         if self.value is None:
             return []
-        if self.value is False and self.path != "ddp.progressive":
+        if self.value is False and not self.is_text:
             # A flag that is on by itself has to be switched off in words.
             on_by_default = known is not None and known.type == "bool" and known.default in (True, "true")
             return [f"--no-{self.flag}"] if on_by_default else []
-        if self.value is True and self.path != "ddp.progressive":
+        if self.value is True and not self.is_text:
             return [flag]
         return [flag, _text(self.path, self.value)]
 
@@ -133,12 +139,21 @@ def resolved(
     """Give every option with its value and origin: default < manifest < environment < command line."""
     known = schema.options if schema else {}
     table: dict[str, dict[str, Any]] = {}
+    given_arguments = arguments_in(tail, schema)
+    for argument in schema.arguments if schema else []:
+        if argument.long in given_arguments:
+            found = {"value": given_arguments[argument.long], "origin": f"<{argument.long}>"}
+            table[argument.long] = found
+        elif argument.default is not None:
+            table[argument.long] = {"value": typed(argument.default, argument), "origin": "default"}
     for flag, one in known.items():
         if one.default is not None:
             table[flag] = {"value": typed(one.default, one), "origin": "default"}
     for setting in settings:
         if setting.value is not None:
-            table[setting.flag] = {"value": setting.value, "origin": setting.origin}
+            taker = known.get(setting.flag)
+            value = as_read(setting.value, taker) if taker else setting.value
+            table[setting.flag] = {"value": value, "origin": setting.origin}
     for flag, one in known.items():
         if with_environment and (variable := variable_for(flag, schema)):
             table[flag] = {"value": typed(environment.value_of(variable), one), "origin": f"${variable}"}
@@ -146,6 +161,28 @@ def resolved(
         one_of = known.get(flag)
         table[flag] = {"value": typed(value, one_of) if one_of else value, "origin": f"--{flag}"}
     return table
+
+
+def arguments_in(tail: tuple[str, ...], schema: Schema | None) -> dict[str, Any]:
+    """Give the positional arguments of a forwarded command line by name, as far as they show."""
+    if schema is None or not schema.arguments:
+        return {}
+    words = positional_words(schema, tail)
+    found: dict[str, Any] = {}
+    for one in schema.arguments:
+        if words and one.variadic:
+            found[one.long] = [typed(word, replace(one, type=one.scalar)) for word in words]
+            words = []
+        elif words:
+            found[one.long] = typed(words.pop(0), one)
+    return found
+
+
+def as_read(value: Any, one: Parameter) -> Any:
+    """Give a value of the manifest as the program will have it: `a,b` for a list is a list."""
+    if one.is_list and not isinstance(value, (list, dict, bool)):
+        return typed(text_of(value), one)
+    return typed(value, one)
 
 
 def typed(value: Any, one: Parameter) -> Any:
@@ -157,8 +194,7 @@ def typed(value: Any, one: Parameter) -> Any:
     if not isinstance(value, str):
         return value
     if one.is_list:
-        pieces = [piece.strip() for piece in value.split(",")]
-        return [typed(piece, replace(one, type=one.scalar)) for piece in pieces if piece]
+        return [typed(piece, replace(one, type=one.scalar)) for piece in split_pieces(value)]
     if one.type == "bool":
         return {"true": True, "false": False}.get(value, value)
     try:

@@ -78,6 +78,11 @@ def child_of(manifest: Manifest, name: str, node: Node) -> Manifest:
     folder = manifest.folder / folder_name(name, node)
     found = manifest_in(folder)
     if found is None:
+        if isinstance(node, Table):
+            # A key that is not known may be why the command looks like a folder.
+            from .model import Command, read_as
+
+            read_as(Command, node, where=("commands", name))
         raise ManifestError(
             f"{node.origin}: command `{name}`: no fdl.yml found in {folder}. "
             "Write one with an `entry:`, or give the command a `run:`."

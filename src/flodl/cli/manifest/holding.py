@@ -1,0 +1,78 @@
+"""Holding the values of a manifest, and of the environment, to what the entry takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flodl.cli.args.parameter import Parameter, text_of
+from flodl.cli.args.schema import Schema
+from flodl.core import environment
+from flodl.core.errors import ManifestError
+from flodl.core.paths import suggestion
+
+from .settings import Setting, typed, variable_for
+
+
+def check_settings(schema: Schema, settings: list[Setting]) -> None:
+    """Refuse the first value that the entry would not take."""
+    for problem in problems_of(schema, settings):
+        raise ManifestError(problem)
+
+
+def problems_of(schema: Schema, settings: list[Setting]) -> Iterator[str]:
+    """Give every value that the entry would not take: unknown if it is strict, of another type, no choice."""
+    for setting in settings:
+        known = schema.options.get(setting.flag)
+        where = f"{setting.origin}: {setting.path}"
+        if setting.value is None or (known is None and not schema.strict):
+            continue
+        if known is None:
+            hint = suggestion(setting.flag, schema.options, known_as="options")
+            yield f"{where}: the entry takes no option --{setting.flag}. {hint}"
+        elif words := _wrong_with(known, setting):
+            yield f"{where}: {words}"
+
+
+def check_variables(schema: Schema) -> None:
+    """Refuse an environment variable that the entry reads and would not take."""
+    for flag, known in schema.options.items():
+        if name := variable_for(flag, schema):
+            value = typed(environment.value_of(name), known)
+            for item in value if isinstance(value, list) else [value]:
+                if words := _wrong(known, item):
+                    raise ManifestError(f"${name}, for --{flag}: {words}")
+
+
+def _wrong_with(known: Parameter, setting: Setting) -> str:
+    value = setting.value
+    if isinstance(value, dict):  # it has a text of its own
+        return ""
+    if isinstance(value, bool) and known.type != "bool" and not known.is_list:
+        # An optional value may have a meaning for the bare option, which no schema tells.
+        said = not value or setting.is_text or known.default is None
+        return "" if said else f"{text_of(value)} is no {known.type}."
+    if isinstance(value, list) and not known.is_list:
+        return f"--{known.long} takes one value, and this is a list of {len(value)}."
+    given = typed(value, known) if isinstance(value, str) else value
+    return next(
+        filter(None, (_wrong(known, one) for one in (given if isinstance(given, list) else [given]))), ""
+    )
+
+
+def _wrong(known: Parameter, item: Any) -> str:
+    if item is None:
+        return ""
+    if known.choices:
+        allowed = ", ".join(map(str, known.choices))
+        fits = text_of(item) in known.choices
+        return "" if fits else f"{text_of(item)!r} is not allowed. Choose one of {allowed}."
+    if known.type == "bool":
+        return "" if isinstance(item, bool) else f"{text_of(item)!r} is no bool. Write true or false."
+    if known.scalar not in ("int", "float"):
+        return ""
+    try:
+        {"int": int, "float": float}[known.scalar](text_of(item))
+    except ValueError:
+        return f"{text_of(item)!r} is no {known.scalar}."
+    return ""
