@@ -330,8 +330,10 @@ def test_names_that_the_history_has_for_itself_are_refused(make, data):
 
 
 def test_a_batch_size_beside_a_loader_is_refused(make, data):
-    with pytest.raises(TrainError, match="which makes its own batches"):
+    with pytest.raises(TrainError, match="beside a Loader whose batches are of 8"):
         make().fit(Loader(data, 8), epochs=1, batch_size=4)
+    source = torch.utils.data.DataLoader(list(zip(*data)), batch_size=8)
+    assert make().fit(source, epochs=1, batch_size=8).steps == 3
 
 
 def test_what_is_no_policy_cannot_say_what_to_keep(make, tmp_path):

@@ -31,11 +31,13 @@ class Feeding:
 
     def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
         """Give the loader that was given, or one over the data that begins at an epoch."""
-        if batch_size is not None and isinstance(data, Loader | DataLoader):
-            raise TrainError(
-                f"batch_size={batch_size} beside a {type(data).__name__}, which makes its own batches. "
-                "Leave batch_size out, or give the data instead of the loader."
-            )
+        if isinstance(data, Loader | DataLoader):
+            if batch_size not in (None, data.batch_size):
+                raise TrainError(
+                    f"batch_size={batch_size} beside a {type(data).__name__} whose batches are of "
+                    f"{data.batch_size}. Leave batch_size out, or give the data instead of the loader."
+                )
+            batch_size = None
         if isinstance(data, Loader):
             if data is not self.training:
                 self._check(data)
