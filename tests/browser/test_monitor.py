@@ -18,23 +18,7 @@ from flodl.monitor import Event, Journal, Monitor
 from flodl.monitor.archive import save_html
 from flodl.monitor.server import FollowedRuns, Server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason="needs a browser: apt-get install --no-install-recommends chromium fonts-dejavu-core",
-)
-
 EVIL = "<script>alert(1)</script>"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 class Visit:
@@ -77,14 +61,6 @@ class Visit:
         self.page.mouse.down()
         self.page.mouse.move(box["x"] + end * box["width"], height, steps=5)
         self.page.mouse.up()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,7 @@ import pytest
 
 from flodl.observe import plot_html
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH")
-
 EVIL = "</script><script>alert(1)</script>"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 class Visit:
@@ -44,14 +30,6 @@ class Visit:
 
     def visible(self) -> list[str]:
         return self.page.locator(".entry[aria-pressed=true] .label").all_text_contents()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def _ending(result: dict[str, Any], model: Graph) -> str:
         f"  {longer}{still}\n"
         f"  {program} quickstart --seed 1 --out runs/another --monitor\n"
         f"  {program} monitor {Path(files['checkpoint']).parent}\n"
-        f"  read the model and its loop: {Path(__file__).parents[1] / 'digit_reader.py'}"
+        f"  read how it is written: {Path(__file__).parents[1] / 'digit_reader.py'}"
     )
 
 

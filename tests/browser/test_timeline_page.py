@@ -1,27 +1,12 @@
 """The page of a timeline in a real browser: silent, without requests, names as text, working controls."""
 
-import shutil
-
 import pytest
 
 from flodl.core.files import write_atomic
 from flodl.monitor.timeline import Mark, Record, Sample
 from flodl.monitor.timeline.drawing import page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs chromium on the PATH: apt-get install chromium"
-)
-
 EVIL = "</script><script>alert(1)</script>"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-]
 
 
 def a_record():
@@ -43,14 +28,6 @@ def a_record():
         )
     marks = (Mark(2.0, "gc", 0.3, "generation 2"), Mark(5.0, EVIL, 0.0, EVIL), Mark(8.0, "epoch", 0.0, "1"))
     return Record(tuple(samples), marks)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
