@@ -290,6 +290,14 @@ def test_an_interrupt_is_the_childs_to_answer(waiting):
         assert running.wait(20) == 5
 
 
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_right_after_the_start_does_not_lose_the_child(project, name):
+    script = f"trap 'exit 5' TERM; kill -{name} $PPID; sleep 0.1; exit 5"
+    project({"fdl.yml": "commands: {wait: {run: exec sh wait.sh}}", "wait.sh": script})
+    fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "wait"]
+    assert [subprocess.run(fdl, timeout=30).returncode for _ in range(5)] == [5] * 5
+
+
 def test_a_program_that_is_not_there_is_named(project, capsys):
     project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: no-such-tool"})
     assert main(["train"]) == 1

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any, Self
 
 import click
 
@@ -36,24 +36,58 @@ def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
     """
     child_environment = environment_for_children(**variables)
     program = _located(command[0], cwd, child_environment["PATH"])
-    with _passing_on(signal.SIGTERM) as passed_to:
+    with _Signals() as signals:
         try:
             child = subprocess.Popen([program, *command[1:]], cwd=cwd, env=child_environment)
         except OSError as error:
             raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
-        passed_to.append(child)
-        interrupted = False
-        while True:
-            try:
-                code = child.wait()
-            except KeyboardInterrupt:
-                interrupted = True
-                continue
-            # A shell, or docker, says by its own code that the process that it ran was the one to die.
-            told = command[0] in ("sh", "docker") and code - 128 in _NEVER_ON_PURPOSE
-            if code < 0 or told:
-                _say_signal(-code if code < 0 else code - 128, asked=interrupted)
-            return code if code >= 0 else 130 if interrupted and -code == signal.SIGINT else 1
+        signals.go_to(child)
+        code = child.wait()
+    # A shell, or docker, says by its own code that the process that it ran was the one to die.
+    told = command[0] in ("sh", "docker") and code - 128 in _NEVER_ON_PURPOSE
+    if code < 0 or told:
+        _say_signal(-code if code < 0 else code - 128, asked=signals.interrupted)
+    return code if code >= 0 else 130 if signals.interrupted and -code == signal.SIGINT else 1
+
+
+class _Signals:
+    """What becomes of the signals that arrive while a child runs, from before it starts until it has ended.
+
+    An interrupt is noted and nothing else: raised in the middle of starting the child it would leave it
+    alone. A request to end is passed on, a little later if there is no child yet. Only the main thread may
+    listen for signals; an interrupt that is ignored stays ignored, for the child too.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._asked_to_end = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._pass_on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def go_to(self, child: subprocess.Popen[bytes]) -> None:
+        """Name the child that requests to end go to, with the one that came too early for it."""
+        self._child = child
+        if self._asked_to_end:
+            child.send_signal(signal.SIGTERM)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.interrupted = True
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._asked_to_end = True
+        if self._child is not None:
+            self._child.send_signal(number)
 
 
 def _say_signal(number: int, *, asked: bool) -> None:
@@ -66,25 +100,6 @@ def _say_signal(number: int, *, asked: bool) -> None:
         return
     hint = " The system does that when memory runs out: `dmesg` tells." if name == "SIGKILL" else ""
     click.echo(f"fdl: the command was ended by {name} (signal {number}).{hint}", err=True)
-
-
-@contextmanager
-def _passing_on(number: signal.Signals) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass a signal on to the processes in the list; only the main thread may listen for one."""
-    children: list[subprocess.Popen[bytes]] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield children
-        return
-
-    def pass_on(arrived: int, _frame: FrameType | None) -> None:
-        for child in children:
-            child.send_signal(arrived)
-
-    before = signal.signal(number, pass_on)
-    try:
-        yield children
-    finally:
-        signal.signal(number, before)
 
 
 def _located(program: str, cwd: Path, path: str) -> str:
