@@ -41,21 +41,11 @@ class Recording(Generic[T]):
     def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
         if self.mailbox is not None:
-            self.replay_for_loss(self.mailbox, batch)
+            self.mailbox.post(self.graph, batch)
             return self.result
         refill(self.inputs, batch)
         self.graph.replay()
         return self.result
-
-    def replay_for_loss(self, mailbox: Mailbox, batch: Sequence[Tensor]) -> Tensor:
-        """Run, and give the loss in a tensor of its own, which no later replay touches."""
-        loss = mailbox.send(batch)
-        try:
-            self.graph.replay()
-        except BaseException:
-            mailbox.take_back()
-            raise
-        return loss
 
 
 def record(

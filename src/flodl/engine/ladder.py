@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from flodl.core import StepError
 
@@ -18,7 +16,8 @@ from .events import Journal
 from .ground import Ground
 from .hygiene import no_waiting
 from .optimizer import Readiness
-from .runners import EagerRunner, GuardFailed, Micro, RecordedRunner, Runner
+from .recorded import Lane, RecordedRunner, Runner
+from .runners import EagerRunner, GuardFailed, Micro
 from .settings import StepSettings, Tier
 from .trial import Refused, Trial, now_s, record_another
 
@@ -54,13 +53,16 @@ class Ladder:
         # Whether part of this window ran as Python: its gradients are where Python keeps them.
         self._left_to_python = False
         self._ground: Ground | None = None
-        self._since_look = 0
+        self._looked_at = 0
         self._seen: dict[Signature, int] = {}
         self._mark: tuple[int, float] | None = None
         self._started_s = time.perf_counter()
         self.step_s: dict[str, float] = {}
         self.cost_s = 0.0
         self.num_compiles = 0
+        # The short way for the next call, where a whole step is replayed like the last one.
+        self.lane: Lane | None = None
+        self._may_be_short = settings.accumulate == 1 and settings.tail != "pad"
 
     @property
     def captures(self) -> int:
@@ -86,6 +88,7 @@ class Ladder:
 
     def run(self, micro: Micro, step: int) -> Outcome:
         """Run a micro-batch on the best tier that fits it."""
+        self.lane = None
         if micro.opens:
             self._left_to_python = False
             self._body.meet_optimizer_again()
@@ -94,7 +97,7 @@ class Ladder:
             return self._tried(micro, step)
         if self.tier == "eager" or self._left_to_python:
             return self._eagerly(micro, step)
-        changed = self._runner.what_changed() or self._looked_around()
+        changed = self._runner.what_changed() or self._looked_around(step)
         if changed is None and not self._runner.fits(micro):
             return self._other_shape(micro, step)
         if changed is None:
@@ -104,16 +107,6 @@ class Ladder:
                 changed = str(failed)
         self._step_down(changed, step)
         return self._eagerly(micro, step)
-
-    def replay_same(self, batch: tuple[Any, ...]) -> Tensor | None:
-        """Replay without further thought a whole step like the last one; None sends it the long way."""
-        if self._trial is not None or self.tier not in self.step_s:
-            return None
-        if self._since_look >= LOOK_EVERY:
-            return None
-        self._since_look += 1
-        runner = self._runner
-        return runner.replay_same(batch) if type(runner) is RecordedRunner else None
 
     def show_grads(self) -> None:
         """Put the gradients of a half-filled window where the update looks for them."""
@@ -125,6 +118,7 @@ class Ladder:
         self._windows += 1
         if self._trial is None:
             self._measure(step)
+            self.lane = self._short_way(step)
             return
         try:
             candidate = self._trial.end_window()
@@ -268,18 +262,26 @@ class Ladder:
     def _ground_now(self) -> Ground:
         return Ground(self._body.model, with_tensors=self._body.device.type == "cuda")
 
-    def _looked_around(self) -> str | None:
+    def _looked_around(self, step: int) -> str | None:
         """Name what changed in the model, every so many calls."""
-        self._since_look += 1
-        if self._ground is None or self._since_look < LOOK_EVERY:
+        if self._ground is None or step - self._looked_at < LOOK_EVERY:
             return None
-        self._since_look = 0
+        self._looked_at = step
         changed = self._ground.what_changed()
         return changed and f"{changed} (seen within {LOOK_EVERY} steps)"
 
+    def _short_way(self, step: int) -> Lane | None:
+        """Give the lane for the steps until the next look around, where they can be like the last one."""
+        runner = self._runner
+        if self._trial is not None or self.tier not in self.step_s or not self._may_be_short:
+            return None
+        if type(runner) is not RecordedRunner or self._left_to_python:
+            return None
+        return runner.lane(LOOK_EVERY - (step - self._looked_at))
+
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
         self._below = (self._runner, self.tier, self.reason)
-        self._trial, self._ground = None, self._ground_now()
+        self._trial, self._ground, self._looked_at = None, self._ground_now(), step
         self.cost_s += trial.cost_s
         self._rungs = self._rungs[1:]
         self._stand_on(candidate, trial.tier, trial.words, step)

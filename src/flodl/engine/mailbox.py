@@ -19,6 +19,7 @@ SLOTS = 256
 # The host may be this many turns ahead at most twice over, and still no slot is written before it was read.
 PACE = 64
 _BLOCK = 1024
+_ADDRESS = Tensor.data_ptr
 
 
 class Mailbox:
@@ -30,12 +31,13 @@ class Mailbox:
         device = inputs[0].device
         self._table = torch.zeros(SLOTS, width, dtype=torch.int64, pin_memory=True)
         self._memory = memoryview(self._table.numpy()).cast("B")  # type: ignore[arg-type]
-        self._pack = struct.Struct(f"={width}q")
+        row = struct.Struct(f"={width}q")
+        self._write, self._width = row.pack_into, row.size
         self._row = torch.zeros(width, dtype=torch.int64, device=device)
         self._turn = torch.zeros((), dtype=torch.int64, device=device)
         self._turns = 0
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
-        self._places: tuple[Tensor, ...] = ()
+        self._places: list[tuple[Tensor, int]] = []
         self._device = device
 
     def receive(self) -> None:
@@ -57,25 +59,30 @@ class Mailbox:
 
     def rehearse(self, batch: Sequence[Tensor]) -> None:
         """Run the kernels once outside a recording, so that they are compiled and loaded."""
-        self.send(batch)
+        self._send(batch)
         self.receive()
         self.give(torch.zeros((), device=self._device))
 
-    def send(self, batch: Sequence[Tensor]) -> Tensor:
-        """Post the addresses for the next replay, and give the tensor that will hold its loss."""
+    def post(self, graph: torch.cuda.CUDAGraph, batch: Sequence[Tensor]) -> Tensor:
+        """Replay a graph for a batch, and give its loss in a tensor that no later replay touches."""
+        loss = self._send(batch)
+        try:
+            graph.replay()
+        except BaseException:
+            self._turns -= 1  # nobody will read what was sent
+            raise
+        return loss
+
+    def _send(self, batch: Sequence[Tensor]) -> Tensor:
+        """Write down the addresses for the next replay, and give the tensor that will hold its loss."""
         turn = self._turns
         place = turn % PACE
         if place == 0:
             self._keep_pace(turn // PACE)
-        loss = self._places[place]
-        addresses = [tensor.data_ptr() for tensor in batch]
-        self._pack.pack_into(self._memory, (turn % SLOTS) * self._pack.size, *addresses, loss.data_ptr())
+        loss, address = self._places[place]
+        self._write(self._memory, (turn % SLOTS) * self._width, *map(_ADDRESS, batch), address)
         self._turns = turn + 1
         return loss
-
-    def take_back(self) -> None:
-        """Forget what was sent last, because no replay followed."""
-        self._turns -= 1
 
     def _keep_pace(self, lap: int) -> None:
         """Wait where the device is far behind, and make places for the next losses; they are never reused."""
@@ -83,7 +90,8 @@ class Mailbox:
         if lap >= 2:
             event.synchronize()
         event.record()
-        self._places = torch.empty(PACE, device=self._device).unbind()
+        places = torch.empty(PACE, device=self._device).unbind()
+        self._places = [(loss, loss.data_ptr()) for loss in places]
 
 
 def opened(inputs: Sequence[Tensor]) -> Mailbox | None:

@@ -75,7 +75,6 @@ class TrainStep:
         self._bridge = None if schedule is None else apply(schedule, optimizer)
         self._journal = Journal()
         self._ladder = Ladder(self._body, self._settings, readiness, self._journal)
-        self._replays = accumulate == 1 and tail != "pad"
         self._steps = 0
         self._updates = 0
         self._position = 0
@@ -142,8 +141,8 @@ class TrainStep:
         self._body.tally.reset()
 
     def __call__(self, *batch: Any) -> Tensor:
-        loss = self._ladder.replay_same(batch) if self._replays else None
-        if loss is None:
+        lane = self._ladder.lane
+        if lane is None or (loss := lane(batch)) is None:
             return self._long_way(batch)
         # The named values are where the recording put them the last time.
         self._steps += 1

@@ -6,6 +6,7 @@ import copy
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -20,8 +21,10 @@ from .comparison import (
     gradients,
     relative_difference,
 )
+from .layout import Layout, fastest, layouts_for
 from .optimizer import Readiness
-from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, RecordedRunner, Runner, fused
+from .recorded import RecordedRunner, Runner
+from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, fused
 from .settings import Tier
 from .snapshot import Snapshot
 
@@ -49,6 +52,7 @@ class Trial:
         self._verified = 0
         self._repeats = True
         self._rounding = ""
+        self._layout = ""
 
     def watch(self, micro: Micro) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""
@@ -120,30 +124,57 @@ class Trial:
         runner = self._candidate
         outside = isinstance(runner, RecordedRunner) and not runner.update_inside
         words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
-        return f"{equal} over {self._verified} updates{words}"
+        return f"{equal} over {self._verified} updates{self._layout}{words}"
 
     def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
         """Give the candidate with everything prepared that the window needs, and the state as before."""
         started = time.perf_counter()
         if self._candidate is None:
-            self._candidate = self._new_candidate(window)
-            before.restore()
-        for micro in window:
-            self._candidate.learn(micro)
-            before.restore()
+            self._candidate = self._new_candidate(window, before)
+        self._learn(self._candidate, window, before)
         self.cost_s += time.perf_counter() - started
         return self._candidate
 
-    def _new_candidate(self, window: list[Micro]) -> Runner:
-        on_cuda = self._body.device.type == "cuda"
-        body = self._compiled(window) if self.tier == "compiled" else self._body
-        if not on_cuda:
+    def _learn(self, candidate: Runner, window: list[Micro], before: Snapshot) -> None:
+        for micro in window:
+            candidate.learn(micro)
+            before.restore()
+
+    def _new_candidate(self, window: list[Micro], before: Snapshot) -> Runner:
+        """Make the candidate; where images can lie in memory in two ways, the one measured faster."""
+        if self.tier != "compiled":
+            return self._runner(self._body)
+        candidates: dict[Layout | None, Runner] = {}
+        for layout in layouts_for(self._body):
+            try:
+                candidates[layout] = self._runner(self._compiled(window, layout))
+                before.restore()
+                self._learn(candidates[layout], window, before)
+            except (NotCapturable, GuardFailed):
+                if layout == layouts_for(self._body)[-1] and not candidates:
+                    raise
+        turns = {layout: partial(self._time, runner, window) for layout, runner in candidates.items()}
+        chosen, taken = fastest(turns)
+        before.restore()
+        if taken:
+            times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in taken.items())
+            self._layout = f"; images {chosen} ({times})"
+        return candidates[chosen]
+
+    def _runner(self, body: StepBody) -> Runner:
+        if self._body.device.type != "cuda":
             return FusedRunner(body)
         return RecordedRunner(body, update_inside=self._readiness.capturable)
 
-    def _compiled(self, window: list[Micro]) -> StepBody:
+    def _time(self, runner: Runner, window: list[Micro]) -> float:
+        started = now_s(self._body.device)
+        for micro in window:
+            runner.run(micro)
+        return (now_s(self._body.device) - started) / len(window)
+
+    def _compiled(self, window: list[Micro], layout: Layout | None) -> StepBody:
         """Give the body with fused kernels, compiled by running the window."""
-        body = fused(self._body, tune=self._tune)
+        body = fused(self._body, tune=self._tune, layout=layout)
         try:
             # Twice: what the first run compiles, the second may still tune.
             for micro in [*window, *window]:

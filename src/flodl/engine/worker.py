@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .body import StepBody
+from .layout import layouts_for
 from .optimizer import Readiness
 from .runners import EagerRunner, fused
 
@@ -41,9 +42,10 @@ def compile_once(parts: dict[str, Any], *, tune: str | None) -> None:
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
-    body = fused(body, tune=tune)
-    for _ in range(2):
-        EagerRunner(body).run_without_update(parts["micro"])
+    for layout in layouts_for(body):
+        twin = fused(body, tune=tune, layout=layout)
+        for _ in range(2):
+            EagerRunner(twin).run_without_update(parts["micro"])
 
 
 @contextmanager

@@ -1,0 +1,201 @@
+"""Replaying a micro-batch: recordings of what Python would do, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .batch import Signature, shared_places, tensors_of
+from .body import Outcome, StepBody
+from .capture import Recording, new_stream, record
+from .optimizer import host_settings, take_rates
+from .runners import EagerRunner, Micro, Phase, no_compiling
+
+_LEARNS, _TRAINING = attrgetter("requires_grad"), attrgetter("training")
+
+Lane = Callable[[tuple[Any, ...]], Tensor | None]
+
+
+class RecordedRunner:
+    """Replay recordings, one per phase and shape, as long as nothing that they rest on has changed.
+
+    "only" is a whole step. With accumulation, "first" writes fresh gradients, "middle" adds to
+    them, "last" adds and updates. Where the optimizer cannot be recorded, its update runs outside.
+    """
+
+    def __init__(self, body: StepBody, *, update_inside: bool) -> None:
+        self.body = body
+        self.update_inside = update_inside
+        self._recordings: dict[tuple[Phase, float, Signature], Recording[Outcome]] = {}
+        # What the recording that ran last writes its gradients to, and each one, where others read them.
+        self._grads: list[Tensor | None] = []
+        self._grads_of: dict[tuple[Phase, float, Signature], list[Tensor | None]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = new_stream(body.device)
+        self._last: Recording[Outcome] | None = None
+        self._learns = [p.requires_grad for p in body.parameters]
+        self._places = [p.data_ptr() for p in body.parameters]
+        self._modules = list(body.model.modules())
+        self._training = [module.training for module in self._modules]
+        self._baked_in = host_settings(body.optimizer) if update_inside else []
+        self._settings = _together(self._baked_in)
+        self._optimizer_state = body.optimizer.state
+        self._num_groups = len(body.optimizer.param_groups)
+
+    @property
+    def captures(self) -> int:
+        """How many recordings there are."""
+        return len(self._recordings)
+
+    def fits(self, micro: Micro) -> bool:
+        """Say whether such a micro-batch was recorded, and needs no correction that it does not hold."""
+        baked = self.update_inside and micro.closes and micro.correction != 1.0
+        return not baked and (micro.phase, micro.share, micro.shape) in self._recordings
+
+    def what_changed(self) -> str | None:
+        """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
+        take_rates(self.body.rates)
+        if self.body.optimizer.state is not self._optimizer_state:
+            return "the optimizer's state was loaded anew"
+        if len(self.body.optimizer.param_groups) != self._num_groups:
+            return "the optimizer has another number of groups"
+        parameters = self.body.parameters
+        if [p.requires_grad for p in parameters] != self._learns:
+            return "a parameter was frozen or thawed"
+        if [p.data_ptr() for p in parameters] != self._places:
+            return "a parameter was moved or replaced"
+        if [module.training for module in self._modules] != self._training:
+            return "a module was switched between training and evaluation"
+        for group, key, value in self._baked_in:
+            if group[key] is not value and group[key] != value:
+                return f"the optimizer's {key} was changed"
+        return None
+
+    def lane(self, turns: int) -> Lane | None:
+        """Give the short way for whole steps like the last one, good for so many; None where there is none.
+
+        It looks at everything that `what_changed` looks at, but of the parameters' places only the first
+        and the last, which finds a model that was moved. Where anything differs it gives None and has done
+        nothing. This is all that the host does in most steps: every name here is local on purpose.
+        """
+        recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
+        if recording is None:
+            return None
+        forms, shared, width = recording.forms, recording.shared, len(recording.forms)
+        state, num_groups, settings = self._optimizer_state, self._num_groups, self._settings
+        parameters, learns, modules, training = (
+            self.body.parameters,
+            self._learns,
+            self._modules,
+            self._training,
+        )
+        first, last = parameters[0].data_ptr, parameters[-1].data_ptr
+        first_place, last_place = self._places[0], self._places[-1]
+        graph, mailbox = recording.graph, recording.mailbox
+        post = mailbox.post if mailbox is not None else None
+
+        def replay_same(batch: tuple[Any, ...]) -> Tensor | None:
+            nonlocal turns
+            turns -= 1
+            if turns < 0 or len(batch) != width:
+                return None
+            for given, (shape, dtype, stride, device) in zip(batch, forms):
+                if (
+                    type(given) is not Tensor
+                    or given.shape != shape
+                    or given.dtype is not dtype
+                    or given.stride() != stride
+                    or given.device != device
+                ):
+                    return None
+            if (
+                optimizer.state is not state
+                or len(optimizer.param_groups) != num_groups
+                or first() != first_place
+                or last() != last_place
+                or [*map(_LEARNS, parameters)] != learns
+                or [*map(_TRAINING, modules)] != training
+            ):
+                return None
+            for group, take, kept in settings:
+                if take(group) != kept:
+                    return None
+            if shared and shared_places(batch) != shared:
+                return None
+            take_rates(rates)
+            return post(graph, batch) if post is not None else recording.replay(batch).loss.clone()
+
+        return replay_same
+
+    def learn(self, micro: Micro) -> None:
+        """Record a phase for a shape; nothing is executed."""
+        if self.fits(micro):
+            return
+
+        def region(*static: Any) -> Outcome:
+            if micro.opens:
+                self.body.clear()
+            outcome = self.body.micro(static, micro.share, opens=micro.opens)
+            if micro.closes and self.update_inside:
+                self.body.update()
+            return outcome
+
+        if not micro.opens:
+            self.show_grads()
+        with no_compiling() if self.body.fused else nullcontext():
+            recording = record(
+                region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
+            )
+        key = micro.phase, micro.share, micro.shape
+        self._recordings[key] = recording
+        # The recording writes to these very tensors; while they live, their memory is not given away.
+        self._grads = [p.grad for p in self.body.parameters]
+        if micro.phase != "only" or not self.update_inside:
+            self._grads_of[key] = self._grads
+
+    def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
+        """Give how a whole step hands over its loss by address; None where it is not of that kind."""
+        whole = micro.phase == "only" and self.update_inside and self.body.loss_dtype is torch.float32
+        return (lambda outcome: outcome.loss) if whole else None
+
+    def forget(self, micro: Micro) -> None:
+        """Drop what was recorded for such a micro-batch, if anything was."""
+        self._recordings.pop((micro.phase, micro.share, micro.shape), None)
+        self._grads_of.pop((micro.phase, micro.share, micro.shape), None)
+
+    def run(self, micro: Micro) -> Outcome:
+        """Replay one micro-batch, and update where its window ends."""
+        key = micro.phase, micro.share, micro.shape
+        recording = self._recordings[key]
+        outcome = recording.replay(tensors_of(micro.batch))
+        self._grads = self._grads_of.get(key, self._grads)
+        if micro.closes and not self.update_inside:
+            self.show_grads()
+            self.body.update(micro.correction)
+        flat = len(micro.batch) == len(recording.inputs)
+        self._last = recording if flat and micro.phase == "only" and self.update_inside else None
+        return outcome
+
+    def show_grads(self) -> None:
+        """Put the gradients that the recordings write to where everybody looks for them."""
+        for parameter, grad in zip(self.body.parameters, self._grads):
+            if parameter.grad is not grad:
+                parameter.grad = grad
+
+
+Runner = EagerRunner | RecordedRunner
+
+
+def _together(settings: list[tuple[dict[str, Any], str, Any]]) -> list[tuple[dict[str, Any], Any, Any]]:
+    """Give, for each group, what takes its settings out in one go, and what they were."""
+    keys: dict[int, list[str]] = {}
+    for group, key, _ in settings:
+        keys.setdefault(id(group), []).append(key)
+    found = {id(group): group for group, _, _ in settings}
+    takers = [(found[place], itemgetter(*names)) for place, names in keys.items()]
+    return [(group, take, take(group)) for group, take in takers]
