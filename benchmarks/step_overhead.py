@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from harness import RESULTS, Timing, table, take_turns, timed, wait, write_results
-from models import Reference, graphs
+from models import SUITE, Reference, graphs
 from models.by_hand import mlp
 from torch import Tensor, nn
 
@@ -28,19 +28,20 @@ TINY = Reference(partial(mlp, 32, 64), partial(graphs.mlp, 32, 64), (32, 32), (3
 
 
 Step = Callable[[Tensor, Tensor], object]
+Start = Callable[..., Step]
 
 
-def train_step(model: nn.Module, tier: str) -> TrainStep:
-    optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr)
-    return TrainStep(model, optimizer, lambda model, x, y: TINY.loss(model(x), y), tier=tier)
+def train_step(model: nn.Module, tier: str, reference: Reference = TINY) -> TrainStep:
+    optimizer = torch.optim.Adam(model.parameters(), lr=reference.lr)
+    return TrainStep(model, optimizer, lambda model, x, y: reference.loss(model(x), y), tier=tier)
 
 
-def eager_step(model: nn.Module) -> Step:
+def eager_step(model: nn.Module, reference: Reference = TINY) -> Step:
     """The same step as a plain loop has it, with the optimizer that `TrainStep` chooses."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=TINY.lr, fused=next(model.parameters()).is_cuda)
+    optimizer = torch.optim.Adam(model.parameters(), lr=reference.lr, fused=next(model.parameters()).is_cuda)
 
     def run(x: Tensor, y: Tensor) -> None:
-        loss = TINY.loss(model(x), y)
+        loss = reference.loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -88,14 +89,23 @@ def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
     return take_turns(timers, rounds=rounds)
 
 
-def first_step(start: Callable[[nn.Module], Step], device: str, repeats: int) -> list[float]:
+def first_step(start: Start, reference: Reference, device: str, repeats: int) -> list[float]:
     """Seconds from a model and a batch to the first updated weights."""
-    x, y = TINY.batches(1, device)[0]
+    x, y = reference.batches(1, device)[0]
 
     def once(model: nn.Module) -> None:
-        start(model)(x, y)
+        start(model, reference=reference)(x, y)
 
-    return [timed(partial(once, TINY.flow(device)), 1)[0] for _ in range(repeats)]
+    return [timed(partial(once, reference.flow(device)), 1)[0] for _ in range(repeats)]
+
+
+def first_steps(reference: Reference, device: str, rounds: int) -> dict[str, Timing]:
+    """Let a plain loop and `TrainStep` take their first step in turns, each time with a fresh model."""
+    starts = {"eager": eager_step, "TrainStep": partial(train_step, tier="auto")}
+    timers = {name: partial(first_step, start, reference, device) for name, start in starts.items()}
+    for timer in timers.values():
+        timer(3)
+    return take_turns(timers, rounds=rounds)
 
 
 def promotion(device: str) -> dict[str, Any]:
@@ -127,12 +137,12 @@ def main() -> None:
     results: dict[str, Any] = {
         "settings": {"rounds": options.rounds, "calls": options.calls, "device": device}
     }
-    starts = {"eager": eager_step, "TrainStep": partial(train_step, tier="auto")}
-    timers = {name: partial(first_step, start, device) for name, start in starts.items()}
-    for timer in timers.values():
-        timer(3)
-    results["first_step"] = microseconds(take_turns(timers, rounds=20))
-    print(table(["to the first step", "µs"], rows(results["first_step"])))
+    for key, reference, told in (
+        ("first_step", TINY, "tiny"),
+        ("first_step_transformer", SUITE["transformer"], "transformer"),
+    ):
+        results[key] = microseconds(first_steps(reference, device, 20 if device == "cuda" else 3))
+        print(table([f"to the first step, {told}", "µs"], rows(results[key])))
     if device == "cuda":
         results["call"] = microseconds(call_cost(device, options.rounds, options.calls))
         results["promotion"] = promotion(device)

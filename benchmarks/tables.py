@@ -50,10 +50,17 @@ def train_step(results: dict[str, Any]) -> str:
     )
 
 
+_HOST_TIMES = {
+    "host time of a call": "call",
+    "time to the first step, tiny model": "first_step",
+    "time to the first step, transformer": "first_step_transformer",
+}
+
+
 def step_overhead(results: dict[str, Any]) -> str:
     rows = [
         [f"{group}: {name}", f"{taken['us']:.1f} ± {taken['jitter']:.1%}", f"{taken['best_us']:.1f}"]
-        for group, key in (("host time of a call", "call"), ("time to the first step", "first_step"))
+        for group, key in _HOST_TIMES.items()
         for name, taken in results.get(key, {}).items()
     ]
     parts = [f"{facts(results)}.", markdown(["", "µs", "best"], rows)]

@@ -64,6 +64,8 @@ class StepBody:
         self._statistics = _running_statistics(model)
         self._kept_statistics = [torch.empty_like(buffer) for buffer in self._statistics]
         self._gates = readiness.gates
+        # Graphs, here or inside, that carry values from call to call.
+        self.carriers = [module for module in model.modules() if getattr(module, "has_state", False)]
 
     def meet_optimizer_again(self) -> None:
         """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""

@@ -139,7 +139,7 @@ class Ladder:
         wanted, device = self._settings.tier, self._body.device.type
         if wanted == "eager":
             return [], "tier='eager' was asked for"
-        if device == "cuda" and getattr(self._body.model, "has_state", False):
+        if device == "cuda" and self._body.carriers:
             return [], "the model carries values from call to call, which a recording would not feed back"
         if wanted == "auto" and device not in COMPILE_AFTER_S:
             return [], f"the model is on {device}, where nothing faster than eager was tried yet"

@@ -167,8 +167,8 @@ class TrainStep:
             self._samples -= samples
             raise
         self._values = outcome.values
-        if getattr(self._body.model, "has_state", False):
-            self._body.model.detach_state()  # type: ignore[operator]
+        for carrier in self._body.carriers:
+            carrier.detach_state()  # type: ignore[operator]
         # A recording writes the next loss to the same place; what is given away is a copy.
         loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
         self._position += 1
