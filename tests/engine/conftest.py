@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.engine import ladder
+from flodl.engine import compilation, ladder
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ class CompiledAlready:
 @pytest.fixture
 def compiled_elsewhere(monkeypatch: pytest.MonkeyPatch, quick_compiler: None) -> type[CompiledAlready]:
     """Let `auto` compile at once, as if another process had done the work."""
-    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cpu", 0.0)
-    monkeypatch.setattr(ladder, "CompilingBeside", CompiledAlready)
+    monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
+    monkeypatch.setattr(compilation, "CompilingBeside", CompiledAlready)
     return CompiledAlready
 
 

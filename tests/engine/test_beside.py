@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, beside, ladder
+from flodl.engine import TrainStep, beside, compilation
 from flodl.engine.batch import signature
 from flodl.engine.beside import CompilingBeside, packed
 from flodl.engine.runners import Micro
@@ -77,7 +77,7 @@ def test_what_travels_has_the_same_shapes_and_the_same_sharing() -> None:
 
 
 def test_a_step_function_that_cannot_be_sent_says_so_and_training_goes_on(monkeypatch) -> None:
-    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cpu", 0.0)
+    monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
     lock = threading.Lock()
 
     def locked(model, x, y):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, ladder
+from flodl.engine import TrainStep, compilation, ladder
 
 # torch's own modules warn while its compiler is imported.
 pytestmark = [
@@ -69,7 +69,7 @@ def test_the_compiled_tier_follows_eager_and_says_how_closely() -> None:
 
 def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, capfd) -> None:
     """Also where the step function prints."""
-    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cpu", 0.0)
+    monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
     # Which of the two is faster is not what this is about.
     monkeypatch.setattr(ladder.Ladder, "_settle", lambda ladder, step: None)
 

@@ -50,6 +50,7 @@ def test_python_in_the_step_function_runs_more_often_than_there_are_steps(quick_
 def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkeypatch) -> None:
     """torch's compiler does not guard hooks."""
     monkeypatch.setattr(ladder, "LOOK_EVERY", 5)
+    monkeypatch.setattr(ladder, "LOOK_EVERY_S", 1e9)
     model, step = compiled()
     assert step.tier == "compiled", step.report()
     calls: list[int] = []
@@ -59,6 +60,19 @@ def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkey
     feed(step, 5)
     assert step.report().events[-1].reason.startswith("the hook of '0' changed (seen within 5 steps)")
     assert calls
+
+
+def test_where_steps_are_slow_the_model_is_looked_at_more_often(
+    quick_compiler, compiled_elsewhere, paced
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    paced(step, {"eager": 1.0, "compiled": 0.3})
+    feed(step, 15)
+    assert (step.tier, step.report().step_s) == ("compiled", pytest.approx(0.3))
+    model[1] = nn.GELU()
+    feed(step, 1)
+    assert step.report().events[-1].reason.startswith("the module '1' changed")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flodl.core import StepError
-from flodl.engine import TrainStep, ladder, trial
+from flodl.engine import TrainStep, compilation, ladder, trial
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -300,7 +300,7 @@ def test_tuning_that_takes_too_long_is_left_and_said(quick_compiler, monkeypatch
 
         def wait(self) -> None: ...
 
-    monkeypatch.setattr(ladder, "CompilingBeside", TakesTooLong)
+    monkeypatch.setattr(compilation, "CompilingBeside", TakesTooLong)
     step = new_step(tier="compiled", tune="gemm", tune_budget_s=0.5)
     run(step, 8)
     assert step.tier == "compiled"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, capture, ladder
+from flodl.engine import TrainStep, capture, compilation, ladder
 from flodl.optim import CosineScheduler
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -371,7 +371,7 @@ def test_an_error_in_the_step_reaches_the_user_with_nothing_applied() -> None:
 
 def test_auto_reaches_compiled_beside_training_and_says_what_it_cost(monkeypatch) -> None:
     pytest.importorskip("cloudpickle")
-    monkeypatch.setitem(ladder.COMPILE_AFTER_S, "cuda", 0.0)
+    monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cuda", 0.0)
     # Which tier is faster for a model as small as this is not what this is about.
     monkeypatch.setattr(ladder.Ladder, "_settle", lambda ladder, step: None)
     model = model_with_everything()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 
 import torch
@@ -10,8 +9,8 @@ import torch
 from flodl.core import StepError
 
 from .batch import Signature, num_samples
-from .beside import CompilingBeside
 from .body import Outcome, StepBody
+from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
 from .events import Journal
 from .ground import Ground
 from .hygiene import no_waiting
@@ -26,9 +25,9 @@ SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
 MAX_COMPILES = 4
 MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
-# Training that has gone on for so long is likely to go on for long enough to pay for a compilation.
-COMPILE_AFTER_S = {"cuda": 5.0, "cpu": 30.0}
+# Looking around takes up to a millisecond: done after so many steps, or so much time if that comes first.
 LOOK_EVERY = 512
+LOOK_EVERY_S = 0.5
 
 
 class Ladder:
@@ -47,8 +46,7 @@ class Ladder:
         self.tier: Tier = "eager"
         self._rungs, self.reason = self._rungs_ahead()
         self._trial: Trial | None = None
-        self._beside: CompilingBeside | None = None
-        self._tune: str | None = None
+        self._compilation = Compilation(body, journal)
         self._windows = 0
         # Whether part of this window ran as Python: its gradients are where Python keeps them.
         self._left_to_python = False
@@ -56,7 +54,6 @@ class Ladder:
         self._looked_at = 0
         self._seen: dict[Signature, int] = {}
         self._mark: tuple[int, float] | None = None
-        self._started_s = time.perf_counter()
         self.step_s: dict[str, float] = {}
         self.cost_s = 0.0
         self.num_compiles = 0
@@ -81,7 +78,7 @@ class Ladder:
             return ""
         if self._rungs[0] != "compiled" or self._settings.tier != "auto":
             return "training has just begun; the next tier is tried after a few steps"
-        if self._beside is not None:
+        if self._compilation.is_under_way:
             return "the step is being compiled in another process"
         after_s = COMPILE_AFTER_S[self._body.device.type]
         return f"once training has gone on for {after_s:g} s, the step is compiled in another process"
@@ -131,8 +128,7 @@ class Ladder:
 
     def close(self) -> None:
         """End what runs beside the training."""
-        if self._beside is not None:
-            self._beside.close()
+        self._compilation.close()
 
     def _rungs_ahead(self) -> tuple[list[Tier], str]:
         """Give the tiers to try, in order, or none and the reason."""
@@ -162,44 +158,15 @@ class Ladder:
         if target == "compiled":
             self.num_compiles += 1
         self._mark = None
-        self._trial = Trial(target, self._body, self._readiness, tune=self._tune)
+        self._trial = Trial(target, self._body, self._readiness, tune=self._compilation.tune)
 
     def _may_compile(self, micro: Micro, step: int) -> bool:
-        """Say whether compiling will not hold training up; where it was asked for, it may."""
-        if self._settings.tier == "auto":
-            return self._compiled_beside(micro, step)
-        if self._settings.tune is not None:
-            beside = CompilingBeside(self._body, micro)
-            beside.wait()
-            self._take_tuning(beside, step)
-        return True
-
-    def _take_tuning(self, beside: CompilingBeside, step: int) -> None:
-        self._tune = beside.tune
-        if self._settings.tune is not None and beside.tune is None and beside.failure is None:
-            limit = f"{self._settings.tune_budget_s:g} s"
-            self._journal.say(step, "tune", f"trying out kernels took longer than {limit} and was left")
-
-    def _compiled_beside(self, micro: Micro, step: int) -> bool:
-        """Say whether another process has filled the compiler's cache; start it where it is time."""
-        if torch.are_deterministic_algorithms_enabled():
+        try:
+            return self._compilation.may_begin(micro, step)
+        except NotCompiled as reason:
             self._rungs = []
-            self._say_why_not(
-                "compiling would change the rounding, and deterministic algorithms were asked for", step
-            )
+            self._say_why_not(str(reason), step)
             return False
-        if self._beside is None:
-            if time.perf_counter() - self._started_s < COMPILE_AFTER_S[self._body.device.type]:
-                return False
-            self._beside = CompilingBeside(self._body, micro)
-        if not self._beside.done:
-            return False
-        self._take_tuning(self._beside, step)
-        failure, self._beside = self._beside.failure, None
-        if failure is not None:
-            self._rungs = []
-            self._say_why_not(f"not compiled: {failure}", step)
-        return failure is None
 
     def _say_why_not(self, reason: str, step: int) -> None:
         self._journal.say(step, self.tier, reason)
@@ -264,7 +231,7 @@ class Ladder:
 
     def _looked_around(self, step: int) -> str | None:
         """Name what changed in the model, every so many calls."""
-        if self._ground is None or step - self._looked_at < LOOK_EVERY:
+        if self._ground is None or step - self._looked_at < self._look_every():
             return None
         self._looked_at = step
         changed = self._ground.what_changed()
@@ -277,7 +244,12 @@ class Ladder:
             return None
         if type(runner) is not RecordedRunner or self._left_to_python:
             return None
-        return runner.lane(LOOK_EVERY - (step - self._looked_at))
+        return runner.lane(self._look_every() - (step - self._looked_at))
+
+    def _look_every(self) -> int:
+        """How many steps may pass between two looks around, of which the next tier also waits for one."""
+        step_s = self.step_s.get(self.tier)
+        return LOOK_EVERY if not step_s else max(1, min(LOOK_EVERY, int(LOOK_EVERY_S / step_s)))
 
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
         self._below = (self._runner, self.tier, self.reason)
