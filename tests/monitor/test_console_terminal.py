@@ -81,7 +81,7 @@ def lasting_lines(text):
 def test_a_bar_moves_and_only_whole_lines_stay():
     text = run()
     assert "━" in text
-    assert "step 10/10 (100%)" in text or "step 9/10 (90%)" in text
+    assert len(set(re.findall(r"step (\d+)/10", text))) > 1
     assert lasting_lines(text) == [
         "printed by the user",
         "  epoch 1/2  loss=0.5000  [1s  ETA 1s]",
