@@ -24,8 +24,9 @@ arguments.
 Exit codes: 0 is success, 1 an error that flodl explains, 2 options that cannot be understood, 130 Ctrl-C. A
 command of a project gives the code of what it started, also when that answers Ctrl-C with a code of its own
 (75 after a Trainer has saved its run), and 1 if a signal ended it, which is said. Results go to standard
-output, trouble to standard error. Every command explains itself with `-h` or `--help`. These options stand
-before the name of a command, and most of them also behind it:
+output, trouble to standard error; on a terminal, a line at the end of a command may tell of
+[a newer flodl](setup.md#how-do-i-learn-of-a-newer-flodl). Every command explains itself with `-h` or
+`--help`. These options stand before the name of a command, and most of them also behind it:
 
 """
 # Said once, at the top: they stand on every command, as do -h and --help.
@@ -34,7 +35,7 @@ COMMON = {"--verbose", "--quiet", "--ansi", "--no-ansi"}
 
 def reference() -> str:
     """Give the whole page."""
-    with click.Context(program, info_name="fdl") as ctx:
+    with click.Context(program, info_name="fdl", **program.context_settings) as ctx:
         page = HEAD + table(options_of(program))
         page += "\n| command | what it does |\n| --- | --- |\n"
         page += "".join(f"| [fdl {name}](#fdl-{name}) | {words} |\n" for name, words in SUMMARIES.items())

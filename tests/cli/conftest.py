@@ -24,6 +24,7 @@ _OWN = (
 def unchanged_surroundings(monkeypatch):
     monkeypatch.setenv("FLODL_VERBOSITY", "normal")
     monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("FDL_NO_UPDATE_CHECK", "1")
     for name in _OWN:
         monkeypatch.setenv(name, "")  # remembered, so that what a test leaves there is put back
         monkeypatch.delenv(name)

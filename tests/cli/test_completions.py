@@ -133,17 +133,62 @@ def test_the_shell_offers_what_may_come_next(shell, programs, project):
     assert complete(shell, programs, folder, "train", *words) == {expected}
 
 
-def test_bash_is_told_to_complete_files(programs, project):
-    folder = project(FILES)
-    assert complete("bash", programs, folder, "train", "--data", "dig") == {"compopt -o default"}
-    assert complete("bash", programs, folder, "train", "-d", "") == {"compopt -o default"}
+OF_PATHS = {
+    "fdl.yml": "entry: tool\nschema: {options: {data: {type: path, short: d}}}\n"
+    "commands: {here: {options: {x: 1}}, train: , say: {run: echo}}",
+    "digits.csv": "",
+    "deep/digits-of-nobody.csv": "",
+    "train/fdl.yml": "entry: tool\nschema: {options: {data: {type: path, short: d}}, "
+    "args: [{name: extra, type: path}]}\ncommands: {dig: {options: {x: 1}}}",
+    "train/digits of mine.csv": "",
+    "train/digital/one.txt": "",
+    "train/.digest": "",
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_files_are_those_of_the_folder_that_the_program_starts_in(shell, programs, project):
+    folder = project(OF_PATHS)
+    # How bash is told that a word is a file, and that a folder goes on without a blank.
+    asides = {"compopt -o filenames", "compopt -o nospace"} if shell == "bash" else set()
+
+    def offered(*words, where=folder):
+        return complete(shell, programs, where, *words) - asides
+
+    assert offered("train", "--data", "dig") == {"digits of mine.csv", "digital/"}
+    assert offered("train", "-d", "digital/") == {"digital/one.txt"}
+    assert offered("train", "-d", "./digital/o") == {"./digital/one.txt"}
+    assert offered("train", "-d", "../digi") == {"../digits.csv"}
+    assert offered("train", "-d", ".dig") == {".digest"}
+    assert offered("train", "-d", "nowhere/") == set()
+    assert offered("train", "dig") == {"dig", "digits of mine.csv", "digital/"}
+    assert offered("say", "--", "dig", where=folder / "deep") == {"digits.csv"}
+
+
+@pytest.mark.parametrize("words", [("here", "--data", "dig"), ("here", "-d", "dig"), ("say", "--", "dig")])
+@pytest.mark.parametrize(
+    ("shell", "told"), [("bash", "compopt -o default"), ("zsh", "files -f"), ("fish", "digits.csv")]
+)
+def test_in_that_folder_the_shell_completes_files_in_its_own_way(shell, told, words, programs, project):
+    assert complete(shell, programs, project(OF_PATHS), *words) == {told}
+
+
+def test_whole_paths_are_completed_by_the_shell(programs, project):
+    folder = project(OF_PATHS)
+    assert complete("bash", programs, folder, "train", "-d", f"{folder}/dig") == {"compopt -o default"}
+
+
+def test_bash_puts_a_blank_behind_a_file_and_none_behind_a_folder(programs, project):
+    folder = project(OF_PATHS)
+    assert "compopt -o nospace" in complete("bash", programs, folder, "train", "-d", "digita")
+    assert "compopt -o nospace" not in complete("bash", programs, folder, "train", "-d", "digits")
 
 
 def test_bash_offers_words_and_files_where_both_may_stand(programs, project):
-    folder = project({**FILES, "bed/fdl.yml": "entry: tool\nschema: {args: [{name: data, type: path}]}\n"
-                      "commands: {dig: {options: {x: 1}}}", "fdl.yml": "commands: {bed: }"})  # fmt: skip
-    found = complete("bash", programs, folder, "bed", "dig")
-    assert found == {"compopt -o filenames", "dig", "digits.csv", "digits.txt"}
+    folder = project({"fdl.yml": "entry: tool\nschema: {args: [{name: data, type: path}]}\n"
+                      "commands: {bed: {path: .}}", "digits.csv": "", "bed.csv": ""})  # fmt: skip
+    found = complete("bash", programs, folder, "bed", "bed", "be")
+    assert found == {"compopt -o filenames", "bed", "bed.csv"}
 
 
 def test_fish_shows_a_whole_description(programs, project):
@@ -156,15 +201,6 @@ def test_fish_shows_a_whole_description(programs, project):
         env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "hello\tSay hello, loudly\n"
-
-
-def test_zsh_is_told_to_complete_files(programs, project):
-    assert complete("zsh", programs, project(FILES), "train", "--data", "dig") == {"files -f"}
-
-
-def test_fish_completes_files(programs, project):
-    found = complete("fish", programs, project(FILES), "train", "--data", "dig")
-    assert found == {"digits.csv", "digits.txt"}
 
 
 def test_zsh_and_fish_show_what_a_preset_is_for(programs, project):

@@ -127,7 +127,7 @@ def test_lint_finds_everything_at_once(project, capsys):
         "train/fdl.yml:4: options.mode: 'c' is not allowed. Choose one of a, b.",
         "train/fdl.yml:5: options.mood: the entry takes no option --mood. Did you mean 'mode'?",
         "fdl.yml:1: commands.typo.rn: there is no such key. Did you mean 'run'?",
-        "fdl.ci.yml:1: description: expected `str | null`, got `array`.",
+        "fdl.ci.yml:1: description: [x] cannot stand here. Write text.",
     ]
 
 

@@ -32,6 +32,14 @@ def test_every_listed_command_is_there_and_explains_itself(capsys):
         assert f"Usage: fdl {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("group", ["config", "libtorch", "schema"])
+def test_a_group_lists_its_commands_in_whole_sentences(capsys, group):
+    assert main([group]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -29,6 +29,9 @@ FILES = {
         (["hello"], "ci", "ci"),
         (["--env", "prod", "hello"], "ci", "prod"),
         (["ci", "hello"], "", "ci"),
+        (["-v", "ci", "hello"], "", "ci"),
+        (["--no-append", "--no-ansi", "ci", "hello"], "", "ci"),
+        (["-v", "hello"], "ci", "ci"),
         (["hello", "--", "--env", "prod"], "", "base --env prod"),
     ],
 )
@@ -156,6 +159,19 @@ def test_every_kind_explains_itself_on_standard_output(project, capsys, words, p
     assert shown.err == ""
     for piece in pieces:
         assert piece in shown.out
+
+
+def test_help_of_a_preset_lists_what_is_still_to_be_given(project, capsys):
+    project(
+        {
+            "fdl.yml": "commands: {train: }",
+            "train/fdl.yml": "entry: tool\ncommands: {quick: {options: {x: 1}}}\n"
+            "schema: {args: [{name: data, type: path, description: The data}]}",
+        }
+    )
+    assert main(["train", "quick", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Usage: fdl train quick <data> [OPTIONS]\n\nArguments:\n  <data>  The data\n")
 
 
 def test_help_of_an_entry_lists_what_its_schema_says(project, capsys):

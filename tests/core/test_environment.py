@@ -25,3 +25,13 @@ def test_the_folder_of_the_data_is_given_unless_it_is_empty(monkeypatch):
     assert environment.data_root_text() == "/data"
     monkeypatch.setenv("FLODL_DATA", "")
     assert environment.data_root_text() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(None, False), ("", False), ("0", False), ("False", False), ("true", True), ("1", True)]
+)
+def test_a_build_server_says_so(monkeypatch, value, said):
+    monkeypatch.delenv("CI", raising=False)
+    if value is not None:
+        monkeypatch.setenv("CI", value)
+    assert environment.on_build_server() is said

@@ -49,7 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except OSError as error:
         return _output_failed(error)
+    _mention_updates()
     return code
+
+
+def _mention_updates() -> None:
+    """Tell a person at a terminal of a newer flodl; whatever goes wrong here, the command did its work."""
+    with contextlib.suppress(Exception):
+        if sys.stderr.isatty():
+            from .updates.notice import mention_updates
+
+            mention_updates()
 
 
 def _run(arguments: Sequence[str] | None) -> int:

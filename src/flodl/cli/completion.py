@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from click.shell_completion import CompletionItem
 
 from flodl.core.errors import FlodlError
@@ -13,6 +16,7 @@ from .manifest.kinds import Kind, kind_or_none
 from .manifest.layers import Manifest
 from .manifest.schemas import schema_of
 from .manifest.walking import Place, walk
+from .options import NO_APPEND_HELP
 from .project import Project
 
 TAB_LIMIT_S = 1.5  # nobody waits longer for a TAB; a program that is slower is asked when it is started
@@ -49,9 +53,9 @@ def words_after(manifest: Manifest, words: tuple[str, ...], incomplete: str) -> 
 def _after(place: Place, incomplete: str) -> list[CompletionItem]:
     tail = place.tail
     if "--" in tail:
-        return [CompletionItem(incomplete, type="file")]
+        return _files(place.manifest.folder, incomplete)
     if place.kind is Kind.RUN:
-        return [CompletionItem("--"), *_global_flags()]
+        return [CompletionItem("--"), CompletionItem("--no-append", help=NO_APPEND_HELP), *_global_flags()]
     schema = schema_of(place.manifest, limit_s=TAB_LIMIT_S)
     options = schema.options if schema else {}
     shorts = {f"-{one.short}": one for one in options.values() if one.short}
@@ -59,7 +63,8 @@ def _after(place: Place, incomplete: str) -> list[CompletionItem]:
         name, _, value = incomplete.partition("=")
         known = options.get(name[2:])
         found = _values(place, known, value) if known else []
-        return [CompletionItem(f"{name}={item.value}") for item in found if item.type == "plain"]
+        known_words = (item for item in found if item.type != "file")
+        return [CompletionItem(f"{name}={item.value}", type=item.type) for item in known_words]
     before = tail[-1] if tail else ""
     if before == "--env":
         return [CompletionItem(name) for name in Project().overlays()]
@@ -81,7 +86,26 @@ def _values(place: Place, one: Parameter, incomplete: str) -> list[CompletionIte
         return [CompletionItem(str(choice)) for choice in one.choices]
     if one.completer:
         return [CompletionItem(word) for word in completer_words(one.completer, place.manifest.folder)]
-    return [CompletionItem(incomplete, type="file")] if one.scalar == "path" else []
+    return _files(place.manifest.folder, incomplete) if one.scalar == "path" else []
+
+
+def _files(folder: Path, incomplete: str) -> list[CompletionItem]:
+    """Offer files as the program will look for them: from its own folder, wherever the shell is.
+
+    Where that is the same, the shell does it, and better.
+    """
+    if os.path.isabs(incomplete) or incomplete.startswith("~") or folder.resolve() == Path.cwd().resolve():
+        return [CompletionItem(incomplete, type="file")]
+    before, begun = os.path.split(incomplete)
+    try:
+        found = sorted(os.scandir(folder / before), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    return [
+        CompletionItem(os.path.join(before, entry.name) + ("/" if entry.is_dir() else ""), type="path")
+        for entry in found
+        if entry.name.startswith(begun) and (begun or not entry.name.startswith("."))
+    ]
 
 
 def _commands(manifest: Manifest) -> list[CompletionItem]:

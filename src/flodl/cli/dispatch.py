@@ -12,7 +12,7 @@ from .manifest.executing import Plan, carry_out, plan
 from .manifest.finding import adopt_example
 from .manifest.layers import Manifest, load
 from .manifest.walking import Place, action_of, walk
-from .options import take_talk
+from .options import take_no_append, take_talk
 
 
 class ProjectCommand(click.Command):
@@ -61,11 +61,8 @@ def find_place(
     ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]
 ) -> tuple[Place, bool]:
     """Follow the words, without the options that are fdl's own."""
-    words = take_talk(ctx, words)
-    end = words.index("--") if "--" in words else len(words)
-    own = tuple(word for word in words[:end] if word != "--no-append")
-    place = walk(manifest, name, own + words[end:])
-    return place, len(own) == end
+    without_append, words = take_no_append(ctx, take_talk(ctx, words))
+    return walk(manifest, name, words), not without_append
 
 
 def adopt(place: Place) -> Place:

@@ -14,7 +14,10 @@ from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
+_LONGEST_SUMMARY = 200
 _COLOUR_FLAG = "flodl.cli.colour"
+NO_APPEND_HELP = "Leave out what the manifest appends to a script."
+_NO_APPEND = "flodl.cli.no_append"
 _MANY_V = re.compile(r"-v+\Z")
 
 
@@ -25,7 +28,15 @@ class UnknownCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """A group that answers an unknown name with the nearest one, and code 1."""
+    """A group that answers an unknown name with the nearest one, and lists its commands in sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            if found := self.get_command(ctx, name):
+                rows.append((name, found.get_short_help_str(limit=_LONGEST_SUMMARY)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -44,6 +55,25 @@ def talk_options(function: F) -> F:
     for names, settings in reversed(_OPTIONS):
         function = click.option(*names, expose_value=False, **settings)(function)
     return function
+
+
+def no_append_option(function: F) -> F:
+    """Add `--no-append` to a command in front of the name of one of the project's."""
+
+    def note(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            ctx.meta[_NO_APPEND] = True
+
+    return click.option("--no-append", is_flag=True, expose_value=False, callback=note, help=NO_APPEND_HELP)(
+        function
+    )
+
+
+def take_no_append(ctx: click.Context, words: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Say whether `--no-append` stands before or among the words, and give them without it."""
+    end = words.index("--") if "--" in words else len(words)
+    own = tuple(word for word in words[:end] if word != "--no-append")
+    return len(own) < end or _NO_APPEND in ctx.meta, own + words[end:]
 
 
 def take_talk(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -71,9 +71,11 @@ def _write_path(formatter: click.HelpFormatter, place: Place) -> None:
 
 def _write_preset(formatter: click.HelpFormatter, place: Place) -> None:
     manifest = place.manifest
-    formatter.write_usage(place.title, "[OPTIONS]")
-    _write_words(formatter, place.spec.value("description"))
     schema = _schema(manifest)
+    arguments = schema.arguments if schema else []
+    formatter.write_usage(place.title, " ".join([*map(_slot, arguments), "[OPTIONS]"]))
+    _write_words(formatter, place.spec.value("description"))
+    _write_rows(formatter, "Arguments", [(_slot(one), _explain(one)) for one in arguments])
     settings = settings_of(manifest.document, place.spec, project=manifest.project)
     _write_rows(formatter, "Values", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
     words = str(manifest.document.value("entry") or "").split()

@@ -14,7 +14,7 @@ from flodl.core.errors import FlodlError
 from flodl.core.paths import nearest, suggestion
 
 from .commands import SUMMARIES
-from .options import UnknownCommand, talk_options
+from .options import UnknownCommand, no_append_option, talk_options
 from .project import Project, project_of, select_overlay
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ _ENV = click.option(
 )
 @_VERSION
 @_ENV
+@no_append_option
 @talk_options
 @click.pass_context
 def program(ctx: click.Context) -> None:

@@ -76,15 +76,17 @@ def select_overlay(words: list[str], builtin: Iterable[str]) -> tuple[Project, l
     if named := environment.overlay_name():
         return Project(named, "FDL_ENV"), rest
     project = Project()
-    if not rest or rest[0].startswith("-") or rest[0] not in _overlays_nearby():
+    # What begins with a dash before it is a flag of fdl, and none of those that are left takes a value.
+    first = next((word for word in rest if word == "--" or not word.startswith("-")), "--")
+    if first == "--" or first not in _overlays_nearby():
         return project, rest
-    first = rest[0]
     if first in builtin or first in _base_commands(project):
         raise ManifestError(
             f"{first!r} is ambiguous: it is a command and an environment (fdl.{first}.yml). "
             f"Rename one of them, or write --env {first}."
         )
-    return Project(first, "the first word"), rest[1:]
+    rest.remove(first)
+    return Project(first, "the first word"), rest
 
 
 def _overlays_nearby() -> list[str]:

@@ -12,6 +12,10 @@
 | `FLODL_RESOLVED_CONFIG` | what a run was started with: every value and its origin, as JSON or a JSON file |
 | `FLODL_MONITOR`         | 1: a Trainer shows its live page by itself, as with `fdl run … --monitor`       |
 | `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
+| `FDL_NO_UPDATE_CHECK`   | set, to anything: `fdl` does not look for a newer flodl                         |
+| `CI`                    | the same; and not 0 or false: lines of text in place of a bar that moves        |
+| `XDG_CONFIG_HOME`       | where the settings of a user are kept; `~/.config` without it                   |
+| `APPDATA`               | the same, on Windows                                                            |
 | `PATH`                  | where commands are looked up                                                    |
 | `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project     |
 | `CONDA_PREFIX`          | the same, of conda                                                              |
@@ -27,6 +31,8 @@ from typing import Any
 
 RESOLVED_CONFIG = "FLODL_RESOLVED_CONFIG"
 MONITOR = "FLODL_MONITOR"
+PROJECT_ROOT = "FDL_PROJECT_ROOT"
+NO_UPDATE_CHECK = "FDL_NO_UPDATE_CHECK"
 
 
 def verbosity_text() -> str | None:
@@ -70,6 +76,38 @@ def overlay_name() -> str:
 def monitor_wanted() -> bool:
     """Say whether a run should show a live page where its script leaves that open."""
     return (os.environ.get("FLODL_MONITOR") or "0") != "0"
+
+
+def flags_said() -> dict[str, str]:
+    """Give the variables by which flags of `fdl` reach the programs that it starts; those that are set."""
+    said = {
+        "FLODL_VERBOSITY": os.environ.get("FLODL_VERBOSITY"),
+        "FLODL_COLOR": os.environ.get("FLODL_COLOR"),
+        "NO_COLOR": os.environ.get("NO_COLOR"),
+        "FLODL_MONITOR": os.environ.get("FLODL_MONITOR"),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def update_check_refused() -> bool:
+    """Say whether `fdl` may not look for a newer flodl; set to nothing at all still counts as set."""
+    marks = (os.environ.get("FDL_NO_UPDATE_CHECK"), os.environ.get("CI"))
+    return any(mark is not None for mark in marks)
+
+
+def on_build_server() -> bool:
+    """Say whether this runs on a build server, whose terminal is a log that people read later."""
+    return (os.environ.get("CI") or "0").lower() not in ("0", "false")
+
+
+def config_root_text() -> str | None:
+    """Give the folder that `XDG_CONFIG_HOME` names, or nothing when it is not set or empty."""
+    return os.environ.get("XDG_CONFIG_HOME") or None
+
+
+def app_data_text() -> str | None:
+    """Give the folder that `APPDATA` names, or nothing when it is not set or empty."""
+    return os.environ.get("APPDATA") or None
 
 
 def value_of(name: str) -> str:

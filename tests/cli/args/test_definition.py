@@ -1,7 +1,7 @@
 """A mistake in a dataclass is an error with the field's name, before any command line is read."""
 
 from dataclasses import InitVar, dataclass, field, make_dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +9,16 @@ import pytest
 
 from flodl.cli import Args, argument, option
 from flodl.core.errors import ArgsError
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Mode(StrEnum):
+    FAST = "fast"
+    SLOW = "slow"
 
 
 def define(*fields):
@@ -35,6 +45,31 @@ def define(*fields):
         ([("quiet", bool, option(False))], "--quiet is reserved"),
         ([("x", int, option("a"))], "'a' is no int"),
         ([("x", int, option(True))], "True is no int"),
+        ([("x", float, option("1"))], "'1' is no float"),
+        ([("x", str, option(1))], "1 is no string"),
+        ([("x", Path, option(1))], "1 is no path"),
+        ([("x", bool, option("yes"))], "'yes' is no bool"),
+        ([("x", bool, option(1))], "1 is no bool"),
+        ([("x", int, option(None))], r"at 'Job\.x': None is no default for it\. Annotate it as T \| None"),
+        ([("x", list[int], option(None))], "None is no default"),
+        ([("x", list[int], option(3))], "the default 3 is not a list"),
+        ([("x", list[str], option("abc"))], "the default 'abc' is not a list"),
+        ([("x", list[int], option(["a"]))], "'a' is no int"),
+        ([("x", int, option((1, 2)))], r"the default \(1, 2\) is not one int"),
+        ([("x", int | None, option([1]))], r"the default \[1\] is not one int"),
+        (
+            [("x", Colour, option("red"))],
+            r"at 'Job\.x': 'red' is no member of Colour\. Write one of Colour\.RED",
+        ),
+        ([("x", Colour, option("RED"))], "'RED' is no member of Colour"),
+        ([("x", Colour | None, option("red"))], "'red' is no member"),
+        ([("x", Colour, argument("red"))], "'red' is no member"),
+        ([("x", list[Colour], option(["red"]))], "'red' is no member"),
+        ([("x", Colour, option(Colour.RED, choices=["RED"]))], "'RED' is no member"),
+        ([("x", Colour, option(Colour.RED, choices=[Colour.BLUE]))], "is not among the choices"),
+        ([("x", Mode, option("fast"))], "'fast' is no member of Mode"),
+        ([("x", str, option(Mode.FAST))], "is no string"),
+        ([("x", int | None, option(None, bare="a"))], "'a' is no int"),
         ([("x", str, option("c", choices=["a", "b"]))], r"'c' is not among the choices \['a', 'b'\]"),
         ([("x", bool, argument())], "a bool cannot be positional"),
         ([("x", int, argument(1)), ("y", int, argument())], r"Job\.y': a required argument cannot follow"),
@@ -56,6 +91,26 @@ def test_a_mistake_in_the_definition_names_the_field(fields, message):
     # A required argument after one with a default is a mistake of dataclass itself, unless it is by keyword.
     with pytest.raises(ArgsError, match=message):
         Args(make_dataclass("Job", fields, kw_only=True))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "words", "read"),
+    [
+        (Colour, Colour.RED, [], Colour.RED),
+        (Colour, Colour.RED, ["--x", "BLUE"], Colour.BLUE),
+        (Mode, Mode.FAST, [], Mode.FAST),
+        (Mode, Mode.FAST, ["--x", "SLOW"], Mode.SLOW),
+        (Mode | None, None, [], None),
+        (Mode | None, None, ["--x", "SLOW"], Mode.SLOW),
+        (list[Mode], [Mode.FAST], [], [Mode.FAST]),
+        (list[Mode], [Mode.FAST], ["--x", "SLOW,FAST"], [Mode.SLOW, Mode.FAST]),
+        (float, 1, [], 1),
+        (Path, "a", [], Path("a")),
+        (list[int] | None, None, [], None),
+    ],
+)
+def test_defaults_that_fit_are_taken(annotation, default, words, read):
+    assert define(("x", annotation, option(default))).parse(words).x == read
 
 
 def test_only_a_dataclass_can_become_a_command_line():

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from flodl.cli import main
+from flodl.cli import container, main
 from flodl.cli.manifest import docker
 from flodl.cli.manifest.executing import plan
 from flodl.cli.manifest.layers import load
@@ -211,11 +211,26 @@ def test_a_typo_fails_before_anything_is_started(project, capfd):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("training: {epochs: many}", r"fdl\.yml:2: training\.epochs: expected `int \| null`, got `str`"),
-        ("ddp: {speed_hint: {slow_rank: 1}}", r"ddp\.speed_hint: object missing required field `ratio`"),
-        ("ddp: {anchor: often}", r"invalid enum value 'often'\. Allowed: a whole number, 'auto', null"),
-        ("docker: [a]", r"docker: expected `str \| null`, got `array`"),
-        ("entry: 3", r"entry: expected `str \| null`, got `int`"),
+        (
+            "training: {epochs: many}",
+            r"fdl\.yml:2: training\.epochs: 'many' cannot stand here\. Write a whole number\.",
+        ),
+        ("ddp: {speed_hint: {slow_rank: 1}}", r"ddp\.speed_hint: `ratio:` is missing"),
+        ("ddp: {speed_hint: 3}", r"ddp\.speed_hint: 3 cannot stand here\. Write a map\."),
+        (
+            "ddp: {partition_ratios: [1, x]}",
+            r"ddp\.partition_ratios: \[1, x\] cannot .* Write a list of numbers",
+        ),
+        ("ddp: {partition_ratios: 1}", r"ddp\.partition_ratios: 1 cannot .* Write a list of numbers"),
+        ("ddp: {progressive: 7}", r"7 cannot stand here\. Write true or false or 'auto'\."),
+        (
+            "output: {monitor: [1]}",
+            r"\[1\] cannot stand here\. Write true or false or a whole number or text",
+        ),
+        ("compile: '" + "x" * 90 + "'", r"compile: 'x{56}\.\.\. cannot stand here\. Write true or false\."),
+        ("ddp: {anchor: often}", r"'often' cannot stand here\. Write a whole number or 'auto'\."),
+        ("docker: [a]", r"docker: \[a\] cannot stand here\. Write text\."),
+        ("entry: 3", r"entry: 3 cannot stand here\. Write text\."),
         ("description: words\nentri: x", r"fdl\.yml:3: entri: there is no such key\. Did you mean 'entry'"),
     ],
 )
@@ -244,8 +259,23 @@ def test_a_script_gets_what_stands_behind_the_dashes(project, capfd):
     project({"fdl.yml": "commands: {say: {run: printf '%s|', append: -- last}}"})
     assert main(["say", "--", "a b", "--no-append", "-v"]) == 0
     assert capfd.readouterr().out == "a b|--no-append|-v|--|last|"
-    assert main(["say", "--no-append", "--", "x"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["say", "--no-append"],
+        ["--no-append", "say"],
+        ["run", "--no-append", "say"],
+        ["run", "say", "--no-append"],
+        ["-v", "--no-append", "run", "say"],
+    ],
+)
+def test_what_is_appended_can_be_left_out_wherever_that_is_said(project, capfd, words):
+    project({"fdl.yml": "commands: {say: {run: printf '%s|', append: -- last}}"})
+    assert main([*words, "--", "x"]) == 0
     assert capfd.readouterr().out == "x|"
+    assert main(["--no-append", "version"]) == 0  # nothing is appended there anyway
 
 
 def test_a_child_that_a_signal_ends_gives_1_and_the_signal_is_named(project, capfd):
@@ -341,7 +371,8 @@ def test_without_a_compose_file_the_container_root_is_the_usual_one(tmp_path):
 
 @pytest.fixture
 def outside(monkeypatch):
-    monkeypatch.setattr(docker, "inside_container", lambda: False)
+    monkeypatch.delenv("FLODL_VERBOSITY")
+    monkeypatch.setattr(container, "inside_container", lambda: False)
 
 
 def test_an_entry_in_docker_is_this_exact_command(project, stand_in, outside, capfd):
@@ -374,8 +405,34 @@ def test_a_script_in_docker_is_this_exact_command(project, stand_in, outside):
     assert called() == [str(root), "compose", "run", "--rm", "dev", "bash", "-c", "pytest -q 'a b' -- -x"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "variables"),
+    [
+        (["run", "--monitor"], ["FLODL_MONITOR=1"]),
+        (["-vv"], ["FLODL_VERBOSITY=3"]),
+        (["--no-ansi"], ["FLODL_COLOR=never", "NO_COLOR=1"]),
+        (["-q", "run", "--monitor"], ["FLODL_VERBOSITY=0", "FLODL_MONITOR=1"]),
+    ],
+)
+def test_what_flags_say_reaches_a_container(project, stand_in, outside, flags, variables):
+    project(
+        {
+            "fdl.yml": "commands: {train: , t: {run: pytest, docker: dev}}",
+            "train/fdl.yml": "entry: tool\ndocker: dev",
+        }
+    )
+    called = stand_in("docker")
+    given = [word for variable in variables for word in ("-e", variable)]
+    assert main([*flags, "train"]) == 0
+    root = ["-e", "FDL_PROJECT_ROOT=/workspace"]
+    end = ["dev", "bash", "-c", "cd /workspace/train && tool"]
+    assert called()[1:] == ["compose", "run", "--rm", *root, *given, *end]
+    assert main([*flags, "t"]) == 0
+    assert called()[1:] == ["compose", "run", "--rm", *given, "dev", "bash", "-c", "pytest"]
+
+
 def test_inside_a_container_nothing_is_wrapped(project, monkeypatch, capfd):
-    monkeypatch.setattr(docker, "inside_container", lambda: True)
+    monkeypatch.setattr(container, "inside_container", lambda: True)
     project({"fdl.yml": "commands: {t: {run: echo here, docker: dev}}"})
     assert main(["t"]) == 0
     assert capfd.readouterr().out == "here\n"

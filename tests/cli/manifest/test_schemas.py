@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from flodl.cli import main
-from flodl.cli.manifest import docker, schemas
+from flodl.cli import container, main
+from flodl.cli.manifest import schemas
 from flodl.cli.manifest.layers import load
 from flodl.cli.manifest.schemas import cache_file, cached_schemas, may_be_asked, schema_of
 from flodl.cli.manifest.sources import fingerprint
@@ -182,7 +182,7 @@ def test_asking_reports_what_was_learned(tool, capsys):
 
 
 def test_in_docker_the_container_is_asked(project, stand_in, monkeypatch):
-    monkeypatch.setattr(docker, "inside_container", lambda: False)
+    monkeypatch.setattr(container, "inside_container", lambda: False)
     root = project(
         {
             "docker-compose.yml": "services: {}",
@@ -200,7 +200,7 @@ def test_in_docker_the_container_is_asked(project, stand_in, monkeypatch):
 
 
 def test_without_a_compose_file_docker_cannot_be_asked(project, capsys, monkeypatch):
-    monkeypatch.setattr(docker, "inside_container", lambda: False)
+    monkeypatch.setattr(container, "inside_container", lambda: False)
     project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool x\ndocker: dev"})
     assert main(["train", "--refresh-schema"]) == 1
     assert "needs a docker-compose.yml" in capsys.readouterr().err

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from .parameter import Parameter, split_pieces
+from .parameter import Parameter, split_pieces, text_of
 
 _NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
 _MASK = "\0"
@@ -158,7 +159,10 @@ def click_parameter(one: Parameter, *, lenient: bool = False) -> click.Parameter
         settings["envvar"] = one.env or None
     if one.is_list:
         if isinstance(settings.get("default"), (list, tuple)):
-            settings["default"] = [Whole(one) if isinstance(one, str) else one for one in settings["default"]]
+            settings["default"] = [
+                Whole(text_of(item)) if isinstance(item, (str, Enum)) else item
+                for item in settings["default"]
+            ]
         settings |= {"multiple": True, "type": Pieces(settings["type"]), "callback": _flatten}
     elif lenient or one.bare is not None:
         settings |= {"is_flag": False, "flag_value": (one.choices or ("",))[0] if lenient else one.bare}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from enum import Enum
+from enum import Enum, EnumType
 from pathlib import Path
 from typing import Any, Literal, Union
 
@@ -25,6 +25,7 @@ class _Shape:
     type: str
     choices: tuple[Any, ...] = ()
     optional: bool = False
+    enum: EnumType | None = None
 
 
 def parameters_of(cls: type) -> list[Parameter]:
@@ -89,7 +90,7 @@ def _shape(annotation: Any) -> _Shape:
             return _Shape(_NAMES[kinds.pop()], inner)
         raise ArgsError(f"the choices are {inner}. Give strings, or whole numbers, not both.")
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return _Shape("string", tuple(annotation))
+        return _Shape("string", tuple(annotation), enum=annotation)
     if origin in (Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
         shape = _shape(inner[0] if inner[1] is type(None) else inner[1])
         if shape.type == "bool":
@@ -98,7 +99,7 @@ def _shape(annotation: Any) -> _Shape:
     if origin is list or (origin is tuple and inner[1:] == (Ellipsis,)):
         shape = _shape(inner[0])
         if shape.type in ("string", "int", "float", "path") and not shape.optional:
-            return _Shape(f"list[{shape.type}]", shape.choices)
+            return _Shape(f"list[{shape.type}]", shape.choices, enum=shape.enum)
     raise ArgsError(f"{annotation} cannot be read from a command line. Use {_USABLE}.")
 
 
@@ -127,7 +128,9 @@ def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
     )
     check = _check_option if parameter.kind == "option" else _check_argument
     check(parameter, shape, missing=missing)
-    _check_values(parameter)
+    if not missing:
+        _check_default(parameter, shape)
+    _check_values(parameter, shape)
     return parameter
 
 
@@ -151,19 +154,37 @@ def _check_argument(parameter: Parameter, shape: _Shape, *, missing: bool) -> No
         raise ArgsError("a bool cannot be positional. Make it an option: option(False).")
 
 
-def _check_values(parameter: Parameter) -> None:
+def _check_default(parameter: Parameter, shape: _Shape) -> None:
+    """See that there is a list where a list is wanted, one value where one is, and None where that may be."""
+    default = parameter.default
+    if default is None:
+        if not shape.optional:
+            raise ArgsError("None is no default for it. Annotate it as T | None, or give another one.")
+    elif isinstance(default, (list, tuple)) != parameter.is_list:
+        wanted = "a list" if parameter.is_list else f"one {parameter.scalar}"
+        raise ArgsError(f"the default {default!r} is not {wanted}. Give one, or change the annotation.")
+
+
+def _check_values(parameter: Parameter, shape: _Shape) -> None:
     """See that the default and the value of a bare option are of the type, and among the choices."""
-    accepted = {"int": int, "float": (int, float), "string": (str, Enum), "path": (str, Path), "bool": bool}
-    expected = accepted[parameter.scalar]
     given = parameter.default if isinstance(parameter.default, (list, tuple)) else [parameter.default]
-    for value in (*given, parameter.bare, *parameter.choices):
-        if value is None:
-            continue
-        wrong = isinstance(value, bool) != (parameter.type == "bool")
-        if wrong or not isinstance(value, expected):  # type: ignore[arg-type]
+    values = [value for value in (*parameter.choices, *given, parameter.bare) if value is not None]
+    for value in values:
+        if shape.enum is not None and not isinstance(value, shape.enum):
+            members = ", ".join(map(str, shape.enum))
+            raise ArgsError(f"{value!r} is no member of {shape.enum.__name__}. Write one of {members}.")
+        if shape.enum is None and not _is_one(value, parameter.scalar):
             raise ArgsError(f"{value!r} is no {parameter.scalar}. Give one, or change the annotation.")
         if parameter.choices and value not in parameter.choices:
             raise ArgsError(f"{value!r} is not among the choices {list(parameter.choices)}.")
+
+
+def _is_one(value: object, scalar: str) -> bool:
+    """Say whether a value is of a scalar type; a bool is no number, and a member of an Enum is no string."""
+    if isinstance(value, bool) or scalar == "bool":
+        return isinstance(value, bool) and scalar == "bool"
+    accepted = {"int": (int,), "float": (int, float), "string": (str,), "path": (str, Path)}
+    return isinstance(value, accepted[scalar]) and not isinstance(value, Enum)
 
 
 def _check_beside(parameters: list[Parameter]) -> None:

@@ -13,22 +13,27 @@ SHELLS = {
     "fish": "fdl completions fish | source     # in ~/.config/fish/config.fish",
 }
 
-# In place of click's own: that of bash forgets words where files may stand too, and that of fish cuts a
-# description at its first comma.
+# In place of click's own: that of bash forgets words where files may stand too, that of fish cuts a
+# description at its first comma, and none of them knows `path`: a file that fdl has found in the folder of a
+# program, after which a folder goes on without a blank.
 _SCRIPTS = {
     "bash": """\
 %(complete_func)s() {
-    local IFS=$'\\n' response line kind value files=
+    local IFS=$'\\n' response line kind value files= paths=
     response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD %(complete_var)s=bash_complete $1)
     for line in $response; do
         kind=${line%%%%,*} value=${line#*,}
         case $kind in
             plain) COMPREPLY+=("$value") ;;
+            path) COMPREPLY+=("$value") paths=1 ;;
             dir) files=-d ;;
             file) files=-f ;;
         esac
     done
-    if [[ $files && ${#COMPREPLY[@]} -gt 0 ]]; then
+    if [[ $paths ]]; then
+        compopt -o filenames
+        [[ ${#COMPREPLY[@]} -eq 1 && $COMPREPLY == */ ]] && compopt -o nospace
+    elif [[ $files && ${#COMPREPLY[@]} -gt 0 ]]; then
         compopt -o filenames
         COMPREPLY+=($(compgen $files -- "${COMP_WORDS[COMP_CWORD]}"))
     elif [[ $files == -d ]]; then
@@ -40,6 +45,41 @@ _SCRIPTS = {
 }
 
 complete -o nosort -F %(complete_func)s %(prog_name)s
+""",
+    "zsh": """\
+#compdef %(prog_name)s
+
+%(complete_func)s() {
+    local kind key description
+    local -a response words_alone words_explained paths folders
+    (( ! $+commands[%(prog_name)s] )) && return 1
+    response=("${(@f)$(env COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) \
+%(complete_var)s=zsh_complete %(prog_name)s)}")
+    for kind key description in ${response}; do
+        case $kind in
+            plain)
+                if [[ $description == _ ]]; then
+                    words_alone+=("$key")
+                else
+                    words_explained+=("$key":"$description")
+                fi ;;
+            path) if [[ $key == */ ]]; then folders+=("$key"); else paths+=("$key"); fi ;;
+            dir) _path_files -/ ;;
+            file) _path_files -f ;;
+        esac
+    done
+    (( $#words_explained )) && _describe -V unsorted words_explained -U
+    (( $#words_alone )) && compadd -U -V unsorted -a words_alone
+    (( $#folders )) && compadd -U -S '' -V folders -a folders
+    (( $#paths )) && compadd -U -V paths -a paths
+    return 0
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    %(complete_func)s "$@"
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
 """,
     "fish": """\
 function %(complete_func)s;
@@ -53,7 +93,7 @@ function %(complete_func)s;
                 __fish_complete_directories $metadata[2];
             case file;
                 __fish_complete_path $metadata[2];
-            case plain;
+            case plain path;
                 echo $metadata[2];
         end;
     end;
@@ -78,6 +118,6 @@ def command(shell: str) -> None:
     complete = get_completion_class(shell)
     assert complete is not None
     asking = complete(program, {}, "fdl", "_FDL_COMPLETE")
-    asking.source_template = _SCRIPTS.get(shell, complete.source_template)  # type: ignore[misc]
+    asking.source_template = _SCRIPTS[shell]  # type: ignore[misc]
     # The base class: that of bash would start a bash to ask for its version.
     click.echo(ShellComplete.source(asking), nl=False)

@@ -17,7 +17,7 @@ from flodl.cli.manifest.layers import Manifest
 from flodl.cli.manifest.model import Document, read_as
 from flodl.cli.manifest.schemas import schema_of
 from flodl.cli.manifest.showing import flow
-from flodl.cli.options import talk_options
+from flodl.cli.options import no_append_option, talk_options
 from flodl.cli.project import project_of
 from flodl.core import environment
 from flodl.core.errors import ManifestError
@@ -54,6 +54,7 @@ class _Run(click.Command):
 @click.option(
     "--monitor", is_flag=True, help="Show the training on a live page, where the script leaves it open."
 )
+@no_append_option
 @talk_options
 @click.pass_context
 def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> int:

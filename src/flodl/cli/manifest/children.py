@@ -21,11 +21,15 @@ _NEVER_ON_PURPOSE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGB
 
 
 def environment_for_children(**more: str) -> dict[str, str]:
-    """Give the environment of a child; `python` is that of the active virtual environment, or this one."""
+    """Give the environment of a child; `python` is that of the active virtual environment, or this one.
+
+    A child that is fdl again leaves the word about updates to this process.
+    """
     own, active = str(Path(sys.executable).parent), environment.active_environment()
     elsewhere = active and Path(active).resolve() != Path(sys.prefix).resolve()
     folders = [environment.search_path(), own] if elsewhere else [own, environment.search_path()]
-    return {**os.environ, "PATH": os.pathsep.join(filter(None, folders)), **more}
+    path = os.pathsep.join(filter(None, folders))
+    return {**os.environ, "PATH": path, environment.NO_UPDATE_CHECK: "1", **more}
 
 
 def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flodl.core.environment import PROJECT_ROOT
 from flodl.core.errors import ManifestError
 
 from .document import plain
@@ -16,12 +17,6 @@ from .reading import read_document
 
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 DEFAULT_ROOT = "/workspace"
-_MARK = Path("/.dockerenv")
-
-
-def inside_container() -> bool:
-    """Say whether this process is in a container already."""
-    return _MARK.exists()
 
 
 def compose_file(folder: Path) -> Path | None:
@@ -69,19 +64,35 @@ def _sides(volume: Any) -> tuple[str, str]:
     return host, rest.partition(":")[0]
 
 
-def wrap_script(service: str, project: Path, folder: Path, line: str) -> list[str]:
-    """Give the command for the shell line of a `run:` command; below the project it goes there first."""
+def wrap_script(
+    service: str, project: Path, folder: Path, line: str, *, variables: Mapping[str, str] | None = None
+) -> list[str]:
+    """Give the command for the shell line of a `run:` command; below the project it goes there first.
+
+    A container has an environment of its own: `variables` are those that it gets from here.
+    """
     inner = folder_inside(service, project, folder)
     if folder != project:
         line = f"cd {shlex.quote(inner)} && {line}"
-    return ["docker", "compose", "run", "--rm", service, "bash", "-c", line]
+    return _compose_run(service, line, variables or {})
 
 
-def wrap_entry(service: str, project: Path, folder: Path, words: Sequence[str]) -> list[str]:
+def wrap_entry(
+    service: str,
+    project: Path,
+    folder: Path,
+    words: Sequence[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+) -> list[str]:
     """Give the command for an entry, started in its own folder inside the container."""
     line = f"cd {shlex.quote(folder_inside(service, project, folder))} && {shlex.join(words)}"
-    root_variable = f"FDL_PROJECT_ROOT={container_root(project, service)}"
-    return ["docker", "compose", "run", "--rm", "-e", root_variable, service, "bash", "-c", line]
+    return _compose_run(service, line, {PROJECT_ROOT: container_root(project, service), **(variables or {})})
+
+
+def _compose_run(service: str, line: str, variables: Mapping[str, str]) -> list[str]:
+    given = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+    return ["docker", "compose", "run", "--rm", *given, service, "bash", "-c", line]
 
 
 def folder_inside(service: str, project: Path, folder: Path) -> str:

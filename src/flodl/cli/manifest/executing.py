@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from flodl.cli import container
 from flodl.cli.args.checking import check_tail
 from flodl.cli.args.schema import Schema
 from flodl.core import log
-from flodl.core.environment import RESOLVED_CONFIG
+from flodl.core.environment import RESOLVED_CONFIG, flags_said
 from flodl.core.errors import ManifestError
 from flodl.core.files import write_atomic
 
@@ -63,10 +64,10 @@ def _plan_script(place: Place, *, append: bool) -> Plan:
     if words:
         table["arguments"] = {"value": list(words), "origin": "command line"}
     folder = place.manifest.folder
-    if spec.docker and not docker.inside_container():
+    if spec.docker and not container.inside_container():
         inner = folder.resolve()
         mounted = docker.mounted_project(inner, place.manifest.project)
-        command = docker.wrap_script(spec.docker, mounted, inner, line)
+        command = docker.wrap_script(spec.docker, mounted, inner, line, variables=flags_said())
         return Plan(command, mounted, table, in_container=True)
     return Plan(["sh", "-c", line], folder, table)
 
@@ -86,7 +87,7 @@ def _plan_entry(place: Place) -> Plan:
     schema = schema_of(manifest)
     settings = settings_of(document, preset, project=manifest.project)
     # The variables of this machine do not reach a container.
-    on_host = not document.value("docker") or docker.inside_container()
+    on_host = not document.value("docker") or container.inside_container()
     schema = _checked(place, schema, settings, on_host=on_host)
     table = {"entry": _entry(place, document, "entry")}
     if document.get("docker"):
@@ -103,10 +104,10 @@ def _started(place: Place, words: list[str], table: dict[str, Any]) -> Plan:
     manifest = place.manifest
     line = " ".join(map(scripts.quote, words))
     service = manifest.document.value("docker")
-    if service and not docker.inside_container():
+    if service and not container.inside_container():
         inner = manifest.folder.resolve()
         mounted = docker.mounted_project(inner, manifest.project)
-        command = docker.wrap_entry(service, mounted, inner, words)
+        command = docker.wrap_entry(service, mounted, inner, words, variables=flags_said())
         echo = f"fdl: [{service}] {line}" if place.kind is Kind.PRESET else ""
         return Plan(command, mounted, table, echo, in_container=True)
     echo = f"fdl: {line}" if place.kind is Kind.PRESET else ""

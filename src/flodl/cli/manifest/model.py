@@ -13,6 +13,7 @@ from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
 from .document import Table, dotted, plain
+from .showing import flow
 
 Scalar = bool | int | float | str
 
@@ -95,7 +96,14 @@ class Document(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
 
 S = TypeVar("S", bound=msgspec.Struct)
 KEYS_OF_A_COMMAND = tuple(field.encode_name for field in msgspec.structs.fields(Command))
-_WORDS_FOR = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_WORDS_FOR = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list of numbers",
+}
+_LONGEST_SHOWN = 60
 _ELSEWHERE = {"entry", "schema", "compile", "arg-name", "commands"}
 
 
@@ -133,24 +141,33 @@ def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tu
         if "unknown field" in words:
             return ""  # said already, with the nearest name
         path = tuple(re.findall(r"\.([\w-]+)", place.strip("`")))
-        words = words[:1].lower() + words[1:]
-        allowed = _allowed(struct, path) if "enum" in words else ""
-        return f"{table.at(path).origin}: {dotted((*where, *path))}: {words}.{allowed}"
+        node = table.at(path)
+        missing = re.search(r"missing required field `(\w+)`", words)
+        problem = f"`{missing[1]}:` is missing." if missing else _misplaced(plain(node), _kinds(struct, path))
+        return f"{node.origin}: {dotted((*where, *path))}: {problem}"
     return ""
 
 
-def _allowed(struct: type[msgspec.Struct], path: tuple[str, ...]) -> str:
-    """Say what may stand at a place that takes certain words."""
+def _misplaced(value: Any, kinds: list[str]) -> str:
+    shown = repr(value) if isinstance(value, str) else flow(value)
+    shown = f"{shown[:57]}..." if len(shown) > _LONGEST_SHOWN else shown
+    return f"{shown} cannot stand here. Write {' or '.join(kinds)}."
+
+
+def _kinds(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list[str]:
+    """Say what may stand at a place."""
     annotation: Any = struct
     for key in path:
         inner = _struct_in(annotation)
         fields = {field.encode_name: field.type for field in msgspec.structs.fields(inner)} if inner else {}
         annotation = fields.get(key)
-    kinds = []
+    found = []
     for kind in typing.get_args(annotation):
-        literal = typing.get_origin(kind) is Literal
-        kinds += [repr(word) for word in typing.get_args(kind)] if literal else [_WORDS_FOR.get(kind, "null")]
-    return f" Allowed: {', '.join(kinds)}." if kinds else ""
+        if typing.get_origin(kind) is Literal:
+            found += [repr(word) for word in typing.get_args(kind)]
+        elif kind is not type(None):
+            found.append(_WORDS_FOR.get(typing.get_origin(kind) or kind, "a map"))
+    return found or ["a value, or a list of values"]
 
 
 def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import click
 
+from flodl.cli import container
 from flodl.cli.args.schema import Schema, from_json
 from flodl.core import log
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
@@ -26,18 +27,7 @@ from .sources import fingerprint, knows_the_flag
 
 CACHE = Path(".fdl", "schema-cache")
 PROBE_LIMIT_S = 10.0
-_SKIPPED = {
-    ".git",
-    "target",
-    "node_modules",
-    "libtorch",
-    "runs",
-    ".cargo",
-    "site",
-    "docs",
-    ".claude",
-    ".venv",
-}
+_SKIPPED = {"target", "node_modules", "libtorch", "runs", "site", "docs"}  # and all that are hidden
 FAILURE = ".failure"  # beside a kept schema: that there was no answer
 Status = Literal["fresh", "stale", "orphan"]
 
@@ -200,7 +190,7 @@ def probe(manifest: Manifest, *, limit_s: float) -> Any:
         raise ManifestError(f"{manifest.path} has no `entry:` that could be asked for its schema.")
     service = manifest.document.value("docker")
     command, folder = ["sh", "-c", f"{entry} --fdl-schema"], manifest.folder
-    if isinstance(service, str) and not docker.inside_container():
+    if isinstance(service, str) and not container.inside_container():
         folder = docker.project_with_compose(manifest.folder.resolve())
         command = docker.wrap_entry(
             service, folder, manifest.folder.resolve(), [*shlex.split(entry), "--fdl-schema"]
@@ -234,7 +224,9 @@ def cached_schemas(root: Path) -> list[Cached]:
 
     found = []
     for folder, names, files in os.walk(root):
-        names[:] = [name for name in names if name not in _SKIPPED]
+        names[:] = [
+            name for name in names if name == CACHE.parts[0] or (name[0] != "." and name not in _SKIPPED)
+        ]
         if Path(folder).parts[-2:] == CACHE.parts:
             found += [Cached(Path(folder, file)) for file in files if file.endswith(".json")]
     return sorted(found, key=lambda one: one.file)

@@ -1,0 +1,95 @@
+"""What is known about updates, kept in the user's settings between one command and the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flodl.core import environment
+
+from .releases import is_release
+
+INTERVAL_S = 24 * 60 * 60
+_KEY = "update_check"
+
+
+@dataclass(frozen=True)
+class State:
+    """The part of the settings that is about updates; `last_check` is in seconds since 1970."""
+
+    enabled: bool = True
+    last_check: int = 0
+    latest_known: dict[str, str] = field(default_factory=dict)
+    first_run_seen: bool = False
+
+    def is_due(self) -> bool:
+        """Say whether the last look is a day old; one in the future shows a clock that was wrong."""
+        return not 0 <= time.time() - self.last_check < INTERVAL_S
+
+
+def state_file() -> Path:
+    """Give the file of the user's settings; nothing is made there."""
+    if sys.platform == "win32":
+        root = Path(environment.app_data_text() or Path.home() / "AppData" / "Roaming")
+    elif sys.platform == "darwin":
+        root = Path.home() / "Library" / "Application Support"
+    else:
+        named = Path(environment.config_root_text() or "")
+        root = named if named.is_absolute() else Path.home() / ".config"
+    return root / "flodl" / "config.json"
+
+
+def load(file: Path) -> State:
+    """Read the state; a file that is not there, or cannot be read, gives the defaults."""
+    return _state((_settings(file) or {}).get(_KEY, {}))
+
+
+def update(file: Path, **changes: Any) -> None:
+    """Change the state in the file, and leave everything else in it as it is.
+
+    A file that is no JSON object is somebody's nevertheless, and is put aside as `config.json.unreadable`.
+    """
+    from flodl.core.files import write_atomic
+
+    settings = _settings(file)
+    if settings is None:
+        os.replace(file, file.with_name(f"{file.name}.unreadable"))
+        settings = {}
+    before = settings.get(_KEY)
+    state = replace(_state(before), **changes)
+    merged = {**(before if isinstance(before, dict) else {}), **asdict(state)}
+    write_atomic(file, json.dumps({**settings, _KEY: merged}, indent=2) + "\n")
+
+
+def _settings(file: Path) -> dict[str, Any] | None:
+    """Give all settings; None stands for a file that is there and cannot be understood."""
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _state(section: Any) -> State:
+    if not isinstance(section, dict):
+        return State(enabled=section is not False)
+    seconds, known = section.get("last_check", 0), section.get("latest_known", {})
+    usable = type(seconds) in (int, float) and 0 <= seconds < 1e12
+    return State(
+        # Whoever wrote anything but true here meant no.
+        enabled=section.get("enabled", True) is True,
+        last_check=int(seconds) if usable else 0,
+        latest_known=_releases(known) if isinstance(known, dict) else {},
+        first_run_seen=section.get("first_run_seen") is True,
+    )
+
+
+def _releases(known: dict[str, Any]) -> dict[str, str]:
+    return {name: version for name, version in known.items() if is_release(version)}
