@@ -38,6 +38,40 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path):
     assert gzip.decompress((tmp_path / "one.fdl.gz").read_bytes()) == (tmp_path / "one.fdl").read_bytes()
 
 
+@pytest.mark.parametrize("size", [3, 200_000])
+@pytest.mark.parametrize("format", ["safetensors", "fdlc"])
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_packed_file_that_lacks_its_last_bytes_or_has_more_is_refused(tmp_path, suffix, format, size):
+    if suffix == ".zst":
+        pytest.importorskip("zstandard")
+    path = tmp_path / f"model.fdl{suffix}"
+    save_checkpoint(path, {"w": torch.arange(float(size)), "b": torch.zeros(size)}, format=format)
+    whole = path.read_bytes()
+    assert read_checkpoint(io.BytesIO(whole))[0]["w"].shape == (size,)
+    for missing in (1, 2, 3, 4, 5, 7, 12, len(whole) // 2):
+        with pytest.raises(DamagedError):
+            read_checkpoint(io.BytesIO(whole[:-missing]))
+    for added in (b"x", b"abc", b"abcd" * 9):
+        with pytest.raises(DamagedError):
+            read_checkpoint(io.BytesIO(whole + added))
+
+
+@pytest.mark.parametrize("settings", [{"write_checksum": False}, {"level": 19}, {"write_content_size": True}])
+def test_frames_of_other_writers_are_walked_over_to_their_end(settings):
+    zstandard = pytest.importorskip("zstandard")
+    stream = io.BytesIO()
+    save_checkpoint(stream, {"w": torch.arange(300_000) % 7, "z": torch.zeros(300_000)})
+    plain, compressor = stream.getvalue(), zstandard.ZstdCompressor(**settings)
+    for whole in (
+        compressor.compress(plain),
+        compressor.compress(plain[:999]) + compressor.compress(plain[999:]),
+    ):
+        assert read_checkpoint(io.BytesIO(whole))[0]["w"][8] == 1
+        for missing in (1, 2, 3, 4):
+            with pytest.raises(DamagedError, match="it ends in the middle of what was compressed"):
+                read_checkpoint(io.BytesIO(whole[:-missing]))
+
+
 def test_without_the_package_for_zstd_the_message_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(CheckpointError, match=r"'zstandard', which is not installed\. Run pip install"):

@@ -1,11 +1,15 @@
 """Files of torch.save: read, never run."""
 
+import ast
+import gzip
 import io
 import os
 import pickle
 import re
+import warnings
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -53,16 +57,82 @@ def test_a_program_in_a_file_is_never_run(tmp_path, monkeypatch, old_form):
     torch.save({"w": Attack()}, "bad.pt", _use_new_zipfile_serialization=not old_form)
     Path("bad.pickle").write_bytes(pickle.dumps(Attack()))
     for name in ("bad.pt", "bad.pickle"):
-        with pytest.raises(DamagedError) as caught:
+        with pytest.raises(CheckpointError) as caught:
             read_checkpoint(name)
         assert "weights_only=False" not in str(caught.value)
     assert not Path("hacked").exists()
 
 
+def test_a_file_that_calls_for_the_system_is_called_an_attack(tmp_path):
+    torch.save({"w": Attack()}, tmp_path / "bad.pt")
+    with pytest.raises(CheckpointError, match=r"bad.pt' calls for 'posix.mkdir', which no model needs"):
+        read_checkpoint(tmp_path / "bad.pt")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(2, 1)
+
+
+def converted_by(message, folder):
+    """Run the line that a message gives, as its reader would, and give the file that it makes."""
+    (line,) = re.findall(r"(torch\.save\(.*, )'weights\.pt'\)", message)
+    path = folder / "weights.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about TorchScript
+        exec(f"{line}{str(path)!r})", {"torch": torch})
+    return path
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(2, 1)), Net()])
+def test_a_whole_model_is_named_and_the_line_to_convert_it_works(tmp_path, monkeypatch, model):
+    torch.save(model, tmp_path / "model.pt")
+    name = f"{type(model).__module__}.{type(model).__qualname__}"
+    for source in (tmp_path / "model.pt", io.BytesIO((tmp_path / "model.pt").read_bytes())):
+        with pytest.raises(CheckpointError, match=f"holds one whole object of {name}, not a table") as caught:
+            read_checkpoint(source)
+        assert not isinstance(caught.value, DamagedError)
+        assert "to run code that the file names" in str(caught.value)
+    monkeypatch.chdir(tmp_path)  # where the stream's 'model.pt' lies, too
+    tensors, _ = read_checkpoint(converted_by(str(caught.value), tmp_path))
+    assert tensors.keys() == model.state_dict().keys()
+
+
+def test_an_object_beside_the_tensors_is_told_from_a_whole_one(tmp_path):
+    torch.save({"best": numpy.float64(0.5), "model": build().state_dict()}, tmp_path / "run.pt")
+    with pytest.raises(
+        CheckpointError, match=r"run.pt' holds an object of numpy\.\S*scalar beside"
+    ) as caught:
+        read_checkpoint(tmp_path / "run.pt")
+    assert build().load_checkpoint(converted_by(str(caught.value), tmp_path)).is_complete
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_torchscript_file_is_told_how_to_convert(tmp_path):
+    torch.jit.script(nn.Linear(2, 1)).save(tmp_path / "script.pt")
+    with pytest.raises(CheckpointError, match="holds a TorchScript program, not a table") as caught:
+        read_checkpoint(tmp_path / "script.pt")
+    assert checkpoint_keys(converted_by(str(caught.value), tmp_path)) == ["weight", "bias"]
+
+
+def test_a_file_of_the_earlier_form_is_told_how_to_convert(tmp_path):
+    torch.save(build().state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"has the form of torch before 1\.6") as caught:
+        read_checkpoint(tmp_path / "old.pt")
+    assert build().load_checkpoint(converted_by(str(caught.value), tmp_path)).is_complete
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path):
     torch.save([torch.zeros(2)], tmp_path / "list.pt")
-    with pytest.raises(DamagedError, match="it holds a list, not a table of tensors"):
+    with pytest.raises(CheckpointError, match=r"list.pt' holds a list, not a table .*state_dict\(\)"):
         read_checkpoint(tmp_path / "list.pt")
+    (tmp_path / "list.pt.gz").write_bytes(gzip.compress((tmp_path / "list.pt").read_bytes()))
+    with pytest.raises(CheckpointError, match=r"is a compressed file of torch\.save\. Unpack it first"):
+        read_checkpoint(tmp_path / "list.pt.gz")
+    (tmp_path / "list.pickle").write_bytes(pickle.dumps([1, 2], protocol=4))
+    with pytest.raises(DamagedError, match=r"list\.pickle' is not a whole checkpoint: it is a pickle"):
+        read_checkpoint(tmp_path / "list.pickle")
     (tmp_path / "cut.pt").write_bytes((tmp_path / "list.pt").read_bytes()[:-40])
     with pytest.raises(DamagedError, match="torch cannot read it safely"):
         read_checkpoint(tmp_path / "cut.pt")
@@ -86,6 +156,7 @@ def test_nothing_in_the_package_unpickles():
         assert not re.search(r"\b(pickle|dill|joblib|cloudpickle|shelve|marshal)\.loads?\b", text), path
         assert not re.search(r"from (pickle|dill|joblib|cloudpickle|shelve|marshal) import", text), path
         assert not re.search(r"Unpickler|allow_pickle=True", text), path
-        for call in re.findall(r"torch\.load\((.*?)\)", text, flags=re.DOTALL):
-            assert "weights_only=True" in call, path
+        for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func) == "torch.load":
+                assert "weights_only=True" in ast.unparse(call), path
         assert not re.search(r"from torch import .*\bload\b|torch\.serialization", text), path

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flodl.checkpoint import BackgroundWriter, best, last, latest_bundle, list_bundles, read_bundle
+from flodl.checkpoint.disk import sole_lock
 from flodl.core import CheckpointError, WriteError
 
 
@@ -92,6 +93,52 @@ def test_old_bundles_go_by_the_policy(tmp_path):
     assert steps(tmp_path) == [1, 3]
 
 
+def test_a_save_is_told_when_it_is_on_the_disk(tmp_path):
+    told = []
+
+    def note(saved):
+        told.append((saved.step, saved.path.name, saved.metrics, saved.reason, steps(tmp_path)[-1]))
+        assert saved.duration_s > 0
+        assert threading.current_thread().name == "flodl-writer"
+
+    with BackgroundWriter(tmp_path, depth=3, on_saved=note) as writer:
+        with held_up(tmp_path):
+            writer.save(1, {"data": {}}, metrics={"loss": 2.0}, reason="first")
+            writer.save(2, {"data": {}})
+            writer.save(2, {"data": {}}, reason="again")
+            assert told == []
+        writer.wait()
+        assert told == [
+            (1, "step-00000001", {"loss": 2.0}, "first", 1),
+            (2, "step-00000002", {}, "", 2),
+            (2, "step-00000002.2", {}, "again", 2),
+        ]
+
+
+def test_a_save_that_fails_is_not_told_as_done(tmp_path):
+    told = []
+    with BackgroundWriter(blocked(tmp_path / "run"), on_error=told.append, on_saved=told.append) as writer:
+        writer.save(1, {"data": {}})
+    assert [type(news) for news in told] == [WriteError]
+
+
+def test_a_process_that_was_forked_during_a_save_does_not_hold_up_the_next(tmp_path):
+    reading, writing = os.pipe()
+    with sole_lock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent has gone on
+            os._exit(0)
+    try:
+        with BackgroundWriter(tmp_path) as writer:
+            writer.save(1, {"data": {}})
+        assert steps(tmp_path) == [1]
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+
+
 def test_a_failure_is_one_event_and_the_run_goes_on(tmp_path, capsys):
     events = []
     root = blocked(tmp_path / "run")
@@ -147,11 +194,12 @@ def test_a_failure_is_told_when_another_error_ends_the_run(tmp_path, capsys):
 
 
 def test_a_listener_that_fails_is_heard(tmp_path):
-    writer = BackgroundWriter(blocked(tmp_path / "run"), on_error=lambda error: {}[0])
-    writer.save(1, {"data": {}})
-    with pytest.raises(KeyError):
-        writer.wait()
-    writer.close()
+    for folder in (blocked(tmp_path / "closed"), tmp_path / "open"):
+        writer = BackgroundWriter(folder, on_error=lambda error: {}[0], on_saved=lambda saved: {}[0])
+        writer.save(1, {"data": {}})
+        with pytest.raises(KeyError):
+            writer.wait()
+        writer.close()
 
 
 def test_what_cannot_be_saved_raises_at_once(tmp_path):

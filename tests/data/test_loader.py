@@ -439,7 +439,7 @@ def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
     [
         (lambda: loader(batch_size=0), "batch_size=0. Give a whole number from 1 up."),
         (lambda: loader(batch_size=2.5), "batch_size=2.5"),
-        (lambda: loader(batch_size=None), "batch_size=None is for iterables"),
+        (lambda: loader(batch_size=None), r"batch_size is None, .* such as batch_size=32\."),
         (lambda: loader(num_workers=-1), "num_workers=-1"),
         (lambda: loader(mode="fast"), "mode='fast'. Give one of 'auto', 'resident', 'streaming'."),
         (lambda: loader(memory_cap=1.5), "memory_cap=1.5. Give a share"),
@@ -469,6 +469,42 @@ def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
 def test_wrong_settings_are_told(make, message):
     with pytest.raises(DataError, match=message):
         make()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "samples",
+    [[torch.ones(2), torch.ones(3)], [object(), object()], [IMAGES, LABELS]],
+    ids=["ragged", "objects", "columns"],
+)
+def test_samples_that_make_no_batch_are_told_with_what_to_do(samples, num_workers):
+    given = Loader(samples, 2, num_workers=num_workers)
+    with pytest.raises(DataError, match=r"2 samples cannot be put into one batch: .*Give collate="):
+        list(given)
+    given.close()
+
+
+def test_an_augmentation_that_forgets_to_return_is_told():
+    for settings in ({}, {"mode": "streaming"}, {"augment": [lambda batch: None, lambda batch: batch]}):
+        with pytest.raises(DataError, match=r"augment gave nothing\. Return the batch"):
+            list(loader(**{"augment": lambda batch, chance: None, **settings}))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_whole_numbers_without_a_sign_keep_their_type(dtype):
+    values = np.array([1, 2, np.iinfo(dtype).max], dtype=dtype)
+    (batch,) = Loader(values, 3, shuffle=False)
+    assert batch.numpy().dtype == dtype
+    assert batch.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_a_frame_gives_its_columns_by_name(package):
+    frame = pytest.importorskip(package).DataFrame({"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]})
+    (batch,) = Loader(frame, 3, shuffle=False)
+    assert {name: column.tolist() for name, column in batch.items()} == {"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]}
+    with pytest.raises(DataError, match="column 'a' has dtype"):
+        Loader(pytest.importorskip(package).DataFrame({"a": ["x", "y"]}), 2)
 
 
 def test_a_device_that_there_is_not_is_refused():

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler, WeightedRandomSampler
 from torch.utils.data import RandomSampler as TorchRandomSampler
-from torch.utils.data import WeightedRandomSampler
 
 from flodl.core import DataError
 from flodl.data import Loader, RandomSampler, SequentialSampler, WeightedSampler
@@ -31,6 +31,13 @@ def test_weights_decide_how_often_a_sample_comes():
     drawn = torch.cat(list(loader)).bincount(minlength=20)
     assert drawn[3] + drawn[7] == 5000
     assert abs(int(drawn[7]) - 4500) < 110
+
+
+def test_a_sampler_of_batches_is_told():
+    with pytest.raises(
+        DataError, match=r"not 'list'\. Give one number after another; the loader makes batches"
+    ):
+        epochs(sampler=BatchSampler(range(20), 4, drop_last=False))
 
 
 def test_without_replacement_a_sample_comes_at_most_once():

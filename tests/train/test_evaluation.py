@@ -1,5 +1,7 @@
 """Evaluation is exact whatever the batches, and training does not feel it."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -92,11 +94,11 @@ def test_an_evaluation_in_a_hook_does_not_disturb_the_epoch(make, data):
 def test_the_evaluation_loader_is_made_once(make, data):
     trainer = make()
     trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
-    first = trainer._feeding._evaluation
+    first = trainer._run.feeding._evaluation
     trainer.evaluate((data[0], data[1]))
-    assert trainer._feeding._evaluation is first
+    assert trainer._run.feeding._evaluation is first
     trainer.evaluate(data, batch_size=3)
-    assert trainer._feeding._evaluation is not first
+    assert trainer._run.feeding._evaluation is not first
 
 
 def test_the_loader_of_the_training_is_refused(make, data):
@@ -180,6 +182,27 @@ def test_torchmetrics_work(make, data):
     assert found["mae"] == pytest.approx((out - data[1]).abs().mean().item(), rel=1e-5)
     assert found["both_mse"] == pytest.approx(found["loss"], rel=1e-5)
     assert set(found) == {"loss", "mae", "both_r2", "both_mse"}
+
+
+def test_a_collection_of_torchmetrics_has_names_of_its_own(make, data):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    both = torchmetrics.MetricCollection([torchmetrics.MeanAbsoluteError(), torchmetrics.MeanSquaredError()])
+    found = make(metrics=both).evaluate(data, batch_size=7)
+    assert set(found) == {"loss", "MeanAbsoluteError", "MeanSquaredError"}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ([Mean()], r"metrics is a list. Give each a name: metrics=\{'f1': …\}"),
+        ({"mae": lambda predictions, targets: 0.0}, "the metric 'mae' has no method 'reset'"),
+        ({"mae": Mean}, None),
+        ({"loss": Mean()}, "a metric is called 'loss', as the loss itself is"),
+    ],
+)
+def test_what_is_no_metric_is_said_before_training(make, metrics, words):
+    with contextlib.nullcontext() if words is None else pytest.raises(TrainError, match=words):
+        make(metrics=metrics)
 
 
 def test_a_metric_that_gives_many_numbers_is_said(make, data):

@@ -131,6 +131,35 @@ def test_the_last_window_of_an_epoch_is_looked_at_too(make, data):
         trainer.fit(data, epochs=1, batch_size=4)
 
 
+def test_the_search_for_a_loss_scale_is_no_reason_to_stop(make, data):
+    # The first scale, 65536, is too large for this loss: a few updates are skipped until it fits.
+    trainer = make(
+        step_fn=lambda model, x, y: nn.functional.mse_loss(model(x), y) * 100,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-4),
+        precision="fp16",
+    )
+    result = trainer.fit(data, epochs=4, batch_size=4)
+    assert 0 < result.report.skipped < 20
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+def test_fp16_that_no_scale_can_help_is_stopped(make, data):
+    trainer = make(step_fn=bad_at(*range(3, 99)), precision="fp16")
+    with pytest.raises(NotFiniteError, match="not finite in 24 of the updates up to"):
+        trainer.fit(data, epochs=9, batch_size=4)
+
+
+def test_a_watch_may_wait_for_several_in_a_row():
+    count = torch.zeros((), dtype=torch.float64)
+    watch = FiniteWatch(count, in_a_row=3)
+    told = []
+    for skipped in (1, 1, 0, 1, 1, 1, 1):
+        count += skipped
+        told.append(watch.skipped_since())
+        assert watch.settle() in (0, told[-1])
+    assert told == [0, 0, 0, 0, 0, 3, 4]
+
+
 def test_a_watch_tells_each_skipped_update_once():
     count = torch.zeros((), dtype=torch.float64)
     watch = FiniteWatch(count)

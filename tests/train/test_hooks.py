@@ -50,7 +50,7 @@ def test_every_moment_comes_in_its_order_with_what_it_offers(make, data, tmp_pat
         ("on_step_end", ["batch", "epoch", "loss", "step", "trainer"]),
         ("on_evaluate_end", ["epoch", "metrics", "trainer"]),
         ("on_epoch_end", ["epoch", "metrics", "trainer"]),
-        ("on_save", ["metrics", "step", "trainer"]),
+        ("on_save", ["metrics", "path", "step", "trainer"]),
         ("on_end", ["result", "trainer"]),
     ]
     again = Everything()
@@ -239,6 +239,56 @@ def test_what_is_frozen_is_frozen_after_a_resume(make, data, tmp_path, stop_at):
     second, resumed = run("parts")
     assert first + second == whole
     assert all(torch.equal(a, b) for a, b in zip(weights, resumed))
+
+
+def tree_with_dropout():
+    torch.manual_seed(0)
+    encoder = (
+        FlowBuilder(nn.Linear(3, 8)).through(nn.BatchNorm1d(8)).through(nn.Dropout(0.5)).label("encoder")
+    )
+    return FlowBuilder(encoder.build()).through(nn.Linear(8, 1)).tag("head").build()
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
+def test_what_is_frozen_in_evaluation_mode_stays_there_after_a_resume_until_it_is_thawed(
+    make, data, tmp_path, stop_at
+):
+    def run(folder, until=None):
+        modes = []
+
+        def on_step_end(trainer, step):
+            trainer.model.train()  # as a loop of one's own does
+            modes.append([module.training for module in trainer.model.encoder.modules()])
+            if step == until:
+                trainer.stop("for now")
+
+        phases = [Phase(0, freeze=["encoder"], eval_mode=True), Phase(2, thaw=["encoder"])]
+        trainer = make(tree_with_dropout(), hooks=[*phases, on_step_end], checkpoint_dir=tmp_path / folder)
+        trainer.fit(data, epochs=3, batch_size=10, eval_data=data)
+        return modes, trainer.model.state_dict()
+
+    whole, weights = run("whole")
+    assert whole == [[False] * 4] * 4 + [[True] * 4] * 2
+    first, _ = run("parts", until=stop_at)
+    second, resumed = run("parts")
+    assert first + second == whole
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+
+
+def test_a_part_that_was_thawed_is_not_stilled_by_a_program_that_freezes_it_at_its_start(
+    make, data, tmp_path
+):
+    def trainer_of(*hooks):
+        model = tree_with_dropout()
+        model.freeze("encoder", eval_mode=True)
+        return make(model, hooks=hooks, checkpoint_dir=tmp_path)
+
+    trainer_of(Phase(1, thaw=["encoder"])).fit(data, epochs=2, batch_size=10)
+    again = trainer_of()
+    again.fit(data, epochs=3, batch_size=10)
+    assert not again.model.is_frozen("encoder")
+    again.model.train()
+    assert all(module.training for module in again.model.encoder.modules())
 
 
 def test_a_phase_needs_a_graph(make, data):

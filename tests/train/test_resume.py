@@ -26,7 +26,7 @@ def state_of(trainer):
         trainer.updates,
         trainer.history,
         torch.get_rng_state().tolist(),
-        None if trainer._feeding.training is None else trainer._feeding.training.state_dict(),
+        None if trainer._run.feeding.training is None else trainer._run.feeding.training.state_dict(),
     )
 
 

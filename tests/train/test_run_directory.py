@@ -1,7 +1,10 @@
 """A run leaves one folder: what it was set to, what happened, and bundles to go on from."""
 
 import contextlib
+import fcntl
 import json
+import os
+import threading
 
 import pytest
 import torch
@@ -42,6 +45,23 @@ def test_the_folder_has_settings_journal_picture_and_bundles(make, data, tmp_pat
     assert (kinds[0], kinds[-1]) == ("run_start", "run_end")
     assert "epoch 2/2" in capsys.readouterr().out
     assert steps_in(result.run_dir) == [3, 6]
+
+
+def test_the_journal_has_all_that_the_run_was_started_with_and_where_it_came_from(
+    make, data, tmp_path, monkeypatch
+):
+    started_with = {
+        "lr": {"value": 0.1, "origin": "fdl.yml:12"},
+        "batch-size": {"value": 8, "origin": "--batch-size"},
+        "epochs": {"value": 7, "origin": "fdl.yml:13"},
+    }
+    monkeypatch.setenv("FLODL_RESOLVED_CONFIG", json.dumps(started_with))
+    make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=1, batch_size=8)
+    told = {entry["path"]: entry for entry in next(iter(read(tmp_path))).event.data["config"]}
+    assert (told["lr"]["value"], told["lr"]["origin"]) == (0.1, "fdl.yml:12")
+    assert (told["batch_size"]["value"], told["batch_size"]["origin"]) == (8, "--batch-size")
+    # The program gave another number than the manifest: that one has no origin that would be true.
+    assert (told["epochs"]["value"], told["epochs"].get("origin") or "") == (1, "")
 
 
 def test_the_journal_tells_how_a_run_ended(make, data, tmp_path):
@@ -104,6 +124,66 @@ def test_the_best_stays_and_a_save_within_an_epoch_is_not_taken_for_it(make, dat
     make(checkpoint_dir=tmp_path, **settings).fit(data, epochs=4, batch_size=8)
     bundles = list_bundles(tmp_path / "bundles")
     assert [(bundle.step, bundle.metrics.get("made")) for bundle in bundles] == [(6, 1.0), (12, 2.5)]
+
+
+def test_a_save_is_told_when_it_is_on_the_disk_and_training_does_not_wait_for_it(make, data, tmp_path):
+    (tmp_path / "run" / "bundles").mkdir(parents=True)
+    held_up = os.open(tmp_path / "run" / "bundles", os.O_RDONLY)
+    fcntl.flock(held_up, fcntl.LOCK_EX)  # the writer waits for it
+    told, heard = [], []
+
+    class Watch:
+        def on_epoch_end(self, trainer, epoch):
+            if epoch == 1:
+                # The save of the first epoch was taken long ago, and three updates were made since.
+                assert (trainer.updates, told, heard) == (6, [], [])
+                os.close(held_up)
+
+        def on_save(self, step, path, metrics):
+            assert path.is_dir()
+            assert threading.current_thread() is threading.main_thread()
+            heard.append((step, path.name, sorted(metrics)))
+
+        def on_end(self):
+            heard.append("end")
+
+    def note(event):
+        if event.kind == "save":
+            told.append((event.data["path"], event.data["reason"]))
+            assert (tmp_path / "run" / event.data["path"]).is_dir()
+            assert event.data["duration_s"] > 0
+
+    with Monitor(console=False, views=[note]) as monitor:
+        trainer = make(checkpoint_dir=tmp_path / "run", monitor=monitor, hooks=[Watch()], keep=last(9))
+        trainer.fit(data, epochs=3, batch_size=8)
+    assert told == [(f"bundles/step-0000000{3 * n}", f"epoch {n}") for n in (1, 2, 3)]
+    assert heard == [*((3 * n, f"step-0000000{3 * n}", ["loss", "lr"]) for n in (1, 2, 3)), "end"]
+    entries = [entry.event for entry in read(monitor.run_dir)]
+    assert [event.data["path"] for event in entries if event.kind == "save"] == [path for path, _ in told]
+
+
+def test_a_step_that_is_saved_again_is_told_by_its_real_name(make, data, tmp_path):
+    paths = []
+
+    class Twice:
+        def on_epoch_end(self, trainer):
+            trainer.save(reason="by hand")
+
+        def on_save(self, path):
+            paths.append(path.name)
+
+    make(checkpoint_dir=tmp_path, hooks=[Twice()]).fit(data, epochs=1, batch_size=8)
+    assert paths == ["step-00000003", "step-00000003.2"]
+
+
+def test_a_save_by_hand_without_a_run_is_heard_of_too(make, tmp_path):
+    steps = []
+
+    def on_save(step):
+        steps.append(step)
+
+    make(checkpoint_dir=tmp_path, hooks=[on_save]).save()
+    assert steps == [0]
 
 
 @pytest.mark.parametrize("with_folder", [False, True])

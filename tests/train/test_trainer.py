@@ -3,10 +3,12 @@
 import gc
 import signal
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset, get_worker_info
 
 from flodl import Loader, TrainStep
 from flodl.checkpoint import best
@@ -68,7 +70,7 @@ def test_three_doors_give_the_same_losses(make, data, kind, accumulate):
             arguments = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
             by_hand.append(step(*arguments).item())
         step.flush()
-    first, second = (trainer._hooks.all[0].seen for trainer in trainers[:2])
+    first, second = (trainer._run.hooks.all[0].seen for trainer in trainers[:2])
     assert len(by_hand) == 9
     assert first == second == by_hand
     weights = [torch.cat([p.flatten() for p in trainer.model.parameters()]) for trainer in trainers]
@@ -86,7 +88,7 @@ def test_a_loop_that_is_left_early_goes_on_with_the_next_batch(make, data):
             parts.step(batch)
             if number == 1:
                 break
-    assert parts._hooks.all[0].seen == whole._hooks.all[0].seen
+    assert parts._run.hooks.all[0].seen == whole._run.hooks.all[0].seen
     assert parts.history == whole.history
 
 
@@ -187,7 +189,7 @@ def test_everything_is_put_back_after_an_error_too(make, data, tmp_path):
         trainer.fit(data, epochs=1, batch_size=8)
     assert signal.getsignal(signal.SIGTERM) is before
     assert gc.isenabled()
-    trainer._every_step = False
+    trainer._run._every_step = False
     assert trainer.fit(data, epochs=1, batch_size=8).status == "finished"
 
 
@@ -318,7 +320,7 @@ def test_the_loop_can_be_owned_with_everything_around_it(make, data, tmp_path):
                 losses += [trainer.step(batch).item() for batch in trainer.epoch(data, batch_size=8)]
     whole = make(hooks=[Losses()])
     whole.fit(data, epochs=3, batch_size=8)
-    assert losses == whole._hooks.all[0].seen
+    assert losses == whole._run.hooks.all[0].seen
     assert ended == [3, 9]
 
 
@@ -334,6 +336,62 @@ def test_a_batch_size_beside_a_loader_is_refused(make, data):
         make().fit(Loader(data, 8), epochs=1, batch_size=4)
     source = torch.utils.data.DataLoader(list(zip(*data)), batch_size=8)
     assert make().fit(source, epochs=1, batch_size=8).steps == 3
+
+
+def test_a_model_without_parameters_is_said(make):
+    with pytest.raises(TrainError, match="the ReLU has no parameters, so there is nothing to train"):
+        make(nn.ReLU())
+
+
+def test_a_trainer_says_what_it_is(make, data):
+    trainer = make()
+    trainer.fit(data, epochs=1, batch_size=8)
+    assert repr(trainer) == "Trainer(Sequential on cpu, 1 epochs and 3 updates done)"
+
+
+def test_stop_needs_no_reason(make, data):
+    def on_step_end(trainer):
+        trainer.stop()
+
+    assert make(hooks=[on_step_end]).fit(data, epochs=1, batch_size=8).reason == "stopped"
+
+
+def test_a_trainer_that_nobody_holds_goes_at_once(make, data):
+    trainer = make()
+    trainer.fit(data, epochs=1, batch_size=8)
+    gone = weakref.ref(trainer)
+    gc.disable()
+    try:
+        del trainer
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_iterable_with_workers_goes_on_where_it_was(make, data, tmp_path, num_workers):
+    class Rows(IterableDataset):
+        def __iter__(self):
+            info = get_worker_info()
+            yield from list(zip(*data))[info.id :: info.num_workers]
+
+    def losses(folder, *stops):
+        seen = []
+        for stop in stops:
+
+            def on_step_end(trainer, step, loss, stop=stop):
+                seen.append(loss.item())
+                if step == stop:
+                    trainer.stop()
+
+            loader = Loader(Rows(), 3, num_workers=num_workers, shuffle_buffer=4, seed=2)
+            make(hooks=[on_step_end], checkpoint_dir=tmp_path / folder).fit(loader, epochs=3)
+            loader.close()
+        return seen
+
+    whole = losses("whole", 0)
+    assert len(whole) == 3 * {1: 7, 2: 8}[num_workers]
+    assert losses("parts", 2, 11, 13, 0) == whole
 
 
 def test_what_is_no_policy_cannot_say_what_to_keep(make, tmp_path):

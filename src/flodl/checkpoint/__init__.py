@@ -9,7 +9,7 @@ from .report import LoadReport, MigrateReport
 from .retention import Policy, best, every, keep, last
 from .shelf import Latest, latest_bundle, list_bundles, prune_bundles
 from .snapshot import Snapshot, snapshot_cpu
-from .writer import BackgroundWriter
+from .writer import BackgroundWriter, Saved
 
 __all__ = [
     "BackgroundWriter",
@@ -18,6 +18,7 @@ __all__ = [
     "LoadReport",
     "MigrateReport",
     "Policy",
+    "Saved",
     "Snapshot",
     "best",
     "checkpoint_keys",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flodl.core import CheckpointError
+
 from . import fdlc, torch_file
 from .digest import Buffer, digest
 from .layout import (
@@ -26,7 +28,7 @@ from .layout import (
     tensors_in,
 )
 from .plain import make_plain, undo_plain
-from .supply import Place, Supply, Whole, supplied
+from .supply import Place, Supply, Whole, named, supplied
 
 _FORMAT = "flodl_format"
 _CHECKSUM = "flodl_checksum"
@@ -73,7 +75,7 @@ def opened(source: Place) -> Iterator[Contents]:
             tensors = torch_file.read(_for_torch(source, supply))
             yield Contents(tensors, {"flodl_layout": "torch"}, lambda: tensors)
         elif supply.starts_with.startswith(torch_file.LEGACY_MAGIC):
-            raise ValueError("torch before 1.6 wrote it; load it there and save it again")
+            raise torch_file.old_form(_for_torch(source, supply))
         else:
             yield open_safetensors(supply)
 
@@ -82,7 +84,8 @@ def open_safetensors(supply: Supply, *, verify: bool = True) -> Contents:
     """Read the header; the values are read, and their checksum compared, only by `read`."""
     length = int.from_bytes(supply.take(8), "little")
     if length > MOST_HEADER_BYTES:
-        raise ValueError(f"its header claims {length} bytes")
+        is_pickle = supply.starts_with.startswith(b"\x80")
+        raise ValueError("it is a pickle" if is_pickle else f"its header claims {length} bytes")
     entries, metadata = parse_header(bytes(supply.take(length)))
     hollow = {
         name: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for name, entry in entries.items()
@@ -112,5 +115,5 @@ def _facts(kinds: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: M
 
 def _for_torch(source: Place, supply: Supply) -> str | os.PathLike[str] | io.BytesIO:
     if not isinstance(supply, Whole):
-        raise ValueError("a file of torch.save is inside a compressed one; unpack it first")
+        raise CheckpointError(f"{named(source)} is a compressed file of torch.save. Unpack it first.")
     return source if isinstance(source, str | os.PathLike) else io.BytesIO(supply.view)

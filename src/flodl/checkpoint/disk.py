@@ -105,4 +105,7 @@ def _lock(folder: Path, *, exclusive: bool) -> Iterator[bool]:
             held = False
         yield held
     finally:
+        # A process that was forked meanwhile has the handle too, and would keep the lock alive by it.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)

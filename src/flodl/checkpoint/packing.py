@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -51,6 +52,36 @@ def unpack_zstd(stream: BinaryIO) -> BinaryIO:
     """Give a stream to read from, whose bytes are decompressed from the given one."""
     decompressor = _zstandard().ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
     return cast(BinaryIO, decompressor.stream_reader(stream, read_across_frames=True))
+
+
+def check_zstd_end(data: bytes | mmap.mmap) -> None:
+    """Refuse what ends inside a frame, or goes on behind the last one; ValueError says which.
+
+    The decompressor takes the end of its input for the end of the data: without the last bytes of a frame,
+    nobody would compare its checksum.
+    """
+    position = 0
+    while position < len(data):
+        if data[position : position + 4] != ZSTD_MAGIC:
+            raise ValueError("there are bytes too many at its end")
+        position = _frame_end(data, position)
+        if position > len(data):
+            raise ValueError("it ends in the middle of what was compressed")
+
+
+def _frame_end(data: bytes | mmap.mmap, start: int) -> int:
+    """Walk over a frame by the lengths of its blocks; the end of one that is cut off lies behind the data."""
+    kind = int.from_bytes(data[start + 4 : start + 5], "little")
+    is_single, has_checksum = kind >> 5 & 1, kind >> 2 & 1
+    position = start + 6 - is_single + (0, 1, 2, 4)[kind & 3] + (is_single, 2, 4, 8)[kind >> 6]
+    is_last = 0
+    while not is_last:
+        if position + 3 > len(data):
+            return len(data) + 1
+        block = int.from_bytes(data[position : position + 3], "little")
+        is_last, is_repeated = block & 1, block >> 1 & 3 == 1
+        position += 3 + (1 if is_repeated else block >> 3)
+    return position + 4 * has_checksum
 
 
 def is_zstd_error(error: Exception) -> bool:

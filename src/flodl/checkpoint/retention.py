@@ -27,12 +27,15 @@ class Policy:
     choose: Callable[[Sequence[Bundle]], Sequence[Bundle]]
     # The metrics that it looks at.
     metrics: tuple[str, ...] = ()
+    # How many saves it keeps at most; None where there is no limit.
+    most: int | None = None
 
     def __or__(self, other: Policy) -> Policy:
         return Policy(
             f"{self} | {other}",
             lambda saves: [*self.choose(saves), *other.choose(saves)],
             (*self.metrics, *other.metrics),
+            None if self.most is None or other.most is None else self.most + other.most,
         )
 
     def __str__(self) -> str:
@@ -42,7 +45,7 @@ class Policy:
 def last(n: int) -> Policy:
     """Keep the newest saves."""
     _check(n, "last")
-    return Policy(f"last({n})", lambda saves: saves[-n:])
+    return Policy(f"last({n})", lambda saves: saves[-n:], most=n)
 
 
 def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Policy:
@@ -56,7 +59,7 @@ def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Pol
         valued = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
         return sorted(valued, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
 
-    return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,))
+    return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,), most=n)
 
 
 def every(k: int) -> Policy:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol, cast
 
 from flodl.core import CheckpointError, DamagedError
 
-from .packing import GZIP_MAGIC, ZSTD_MAGIC, is_zstd_error, unpack_zstd
+from .packing import GZIP_MAGIC, ZSTD_MAGIC, check_zstd_end, is_zstd_error, unpack_zstd
 
 Place = str | os.PathLike[str] | BinaryIO
 
@@ -103,6 +103,7 @@ def supplied(source: Place) -> Iterator[Supply]:
         if magic.startswith(GZIP_MAGIC):
             yield Unpacked(cast(BinaryIO, gzip.GzipFile(fileobj=packed, mode="rb")))
         elif magic == ZSTD_MAGIC:
+            check_zstd_end(buffer)
             yield Unpacked(unpack_zstd(packed))
         else:
             yield Whole(buffer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,20 +23,33 @@ from .snapshot import Staged, Staging
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A bundle that is on the disk: its folder, what it was saved with, and how long the writing took."""
+
+    path: Path
+    step: int
+    metrics: Mapping[str, float]
+    reason: str
+    duration_s: float
+
+
+@dataclass(frozen=True)
 class _Job:
     step: int
     structures: Mapping[str, Any]
     staged: Mapping[str, Staged]
     metrics: Mapping[str, float]
+    reason: str
 
 
 class BackgroundWriter:
     """Save a run while it goes on: `save` copies the state and returns, a thread does the rest.
 
     At most `depth` saves are on their way; at the next one `save` waits, or, with `when_full="skip"`, returns
-    False and saves nothing. A full disk or a closed folder does not end the run: the earlier bundles stay,
-    `on_error` (by default a line in the log) hears of the first failure of a row, and `failures` has them
-    all. With `errors="raise"` the next `save`, `wait` or `close` raises instead.
+    False and saves nothing. `on_saved` is called, from the thread, with every bundle that has reached the
+    disk. A full disk or a closed folder does not end the run: the earlier bundles stay, `on_error` (by
+    default a line in the log) hears of the first failure of a row, and `failures` has them all. With
+    `errors="raise"` the next `save`, `wait` or `close` raises instead.
 
     >>> import tempfile, torch
     >>> from flodl.checkpoint import last, latest_bundle
@@ -57,6 +71,7 @@ class BackgroundWriter:
         when_full: Literal["wait", "skip"] = "wait",
         errors: Literal["report", "raise"] = "report",
         on_error: Callable[[WriteError], object] | None = None,
+        on_saved: Callable[[Saved], object] | None = None,
     ) -> None:
         if depth < 1:
             raise CheckpointError(f"depth={depth}. Give a whole number from 1 up.")
@@ -67,16 +82,24 @@ class BackgroundWriter:
             if value not in known:
                 raise CheckpointError(f"{name}={value!r}. Use {known[0]!r} or {known[1]!r}.")
         self._waits = when_full == "wait"
-        self._worker = _Worker(Path(root), keep, depth, errors == "raise", on_error)
+        self._worker = _Worker(Path(root), keep, depth, errors == "raise", on_error, on_saved)
         self._thread = threading.Thread(target=self._worker.run, name="flodl-writer", daemon=True)
         self._thread.start()
         # Also when the program ends without close(): what was taken is written.
         self._finish = weakref.finalize(self, _end, self._worker, self._thread)
 
-    def save(self, step: int, parts: Mapping[str, Any], *, metrics: Mapping[str, Any] | None = None) -> bool:
+    def save(
+        self,
+        step: int,
+        parts: Mapping[str, Any],
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        reason: str = "",
+    ) -> bool:
         """Copy the parts of a run and write them later; False when it was skipped because the queue is full.
 
-        On a GPU the copy is started, not waited for. What cannot be saved at all raises here.
+        On a GPU the copy is started, not waited for. What cannot be saved at all raises here. `on_saved` is
+        given the `reason`.
         """
         self._worker.raise_failure()
         if not self._finish.alive:
@@ -92,7 +115,7 @@ class BackgroundWriter:
             self._worker.slots.give_back()
             raise
         structures = {name: structure for name, (structure, _) in encoded.items()}
-        self._worker.jobs.put(_Job(step, structures, staged, values))
+        self._worker.jobs.put(_Job(step, structures, staged, values, reason))
         return True
 
     def wait(self) -> None:
@@ -144,8 +167,11 @@ class _Worker:
         depth: int,
         raises: bool,
         on_error: Callable[[WriteError], object] | None,
+        on_saved: Callable[[Saved], object] | None,
     ) -> None:
-        self._root, self._keep, self._raises, self._on_error = root, keep, raises, on_error
+        self._root, self._keep, self._raises = root, keep, raises
+        self._on_error = on_error or (lambda failure: log.error("%s The run goes on.", failure))
+        self._on_saved = on_saved or (lambda saved: None)
         self.slots = _Slots(depth)
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.staging = Staging()
@@ -171,10 +197,13 @@ class _Worker:
                 self.slots.give_back()
 
     def _save(self, job: _Job) -> None:
+        started_s = time.perf_counter()
         for staged in job.staged.values():
             staged.wait()
         parts = {name: (job.structures[name], staged.tensors) for name, staged in job.staged.items()}
-        self.last_saved = write_bundle(self._root, job.step, parts, metrics=job.metrics)
+        path = self.last_saved = write_bundle(self._root, job.step, parts, metrics=job.metrics)
+        duration_s = time.perf_counter() - started_s
+        self._tell(self._on_saved, Saved(path, job.step, job.metrics, job.reason, duration_s))
         if self._failed_in_a_row:
             log.msg("saving works again at step %d; %d saves failed", job.step, self._failed_in_a_row)
             self._failed_in_a_row = 0
@@ -187,10 +216,13 @@ class _Worker:
         if self._raises:
             self.unheard.append(error)
         elif self._failed_in_a_row == 1:
-            try:
-                (self._on_error or (lambda failure: log.error("%s The run goes on.", failure)))(error)
-            except Exception as wrong:
-                self.unheard.append(wrong)
+            self._tell(self._on_error, error)
+
+    def _tell(self, listener: Callable[[Any], object], news: Any) -> None:
+        try:
+            listener(news)
+        except Exception as wrong:
+            self.unheard.append(wrong)
 
     def raise_failure(self) -> None:
         if self.unheard:

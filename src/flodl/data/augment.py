@@ -16,6 +16,14 @@ from .chance import Chance
 Augmentation = Callable[[Any, Chance], Any]
 
 
+def augmented(augment: Augmentation, batch: Any, chance: Chance) -> Any:
+    """Augment a batch; one that got lost is told."""
+    given = augment(batch, chance)
+    if given is None:
+        raise DataError("augment gave nothing. Return the batch, also where it was changed in place.")
+    return given
+
+
 class Compose:
     """Augmentations one after another."""
 
@@ -24,7 +32,7 @@ class Compose:
 
     def __call__(self, batch: Any, chance: Chance) -> Any:
         for part in self.parts:
-            batch = part(batch, chance)
+            batch = augmented(part, batch, chance)
         return batch
 
     def __repr__(self) -> str:

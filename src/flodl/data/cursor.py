@@ -50,7 +50,7 @@ class Cursor:
         changes = {
             "seed": "Give the loader the seed that it had.",
             "num_samples": "Give the loader the data that it had, or start the epoch anew with set_epoch.",
-            "order": "Give the loader the shuffle= or sampler= that it had.",
+            "order": "Give the loader the shuffle=, sampler= or num_workers= that it had.",
         }
         for name, advice in changes.items():
             saved, own = getattr(self, name), getattr(mine, name)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from flodl.core.errors import DataError
 
@@ -68,6 +69,8 @@ class Loader:
         self._sampler = as_sampler(sampler, shuffle=shuffle)
         self._epoch = self._position = self._turn = 0
         self._source_state: Any = None
+        # An iterable is read in as many parts as there are workers; of other sources they change nothing.
+        self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
         self._refuse(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
         wishes = Wishes(_device(device, self._source), mode, num_workers, prefetch, memory_cap)
         self._placement, self._backend = place(
@@ -106,6 +109,8 @@ class Loader:
         if count is None:
             # Not an error of flodl's tree: list() asks for a length and takes this for "not known".
             raise TypeError("the source is an iterable that does not say how many samples it has")
+        if self._num_parts > 1:
+            raise TypeError("several workers read the source, and each has a last batch of its own")
         return len(spans(0, count, self.batch_size or 1, drop_last=self.drop_last))
 
     def __iter__(self) -> Iterator[Any]:
@@ -194,6 +199,7 @@ class Loader:
         order = type(self._sampler).__name__
         if isinstance(self._source, Stream):
             order = f"a buffer of {self._source.buffer}" if self._source.buffer else "that of the source"
+            order += f", by {self._num_parts} workers" if self._num_parts > 1 else ""
         count = self._samples_in(epoch)
         return Cursor(self.seed, epoch, self._position, count, order, self._source_state)
 
@@ -208,17 +214,17 @@ class Loader:
             if sampler is not None:
                 raise DataError("an iterable has its own order: sampler= cannot be used with it.")
             if num_workers:
-                raise DataError(
-                    f"num_workers={num_workers} with an iterable: its order would depend on their number. "
-                    "Use num_workers=0, or give a source with a length and items."
-                )
+                _refuse_to_share(self._source, num_workers)
             return
         if shuffle_buffer:
             raise DataError(
                 "shuffle_buffer= is for iterables; a source with a length is shuffled as a whole."
             )
         if self.batch_size is None:
-            raise DataError("batch_size=None is for iterables that give whole batches. Give a whole number.")
+            raise DataError(
+                "batch_size is None, which is for iterables that give whole batches. "
+                "Give the samples of a batch, such as batch_size=32."
+            )
         if self._source.num_samples == 0:
             raise DataError("the source has no samples. Give at least one.")
         if len(self) == 0:
@@ -226,6 +232,17 @@ class Loader:
                 f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
                 "Give a smaller batch_size or drop_last=False."
             )
+
+
+def _refuse_to_share(stream: Stream, num_workers: int) -> None:
+    """Refuse workers for an iterable that cannot be read by several."""
+    if isinstance(stream.source, DataLoader):
+        why = "a DataLoader, which has workers of its own"
+    elif stream.is_iterator:
+        why = "an iterator, which gives everything once, to one reader"
+    else:
+        return
+    raise DataError(f"num_workers={num_workers} with {why}. Give the dataset itself, or num_workers=0.")
 
 
 def _device(device: torch.device | str | None, source: Source) -> torch.device:

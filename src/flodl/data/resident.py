@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .augment import Augmentation
+from .augment import Augmentation, augmented
 from .batching import Epoch, Handed
 from .chance import Chance, EpochChance
 from .order import sample_keys
@@ -45,7 +45,7 @@ class Resident:
         for start, stop in epoch.spans(len(order)):
             batch = self.source.take(order[start:stop])
             if self.augment is not None:
-                batch = self.augment(batch, chance.between(start, stop))
+                batch = augmented(self.augment, batch, chance.between(start, stop))
             yield Handed(batch, stop)
 
     def take(self, positions: Tensor) -> Any:
@@ -55,7 +55,7 @@ class Resident:
         batch = self.source.take(self._order.index_select(0, positions))
         if self.augment is None:
             return batch
-        return self.augment(batch, Chance(self._keys.index_select(0, positions)))
+        return augmented(self.augment, batch, Chance(self._keys.index_select(0, positions)))
 
     def close(self) -> None:
         """Nothing runs beside a resident loader."""

@@ -111,7 +111,7 @@ class CustomSampler:
         with globals_kept():
             seed_globals(stream_key(seed, epoch, "order"))
             given = self._given(seed, epoch)
-            found = given if isinstance(given, Tensor) else torch.as_tensor([int(index) for index in given])
+            found = given if isinstance(given, Tensor) else _numbers(given)
         if found.dim() != 1 or found.dtype.is_floating_point or len(found) == 0:
             raise DataError(
                 f"the sampler gives {tuple(found.shape)} {found.dtype} for epoch {epoch}. "
@@ -161,6 +161,16 @@ def as_sampler(sampler: object, *, shuffle: bool) -> Sampler:
         f"sampler={sampler!r} is a {type(sampler).__name__}. Give a sampler, a list of sample numbers, "
         "or a function of the epoch that gives one."
     )
+
+
+def _numbers(given: Iterable[Any]) -> Tensor:
+    try:
+        return torch.as_tensor([int(index) for index in given])
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the sampler gives something that is no number of a sample: {error}. Give one number after "
+            "another; the loader makes batches of them by batch_size."
+        ) from None
 
 
 def refuse_generator(sampler: Any) -> None:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .augment import Augmentation
+from .augment import Augmentation, augmented
 from .batching import Epoch, Handed
 from .chance import Chance
 from .feed import Feed, moved
 from .form import tensors_in
 from .order import sample_keys
+from .parts import StreamWorkers
 from .samplers import Sampler
 from .sources.opening import Gathered
 from .sources.samples import Samples
 from .sources.streams import Stream
-from .workers import InProcess, Workers, requests_of
+from .workers import FetcherInWorker, InProcess, Workers, requests_of
 
 _CPU = torch.device("cpu")
 
@@ -36,13 +37,15 @@ class Streaming:
         room: Callable[[], int | None],
     ) -> None:
         self.source, self.sampler, self.augment, self.device = source, sampler, augment, device
-        self._host: InProcess | Workers | None = None
+        self._host: InProcess | Workers | StreamWorkers | None = None
         if not isinstance(source, Stream):
-            self._host = Workers(source, num_workers) if num_workers else InProcess(source)
+            self._host = Workers(FetcherInWorker(source), num_workers) if num_workers else InProcess(source)
+        elif num_workers:
+            self._host = StreamWorkers(source, num_workers)
         self._feed = Feed(device, depth=prefetch, room=room) if device.type == "cuda" else None
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
-        on_host = self._from_stream(epoch) if isinstance(self.source, Stream) else self._from_order(epoch)
+        on_host = self._on_host(epoch)
         sent = self._feed.run(on_host) if self._feed is not None else moved(on_host, self.device)
         if self.augment is None:
             return sent
@@ -53,8 +56,13 @@ class Streaming:
         if self._host is not None:
             self._host.close()
 
+    def _on_host(self, epoch: Epoch) -> Iterator[Handed]:
+        if isinstance(self._host, StreamWorkers):
+            return self._host.batches(epoch)
+        return self._from_stream(epoch) if isinstance(self.source, Stream) else self._from_order(epoch)
+
     def _from_order(self, epoch: Epoch) -> Iterator[Handed]:
-        assert self._host is not None
+        assert isinstance(self._host, InProcess | Workers)
         assert not isinstance(self.source, Stream)
         order = epoch.order(self.sampler, self.source.num_samples, _CPU)
         spans = epoch.spans(len(order))
@@ -64,15 +72,11 @@ class Streaming:
 
     def _from_stream(self, epoch: Epoch) -> Iterator[Handed]:
         assert isinstance(self.source, Stream)
-        for batch, position, state in self.source.batches(
-            seed=epoch.seed,
-            epoch=epoch.number,
-            start=epoch.start,
-            size=epoch.batch_size,
-            drop_last=epoch.drop_last,
-            state=epoch.source_state,
-        ):
+        position = epoch.start
+        for batch, position, state in self.source.batches(epoch):
             yield Handed(batch, position, state)
+        if position == 0:
+            self.source.refuse_nothing(epoch.number)
 
     def _augmented(self, sent: Iterator[Handed], augment: Augmentation, epoch: Epoch) -> Iterator[Handed]:
         start = epoch.start
@@ -81,6 +85,6 @@ class Streaming:
             if epoch.batch_size is None:  # one position, and as many samples as the item has
                 rows = len(tensors_in(handed.batch)[0])
                 keys = sample_keys(keys, torch.arange(rows, device=self.device))
-            batch = augment(handed.batch, Chance(keys))
+            batch = augmented(augment, handed.batch, Chance(keys))
             yield Handed(batch, handed.position, handed.source_state)
             start = handed.position

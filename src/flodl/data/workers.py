@@ -38,18 +38,25 @@ class Fetcher(Dataset[Any]):
 
 
 @dataclass(frozen=True)
-class _Failure:
+class Failure:
     """An error on its way from a worker; raised there, it would cost torch five seconds to end the worker."""
 
     error: ExceptionWrapper
 
 
-class _FetcherInWorker(Fetcher):
+def failed() -> Failure:
+    """Give the error that is being handled, to be sent."""
+    return Failure(ExceptionWrapper(where="in a worker of the loader"))  # type: ignore[no-untyped-call]
+
+
+class FetcherInWorker(Fetcher):
+    """The same in another process."""
+
     def __getitem__(self, request: Request) -> Any:
         try:
             return super().__getitem__(request)
         except Exception:
-            return _Failure(ExceptionWrapper(where="in a worker of the loader"))  # type: ignore[no-untyped-call]
+            return failed()
 
 
 class InProcess:
@@ -71,35 +78,43 @@ class InProcess:
 
 
 class Workers:
-    """Makes batches in other processes, which stay from epoch to epoch; the order is that of the requests."""
+    """Answers requests in other processes, which stay from epoch to epoch; the order is that of the requests.
 
-    def __init__(self, source: Gathered | Samples, num_workers: int) -> None:
+    The processes take turns: the first request of each call goes to the first of them.
+    """
+
+    def __init__(self, fetcher: Dataset[Any], num_workers: int) -> None:
         self._requests = _Requests()
         self._loader: DataLoader[Any] | None = DataLoader(
-            _FetcherInWorker(source),
+            fetcher,
             sampler=self._requests,
             batch_size=None,
             num_workers=num_workers,
             persistent_workers=True,
             prefetch_factor=2,
+            collate_fn=_as_it_is,
             worker_init_fn=_leave_the_group,
             # Its own, so that the random state of the training is not moved.
             generator=torch.Generator(),
         )
 
-    def batches(self, requests: Iterator[Request]) -> Iterator[Any]:
+    def batches(self, requests: Iterator[Any]) -> Iterator[Any]:
         if self._loader is None:
             raise DataError("the loader was closed and has no workers any more. Make a new one.")
         self._requests.now = requests
         # Not in a variable: the traceback of an error would keep the workers alive past close().
         for batch in _begun(self._loader):
-            if isinstance(batch, _Failure):
+            if isinstance(batch, Failure):
                 batch.error.reraise()  # type: ignore[no-untyped-call]
             yield batch
 
     def close(self) -> None:
         """End the processes."""
         self._loader = None
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _leave_the_group(_worker: int) -> None:
@@ -120,9 +135,9 @@ class _Requests:
     """The requests of the epoch that runs now, as torch's loader wants to have them."""
 
     def __init__(self) -> None:
-        self.now: Iterator[Request] = iter(())
+        self.now: Iterator[Any] = iter(())
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Any]:
         return self.now
 
 

@@ -16,12 +16,10 @@ from . import places
 from .control.loop import Loop
 from .memory import Memory
 from .spec import Spec
+from .stillness import is_stilled, mark_stilled
 
 if TYPE_CHECKING:
     from .graph import Graph
-
-
-_STILLED = "_flodl_stilled"
 
 
 class Tree(nn.Module):
@@ -115,7 +113,7 @@ class Tree(nn.Module):
             parameter.grad = None  # an optimizer would go on with an old one
         if eval_mode:
             for module in self.modules_at(path):
-                setattr(module, _STILLED, True)
+                mark_stilled(module, True)
                 module.eval()
 
     def thaw(self, path: str) -> None:
@@ -124,7 +122,8 @@ class Tree(nn.Module):
             parameter.requires_grad_(True)
         for module in self.modules_at(path):
             for inner in module.modules():
-                if inner.__dict__.pop(_STILLED, False):
+                if is_stilled(inner):
+                    mark_stilled(inner, False)
                     inner.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
@@ -133,7 +132,7 @@ class Tree(nn.Module):
         if mode:
             places.as_graph(self)._book.start()
             for module in self.modules():
-                if _STILLED in module.__dict__:
+                if is_stilled(module):
                     module.eval()
         return self
 

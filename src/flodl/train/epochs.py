@@ -16,34 +16,33 @@ from .rates import learning_rate
 from .rollback import meet_not_finite
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .run import Run
 
 
 class _Interrupted(Exception):
     """Evaluation was left because somebody asked the run to stop."""
 
 
-def begin_epoch(trainer: Trainer, loader: Loader) -> None:
+def begin_epoch(run: Run, loader: Loader) -> None:
     """Get ready for the batches of an epoch, or for the rest of them."""
-    trainer._num_batches = num_batches(loader)
-    if trainer._notice:
-        trainer._save_and_leave()
-    if not trainer.model.training:
-        trainer.model.train()
+    run.num_batches = num_batches(loader)
+    if run.notice:
+        run.save_and_leave()
+    if not run.model.training:
+        run.model.train()
     if loader.position == 0:
-        trainer._place.epoch_step = 0
-        trainer._hooks.call("on_epoch_start", trainer=trainer, epoch=trainer.epochs)
-    trainer._epoch_began_s = time.perf_counter()
+        run.place.epoch_step = 0
+        run.hooks.call("on_epoch_start", epoch=run.epochs)
+    run.epoch_began_s = time.perf_counter()
 
 
-def close_training(trainer: Trainer) -> None:
+def close_training(run: Run) -> None:
     """Apply what is left of a window, and take the means of the epoch's training."""
-    step = trainer.train_step
+    step = run.train_step
     step.flush()
-    if step.updates != trainer._updates:
-        trainer._after_update()
-    if trainer._finite is not None and (skipped := trainer._finite.settle()):
-        meet_not_finite(trainer, skipped)
+    run.meet_update()
+    if run.watch is not None and (skipped := run.watch.settle()):
+        meet_not_finite(run, skipped)
     means = {name: value.item() for name, value in step.means().items()}
     check_names([name for name in means if name != "loss"])
     for name, value in step.values.items():
@@ -53,43 +52,43 @@ def close_training(trainer: Trainer) -> None:
                 "Give one number for each name."
             )
     step.reset_means()
-    trainer._place.open_row = {"epoch": trainer.epochs + 1, **means, "lr": learning_rate(trainer.optimizer)}
+    run.place.open_row = {"epoch": run.epochs + 1, **means, "lr": learning_rate(run.optimizer)}
 
 
-def finish_epoch(trainer: Trainer, eval_data: Any) -> None:
+def finish_epoch(run: Run, eval_data: Any) -> None:
     """Evaluate, note, tell and save."""
-    place, epoch = trainer._place, trainer.epochs
+    place, epoch = run.place, run.epochs
     assert place.open_row is not None
-    row = {**place.open_row, **_evaluated(trainer, eval_data, epoch)}
-    place.open_row, place.measured_at = None, trainer.updates
-    trainer.history.append(row)
+    row = {**place.open_row, **_evaluated(run, eval_data, epoch)}
+    place.open_row, place.measured_at = None, run.updates
+    run.history.append(row)
     metrics = {name: value for name, value in row.items() if name != "epoch"}
-    _record(trainer.model, metrics)
-    trainer._hooks.call("on_epoch_end", trainer=trainer, epoch=epoch, metrics=metrics)
-    if trainer._telling is not None:
-        trainer._telling.epoch(epoch, metrics, time.perf_counter() - trainer._epoch_began_s)
-    every = trainer._settings.save_every
-    if trainer._directory is not None and every is not None and trainer.epochs % every == 0:
-        trainer.save(wait=False, reason=f"epoch {trainer.epochs}")
-    if trainer._collector is not None:
-        trainer._collector.collect()
+    _record(run.model, metrics)
+    run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
+    if run.telling is not None:
+        run.telling.epoch(epoch, metrics, time.perf_counter() - run.epoch_began_s)
+    every = run.settings.save_every
+    if run.directory is not None and every is not None and run.epochs % every == 0:
+        run.save(wait=False, reason=f"epoch {run.epochs}")
+    if run.collector is not None:
+        run.collector.collect()
 
 
-def _evaluated(trainer: Trainer, eval_data: Any, epoch: int) -> dict[str, float]:
+def _evaluated(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
     """Give what the evaluation of an epoch adds to its row."""
 
     def leave_if_asked() -> None:
-        if trainer._notice:
+        if run.notice:
             raise _Interrupted
 
     if eval_data is None:
         return {}
-    loader = trainer._feeding.for_evaluation(eval_data, None)
+    loader = run.feeding.for_evaluation(eval_data, None)
     try:
-        found = trainer._evaluate(loader, between=leave_if_asked)
+        found = run.evaluator(loader, between=leave_if_asked)
     except _Interrupted:
-        trainer._save_and_leave()
-    trainer._hooks.call("on_evaluate_end", trainer=trainer, epoch=epoch, metrics=found)
+        run.save_and_leave()
+    run.hooks.call("on_evaluate_end", epoch=epoch, metrics=found)
     return {f"eval_{name}": value for name, value in found.items()}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,9 +14,11 @@ from flodl.core import TrainError
 from flodl.engine.batch import num_samples
 from flodl.engine.precision import computing_in
 from flodl.engine.settings import Precision
+from flodl.graph.remembered import carrying_nothing
 
-from .carried import carrying_nothing
+from .average import AveragedWeights
 from .modes import evaluating
+from .randomness import untouched_randomness
 
 Outputs = Callable[..., tuple[Any, Any]]
 
@@ -32,6 +36,23 @@ def check_names(values: Iterable[str]) -> None:
                 f"the step function names a value {name!r}, which the history of a run has for itself. "
                 "Choose another name."
             )
+
+
+def checked(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Give metric objects by name, or say what is none."""
+    if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection has names, and is no dict
+        raise TrainError(f"metrics is a {type(metrics).__name__}. Give each a name: metrics={{'f1': …}}.")
+    for name, metric in (metrics or {}).items():
+        if name == "loss":
+            raise TrainError("a metric is called 'loss', as the loss itself is. Choose another name.")
+        lacking = [method for method in ("reset", "update", "compute") if not hasattr(metric, method)]
+        if lacking:
+            raise TrainError(
+                f"the metric {name!r} has no method {lacking[0]!r}. Give an object with reset, "
+                "update(predictions, targets) and compute, such as those of torchmetrics. What a function of "
+                "one batch can say belongs into the step function: return loss, {name: value}."
+            )
+    return dict(metrics or {})
 
 
 class WeightedSums:
@@ -58,37 +79,46 @@ class WeightedSums:
         return {name: total.item() / self._weights[name] for name, total in self._sums.items()}
 
 
-def evaluate(
-    model: nn.Module,
-    batches: Iterable[Any],
-    step_fn: Callable[..., Any],
-    *,
-    device: torch.device,
-    precision: Precision,
-    metrics: Mapping[str, Any],
-    outputs: Outputs | None,
-    between: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
-    """Give the loss, what the step function names, and metric objects, over all batches."""
-    sums = WeightedSums()
-    for metric in metrics.values():
-        if callable(getattr(metric, "to", None)):
-            metric.to(device)
-        metric.reset()
-    with evaluating(model), carrying_nothing(model):
-        for batch in batches:
-            between()
-            arguments = as_arguments(batch)
-            with computing_in(precision, device):
-                given = step_fn(model, *arguments)
-                loss, values = given if isinstance(given, tuple) else (given, {})
-                check_names(values)
-                sums.add({"loss": loss, **values}, num_samples(arguments))
-                if metrics:
-                    predictions, targets = (outputs or _pair)(model, *arguments)
-                    for metric in metrics.values():
-                        metric.update(predictions, targets)
-    return {**sums.means(), **_computed(metrics)}
+@dataclass(frozen=True)
+class Evaluator:
+    """Give loss, named values and metric objects over all batches, and leave no trace."""
+
+    model: nn.Module
+    step_fn: Callable[..., Any]
+    device: torch.device
+    precision: Precision
+    average: AveragedWeights | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Outputs | None = None
+
+    def __call__(
+        self, batches: Iterable[Any], *, between: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """Evaluate with the averaged weights where there are any; `between` is called before every batch."""
+        weights = nullcontext() if self.average is None else self.average.applied()
+        with untouched_randomness(self.device), weights:
+            return self._found(batches, between)
+
+    def _found(self, batches: Iterable[Any], between: Callable[[], None]) -> dict[str, float]:
+        sums = WeightedSums()
+        for metric in self.metrics.values():
+            if callable(getattr(metric, "to", None)):
+                metric.to(self.device)
+            metric.reset()
+        with evaluating(self.model), carrying_nothing(self.model):
+            for batch in batches:
+                between()
+                arguments = as_arguments(batch)
+                with computing_in(self.precision, self.device):
+                    given = self.step_fn(self.model, *arguments)
+                    loss, values = given if isinstance(given, tuple) else (given, {})
+                    check_names(values)
+                    sums.add({"loss": loss, **values}, num_samples(arguments))
+                    if self.metrics:
+                        predictions, targets = (self.outputs or _pair)(self.model, *arguments)
+                        for metric in self.metrics.values():
+                            metric.update(predictions, targets)
+        return {**sums.means(), **_computed(self.metrics)}
 
 
 def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ MOMENTS: dict[str, tuple[str, ...]] = {
     "on_step_end": ("trainer", "epoch", "step", "batch", "loss"),
     "on_evaluate_end": ("trainer", "epoch", "metrics"),
     "on_epoch_end": ("trainer", "epoch", "metrics"),
-    "on_save": ("trainer", "step", "metrics"),
+    "on_save": ("trainer", "step", "metrics", "path"),
     "on_end": ("trainer", "result"),
 }
 
@@ -32,7 +33,9 @@ Call = Callable[[Mapping[str, Any]], None]
 class Hooks:
     """Hooks sorted by moment, their arguments checked once."""
 
-    def __init__(self, hooks: Iterable[Any]) -> None:
+    def __init__(self, hooks: Iterable[Any], trainer: Trainer) -> None:
+        # Not its owner: a trainer that nobody holds any more shall go at once, with all that it holds.
+        self._trainer = weakref.ref(trainer)
         try:
             self.all = list(hooks)
         except TypeError:
@@ -55,9 +58,9 @@ class Hooks:
         return bool(self._calls[moment])
 
     def call(self, moment: str, **offered: Any) -> None:
-        """Tell everybody who listens, in order."""
+        """Tell everybody who listens, in order; the trainer is offered with everything else."""
         for call in self._calls[moment]:
-            call(offered)
+            call({"trainer": self._trainer(), **offered})
 
     def state_dict(self) -> list[list[Any]]:
         """Give the kind and the state of every hook that has one, in order."""
@@ -197,13 +200,16 @@ class Phase:
     """Freeze and thaw parts of a graph by path when an epoch, counted from 0, begins.
 
     `Phase(0, freeze=["encoder"])` and `Phase(3, thaw=["encoder"])` train the rest for three epochs first.
-    What is frozen is saved with the run, so a resumed one need not pass the epoch again.
+    With `eval_mode`, dropout and batch norm of what is frozen are stilled too. All of it is saved with the
+    run, so a resumed one need not pass the epoch again.
     """
 
-    def __init__(self, epoch: int, *, freeze: Iterable[str] = (), thaw: Iterable[str] = ()) -> None:
+    def __init__(
+        self, epoch: int, *, freeze: Iterable[str] = (), thaw: Iterable[str] = (), eval_mode: bool = False
+    ) -> None:
         if isinstance(freeze, str) or isinstance(thaw, str):
             raise TrainError("Phase: give lists of paths, for example thaw=['encoder'].")
-        self.epoch, self.freeze, self.thaw = epoch, tuple(freeze), tuple(thaw)
+        self.epoch, self.freeze, self.thaw, self.eval_mode = epoch, tuple(freeze), tuple(thaw), eval_mode
 
     def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
         """Act where this is the epoch."""
@@ -216,7 +222,7 @@ class Phase:
                 "Build it with FlowBuilder, or set requires_grad in a hook of your own."
             )
         for path in self.freeze:
-            model.freeze(path)
+            model.freeze(path, eval_mode=self.eval_mode)
         for path in self.thaw:
             model.thaw(path)
 

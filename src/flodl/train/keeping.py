@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
-from os import PathLike
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from flodl.checkpoint import BackgroundWriter, Bundle, Policy, last, latest_bundle, read_bundle
-from flodl.checkpoint.manifest import folder_name
+from flodl.checkpoint import BackgroundWriter, Bundle, Policy, Saved, last, latest_bundle, list_bundles
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import write_atomic
 
+from .holding import Hold
 from .hooks import metric_of
+from .room import lack_of_room, num_bytes_of
 
 BUNDLES = "bundles"
 
@@ -29,6 +29,7 @@ class RunDirectory:
         *,
         keep: Policy | None,
         when_disk_fails: Literal["go on", "stop"],
+        tell: Callable[..., None],
         on_error: Callable[[WriteError], object],
     ) -> None:
         if keep is not None and not isinstance(keep, Policy):
@@ -36,21 +37,25 @@ class RunDirectory:
                 f"keep={keep!r}. Give a policy of flodl.checkpoint, such as last(3) | best('loss')."
             )
         self.path = path
-        self._keep = keep or last(2)
+        self.keep = keep or last(2)
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
-        self._on_error = on_error
+        self._tell, self._on_error = tell, on_error
         self._writer: BackgroundWriter | None = None
+        self._hold: Hold | None = None
+        self._news: deque[Saved] = deque()
+        self._told_of_room = False
 
     @property
     def bundles(self) -> Path:
         """Where the bundles are."""
         return self.path / BUNDLES
 
-    def write_config(self, settings: Mapping[str, Any]) -> None:
-        """Write what the run was started with, and where each value came from."""
+    def take(self, settings: Mapping[str, Any]) -> None:
+        """Keep the folder for this run alone, and write down what it was started with and from where."""
         text = json.dumps({"trainer": settings, "started_with": resolved_config()}, indent=2, default=str)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._hold = Hold(self.path)
             write_atomic(self.path / "config.json", (text + "\n").encode())
         except OSError as error:
             raise TrainError(
@@ -58,19 +63,59 @@ class RunDirectory:
                 "Give a checkpoint_dir that can be written."
             ) from error
 
-    def save(self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, wait: bool) -> str:
-        """Save a bundle beside the training, or now, and give its place in this folder."""
+    def release(self) -> None:
+        """Let other runs have the folder."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
+
+    def save(
+        self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, reason: str, wait: bool
+    ) -> None:
+        """Save a bundle beside the training, or now."""
         if metrics:
-            for name in self._keep.metrics:
-                metric_of(metrics, name, f"keep={self._keep}")
+            for name in self.keep.metrics:
+                metric_of(metrics, name, f"keep={self.keep}")
         if self._writer is None:
             self._writer = BackgroundWriter(
-                self.bundles, keep=self._keep, errors=self._errors, on_error=self._on_error
+                self.bundles,
+                keep=self.keep,
+                errors=self._errors,
+                on_error=self._on_error,
+                on_saved=self._saved,
             )
-        self._writer.save(step, parts, metrics=metrics)
+        self._warn_of(lack_of_room(self.path, num_bytes_of(parts.values()), at_once=1))
+        self._writer.save(step, parts, metrics=metrics, reason=reason)
         if wait:
+            self.wait()
+
+    def check_room(self, bundle_bytes: int, *, num_saves: int | None) -> None:
+        """Warn where the saves to come, of about that size, find no room; None is any number of them."""
+        self._told_of_room = False
+        there = list_bundles(self.bundles) if self.bundles.is_dir() else []
+        at_once = 1
+        if self.keep.most is not None:
+            # A save is there in whole before the one that it replaces goes.
+            at_once = self.keep.most + 1
+            at_once = at_once if num_saves is None else min(at_once, num_saves + len(there))
+        size = there[-1].num_bytes if there else bundle_bytes
+        bytes_there = sum(bundle.num_bytes for bundle in there)
+        self._warn_of(lack_of_room(self.path, size, at_once=at_once, bytes_there=bytes_there))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a save has reached the disk since `news` was last asked."""
+        return bool(self._news)
+
+    def news(self) -> Iterator[Saved]:
+        """Give the saves that have reached the disk since the last call, in order."""
+        while self._news:
+            yield self._news.popleft()
+
+    def wait(self) -> None:
+        """Return when every save is on the disk, or has failed."""
+        if self._writer is not None:
             self._writer.wait()
-        return f"{BUNDLES}/{folder_name(step, 1)}"
 
     def close(self) -> None:
         """Write what is on its way, and end the writer."""
@@ -82,56 +127,14 @@ class RunDirectory:
         """Give the newest whole bundle of this run."""
         return latest_bundle(self.bundles).bundle if self.bundles.is_dir() else None
 
+    def _saved(self, saved: Saved) -> None:
+        """Tell of a save when it is on the disk; this runs in the writer's thread."""
+        path = f"{BUNDLES}/{saved.path.name}"
+        self._tell("save", path=path, reason=saved.reason, duration_s=saved.duration_s)
+        self._news.append(saved)
 
-def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | bool) -> Bundle | None:
-    """Give the bundle to go on from: that of this run where there is one, else what the user names."""
-    wish = _wish(resume)
-    if directory is None and wish == "must":
-        raise TrainError(f"resume={resume!r} needs a checkpoint_dir to look into.")
-    own = None if directory is None else directory.find()
-    place = "" if directory is None else repr(str(directory.bundles))
-    if own is None and wish == "must":
-        raise TrainError(f"resume={resume!r}, and {place} holds no whole bundle to go on from.")
-    if own is not None and wish == "never":
-        raise TrainError(
-            f"resume={resume!r}, and {place} holds a run up to step {own.step}. "
-            "Choose another checkpoint_dir, or resume='auto' to go on."
-        )
-    if own is not None or wish in ("auto", "never"):
-        return own
-    other = _bundle_in(wish)
-    if other is None:
-        raise _no_such(wish)
-    return other
-
-
-def _wish(resume: Any) -> str:
-    """Give what the user wants, checked before anybody looks into this run's own folder."""
-    if isinstance(resume, bool):
-        return "must" if resume else "never"
-    try:
-        wish = str(os.fspath(resume))
-    except TypeError:
-        raise _no_such(resume) from None
-    if wish not in ("auto", "must", "never") and _bundle_in(wish) is None:
-        raise _no_such(wish)
-    return wish
-
-
-def _bundle_in(place: str) -> Bundle | None:
-    folder = Path(place)
-    return (
-        latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle if place else None
-    )
-
-
-def _no_such(resume: Any) -> TrainError:
-    return TrainError(
-        f"resume={resume!r} is neither 'auto', 'must' or 'never' nor a folder with a whole bundle. "
-        "Give the checkpoint_dir of another run."
-    )
-
-
-def read_parts(bundle: Bundle) -> dict[str, Any]:
-    """Read everything in a bundle whose checksums were compared already."""
-    return read_bundle(bundle, verify=False)
+    def _warn_of(self, lack: str) -> None:
+        """Tell of a lack of room once in a run; whether a save succeeds is another matter."""
+        if lack and not self._told_of_room:
+            self._told_of_room = True
+            self._tell("alert", message=lack, level="warning")

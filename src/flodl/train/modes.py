@@ -9,24 +9,29 @@ from typing import Any
 import torch
 from torch import nn
 
+from flodl.graph.stillness import is_stilled, mark_stilled
+
 
 def modes_of(model: nn.Module) -> dict[str, list[str]]:
-    """Name the parameters that are frozen and the modules that are not in training."""
+    """Name the parameters that are frozen, the modules that are not in training, and those that stay so."""
+    modules = list(model.named_modules())
     return {
         "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
-        "stilled": [name for name, module in model.named_modules() if not module.training],
+        "evaluating": [name for name, module in modules if not module.training],
+        "stilled": [name for name, module in modules if is_stilled(module)],
     }
 
 
 def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
     """Freeze and still what `modes_of` named, and nothing else."""
-    frozen, stilled = set(modes["frozen"]), set(modes["stilled"])
+    frozen, evaluating, stilled = (set(modes[kind]) for kind in ("frozen", "evaluating", "stilled"))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad == (name in frozen):
             parameter.requires_grad_(name not in frozen)
             parameter.grad = None
     for name, module in model.named_modules():
-        module.training = name not in stilled
+        module.training = name not in evaluating
+        mark_stilled(module, name in stilled)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from flodl.core import TrainError
 from flodl.optim import groups
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .run import Run
 
 
 def chosen_device(wanted: str | torch.device) -> torch.device:
@@ -37,6 +37,8 @@ def chosen_device(wanted: str | torch.device) -> torch.device:
 
 def made_optimizer(given: Any, model: nn.Module) -> Optimizer:
     """Give the optimizer, made from the parameters of the model where a function was given."""
+    if next(model.parameters(), None) is None:
+        raise TrainError(f"the {type(model).__name__} has no parameters, so there is nothing to train.")
     made = given if isinstance(given, Optimizer) else None
     if made is None and callable(given):
         made = given(groups(model, {}))
@@ -48,15 +50,15 @@ def made_optimizer(given: Any, model: nn.Module) -> Optimizer:
     return made
 
 
-def described(trainer: Trainer, epochs: int) -> dict[str, Any]:
+def described(run: Run, epochs: int) -> dict[str, Any]:
     """Give the settings of a run as plain data."""
-    loader = trainer._feeding.training
+    loader = run.feeding.training
     return {
         "epochs": epochs,
         "batch_size": None if loader is None else loader.batch_size,
-        "device": str(trainer.device),
-        "optimizer": type(trainer.optimizer).__name__,
-        "schedule": None if trainer._schedule is None else repr(trainer._schedule),
-        **asdict(trainer.train_step.settings),
-        **asdict(trainer._settings),
+        "device": str(run.device),
+        "optimizer": type(run.optimizer).__name__,
+        "schedule": None if run.schedule is None else repr(run.schedule),
+        **asdict(run.train_step.settings),
+        **asdict(run.settings),
     }

@@ -11,13 +11,14 @@ from torch import Tensor
 from flodl.core import TrainError
 from flodl.core.paths import suggestion
 from flodl.data import Loader
+from flodl.graph.remembered import remember, remembered
 
-from .carried import remember, remembered
 from .modes import modes_of, restore_modes
 from .randomness import random_state, restore_random_state
+from .room import moments_to_come_bytes, num_bytes_of
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .run import Run
 
 PARTS = ("model", "optimizer", "step", "rng", "data", "history", "trainer", "average", "hooks", "graphs")
 
@@ -32,67 +33,74 @@ class Place:
     measured_at: int | None = None
 
 
-def parts_of(trainer: Trainer) -> dict[str, Any]:
+def parts_of(run: Run) -> dict[str, Any]:
     """Give the state of a run between two updates."""
-    loader = trainer._feeding.training
+    loader = run.feeding.training
     return {
-        "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "step": trainer.train_step.state_dict(),
-        "rng": random_state(trainer.device),
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "step": run.train_step.state_dict(),
+        "rng": random_state(run.device),
         "data": None if loader is None else loader.state_dict(),
-        "history": trainer.history,
-        "trainer": {**_kinds(trainer), **asdict(trainer._place), "modes": modes_of(trainer.model)},
-        "average": None if trainer.average is None else trainer.average.state_dict(),
-        "hooks": trainer._hooks.state_dict(),
-        "graphs": remembered(trainer.model),
-        "config": asdict(trainer._settings),
+        "history": run.history,
+        "trainer": {**_kinds(run), **asdict(run.place), "modes": modes_of(run.model)},
+        "average": None if run.average is None else run.average.state_dict(),
+        "hooks": run.hooks.state_dict(),
+        "graphs": remembered(run.model),
+        "config": asdict(run.settings),
     }
 
 
-def load_parts(trainer: Trainer, parts: Mapping[str, Any], *, loader: Loader | None) -> None:
+def expected_bytes(run: Run) -> int:
+    """Give about how large a bundle of the run will be."""
+    average = None if run.average is None else run.average.state_dict()
+    states = run.model.state_dict(), run.optimizer.state_dict(), average
+    return num_bytes_of(states) + moments_to_come_bytes(run.optimizer)
+
+
+def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None) -> None:
     """Put a run's state in place; everything is compared before the first value changes."""
-    _check(trainer, parts)
+    _check(run, parts)
     if loader is not None and parts["data"] is not None:
         loader.load_state_dict(parts["data"])
-    load_weights(trainer, parts)
-    trainer.history = list(parts["history"])
-    trainer._place = Place(**{name: parts["trainer"][name] for name in asdict(trainer._place)})
-    trainer._hooks.load_state_dict(parts["hooks"])
-    restore_modes(trainer.model, parts["trainer"]["modes"])
-    remember(trainer.model, parts["graphs"], trainer.device)
-    restore_random_state(parts["rng"], trainer.device)
+    load_weights(run, parts)
+    run.history = list(parts["history"])
+    run.place = Place(**{name: parts["trainer"][name] for name in asdict(run.place)})
+    run.hooks.load_state_dict(parts["hooks"])
+    restore_modes(run.model, parts["trainer"]["modes"])
+    remember(run.model, parts["graphs"], run.device)
+    restore_random_state(parts["rng"], run.device)
 
 
-def load_weights(trainer: Trainer, parts: Mapping[str, Any]) -> None:
+def load_weights(run: Run, parts: Mapping[str, Any]) -> None:
     """Put what was learned in place; data, history and randomness stay as they are."""
-    trainer.model.load_state_dict(parts["model"])
-    trainer.optimizer.load_state_dict(parts["optimizer"])
-    trainer.train_step.load_state_dict(parts["step"])
-    if trainer.average is not None:
-        trainer.average.load_state_dict(parts["average"] or dict(trainer.model.named_parameters()))
-    if trainer._finite is not None:
-        trainer._finite.forget()
+    run.model.load_state_dict(parts["model"])
+    run.optimizer.load_state_dict(parts["optimizer"])
+    run.train_step.load_state_dict(parts["step"])
+    if run.average is not None:
+        run.average.load_state_dict(parts["average"] or dict(run.model.named_parameters()))
+    if run.watch is not None:
+        run.watch.forget()
 
 
-def _kinds(trainer: Trainer) -> dict[str, str]:
+def _kinds(run: Run) -> dict[str, str]:
     """Name what cannot be exchanged in the middle of a run."""
     return {
-        "optimizer": type(trainer.optimizer).__name__,
-        "precision": trainer.precision,
-        "schedule": "no schedule" if trainer._schedule is None else type(trainer._schedule).__name__,
+        "optimizer": type(run.optimizer).__name__,
+        "precision": run.evaluator.precision,
+        "schedule": "no schedule" if run.schedule is None else type(run.schedule).__name__,
     }
 
 
-def _check(trainer: Trainer, parts: Mapping[str, Any]) -> None:
+def _check(run: Run, parts: Mapping[str, Any]) -> None:
     missing = [name for name in PARTS if name not in parts]
     if missing:
         raise TrainError(
             f"the bundle has no part {missing[0]!r}, so it was not saved by a trainer. "
             "Give the checkpoint_dir of a run, or load its model.fdl with load_checkpoint."
         )
-    _check_model(parts["model"], trainer.model.state_dict())
-    for name, own in _kinds(trainer).items():
+    _check_model(parts["model"], run.model.state_dict())
+    for name, own in _kinds(run).items():
         saved = parts["trainer"][name]
         if saved != own:
             raise TrainError(
@@ -101,7 +109,7 @@ def _check(trainer: Trainer, parts: Mapping[str, Any]) -> None:
             )
     sizes = [
         [len(group["params"]) for group in groups]
-        for groups in (parts["optimizer"]["param_groups"], trainer.optimizer.param_groups)
+        for groups in (parts["optimizer"]["param_groups"], run.optimizer.param_groups)
     ]
     if sizes[0] != sizes[1]:
         raise TrainError(
@@ -118,7 +126,7 @@ def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         return
     if shapes:
         name = shapes[0]
-        what = f"{name!r} has shape {_shape(saved[name])} there and {_shape(own[name])} here"
+        what = f"{name!r} has shape {_shape(saved[name])} there and {_shape(own[name])} here."
     elif lacking:
         what = f"it has no {lacking[0]!r}. {suggestion(lacking[0], saved, known_as='names')}"
     else:
@@ -126,7 +134,7 @@ def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             f"it has {unknown[0]!r}, which this model lacks. {suggestion(unknown[0], own, known_as='names')}"
         )
     raise TrainError(
-        f"the saved run belongs to another model: {what.rstrip('.')}. Nothing was loaded. "
+        f"the saved run belongs to another model: {what} Nothing was loaded. "
         "Resume with the model that was saved, or choose another checkpoint_dir."
     )
 

@@ -40,9 +40,8 @@ class Telling:
             self._monitor = monitor
             monitor.total_epochs = monitor.total_epochs or total_epochs
         elif monitor or (run_dir is not None and monitor is None):
-            found = resolved_config().items()
-            origins = {name.replace("-", "_"): str(entry.get("origin", "")) for name, entry in found}
-            self._monitor = Monitor(total_epochs, run_dir, config=config, origins=origins)
+            values, origins = _with_origins(config)
+            self._monitor = Monitor(total_epochs, run_dir, config=values, origins=origins)
             if monitor:
                 self._monitor.serve()
         elif monitor is None:
@@ -89,6 +88,21 @@ class Telling:
             self._monitor.finish(status, message)
         if self._console is not None:
             self._console.close()
+
+
+def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Put what the run was started with beside the settings of the trainer, each value with its origin.
+
+    A setting of the trainer has the origin of a value by that name only if it is that value.
+    """
+    told = {name.replace("-", "_"): entry for name, entry in resolved_config().items()}
+    values = {**config, **{name: entry.get("value") for name, entry in told.items() if name not in config}}
+    origins = {
+        name: str(entry.get("origin", ""))
+        for name, entry in told.items()
+        if values[name] == entry.get("value")
+    }
+    return values, origins
 
 
 @contextmanager

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.checkpoint import Policy
-from flodl.core import TrainError, WriteError, log
+from flodl.core import TrainError
 from flodl.data import Loader
-from flodl.engine import TrainStep, calm_collector
-from flodl.engine.hygiene import Collector
+from flodl.engine import TrainStep
 from flodl.engine.settings import Precision, Tail, TierChoice
 from flodl.monitor import Monitor
 from flodl.observe import Trend
@@ -25,23 +23,14 @@ from flodl.optim import Schedule
 
 from .average import AveragedWeights
 from .epochs import begin_epoch, close_training, finish_epoch
-from .evaluation import Outputs, as_arguments, evaluate
-from .feeding import Feeding
-from .finite import FiniteWatch
+from .evaluation import Evaluator, Outputs, as_arguments, checked
 from .hooks import Hooks
-from .keeping import RunDirectory, found_bundle, read_parts
-from .leaving import Notice
-from .modes import modes_kept
-from .randomness import untouched_randomness
 from .rates import scale_rates
 from .result import FitResult
-from .rollback import meet_not_finite
+from .resuming import resume
+from .run import Run
 from .settings import DiskPolicy, NanPolicy, TrainerSettings
-from .setup import chosen_device, described, made_optimizer
-from .state import Place, load_parts, parts_of
-from .telling import Telling, telling
-
-COLLECT_EARLY_EVERY = 1024
+from .setup import chosen_device, made_optimizer
 
 
 class Trainer:
@@ -95,7 +84,7 @@ class Trainer:
             raise TrainError(
                 f"the model is a {type(model).__name__}. Write Trainer(model, step_fn, optimizer=…)."
             )
-        self._settings = TrainerSettings(
+        settings = TrainerSettings(
             save_every=save_every,
             save_every_steps=save_every_steps,
             log_every=log_every,
@@ -109,8 +98,7 @@ class Trainer:
         self.device = chosen_device(device)
         self.model = model.to(self.device)
         self.optimizer = made_optimizer(optimizer, self.model)
-        self.step_fn = step_fn
-        self.precision = precision
+        self.step_fn, self.precision = step_fn, precision
         self.train_step = TrainStep(
             self.model,
             self.optimizer,
@@ -124,32 +112,33 @@ class Trainer:
             tail=tail,
             guard="gradients",
         )
-        self.history: list[dict[str, Any]] = []
-        self.stop_reason = ""
         self.average = None if ema is None else AveragedWeights(self.model, decay=ema)
-        self._schedule, self._metrics, self._outputs = schedule, dict(metrics or {}), outputs
-        self._hooks = Hooks(hooks)
-        self._every_step = self._hooks.wants("on_step_end")
-        self._monitor = monitor
-        # A monitor of the user's sees several runs, and is shown the model once.
-        self._is_shown = False
-        self._directory = self._run_directory(checkpoint_dir, keep)
-        self._save_every_steps = 0 if self._directory is None else save_every_steps or 0
-        self._feeding = Feeding(self.device, seed)
-        self._place = Place()
-        self._finite = FiniteWatch(self.train_step.num_skipped) if nan != "skip" else None
-        self._notice = Notice()
-        self._telling: Telling | None = None
-        self._collector: Collector | None = None
-        self._updates = self._rollbacks = 0
-        self._saved_at: tuple[int, int] | None = None
-        self._num_batches: int | None = None
-        self._epoch_began_s = 0.0
+        self._run = Run(
+            self.train_step,
+            Evaluator(self.model, step_fn, self.device, precision, self.average, checked(metrics), outputs),
+            optimizer=self.optimizer,
+            schedule=schedule,
+            settings=settings,
+            hooks=Hooks(hooks, self),
+            monitor=monitor,
+            checkpoint_dir=checkpoint_dir,
+            keep=keep,
+        )
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row of metrics for each epoch that is done."""
+        return self._run.history
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the training was stopped, or nothing."""
+        return self._run.stop_reason
 
     @property
     def epochs(self) -> int:
         """How many epochs are done."""
-        return len(self.history)
+        return self._run.epochs
 
     @property
     def updates(self) -> int:
@@ -159,7 +148,7 @@ class Trainer:
     @property
     def run_dir(self) -> Path | None:
         """Where the run is kept."""
-        return None if self._directory is None else self._directory.path
+        return None if self._run.directory is None else self._run.directory.path
 
     def fit(
         self,
@@ -184,33 +173,9 @@ class Trainer:
                     self.step(batch)
         return self.result()
 
-    @contextmanager
-    def running(self, epochs: int) -> Iterator[None]:
-        """Set up what lasts as long as a run (monitor, signals, collector, writer), and end it well."""
-        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-            raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
-        if self._telling is not None:
-            raise TrainError("this trainer is running already. Make another one for a run inside a run.")
-        self.stop_reason, self._epoch_began_s = "", time.perf_counter()
-        if self._directory is not None:
-            self._directory.write_config(described(self, epochs))
-        with ExitStack() as stack:
-            self._telling = stack.enter_context(self._told(epochs))
-            stack.callback(setattr, self, "_telling", None)
-            self._is_shown = isinstance(self._monitor, Monitor)
-            stack.enter_context(modes_kept(self.model))
-            stack.callback(self.train_step.close)
-            if self._directory is not None:
-                stack.enter_context(self._notice.listening())
-                stack.callback(self._directory.close)
-            self._collector = stack.enter_context(calm_collector())
-            stack.callback(setattr, self, "_collector", None)
-            self._hooks.call("on_start", trainer=self)
-            yield
-            self._save_the_end()
-            if self._notice:
-                self._save_and_leave()
-            self._hooks.call("on_end", trainer=self, result=self.result())
+    def running(self, epochs: int) -> AbstractContextManager[None]:
+        """Set up what lasts as long as a run (folder, monitor, signals, collector), and end it well."""
+        return self._run.going(epochs)
 
     def resume(
         self, data: Any, batch_size: int | None = None, *, how: str | PathLike[str] | bool = "auto"
@@ -219,52 +184,30 @@ class Trainer:
 
         A run that has begun in this process simply goes on.
         """
-        loader = self.loader(data, batch_size)
-        bundle = None if self.updates else found_bundle(self._directory, how)
-        if bundle is None:
-            return False
-        load_parts(self, read_parts(bundle), loader=loader)
-        self._updates = self.updates
-        if self._directory is not None and bundle.path.parent == self._directory.bundles:
-            self._saved_at = (self.updates, self.epochs)
-        self._tell("alert", message=f"resumed from step {bundle.step}, epoch {self.epochs}", level="info")
-        self._hooks.call("on_resume", trainer=self, epoch=self.epochs)
-        return True
+        return resume(self._run, self.loader(data, batch_size), how)
 
     def epoch(self, data: Any, batch_size: int | None = None, *, eval_data: Any = None) -> Iterator[Any]:
         """Give the batches of the current epoch, each to be handed to `step`; what ends an epoch follows.
 
         A loop that is left early goes on with the next batch when `epoch` is called again.
         """
-        loader = self.loader(data, batch_size)
-        if self._place.open_row is None:
-            begin_epoch(self, loader)
+        run, loader = self._run, self.loader(data, batch_size)
+        if run.place.open_row is None:
+            begin_epoch(run, loader)
             for batch in loader:
                 yield batch
-                if (self._notice or self.stop_reason) and self.train_step.is_between_updates:
-                    if self._notice:
-                        self._save_and_leave()
+                if (run.notice or run.stop_reason) and self.train_step.is_between_updates:
+                    if run.notice:
+                        run.save_and_leave()
                     return
-            close_training(self)
-        finish_epoch(self, eval_data)
+            close_training(run)
+        finish_epoch(run, eval_data)
 
     def step(self, batch: Any) -> Tensor:
         """Train on one batch, and give its loss."""
-        train_step = self.train_step
-        loss = train_step(*batch) if type(batch) is tuple else train_step(*as_arguments(batch))
-        self._place.epoch_step += 1
-        updated = train_step.updates != self._updates
-        if updated:
-            self._after_update()
-        if self._telling is not None:
-            self._telling.step(self.epochs, self._place.epoch_step, self._num_batches, self.updates, loss)
-        if self._every_step:
-            place = {"epoch": self.epochs, "step": self.updates}
-            self._hooks.call("on_step_end", trainer=self, batch=batch, loss=loss, **place)
-        if updated and self._save_every_steps and self._updates % self._save_every_steps == 0:
-            self.save(wait=False, reason=f"update {self._updates}")
-        if self._collector is not None and self._place.epoch_step % COLLECT_EARLY_EVERY == 0:
-            self._collector.collect_if_growing()
+        step = self.train_step
+        loss = step(*batch) if type(batch) is tuple else step(*as_arguments(batch))
+        self._run.after_batch(batch, loss)
         return loss
 
     def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:
@@ -272,30 +215,23 @@ class Trainer:
 
         The averaged weights are used where there are any. Random numbers of the training stay untouched.
         """
-        return self._evaluate(self._feeding.for_evaluation(data, batch_size), between=lambda: None)
+        return self._run.evaluator(self._run.feeding.for_evaluation(data, batch_size))
 
     def result(self) -> FitResult:
         """Give what the run came to so far."""
-        return FitResult(
-            history=[dict(row) for row in self.history],
-            steps=self.updates,
-            status="stopped" if self.stop_reason else "finished",
-            reason=self.stop_reason,
-            run_dir=self.run_dir,
-            report=self.train_step.report(),
-        )
+        return self._run.result()
 
     def loader(self, data: Any, batch_size: int | None = None) -> Loader:
         """Give the loader that feeds the training: the one that is given, or one over the data."""
-        return self._feeding.for_training(data, batch_size, epoch=self.epochs)
+        return self._run.feeding.for_training(data, batch_size, epoch=self.epochs)
 
     def trend(self, metric: str) -> Trend:
         """Give the history of a metric, one value for each epoch."""
         return Trend([row[metric] for row in self.history if metric in row])
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str = "stopped") -> None:
         """End the training after the update that is under way."""
-        self.stop_reason = reason or "stopped"
+        self._run.stop_reason = reason or "stopped"
 
     def scale_lr(self, factor: float, *, least: float = 0.0) -> None:
         """Multiply the learning rate by a factor from here on, also under a schedule."""
@@ -303,79 +239,8 @@ class Trainer:
 
     def save(self, *, wait: bool = True, reason: str = "") -> None:
         """Save a bundle now; between two updates only. `reason` is told with it."""
-        if self._directory is None:
-            raise TrainError("there is nowhere to save to. Give the trainer a checkpoint_dir.")
-        # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
-        measured = self._place.measured_at == self.updates
-        metrics = {k: v for row in self.history[-1:] for k, v in row.items() if measured and k != "epoch"}
-        started = time.perf_counter()
-        path = self._directory.save(self.updates, parts_of(self), metrics, wait=wait)
-        self._saved_at = (self.updates, self.epochs)
-        self._tell("save", path=path, reason=reason, duration_s=time.perf_counter() - started)
-        self._hooks.call("on_save", trainer=self, step=self.updates, metrics=metrics)
+        self._run.save(wait=wait, reason=reason)
 
-    def _after_update(self) -> None:
-        self._updates = self.train_step.updates
-        if self.average is not None:
-            self.average.update()
-        if self._finite is not None and (skipped := self._finite.skipped_since()):
-            meet_not_finite(self, skipped)
-
-    def _evaluate(self, loader: Loader, *, between: Callable[[], None]) -> dict[str, float]:
-        weights = nullcontext() if self.average is None else self.average.applied()
-        with untouched_randomness(self.device), weights:
-            return evaluate(
-                self.model,
-                loader,
-                self.step_fn,
-                device=self.device,
-                precision=self.precision,
-                metrics=self._metrics,
-                outputs=self._outputs,
-                between=between,
-            )
-
-    def _save_the_end(self) -> None:
-        """Save the last state, unless nothing is to be saved or it was."""
-        saves = self._settings.save_every or self._save_every_steps
-        if self._directory is None or not saves or not self.train_step.is_between_updates:
-            return
-        if self._saved_at != (self.updates, self.epochs):
-            self.save(wait=False, reason="the end")
-
-    def _save_and_leave(self) -> NoReturn:
-        """Save what there is, now, and end the program."""
-        if self._directory is not None:
-            self.save(reason=self._notice.name)
-        self._notice.leave()
-
-    def _told(self, epochs: int) -> AbstractContextManager[Telling]:
-        return telling(
-            self._monitor,
-            self.run_dir,
-            things=() if self._is_shown else (self.model, self.train_step),
-            total_epochs=epochs,
-            config=described(self, epochs),
-            log_every=self._settings.log_every,
-            why_stopped=lambda: self.stop_reason,
-        )
-
-    def _run_directory(self, path: str | PathLike[str] | None, keep: Policy | None) -> RunDirectory | None:
-        if path is None:
-            return None
-        return RunDirectory(
-            Path(path),
-            keep=keep,
-            when_disk_fails=self._settings.when_disk_fails,
-            on_error=self._tell_disk_error,
-        )
-
-    def _tell_disk_error(self, error: WriteError) -> None:
-        outlook = "The run ends with what was saved before." if self._notice else "Training goes on."
-        self._tell("alert", message=f"{error} {outlook}", level="error")
-
-    def _tell(self, kind: str, **data: Any) -> None:
-        if self._telling is not None:
-            self._telling.event(kind, **data)
-        elif kind == "alert" and data["level"] == "error":
-            log.error("%s", data["message"])
+    def __repr__(self) -> str:
+        done = f"{self.epochs} epochs and {self.updates} updates done"
+        return f"Trainer({type(self.model).__name__} on {self.device}, {done})"

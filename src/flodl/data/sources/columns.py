@@ -15,6 +15,9 @@ from ..form import Form, named, parts_of
 
 Array = Tensor | np.ndarray[Any, Any]
 
+# Torch has these types and cannot gather them; the bits are those of another type.
+_GATHERED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 class Columns:
     """Tensors or arrays of equal length, gathered by index; arrays that are mapped from a file stay there.
@@ -105,6 +108,9 @@ def _usable(column: Array, label: str) -> Array:
 
 def _rows(column: Array, indices: Tensor) -> Tensor:
     if isinstance(column, Tensor):
+        twin = _GATHERED_AS.get(column.dtype)
+        if twin is not None:
+            return column.view(twin).index_select(0, indices).view(column.dtype)
         return column.index_select(0, indices)
     return torch.from_numpy(column[indices.numpy()])
 

@@ -93,6 +93,12 @@ def _has_items(source: object) -> bool:
     )
 
 
+def _is_frame(source: object) -> bool:
+    """Say whether a source is a table of pandas or polars, without importing either."""
+    package = type(source).__module__.split(".")[0]
+    return package in ("pandas", "polars") and hasattr(source, "columns")
+
+
 def _gathered(source: Any, names: Sequence[str] | None) -> tuple[Gathered | None, str]:
     if isinstance(source, Gathered):
         return source, ""
@@ -101,6 +107,8 @@ def _gathered(source: Any, names: Sequence[str] | None) -> tuple[Gathered | None
     if isinstance(source, Subset) and isinstance(source.dataset, TensorDataset):
         chosen = torch.as_tensor(source.indices, dtype=torch.int64)
         return Columns.of(tuple(t.index_select(0, chosen) for t in source.dataset.tensors), names), ""
+    if _is_frame(source):
+        source = {str(name): source[name].to_numpy() for name in source.columns}
     if is_columns(source):
         return Columns.of(source, names), ""
     if is_arrow(source):

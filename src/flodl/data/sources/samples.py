@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.utils.data import Subset, default_collate
 
+from flodl.core.errors import DataError
+
 from ..form import named
 from ..seeding import seed_globals
 from .columns import Columns
@@ -71,5 +73,12 @@ def stacked(samples: list[Any]) -> Any:
     >>> stacked([(1, 2.0), (3, 4.0)])
     (tensor([1, 3]), tensor([2., 4.], dtype=torch.float64))
     """
-    batch = default_collate(samples)
+    try:
+        batch = default_collate(samples)
+    except (RuntimeError, TypeError) as error:
+        raise DataError(
+            f"{len(samples)} samples cannot be put into one batch: {str(error).splitlines()[0].rstrip('.')}. "
+            "Give collate= a function that does it, for example by padding. Columns come as a tuple (x, y), "
+            "a list holds samples."
+        ) from error
     return tuple(batch) if isinstance(batch, list) else batch

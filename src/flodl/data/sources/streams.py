@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from flodl.core.errors import CursorError, DataError
 
+from ..batching import Epoch
 from ..form import named
 from ..order import sample_keys, stream_key
 from ..seeding import globals_kept, seed_globals
 from .samples import Collate, Transform, stacked
 
 _BLOCK = 1024  # keys drawn at once
+Part = tuple[int, int]  # its number, and how many there are
+WHOLE: Part = (0, 1)
 _ENDED = "ended"  # the state behind a ragged batch: a source may have gone back to its start by then
 
 
@@ -41,66 +44,79 @@ class Stream:
         self.collate = collate or stacked
         self.names = names
         self.buffer = buffer
-        self.num_samples = len(source) if hasattr(source, "__len__") else None
+        self.num_samples = _length(source)
         self._keeps_state = not buffer and all(
             hasattr(source, method) for method in ("state_dict", "load_state_dict")
         )
         self._at_first = source.state_dict() if self._keeps_state else None
         self._begun = False
 
-    def batches(
-        self, *, seed: int, epoch: int, start: int, size: int | None, drop_last: bool, state: Any
-    ) -> Iterator[tuple[Any, int, Any]]:
-        """Give (batch, position behind it, state of the source there) from a position on.
+    def batches(self, epoch: Epoch, *, part: Part = WHOLE) -> Iterator[tuple[Any, int, Any]]:
+        """Give (batch, position behind it, state of the source there) from the start of an epoch's plan on.
 
-        A size of None means that the items are batches already.
+        A batch size of None means that the items are batches already. Of several `part`s, positions and
+        randomness are each part's own.
         """
-        items = self._items(seed, epoch, start, state)
-        position = start
+        size = epoch.batch_size
+        items = self._items(epoch, part)
+        position = epoch.start
         while True:
             with globals_kept():
                 taken = list(islice(items, size or 1))
-            if not taken or (drop_last and size is not None and len(taken) < size):
-                break
+            if not taken or (epoch.drop_last and size is not None and len(taken) < size):
+                return
             position += len(taken)
             batch = taken[0] if size is None else self.collate(taken)
             ended = size is not None and len(taken) < size
             yield named(batch, self.names), position, _ENDED if ended else self._state()
-        if position == 0:
-            self._refuse_nothing(epoch)
 
-    def _items(self, seed: int, epoch: int, start: int, state: Any) -> Iterator[Any]:
+    def refuse_nothing(self, epoch: int) -> NoReturn:
+        """Say why an epoch has no batch."""
+        if self.is_iterator and epoch > 0:
+            raise DataError(
+                f"the source is an iterator and has nothing left for epoch {epoch}. "
+                "Give something that can be iterated again, such as a list or an object with __iter__."
+            )
+        raise DataError(
+            "the source gives no batch. Give at least one sample, and one full batch if drop_last."
+        )
+
+    @property
+    def is_iterator(self) -> bool:
+        """Whether what it has given is gone."""
+        return isinstance(self.source, Iterator) and iter(self.source) is self.source
+
+    def _items(self, epoch: Epoch, part: Part) -> Iterator[Any]:
         """Give the items from a position on, transformed, each with the generators seeded for its place."""
         if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch)
-        if state == _ENDED:
+            self.source.set_epoch(epoch.number)
+        if epoch.source_state == _ENDED:
             return
-        goes_there = state is not None and self._keeps_state
-        skipped = 0 if goes_there else start
+        goes_there = epoch.source_state is not None and self._keeps_state
+        skipped = 0 if goes_there else epoch.start
         if self._keeps_state:
-            self.source.load_state_dict(state if goes_there else self._at_first)
-        places = _keys(stream_key(seed, epoch, "augment"), start)
-        self._refuse_second_start(start)
-        ordered = self._shuffled(seed, epoch, start - skipped)
+            self.source.load_state_dict(epoch.source_state if goes_there else self._at_first)
+        self._refuse_second_start(epoch.start)
+        ordered = self._shuffled(epoch, part, epoch.start - skipped)
         if sum(1 for _ in islice(ordered, skipped)) < skipped:
             raise CursorError(
-                f"the source ended before item {start}, where the cursor stands. "
+                f"the source ended before item {epoch.start}, where the cursor stands. "
                 "Give the source that the cursor was saved with, or call set_epoch to start anew."
             )
-        for item, key in zip(ordered, places):
+        for item, key in zip(ordered, _keys(_key_of(epoch, "augment", part), epoch.start)):
             if self.transform is None:
                 yield item
             else:
                 seed_globals(key)
                 yield self.transform(item)
 
-    def _shuffled(self, seed: int, epoch: int, first: int) -> Iterator[Any]:
-        raw = self._raw(stream_key(seed, epoch, "source"), first)
+    def _shuffled(self, epoch: Epoch, part: Part, first: int) -> Iterator[Any]:
+        raw = self._raw(_key_of(epoch, "source", part), first)
         if not self.buffer:
             yield from raw
             return
         held: list[Any] = []
-        choices = _keys(stream_key(seed, epoch, "order"), 0)
+        choices = _keys(_key_of(epoch, "order", part), 0)
         for item in raw:
             if len(held) < self.buffer:
                 held.append(item)
@@ -127,22 +143,26 @@ class Stream:
         return self.source.state_dict() if self._keeps_state else None
 
     def _refuse_second_start(self, start: int) -> None:
-        if start and self._begun and not self._keeps_state and iter(self.source) is self.source:
+        if start and self._begun and not self._keeps_state and self.is_iterator:
             raise DataError(
                 "the source is an iterator, which cannot go on after its loop was left: what it has given is "
                 "gone. Give something that can be iterated again, such as an object with __iter__."
             )
         self._begun = True
 
-    def _refuse_nothing(self, epoch: int) -> None:
-        if iter(self.source) is self.source and epoch > 0:
-            raise DataError(
-                f"the source is an iterator and has nothing left for epoch {epoch}. "
-                "Give something that can be iterated again, such as a list or an object with __iter__."
-            )
-        raise DataError(
-            "the source gives no batch. Give at least one sample, and one full batch if drop_last."
-        )
+
+def _length(source: Any) -> int | None:
+    """Give the length of a source that has one; torch's loader only claims to, over an iterable."""
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+def _key_of(epoch: Epoch, purpose: str, part: Part) -> int:
+    """Give the key of one use of randomness; a stream in one part draws what it draws without workers."""
+    number, count = part
+    return stream_key(epoch.seed, epoch.number, purpose if count == 1 else f"{purpose}/{number}/{count}")
 
 
 def _keys(key: int, start: int) -> Iterator[int]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from flodl.graph import Graph
+from .graph import Graph
 
 
 def remembered(model: nn.Module) -> dict[str, Any]:

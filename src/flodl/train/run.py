@@ -1,0 +1,250 @@
+"""The run of a trainer: its parts, where it stands, what lasts as long as it does, what follows a batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from flodl.checkpoint import Policy
+from flodl.core import TrainError, WriteError, log
+from flodl.engine import TrainStep, calm_collector
+from flodl.engine.hygiene import Collector
+from flodl.monitor import Monitor
+from flodl.optim import Schedule
+
+from .average import AveragedWeights
+from .evaluation import Evaluator
+from .feeding import Feeding
+from .finite import OVERFLOWS_IN_A_ROW, FiniteWatch
+from .hooks import Hooks
+from .keeping import RunDirectory
+from .leaving import Notice
+from .modes import modes_kept
+from .result import FitResult
+from .rollback import meet_not_finite
+from .settings import TrainerSettings
+from .setup import described
+from .state import Place, expected_bytes, parts_of
+from .telling import Telling, telling
+
+COLLECT_EARLY_EVERY = 1024
+
+
+class Run:
+    """What the files of this package share; users see the `Trainer` around it."""
+
+    def __init__(
+        self,
+        train_step: TrainStep,
+        evaluator: Evaluator,
+        *,
+        optimizer: Optimizer,
+        schedule: Schedule | Callable[[int], float] | None,
+        settings: TrainerSettings,
+        hooks: Hooks,
+        monitor: Monitor | bool | None,
+        checkpoint_dir: str | PathLike[str] | None,
+        keep: Policy | None,
+    ) -> None:
+        self.train_step, self.evaluator, self.optimizer = train_step, evaluator, optimizer
+        self.schedule, self.settings, self.hooks, self.monitor = schedule, settings, hooks, monitor
+        self.directory: RunDirectory | None = None
+        if checkpoint_dir is not None:
+            self.directory = RunDirectory(
+                Path(checkpoint_dir),
+                keep=keep,
+                when_disk_fails=settings.when_disk_fails,
+                tell=self.tell,
+                on_error=self._tell_disk_error,
+            )
+        self.feeding = Feeding(self.device, settings.seed)
+        self.watch: FiniteWatch | None = None
+        if settings.nan != "skip":
+            in_a_row = OVERFLOWS_IN_A_ROW if evaluator.precision == "fp16" else 1
+            self.watch = FiniteWatch(train_step.num_skipped, in_a_row=in_a_row)
+        self.notice = Notice()
+        self.history: list[dict[str, Any]] = []
+        self.place = Place()
+        self.stop_reason = ""
+        self.num_batches: int | None = None
+        self.epoch_began_s = 0.0
+        self.num_rollbacks = 0
+        self.telling: Telling | None = None
+        self.collector: Collector | None = None
+        self._every_step = hooks.wants("on_step_end")
+        self._save_every_steps = 0 if self.directory is None else settings.save_every_steps or 0
+        self._updates = 0
+        self._saved_at: tuple[int, int] | None = None
+        # A monitor of the user's sees several runs, and is shown the model once.
+        self._is_shown = False
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        return self.evaluator.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is trained."""
+        return self.evaluator.device
+
+    @property
+    def average(self) -> AveragedWeights | None:
+        """The averaged weights, where they were asked for."""
+        return self.evaluator.average
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs are done."""
+        return len(self.history)
+
+    @property
+    def updates(self) -> int:
+        """How many optimizer updates are done."""
+        return self.train_step.updates
+
+    @contextmanager
+    def going(self, epochs: int) -> Iterator[None]:
+        """Set up what lasts as long as a run (folder, monitor, signals, collector), and end it well."""
+        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+            raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
+        if self.telling is not None:
+            raise TrainError("this trainer is running already. Make another one for a run inside a run.")
+        self.stop_reason, self.epoch_began_s = "", time.perf_counter()
+        with ExitStack() as stack:
+            if self.directory is not None:
+                stack.callback(self.directory.release)
+                self.directory.take(described(self, epochs))
+            self.telling = stack.enter_context(self._told(epochs))
+            stack.callback(setattr, self, "telling", None)
+            self._is_shown = isinstance(self.monitor, Monitor)
+            stack.enter_context(modes_kept(self.model))
+            stack.callback(self.train_step.close)
+            if self.directory is not None:
+                stack.enter_context(self.notice.listening())
+                stack.callback(self.directory.close)
+                self.directory.check_room(expected_bytes(self), num_saves=self._num_saves(epochs))
+            self.collector = stack.enter_context(calm_collector())
+            stack.callback(setattr, self, "collector", None)
+            self.hooks.call("on_start")
+            yield
+            self._save_the_end()
+            if self.notice:
+                self.save_and_leave()
+            self.hooks.call("on_end", result=self.result())
+
+    def after_batch(self, batch: Any, loss: Tensor) -> None:
+        """Count, look after the update where there was one, tell, and save where it is time."""
+        self.place.epoch_step += 1
+        updated = self.meet_update()
+        if self.telling is not None:
+            self.telling.step(self.epochs, self.place.epoch_step, self.num_batches, self._updates, loss)
+        if self._every_step:
+            self.hooks.call("on_step_end", batch=batch, loss=loss, epoch=self.epochs, step=self._updates)
+        if updated and self._save_every_steps and self._updates % self._save_every_steps == 0:
+            self.save(wait=False, reason=f"update {self._updates}")
+        if self.directory is not None and self.directory.has_news:
+            self.tell_hooks_of_saves()
+        if self.collector is not None and self.place.epoch_step % COLLECT_EARLY_EVERY == 0:
+            self.collector.collect_if_growing()
+
+    def meet_update(self) -> bool:
+        """After an update, average the weights and see whether it was skipped; say whether there was one."""
+        if self.train_step.updates == self._updates:
+            return False
+        self.count_updates()
+        if self.average is not None:
+            self.average.update()
+        if self.watch is not None and (skipped := self.watch.skipped_since()):
+            meet_not_finite(self, skipped)
+        return True
+
+    def count_updates(self) -> None:
+        """Take the updates of the step for known, as after a resume."""
+        self._updates = self.train_step.updates
+
+    def save(self, *, wait: bool, reason: str) -> None:
+        """Save a bundle; between two updates only."""
+        if self.directory is None:
+            raise TrainError("there is nowhere to save to. Give the trainer a checkpoint_dir.")
+        # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
+        measured = self.place.measured_at == self.updates
+        metrics = {k: v for row in self.history[-1:] for k, v in row.items() if measured and k != "epoch"}
+        self.directory.save(self.updates, parts_of(self), metrics, reason=reason, wait=wait)
+        self.note_saved()
+        if wait:
+            self.tell_hooks_of_saves()
+
+    def note_saved(self) -> None:
+        """Remember that what the run has come to is among its bundles."""
+        self._saved_at = (self.updates, self.epochs)
+
+    def tell_hooks_of_saves(self) -> None:
+        """Let hooks know of the bundles that have reached the disk, from the thread of the training."""
+        if self.directory is not None:
+            for saved in self.directory.news():
+                self.hooks.call("on_save", step=saved.step, metrics=dict(saved.metrics), path=saved.path)
+
+    def save_and_leave(self) -> NoReturn:
+        """Save what there is, now, and end the program."""
+        if self.directory is not None:
+            self.save(wait=True, reason=self.notice.name)
+        self.notice.leave()
+
+    def result(self) -> FitResult:
+        """Give what the run came to so far."""
+        return FitResult(
+            history=[dict(row) for row in self.history],
+            steps=self.updates,
+            status="stopped" if self.stop_reason else "finished",
+            reason=self.stop_reason,
+            run_dir=None if self.directory is None else self.directory.path,
+            report=self.train_step.report(),
+        )
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Tell whoever listens; where nobody does, a failure is a line in the log."""
+        telling = self.telling  # the writer's thread tells, too
+        if telling is not None:
+            telling.event(kind, **data)
+        elif kind == "alert" and data["level"] == "error":
+            log.error("%s", data["message"])
+
+    def _save_the_end(self) -> None:
+        """Save the last state, unless nothing is to be saved or it was; return when it is on the disk."""
+        if self.directory is None:
+            return
+        saves = self.settings.save_every or self._save_every_steps
+        if saves and self.train_step.is_between_updates and self._saved_at != (self.updates, self.epochs):
+            self.save(wait=False, reason="the end")
+        self.directory.wait()
+        self.tell_hooks_of_saves()
+
+    def _num_saves(self, epochs: int) -> int | None:
+        """Give how many saves a run makes that nobody disturbs; None where nobody can say."""
+        if self._save_every_steps:
+            return None
+        return 1 if self.settings.save_every is None else -(-epochs // self.settings.save_every)
+
+    def _told(self, epochs: int) -> AbstractContextManager[Telling]:
+        return telling(
+            self.monitor,
+            None if self.directory is None else self.directory.path,
+            things=() if self._is_shown else (self.model, self.train_step),
+            total_epochs=epochs,
+            config=described(self, epochs),
+            log_every=self.settings.log_every,
+            why_stopped=lambda: self.stop_reason,
+        )
+
+    def _tell_disk_error(self, error: WriteError) -> None:
+        outlook = "The run ends with what was saved before." if self.notice else "Training goes on."
+        self.tell("alert", message=f"{error} {outlook}", level="error")

@@ -1,0 +1,239 @@
+"""An iterable read by several workers: every sample once, in the order of torch, resumed exactly."""
+
+import json
+import os
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from flodl.core import CursorError, DataError
+from flodl.data import Loader
+
+# Torch warns of more workers than there are processors; three parts are worth it.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+
+
+class Shared(IterableDataset):
+    """Counts; of several workers each gives its own numbers, the first ones more than the others."""
+
+    def __init__(self, count=23):
+        self.count, self.epoch = count, 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        number, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for value in range(self.count):
+            if value * value % (2 * step - 1) % step == number:
+                yield torch.tensor(1000 * self.epoch + value)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+class Stateful(Shared):
+    """Keeps its place, and can be put there; a part is whatever is congruent to its number."""
+
+    def __init__(self, count=23):
+        super().__init__(count)
+        self.at = self.reads = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        number, step = (0, 1) if info is None else (info.id, info.num_workers)
+        while self.at * step + number < self.count:
+            self.at += 1
+            self.reads += 1
+            yield torch.tensor([1000 * self.epoch + (self.at - 1) * step + number, self.reads])
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Selfish(IterableDataset):
+    """Never asks who else reads."""
+
+    def __iter__(self):
+        yield from torch.arange(9)
+
+
+class Broken(Shared):
+    def __iter__(self):
+        for value in super().__iter__():
+            if value == 9:
+                raise ZeroDivisionError("nine")
+            yield value
+
+
+class Process(Shared):
+    """Gives the number of the process that reads it."""
+
+    def __iter__(self):
+        assert get_worker_info().id >= 0
+        yield torch.tensor(os.getpid())
+
+
+def noisy(item):
+    return item + torch.rand(())
+
+
+def shaken(batch, chance):
+    return batch + chance.uniform()
+
+
+def lists(batches):
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.fixture
+def loader():
+    """Make loaders whose workers end with the test."""
+    made = []
+
+    def make(*arguments, **settings):
+        made.append(Loader(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_batches_are_those_of_torch_and_every_sample_comes_once(loader, num_workers, drop_last):
+    settings = {"num_workers": num_workers, "drop_last": drop_last}
+    given = loader(Shared(), 3, **settings)
+    assert lists(given) == lists(DataLoader(Shared(), 3, **settings))
+    second = [value for batch in lists(given) for value in batch]
+    assert (given.epoch, given.mode, given.position) == (2, "streaming", 0)
+    if not drop_last:
+        assert sorted(second) == list(range(1000, 1023))
+
+
+@pytest.mark.parametrize("settings", [{}, {"transform": noisy, "shuffle_buffer": 4}])
+def test_one_worker_gives_what_none_gives(loader, settings):
+    assert lists(loader(Shared(), 4, num_workers=1, **settings)) == lists(loader(Shared(), 4, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"transform": noisy}, {"shuffle_buffer": 4}, {"augment": shaken, "drop_last": True}]
+)
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_a_resumed_loader_gives_the_exact_next_batches(loader, num_workers, settings):
+    settings = {"num_workers": num_workers, "seed": 5, **settings}
+    whole = loader(Shared(), 2, **settings)
+    whole.set_epoch(1)
+    cursors, expected = [], []
+    for batch in whole:
+        expected.append(batch.tolist())
+        cursors.append(json.loads(json.dumps(whole.state_dict())))
+    assert expected
+    for stop in (0, 2, 3, len(expected) - 2, len(expected) - 1):
+        second = loader(Shared(), 2, **settings)
+        second.load_state_dict(cursors[stop])
+        assert lists(second) == expected[stop + 1 :]
+        assert second.epoch == 2
+
+
+def test_a_source_that_keeps_its_place_is_not_read_again(loader):
+    first = loader(Stateful(), 2, num_workers=2)
+    batches = iter(first)
+    head = [next(batches) for _ in range(5)]
+    second = loader(Stateful(), 2, num_workers=2)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    tail = list(second)
+    assert sorted(torch.cat(head + tail)[:, 0].tolist()) == list(range(23))
+    assert min(batch[:, 1].min() for batch in tail) == 1, "reading began where it had ended"
+    assert max(batch[:, 1].max() for batch in tail) < 8
+
+
+def test_the_batch_size_may_change_in_the_middle(loader):
+    first = loader(Shared(), 2, num_workers=2)
+    batches = iter(first)
+    head = [next(batches) for _ in range(3)]
+    second = loader(Shared(), 5, num_workers=2)
+    second.load_state_dict(first.state_dict())
+    assert sorted(torch.cat(head + list(second)).tolist()) == list(range(23))
+
+
+def test_a_loop_that_was_left_goes_on_and_the_workers_stay(loader):
+    given = loader(Shared(), 2, num_workers=2)
+    head = [next(iter(given)), next(iter(given)), next(iter(given))]
+    assert sorted(torch.cat(head + list(given)).tolist()) == list(range(23))
+    pids = loader(Process(), 1, num_workers=2)
+    assert lists(pids) == lists(pids)
+
+
+def test_items_may_be_whole_batches(loader):
+    given = loader(Stateful(), None, num_workers=2)
+    assert [row[0].item() for row in given] == list(range(23))
+
+
+def test_the_number_of_batches_is_not_known(loader):
+    class Sized(Shared):
+        def __len__(self):
+            return self.count
+
+    assert len(loader(Sized(), 2, num_workers=1)) == 12
+    with pytest.raises(TypeError, match="each has a last batch of its own"):
+        len(loader(Sized(), 2, num_workers=2))
+
+
+def test_a_source_that_is_not_divided_is_refused(loader):
+    with pytest.raises(DataError, match=r"(?s)does not divide itself among 2 workers.*num_workers=1"):
+        list(loader(Selfish(), 2, num_workers=2))
+    assert lists(loader(Selfish(), 5, num_workers=1)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_an_error_in_a_worker_comes_with_its_message(loader):
+    with pytest.raises(ZeroDivisionError, match="nine"):
+        list(loader(Broken(), 2, num_workers=2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Loader(iter([1, 2]), 2, num_workers=2), "num_workers=2 with an iterator, which gives every"),
+        (
+            lambda: Loader(DataLoader(Shared(), 2), None, num_workers=1),
+            "num_workers=1 with a DataLoader, which has workers of its own",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(make, message):
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+def test_nothing_at_all_is_told(loader):
+    with pytest.raises(DataError, match="the source gives no batch"):
+        list(loader(Shared(0), 4, num_workers=2))
+
+
+def test_another_number_of_workers_is_refused(loader):
+    first = loader(Shared(), 2, num_workers=2)
+    next(iter(first))
+    with pytest.raises(CursorError, match=r"by 2 workers'.*by 3 workers'.*num_workers= that it had"):
+        loader(Shared(), 2, num_workers=3).load_state_dict(first.state_dict())
+
+
+def test_a_source_that_became_shorter_is_noticed(loader):
+    first = loader(Stateful(40), 4, num_workers=2, shuffle_buffer=2)
+    batches = iter(first)
+    for _ in range(8):
+        next(batches)
+    second = loader(Stateful(20), 4, num_workers=2, shuffle_buffer=2)
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(CursorError, match="the source ended before item 16"):
+        list(second)
+
+
+def test_the_global_random_state_is_left_alone(loader):
+    before = torch.get_rng_state()
+    list(loader(Shared(), 4, transform=noisy, num_workers=2))
+    assert torch.equal(before, torch.get_rng_state())
