@@ -1,13 +1,20 @@
-"""One real browser for the tests of a file; where there is none they are skipped, with how to get one."""
+"""One real browser for the tests of a file; where there is none they are skipped, with how to get one.
+
+What is waited for may take long on a machine that is busy: limits are there for what never comes.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flodl.monitor import Monitor
+
+PATIENCE_MS = 60_000
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -29,3 +36,72 @@ def browser() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
         browser.close()
+
+
+class Visit:
+    """One page, with everything that it said and asked for."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        self.asked = [url for url in self.asked if url != address]
+
+    def epochs(self) -> list[str]:
+        """The numbers of the epochs in the table, newest first."""
+        return self.page.locator("#epochs-table tbody tr td:first-child").all_text_contents()
+
+    def waits_for_epochs(self, count: int) -> None:
+        self.page.wait_for_function(
+            "count => document.querySelectorAll('#epochs-table tbody tr').length === count", arg=count
+        )
+
+    def visible(self) -> list[str]:
+        return self.page.locator("#legend .entry[aria-pressed=true] .label").all_text_contents()
+
+    def axis(self) -> list[float]:
+        """The first and the last place on the axis of the metrics, as they are shown."""
+        return self.page.evaluate(
+            "() => { const { min, max } = shownPage.panels.metrics.chart.plot.scales.x; return [min, max]; }"
+        )
+
+    def drag(self, start: float, end: float) -> None:
+        box = self.page.locator("#metrics-chart .u-over").bounding_box()
+        height = box["y"] + box["height"] / 2
+        self.page.mouse.move(box["x"] + start * box["width"], height)
+        self.page.mouse.down()
+        self.page.mouse.move(box["x"] + end * box["width"], height, steps=5)
+        self.page.mouse.up()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Any]:
+    """Open the page of a run; options are those of Playwright's `new_page`."""
+    pages = []
+
+    def open_page(address: str, *, context: Any = None, **options: Any) -> Visit:
+        options = {"viewport": {"width": 1200, "height": 900}, **options}
+        page = browser.new_page(**options) if context is None else context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        pages.append(page)
+        return Visit(page, address)
+
+    yield open_page
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitor]:
+    """A run with its page, which stays after the end until the test is over."""
+    monkeypatch.setattr("flodl.monitor.monitor._LINGER_S", 600.0)
+    made = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
+    made.serve(port=0)
+    yield made
+    made.close()

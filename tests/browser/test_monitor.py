@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,71 +18,6 @@ from flodl.monitor.archive import save_html
 from flodl.monitor.server import FollowedRuns, Server
 
 EVIL = "<script>alert(1)</script>"
-
-
-class Visit:
-    """One page, with everything that it said and asked for."""
-
-    def __init__(self, page: Any, address: str) -> None:
-        self.page = page
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda message: self.said.append(message.text))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.goto(address)
-        page.wait_for_selector("html[data-ready]")
-        self.asked = [url for url in self.asked if url != address]
-
-    def epochs(self) -> list[str]:
-        """The numbers of the epochs in the table, newest first."""
-        return self.page.locator("#epochs-table tbody tr td:first-child").all_text_contents()
-
-    def waits_for_epochs(self, count: int) -> None:
-        self.page.wait_for_function(
-            "count => document.querySelectorAll('#epochs-table tbody tr').length === count", arg=count
-        )
-
-    def visible(self) -> list[str]:
-        return self.page.locator("#legend .entry[aria-pressed=true] .label").all_text_contents()
-
-    def axis(self) -> list[float]:
-        """The first and the last place on the axis of the metrics, as they are shown."""
-        return self.page.evaluate(
-            "() => { const { min, max } = shownPage.panels.metrics.chart.plot.scales.x; return [min, max]; }"
-        )
-
-    def drag(self, start: float, end: float) -> None:
-        box = self.page.locator("#metrics-chart .u-over").bounding_box()
-        height = box["y"] + box["height"] / 2
-        self.page.mouse.move(box["x"] + start * box["width"], height)
-        self.page.mouse.down()
-        self.page.mouse.move(box["x"] + end * box["width"], height, steps=5)
-        self.page.mouse.up()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Any]:
-    pages = []
-
-    def open_page(address: str, **options: Any) -> Visit:
-        page = browser.new_page(**{"viewport": {"width": 1200, "height": 900}, **options})
-        page.set_default_timeout(15_000)
-        pages.append(page)
-        return Visit(page, address)
-
-    yield open_page
-    for page in pages:
-        page.close()
-
-
-@pytest.fixture
-def monitor(tmp_path: Path) -> Iterator[Monitor]:
-    made = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
-    made.serve(port=0)
-    yield made
-    made.close()
 
 
 def train(monitor: Monitor, epochs: range) -> None:
@@ -380,13 +314,9 @@ def test_the_token_lets_the_page_in(visit: Any, tmp_path: Path) -> None:
         monitor.close()
 
 
-def test_however_many_pages_are_open_each_of_them_follows(browser: Any, monitor: Monitor) -> None:
+def test_however_many_pages_are_open_each_of_them_follows(browser: Any, visit: Any, monitor: Monitor) -> None:
     context = browser.new_context()
-    pages = []
-    for _ in range(9):
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        pages.append(Visit(page, monitor.url))
+    pages = [visit(monitor.url, context=context) for _ in range(9)]
     train(monitor, range(3))
     for seen in pages:
         seen.waits_for_epochs(3)

@@ -28,7 +28,8 @@ def test_the_folder_of_the_data_is_given_unless_it_is_empty(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(None, False), ("", False), ("0", False), ("False", False), ("true", True), ("1", True)]
+    ("value", "said"),
+    [(None, False), ("", False), ("0", False), ("False", False), ("true", True), ("1", True)],
 )
 def test_a_build_server_says_so(monkeypatch, value, said):
     monkeypatch.delenv("CI", raising=False)

@@ -6,9 +6,7 @@ import pytest
 
 from flodl.core.log import Verbosity, set_verbosity, verbosity
 from flodl.monitor.console import Console
-from flodl.monitor.eta import seconds_left
 from flodl.monitor.events import Event
-from flodl.observe.rows import time_left
 
 
 @pytest.fixture(autouse=True)
@@ -56,21 +54,6 @@ def test_the_first_estimate_after_a_resume_counts_only_what_is_left():
 def test_an_estimate_that_the_event_brings_is_used():
     event = Event("epoch", {"epoch": 0, "metrics": {}, "duration_s": 2.0, "eta_s": 99.0})
     assert shown(event) == "  epoch 1/3  [2s  ETA 1m 39s]\n"
-
-
-def test_within_the_first_epoch_its_progress_gives_the_estimate():
-    assert seconds_left({}, done=0, total_epochs=4, fraction=0.25, elapsed_s=10.0) == 150.0
-    assert seconds_left({}, done=0, total_epochs=4) is None
-    assert seconds_left({0: 8.0}, done=1, total_epochs=4, fraction=0.5, elapsed_s=100.0) == 20.0
-    assert seconds_left({0: 8.0}, done=9, total_epochs=4) == 0.0
-
-
-def test_the_estimate_is_that_of_the_metrics_book():
-    durations = {epoch: 1.0 + epoch % 7 for epoch in range(20)}
-    for known in range(1, 20):
-        some = {epoch: durations[epoch] for epoch in range(known)}
-        expected = time_left(some, done=known, total_epochs=30)
-        assert seconds_left(some, done=known, total_epochs=30) == pytest.approx(expected)
 
 
 def test_away_from_a_terminal_progress_is_a_line_for_each_interval_of_time():

@@ -37,7 +37,9 @@ print("after the run")
 @cache
 def run(*arguments, terminal=True, **environment):
     """Run the program and give everything that it wrote, as a terminal or as a file would get it."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("FLODL_", "NO_COLOR"))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("FLODL_", "NO_COLOR", "CI"))
+    }
     settings = {
         **kept,
         "TERM": "xterm-256color",
@@ -124,10 +126,21 @@ def test_quiet_is_quiet_on_a_terminal_too():
     assert lasting_lines(run(FLODL_VERBOSITY="quiet")) == ["printed by the user"] * 2 + ["after the run"]
 
 
+def test_the_bar_of_a_finished_epoch_does_not_stay_under_its_line():
+    after_line = run().partition("[1s  ETA 1s]")[2]
+    assert "epoch 1/2" not in after_line
+
+
+def test_a_build_server_gets_plain_lines_also_on_a_terminal():
+    assert "\x1b" not in run(CI="true")
+    assert "\x1b" in run(CI="false")
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_the_time_that_is_left_is_seen_at_any_width(width):
     metrics = "train.loss=0.1234 train.accuracy=0.9876 grad.norm=12.3456"
     row = _row("epoch  3/10", 0.5, "step 500/1000 (50%)", metrics, "ETA 1h 05m", width=width)
-    assert row.cell_len < width or width < 50
+    assert row.cell_len < width
+    assert ("step 500" in row.plain) == (width >= 60)
     assert row.plain.endswith("ETA 1h 05m")
     assert ("━" in row.plain) == (width >= 80)

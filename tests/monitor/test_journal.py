@@ -232,13 +232,13 @@ values = st.recursive(
 
 @given(data=st.dictionaries(st.text(), values, max_size=3))
 def test_whatever_an_event_holds_becomes_one_line_that_can_be_read(data):
-    line = encode(Entry(1, Event("alert", data, time_s=1.0)))
+    line = encode(Entry(1, Event("alert", {**data, "message": "hot"}, time_s=1.0)))
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     json.loads(line, parse_constant=lambda word: pytest.fail(word))
     entry = decode(line)
     assert entry is not None
-    assert entry.event.data.keys() == data.keys()
+    assert entry.event.data.keys() | {"level", "path"} == data.keys() | {"message", "level", "path"}
 
 
 @given(st.binary(max_size=60))

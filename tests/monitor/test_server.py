@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import socket
 import threading
 import time
@@ -17,7 +18,8 @@ from flodl.monitor.server.http import parse
 
 
 @pytest.fixture
-def monitor(tmp_path):
+def monitor(tmp_path, monkeypatch):
+    monkeypatch.setattr("flodl.monitor.monitor._LINGER_S", 600.0)  # the page stays until the test is over
     made = Monitor(5, tmp_path / "run", console=False, resources=False, step_rate=None)
     made.serve(port=0)
     yield made
@@ -25,7 +27,7 @@ def monitor(tmp_path):
 
 
 def ask(monitor, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", monitor._server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", monitor._server.port, timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -43,7 +45,7 @@ class Stream:
     """An open stream of events, read message by message."""
 
     def __init__(self, monitor, path="/events", **headers):
-        self.connection = http.client.HTTPConnection("127.0.0.1", monitor._server.port, timeout=10)
+        self.connection = http.client.HTTPConnection("127.0.0.1", monitor._server.port, timeout=60)
         self.connection.request("GET", path, headers=headers)
         self.answer = self.connection.getresponse()
         assert self.answer.status == 200
@@ -65,6 +67,7 @@ class Stream:
         return found
 
     def close(self):
+        self.answer.close()  # it holds the connection open by itself
         self.connection.close()
 
 
@@ -86,10 +89,58 @@ def test_every_panel_has_a_twin_in_json(monitor):
     state = data_of(monitor, "/api/state")
     for name in ("status", "metrics", "resources", "progress", "config", "graph", "events", "ranks"):
         assert data_of(monitor, f"/api/{name}") == state[name] or name == "status"
-    assert state["metrics"]["loss"] == {"x": [0, 1], "y": [1.0, "nan"]}
+    assert state["metrics"]["loss"] == {"x": [0, 1], "y": [1.0, None], "not_finite": {"nan": [1]}}
     assert state["status"]["state"] == "running"
     assert data_of(monitor, "/api/points?from=1&to=1")["loss"]["x"] == [0, 1]
     assert len(data_of(monitor, "/api/runs")) == 1
+
+
+def test_a_number_that_is_not_finite_is_null_and_its_name_stands_beside(monitor):
+    values = {"loss": math.nan, "gain": math.inf, "low": -math.inf, "accuracy": 0.5}
+    numbers = {"loss": None, "gain": None, "low": None, "accuracy": 0.5}
+    names = {"loss": "nan", "gain": "inf", "low": "-inf"}
+    stream = Stream(monitor)
+    monitor.log_step(0, values, epoch=0)
+    monitor.log(0, values, duration=1.0)
+    for address in ("/api/history", "/api/ranks"):
+        (record,) = data_of(monitor, address)
+        assert (record["metrics"], record["not_finite"]) == (numbers, names)
+    for address in ("/api/metrics", "/api/points?from=0&to=1"):
+        assert data_of(monitor, address)["gain"] == {"x": [0], "y": [None], "not_finite": {"inf": [0]}}
+    told = stream.until("epoch")[-1][2]
+    assert (told["metrics"], told["not_finite"]) == (numbers, names)
+    assert math.isnan(monitor.history[0]["metrics"]["loss"])
+
+
+def test_a_nan_among_many_steps_of_one_message_is_told(monitor):
+    stream = Stream(monitor)
+    for step in range(500):
+        monitor.log_step(step, {"loss": math.nan if step == 333 else 1.0})
+    monitor.finish()
+    points = [data["points"]["loss"] for _, name, data in stream.until("complete") if name == "tick"]
+    seen = [line["x"][at] for line in points for at in line.get("not_finite", {}).get("nan", ())]
+    assert seen == [333]
+
+
+def test_metrics_may_be_named_like_the_place_they_belong_to(monitor):
+    monitor.progress(3, 5, 10)
+    monitor.log_step(35, {"epoch": 7.0, "step": 8.0, "id": 9.0})
+    (rank,) = data_of(monitor, "/api/ranks")
+    assert rank["metrics"] == {"epoch": 7.0, "step": 8.0, "id": 9.0}
+    assert (rank["epoch"], rank["step"]) == (3.0, 35.0)
+
+
+def test_one_browser_holds_four_streams_and_gets_another_when_one_ends(monitor):
+    streams = [Stream(monitor, "/events?browser=b") for _ in range(4)]
+    assert ask(monitor, "/events?browser=b")[0] == 204
+    assert ask(monitor, "/events?after=0&once=1")[0] == 200
+    Stream(monitor, "/events?browser=another").close()
+    Stream(monitor).close()
+    streams[0].close()
+    while ask(monitor, "/events?browser=b&once=1")[0] == 204:
+        time.sleep(0.01)  # the server notices soon
+    for stream in streams[1:]:
+        stream.close()
 
 
 def test_a_late_reader_gets_every_past_epoch_once_and_then_follows(monitor):
@@ -169,7 +220,7 @@ def test_those_who_come_after_the_end_are_told(monitor):
 def test_the_listener_is_closed_with_the_run(monitor):
     port = monitor._server.port
     monitor.close()
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=60):
         pass
 
 
@@ -281,7 +332,7 @@ def test_other_requests_get_an_answer_that_fits(monitor, method, path, status):
     "text", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9000, b"\x00\r\n\r\n"]
 )
 def test_what_is_no_request_does_not_disturb_the_others(monitor, text):
-    with socket.create_connection(("127.0.0.1", monitor._server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", monitor._server.port), timeout=60) as raw:
         raw.sendall(text)
     assert ask(monitor, "/api/status")[0] == 200
 

@@ -229,7 +229,8 @@ def test_collections_are_marks_and_the_callback_is_taken_back():
         timeline._on_collection("stop", {"generation": 2})
         assert len(gc.callbacks) == before + 1
     assert len(gc.callbacks) == before
-    assert [mark.label for mark in timeline.record.marks] == ["generation 2"]
+    # Others may come by themselves meanwhile.
+    assert "generation 2" in [mark.label for mark in timeline.record.marks]
 
 
 def test_events_of_a_run_are_marks_and_the_frequent_ones_are_not():

@@ -6,7 +6,6 @@ import pytest
 
 from flodl.core.errors import MetricError
 from flodl.observe import Book
-from flodl.observe.rows import time_left
 
 
 class Clock:
@@ -119,4 +118,4 @@ def test_an_epoch_is_a_whole_number_from_zero(epoch: object) -> None:
 
 
 def test_nothing_finished_leaves_no_estimate() -> None:
-    assert time_left({}, done=0, total_epochs=10) == 0.0
+    assert Book().eta(10) == 0.0

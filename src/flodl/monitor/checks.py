@@ -11,7 +11,7 @@ from .events import KINDS, Event
 
 STATUSES = ("finished", "stopped", "failed")
 LEVELS = ("info", "warning", "error")
-_NEEDED: dict[str, frozenset[str]] = {
+NEEDED: dict[str, frozenset[str]] = {
     "epoch": frozenset({"epoch"}),
     "metrics": frozenset({"step", "metrics"}),
     "progress": frozenset({"epoch", "step"}),
@@ -56,7 +56,7 @@ def event(given: Event) -> None:
     Traceback (most recent call last):
     flodl.core.errors.MonitorError: an alert event has no message. Give it among its data...
     """
-    needed = _NEEDED.get(given.kind)
+    needed = NEEDED.get(given.kind)
     if needed is None:
         if given.kind not in KINDS:
             raise MonitorError(f"{given.kind!r} is no kind of event. There are {', '.join(KINDS)}.")

@@ -16,14 +16,13 @@ from typing import Any, Self
 from flodl.core import log
 from flodl.core.errors import MonitorError
 
-from . import archive, checks, exports, forks
+from . import archive, checks, exports, forks, sources
 from .ending import how_it_ended
-from .epochs import epoch_record, history_of
-from .eta import seconds_left
+from .epochs import Epochs
 from .events import Event, View
 from .journal import Entry, Journal
 from .numbers import Given, as_numbers, as_pairs, held
-from .pauses import Pauses
+from .pace import Pace
 from .sinks.guarded import Guarded
 from .sinks.sink import Sink
 from .start import default_name, known_epochs, run_folder, start_facts
@@ -81,29 +80,27 @@ class Monitor:
         self.rank = rank
         self.run_dir = run_folder(self, run_dir)
         self._journal = Journal.open(self.run_dir)
-        self._history = known_epochs(self._journal.reader(), rank=rank) if self._journal.last_id else []
-        self._durations = {int(old["epoch"]) - 1: old["duration"] for old in self._history if old["duration"]}
+        self._epochs = Epochs(known_epochs(self._journal, rank=rank))
         shown: list[View] = [*views, *(Guarded(sink, self.emit) for sink in sinks)]
         if console and rank == 0:
             from .console import Console
 
-            shown.append(Console(self.total_epochs, durations=self._durations))
+            shown.append(Console(self.total_epochs, durations=self._epochs.durations))
         self._views = Views(shown, self.alert)
         self._server: Any = None
         self._archive: Path | None = None
         self._graph: Callable[[], Any] = lambda: None
         self._steps: list[WatchedStep] = []
         self._not_finite: set[str] = set()
-        self._began_s = self._epoch_began_s = time.monotonic()
-        self._in_loop = False
-        self._progress_s = self._step_s = -math.inf
-        self._step_interval_s = 1.0 / step_rate if step_rate else 0.0
+        self._began_s = time.monotonic()
+        self._progress_pace = Pace(_PROGRESS_INTERVAL_S)
+        self._step_pace = Pace(1.0 / step_rate if step_rate else 0.0)
         self._finished = False
         self._is_copy = False
         forks.own(self)
         self._journal.on_trouble = self._tell_trouble
         self._journal.subscribe(self._views.tell_late)
-        self._sources = self._start_sources(resources)
+        self._sources = sources.started(self.emit, resources=resources, rank=rank)
         facts = start_facts(name or default_name(run_dir), self.total_epochs, config or {}, origins or {})
         self.emit(Event("run_start", facts, rank=rank))
         atexit.register(self._left_open)
@@ -111,7 +108,7 @@ class Monitor:
     @property
     def history(self) -> list[dict[str, Any]]:
         """Every epoch so far: `epoch` (from 1), `total`, `duration`, `eta`, `time_s` and `metrics`."""
-        return history_of(self._history)
+        return self._epochs.history
 
     @property
     def url(self) -> str | None:
@@ -166,18 +163,11 @@ class Monitor:
         if self._finished and not self._is_copy:
             raise MonitorError("the run has finished and takes no more epochs. Log before finish().")
         epoch = checks.whole("epoch", epoch, "Count epochs from 0, as range does.")
-        numbers = as_numbers(metrics)
-        now_s = time.monotonic()
-        duration_s = now_s - self._epoch_began_s if duration is None else float(duration)
-        self._epoch_began_s, self._in_loop = now_s, True
-        self._durations[epoch] = duration_s
-        eta_s = seconds_left(self._durations, done=epoch + 1, total_epochs=self.total_epochs)
-        data = {"epoch": epoch, "metrics": numbers, "duration_s": duration_s, "eta_s": eta_s}
-        event = Event("epoch", data, rank=self.rank)
-        self._history.append(epoch_record(event, self.total_epochs))
+        event = self._epochs.end(
+            epoch, as_numbers(metrics), duration=duration, total_epochs=self.total_epochs, rank=self.rank
+        )
         self.emit(event)
-        for name, value in numbers.items():
-            self._check(name, value, epoch)
+        self._check(event)
         self._ask_steps()
 
     def log_step(self, step: int, metrics: Given, *, epoch: int | None = None) -> None:
@@ -185,11 +175,9 @@ class Monitor:
 
         Nothing waits for a device: tensors are copied where they lie and read in the background.
         """
-        now_s = time.monotonic()
-        if now_s - self._step_s < self._step_interval_s:
+        if not self._step_pace.is_due():
             return
-        self._step_s = now_s
-        self._enter_loop()
+        self._epochs.enter_loop()
         data: dict[str, Any] = {
             "step": checks.whole("step", step, _STEP_ADVICE),
             "metrics": {name: held(name, value) for name, value in as_pairs(metrics)},
@@ -200,11 +188,9 @@ class Monitor:
 
     def progress(self, epoch: int, step: int, num_steps: int | None = None) -> None:
         """Tell the place within an epoch: `step` of its `num_steps` are done; call it at every step."""
-        now_s = time.monotonic()
-        if now_s - self._progress_s < _PROGRESS_INTERVAL_S and step != num_steps:
+        if not self._progress_pace.is_due(at_once=step == num_steps):
             return
-        self._progress_s = now_s
-        self._enter_loop()
+        self._epochs.enter_loop()
         step = checks.whole("step", step, _STEP_ADVICE)
         self.emit(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}, rank=self.rank))
 
@@ -289,25 +275,11 @@ class Monitor:
             for event in step.news():
                 self.emit(event)
 
-    def _enter_loop(self) -> None:
-        if not self._in_loop:  # what came before is set-up, and no part of the first epoch
-            self._in_loop = True
-            self._epoch_began_s = time.monotonic()
-
-    def _check(self, name: str, value: float, epoch: int) -> None:
-        if not math.isfinite(value) and name not in self._not_finite:
-            self._not_finite.add(name)
-            self.alert(f"{name} is {value} in epoch {epoch + 1}", path=name)
-
-    def _start_sources(self, resources: bool) -> list[Any]:
-        from .resources import ResourceSampler
-
-        sources: list[Any] = [Pauses(self.emit, rank=self.rank)]
-        if resources:
-            sources.append(ResourceSampler(self.emit, rank=self.rank))
-        for source in sources:
-            source.start()
-        return sources
+    def _check(self, event: Event) -> None:
+        for name, value in event.data["metrics"].items():
+            if not math.isfinite(value) and name not in self._not_finite:
+                self._not_finite.add(name)
+                self.alert(f"{name} is {value} in epoch {event.data['epoch'] + 1}")
 
     def _left_open(self) -> None:
         """Tell the end of a program that did not: what brought it down, or that nobody called `finish`."""

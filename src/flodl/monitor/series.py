@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from . import not_finite
+
 if TYPE_CHECKING:
     from .journal import Entry, Reader, Table
 
-Lines = dict[str, dict[str, list[Any]]]
+Lines = dict[str, dict[str, Any]]
 
 
 def metric_lines(
@@ -19,7 +21,7 @@ def metric_lines(
     end: float | None = None,
     names: frozenset[str] | None = None,
 ) -> Lines:
-    """Give the points of each metric within an epoch, over the step: {name: {x, y}}."""
+    """Give the points of each metric within an epoch, over the step: {name: {x, y}}, in `y` also NaN."""
     pieces: dict[str, list[tuple[Any, Any, Any]]] = {}
     for table in reader.tables("metrics", rank=rank):
         first = table.header.num_fixed
@@ -49,15 +51,24 @@ def resource_lines(reader: Reader, *, rank: int, most: int) -> dict[str, Any]:
     return {"lines": lines, "devices": [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]}
 
 
-def latest_numbers(reader: Reader, kind: str, *, rank: int) -> dict[str, float]:
-    """Give the last numbers of a kind that lies in tables, by name."""
+def latest_place(reader: Reader, *, rank: int) -> dict[str, float]:
+    """Give the last place within an epoch that a rank told: id, time_s, epoch, step and num_steps."""
+    place, _ = _latest(reader, "progress", rank=rank)
+    return place
+
+
+def _latest(reader: Reader, kind: str, *, rank: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Give the last numbers of a kind that lies in tables: where they belong, as far as told, and by name."""
     newest: Table | None = None
     for table in reader.tables(kind, rank=rank):
         if len(table.rows) and (newest is None or table.rows[-1, 0] > newest.rows[-1, 0]):
             newest = table
     if newest is None:
-        return {}
-    return dict(zip(newest.header.columns, newest.rows[-1].tolist()))
+        return {}, {}
+    columns, values = newest.header.columns, newest.rows[-1].tolist()
+    fixed = newest.header.num_fixed
+    place = {name: value for name, value in zip(columns[:fixed], values) if value == value}  # NaN: not told
+    return place, dict(zip(columns[fixed:], values[fixed:]))
 
 
 def ranks_of(reader: Reader, starts: list[Entry]) -> list[dict[str, Any]]:
@@ -69,17 +80,16 @@ def ranks_of(reader: Reader, starts: list[Entry]) -> list[dict[str, Any]]:
         for table in reader.tables(kind):
             found.setdefault(table.header.rank, {"rank": table.header.rank, "host": ""})
     for rank, record in found.items():
-        last = latest_numbers(reader, "metrics", rank=rank)
-        place = {name: last.pop(name) for name in ("id", "time_s", "epoch", "step") if name in last}
-        record["metrics"] = last
-        record["resources"] = latest_numbers(reader, "resources", rank=rank)
-        record |= latest_numbers(reader, "progress", rank=rank) | place
+        place, metrics = _latest(reader, "metrics", rank=rank)
+        _, resources = _latest(reader, "resources", rank=rank)
+        record |= latest_place(reader, rank=rank) | place
+        record |= {"metrics": metrics, **not_finite.by_name(metrics), "resources": resources}
     return [found[rank] for rank in sorted(found)]
 
 
 def _line(
     parts: list[tuple[Any, Any, Any]], *, most: int, start: float | None, end: float | None
-) -> dict[str, list[Any]]:
+) -> dict[str, Any]:
     import numpy as np
 
     from .journal.sampling import extremes, forward_only
@@ -99,7 +109,9 @@ def _line(
         right = int(np.searchsorted(x, np.inf if end is None else end, side="right")) + 1
         x, y = x[max(left, 0) : right], y[max(left, 0) : right]
     x, y = extremes(x, y, most=most)
-    return {"x": [int(value) if value.is_integer() else value for value in x.tolist()], "y": _short(y)}
+    values = _short(y)
+    places = [int(value) if value.is_integer() else value for value in x.tolist()]
+    return {"x": places, "y": values, **not_finite.by_place(values)}
 
 
 def _short(values: Any) -> list[float]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
+from . import not_finite
 from .epochs import epoch_record, history_of
 from .journal import Entry, Reader
-from .series import latest_numbers, metric_lines, ranks_of, resource_lines
+from .series import latest_place, metric_lines, ranks_of, resource_lines
+from .writer_process import is_alive
 
 # A run by its folder or journal, or as somebody has opened it.
 Run = str | os.PathLike[str] | Reader
@@ -18,9 +19,9 @@ Run = str | os.PathLike[str] | Reader
 VERSION = 1
 MOST_POINTS = 2000
 _MOST_EVENTS = 500
-_QUIET_S = 30.0
 # A run that has just begun tells its start within a second.
 _QUIET_START_S = 3.0
+_UNREADABLE = "Nothing in this journal can be read: it is damaged, or it is something else."
 _TOLD = ("tier", "save", "alert", "run_start", "run_end")
 _FREQUENT = ("gc", "sync")
 
@@ -28,7 +29,8 @@ _FREQUENT = ("gc", "sync")
 def snapshot(run: Run, *, rank: int = 0, most: int = MOST_POINTS, live: bool | None = None) -> dict[str, Any]:
     """Give the state of a run for one rank; `live` says whether it still runs, where the caller knows.
 
-    Numbers that JSON cannot hold are among it: write it with `journal.lines.dumps`.
+    Numbers that are not finite are among it; `journal.lines.dumps` writes them as null, and `not_finite`
+    beside them says what they were.
     """
     reader = Reader.of(run)
     starts = reader.entries({"run_start"})
@@ -40,12 +42,10 @@ def snapshot(run: Run, *, rank: int = 0, most: int = MOST_POINTS, live: bool | N
         "last_id": reader.last_id,
         "rank": rank,
         "status": standing,
-        "history": history_of(
-            {"id": entry.id, **epoch_record(entry.event, standing["total_epochs"])} for entry in epochs
-        ),
+        "history": history_of(told_epoch(entry, standing["total_epochs"]) for entry in epochs),
         "metrics": metric_lines(reader, rank=rank, most=most),
         "resources": resource_lines(reader, rank=rank, most=most // 4),
-        "progress": latest_numbers(reader, "progress", rank=rank),
+        "progress": latest_place(reader, rank=rank),
         "config": _config(starts),
         "graph": _latest(reader.entries({"graph"})),
         "events": [event_record(entry) for entry in sorted(told)],
@@ -65,6 +65,12 @@ def picture(run: Run) -> str | None:
     name = _latest(reader.entries({"graph"})).get("path")
     path = reader.path.parent / Path(str(name)).name if name else None
     return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
+
+
+def told_epoch(entry: Entry, total_epochs: int) -> dict[str, Any]:
+    """Give an epoch as the page and `/api/history` show it, with its number in the journal."""
+    record = epoch_record(entry.event, total_epochs)
+    return {"id": entry.id, **record, **not_finite.by_name(record["metrics"])}
 
 
 def event_record(entry: Entry) -> dict[str, Any]:
@@ -97,12 +103,13 @@ def _status(reader: Reader, starts: list[Entry], *, rank: int, live: bool | None
         for entry in reader.entries({"run_end"})
         if entry.event.rank == rank and (start is None or entry.id > start.id)
     ]
+    written = reader.path.stat()
     state: dict[str, Any] = {
         "name": str(facts.get("name") or reader.path.parent.resolve().name),
         "total_epochs": _whole(facts.get("total_epochs")),
         "started_s": start.event.time_s if start else None,
         "num_starts": len(own),
-        "last_s": reader.path.stat().st_mtime,
+        "last_s": written.st_mtime,
         "now_s": time.time(),
         "followed": live is None,
         "facts": facts,
@@ -117,24 +124,13 @@ def _status(reader: Reader, starts: list[Entry], *, rank: int, live: bool | None
             "elapsed_s": end.data.get("duration_s"),
         }
     if start is None and not live and state["now_s"] - state["last_s"] > _QUIET_START_S:
-        return {**state, "state": "empty"}
-    running = _runs_still(facts, state["last_s"]) if live is None else live
+        unreadable = None if reader.last_id or not written.st_size else _UNREADABLE
+        return {**state, "state": "empty", "message": unreadable}
+    running = live
+    if running is None:
+        running = is_alive(facts, started_s=state["started_s"], last_s=state["last_s"])
     return {**state, "state": "running" if running else "lost"}
 
 
 def _whole(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) else 0
-
-
-def _runs_still(facts: dict[str, Any], last_s: float) -> bool:
-    """Say whether the process that wrote the journal is still there, as far as this machine can tell."""
-    pid = facts.get("pid")
-    if not isinstance(pid, int) or facts.get("host") != socket.gethostname() or os.name != "posix":
-        return time.time() - last_s < _QUIET_S  # another machine: what it wrote last must do
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .epochs import epoch_record, history_of
-from .journal import Reader
+from .journal import Journal
 
 
 def run_folder(owner: object, run_dir: str | os.PathLike[str] | None) -> Path:
@@ -38,8 +38,11 @@ def default_name(run_dir: str | os.PathLike[str] | None) -> str:
     return Path(sys.argv[0] if sys.argv else "").stem or "run"
 
 
-def known_epochs(reader: Reader, *, rank: int) -> list[dict[str, Any]]:
+def known_epochs(journal: Journal, *, rank: int) -> list[dict[str, Any]]:
     """Give the epochs that a run told before it was continued."""
+    if not journal.last_id:
+        return []
+    reader = journal.reader()
     starts = reader.entries({"run_start"})
     total_epochs = int(starts[-1].event.data.get("total_epochs") or 0) if starts else 0
     epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flodl.core.errors import MetricError
+from flodl.core.eta import seconds_left
 from flodl.core.files import write_atomic
 from flodl.core.formats import format_duration, format_metric
 
 from .plot import page
-from .rows import time_left
 
 Histories = Mapping[str, Mapping[int, float]]
 
@@ -125,6 +125,6 @@ def _word(name: str) -> str:
 
 def _timing(epoch: int, durations: Mapping[int, float], total_epochs: int) -> str:
     so_far = {finished: seconds for finished, seconds in durations.items() if finished <= epoch}
-    left = time_left(so_far, done=epoch + 1, total_epochs=total_epochs)
-    eta = f"  ETA {format_duration(left)}" if total_epochs > epoch + 1 else ""
+    left = seconds_left(so_far, done=epoch + 1, total_epochs=total_epochs)
+    eta = f"  ETA {format_duration(left)}" if left is not None and total_epochs > epoch + 1 else ""
     return f"{format_duration(durations[epoch])}{eta}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import operator
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
 from flodl.core.errors import MetricError
-
-_RECENT = 5
+from flodl.core.eta import seconds_left
 
 
 class Rows:
@@ -86,10 +84,10 @@ class Rows:
         self._epoch = min(first, self._epoch)
 
     def eta(self, total_epochs: int) -> float:
-        """Estimate the seconds from here to the end of `total_epochs` epochs."""
+        """Estimate the seconds from here to the end of `total_epochs` epochs; 0.0 while nothing is known."""
         durations = self.durations
         done = self._epoch + (self._epoch in durations)
-        return time_left(durations, done=done, total_epochs=total_epochs)
+        return seconds_left(durations, done=done, total_epochs=total_epochs) or 0.0
 
     def _close(self, *, at_s: float | None) -> None:
         if at_s is not None:
@@ -121,15 +119,3 @@ class Rows:
         self._start_s = self._clock() - self._carried_s
         self._mark_s = None if marked_s is None else self._start_s + float(marked_s)
         self._started = False
-
-
-def time_left(durations: Mapping[int, float], *, done: int, total_epochs: int) -> float:
-    """Multiply the median duration of the last five epochs by the number of those that remain.
-
-    The median, so that one epoch with a long pause in it does not move the estimate.
-
-    >>> time_left({0: 90.0, 1: 10.0, 2: 10.0}, done=3, total_epochs=10)
-    70.0
-    """
-    recent = [durations[epoch] for epoch in sorted(durations)[-_RECENT:]]
-    return statistics.median(recent) * max(total_epochs - done, 0) if recent else 0.0

@@ -18,6 +18,8 @@ _BAR_WIDTH = 24
 # Where it gets narrow, the numbers matter more than the bar.
 _LEAST_BAR = 8
 _LEAST_METRICS = 20
+# Fewer letters of a metric tell nothing.
+_LEAST_CUT = 6
 
 
 class Bar:
@@ -64,7 +66,8 @@ class Bar:
         from rich.console import Group
 
         self._drawn_s = -_REFRESH_S
-        self._live.update(Group())
+        if self._shown:
+            self._live.update(Group(), refresh=True)
 
     def print(self, line: Line) -> None:
         """Write a line that stays."""
@@ -80,10 +83,13 @@ class Bar:
 
 
 def _row(name: str, fraction: float | None, place: str, metrics: str, eta: str, *, width: int) -> Text:
-    """Lay out the line: when it is tight the bar gets shorter, then the metrics; the time left stays."""
+    """Lay out the line: when it is tight the bar goes first, then metrics and place; the time left stays."""
     from rich.text import Text
 
-    rest = width - 1 - len(f"  {name}  {place}") - (len(eta) + 2 if eta else 0)
+    rest = width - 1 - len(f"  {name}  ") - (len(eta) + 2 if eta else 0)
+    if fraction is not None and len(place) > rest:
+        place = f"{100 * fraction:.0f}%"
+    rest -= len(place)
     room = rest - min(len(metrics), _LEAST_METRICS) - 4
     bar = 0 if fraction is None or room < _LEAST_BAR else min(room, _BAR_WIDTH)
     row = Text(f"  {name}  ", style="bold", no_wrap=True, overflow="ellipsis")
@@ -92,6 +98,6 @@ def _row(name: str, fraction: float | None, place: str, metrics: str, eta: str, 
         row.append("━" * full, "not bold cyan")
         row.append("─" * (bar - full) + "  ", "not bold bright_black")
         rest -= bar + 2
-    values = Text(metrics)
+    values = Text(metrics if rest - 2 >= _LEAST_CUT else "")
     values.truncate(max(rest - 2, 0), overflow="ellipsis")
     return row.append("  ".join(note for note in (place, values.plain, eta) if note), "not bold")

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from flodl.core import log
+from flodl.core import environment, log
+from flodl.core.eta import seconds_left
 from flodl.core.formats import format_duration
 from flodl.core.log import Verbosity
 
 from .. import forks
-from ..eta import seconds_left
 from ..events import Event
 from . import lines
 from .bar import Bar
@@ -83,11 +83,11 @@ class Console:
     def _make_bar(self) -> Bar | None:
         stream = self._stream or sys.stdout
         try:
-            # Never by environment variables: those that force colour would animate into log files.
+            # No environment variable brings a bar: those that force colour would animate into log files.
             is_terminal = stream.isatty()
         except (AttributeError, ValueError):
             return None
-        if not is_terminal:
+        if not is_terminal or environment.on_build_server():
             return None
         bar = Bar(stream)
         if not bar.is_usable:

@@ -12,8 +12,10 @@ import msgspec
 
 from flodl.monitor.events import Event
 
+from .shapes import fitting
+
 FILE = "journal.jsonl"
-# JSON has no NaN and no infinity: their names travel in their place.
+# JSON has no NaN and no infinity: in the journal their names stand in their place, so that nothing is lost.
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -38,21 +40,24 @@ def encode(entry: Entry) -> bytes:
         "rank": event.rank,
         "data": event.data,
     }
-    return dumps(record) + b"\n"
+    try:
+        line = _ENCODER.encode(record)
+    except _NO_JSON:
+        return _careful(record) + b"\n"
+    # A number that is not finite would have become a null without a word.
+    return (_careful(record) if b"null" in line else line) + b"\n"
 
 
 def dumps(value: Any) -> bytes:
-    """Write data as strict JSON; what JSON cannot hold travels as its name or as text.
+    """Write data as strict JSON for whoever reads it: a number that is not finite is null.
 
-    >>> dumps({"loss": math.inf, "epoch": None})
-    b'{"loss":"inf","epoch":null}'
+    >>> dumps({"loss": math.inf, "path": Path("runs")})
+    b'{"loss":null,"path":"runs"}'
     """
     try:
-        text = _ENCODER.encode(value)
-    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError):
-        return _careful(value)
-    # A number that is not finite would have become a null without a word.
-    return _careful(value) if b"null" in text else text
+        return _ENCODER.encode(value)
+    except _NO_JSON:
+        return _careful(value, names=False)
 
 
 def decode(line: bytes) -> Entry | None:
@@ -64,15 +69,14 @@ def decode(line: bytes) -> Entry | None:
     """
     try:
         record = _loads(line)
-        data = record["data"]
-        if not isinstance(data, dict):
+        data = fitting(record["kind"], record["data"])
+        time_s = float(record["time_s"])
+        if data is None or not math.isfinite(time_s):
             return None
-        metrics = data.get("metrics")
-        if isinstance(metrics, dict):
-            data["metrics"] = {name: number(value) for name, value in metrics.items()}
-        event = Event(record["kind"], data, float(record["time_s"]), int(record.get("rank", 0)))
-        return Entry(int(record["id"]), event)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        if "metrics" in data:
+            data["metrics"] = _numbers(data["metrics"])
+        return Entry(int(record["id"]), Event(record["kind"], data, time_s, int(record.get("rank", 0))))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 
@@ -87,17 +91,24 @@ def whole_lines(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
             offset += len(line)
 
 
-def number(value: Any) -> Any:
-    """Read a number that JSON could not hold from its name.
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Read numbers, also those that JSON could not hold, by their names; what is no number is left out.
 
-    >>> number("nan"), number(0.5)
-    (nan, 0.5)
+    >>> _numbers({"loss": "nan", "accuracy": 0.5, "note": "warm"})
+    {'loss': nan, 'accuracy': 0.5}
     """
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+    found = {name: value for name, value in metrics.items() if type(value) is float}
+    if len(found) < len(metrics):
+        read = {
+            name: _NOT_FINITE.get(value, value) if type(value) is str else value
+            for name, value in metrics.items()
+        }
+        found = {name: value for name, value in read.items() if isinstance(value, int | float)}
+    return found
 
 
-def plain(value: Any) -> Any:
-    """Make anything fit for strict JSON: names for what is not finite, text for what is not data.
+def plain(value: Any, *, names: bool = True) -> Any:
+    """Make anything fit for strict JSON: names (or None) for what is not finite, text for what is not data.
 
     >>> plain({1: [math.inf, (2, None)], "path": Path("runs")})
     {'1': ['inf', [2, None]], 'path': 'runs'}
@@ -105,12 +116,12 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else str(value) if names else None
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, names=names) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    return plain(_as_data(value))
+        return [plain(item, names=names) for item in value]
+    return plain(_as_data(value), names=names)
 
 
 def _as_data(value: Any) -> Any:
@@ -118,9 +129,9 @@ def _as_data(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _careful(value: Any) -> bytes:
+def _careful(value: Any, *, names: bool = True) -> bytes:
     # Escapes only: a name may hold half a surrogate pair, which has no UTF-8.
-    return json.dumps(plain(value), separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(plain(value, names=names), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _loads(line: bytes) -> Any:
@@ -131,5 +142,6 @@ def _loads(line: bytes) -> Any:
 
 
 # Ten times as fast as the standard library, on a thread that shares its interpreter with the training.
+_NO_JSON = (msgspec.MsgspecError, ValueError, TypeError, OverflowError)
 _ENCODER = msgspec.json.Encoder(enc_hook=_as_data)
 _DECODER = msgspec.json.Decoder()

@@ -2,10 +2,10 @@
 // Lines over an axis, on top of uPlot: a read-out beside the pointer, zoom, pan, log scale, smoothing.
 
 const MOST_READINGS = 12;
-const FONT = "12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 
 class LineChart {
-  // options: axisLabel(value) for the read-out, xValues and yValues for the ticks, yRange, limits, onZoom(window)
+  // options: empty() says why there is nothing, axisLabel(value) heads the read-out, xAxis and yTick are for the
+  // ticks, yRange(), whole() gives the ends of the axis, onZoom(window), onRead(place)
   constructor(host, options) {
     Object.assign(this, { host, options, lines: [], hidden: new Set(), log: false, smoothing: 0, plot: null, window: null });
     this.readout = element("div", "readout");
@@ -15,19 +15,12 @@ class LineChart {
     host.addEventListener("keydown", (event) => this.onKey(event));
     host.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     host.addEventListener("pointerdown", (event) => this.onPan(event), { capture: true });
+    followFingers(this);
     host.addEventListener("mousedown", (event) => event.shiftKey && event.stopPropagation(), { capture: true });
   }
 
   size() {
     return { width: Math.max(this.host.clientWidth, 160), height: Math.max(this.host.clientHeight, 120) };
-  }
-
-  // Canvas takes no CSS variables, so each colour is read from the page, again for each theme.
-  colour(variable) {
-    this.host.style.setProperty("outline-color", `var(${variable})`);
-    const found = getComputedStyle(this.host).outlineColor;
-    this.host.style.removeProperty("outline-color");
-    return found;
   }
 
   show(lines) {
@@ -43,13 +36,19 @@ class LineChart {
     if (!this.readout.hidden) this.read();
   }
 
+  setAxisName(name) {
+    if (this.options.xAxis.label === name) return;
+    this.options.xAxis.label = name;
+    this.lines = []; // whatever comes next is drawn anew
+  }
+
   build() {
     this.plot?.destroy();
     this.plot = null;
     this.host.querySelector(".empty")?.remove();
     if (!this.lines.some(({ x }) => x.length)) {
       this.readout.hidden = true;
-      this.host.append(element("p", "empty", this.options.empty ?? "Nothing yet"));
+      this.host.append(element("p", "empty", this.options.empty?.() ?? "Nothing yet"));
       return;
     }
     this.columns = this.makeColumns();
@@ -58,8 +57,7 @@ class LineChart {
   }
 
   makeColumns() {
-    const positive = (values) => values.map((value) => (value !== null && value !== undefined && value > 0 ? value : null));
-    const prepared = this.lines.map((line) => (this.log ? { ...line, y: positive(line.y) } : line));
+    const prepared = this.lines.map((line) => (this.log ? { ...line, y: positiveOnly(line.y) } : line));
     const [xs, ...raw] = joinedColumns(prepared);
     this.smooth = raw.map((values) => (this.smoothing ? smoothed(values, this.smoothing) : null));
     return [xs, ...raw.flatMap((values, at) => [values, this.smooth[at] ?? values.map(() => null)])];
@@ -71,10 +69,10 @@ class LineChart {
 
   plotOptions() {
     const shared = {
-      stroke: this.colour("--quiet"),
-      font: FONT,
-      grid: { stroke: this.colour("--grid"), width: 1 },
-      ticks: { stroke: this.colour("--grid"), width: 1, size: 5 },
+      stroke: drawnColour(this.host, "--quiet"),
+      font: drawnFont(12),
+      grid: { stroke: drawnColour(this.host, "--grid"), width: 1 },
+      ticks: { stroke: drawnColour(this.host, "--grid"), width: 1, size: 5 },
     };
     return {
       ...this.size(),
@@ -84,7 +82,7 @@ class LineChart {
       cursor: { drag: { x: true, y: false, dist: 5 }, points: { size: 7 }, dataIdx: (plot, series, at) => this.nearestFilled(series, at) },
       scales: {
         x: { time: false, range: (plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
-        y: this.log ? { distr: 3 } : this.options.yRange ? { range: this.options.yRange } : {},
+        y: this.options.yRange ? { range: this.options.yRange } : valueScale(this.log),
       },
       axes: [
         { ...shared, size: 30, ...this.options.xAxis },
@@ -105,7 +103,7 @@ class LineChart {
   }
 
   strokes(line) {
-    const colour = this.colour(line.colour);
+    const colour = drawnColour(this.host, line.colour);
     const shared = { stroke: colour, dash: line.dash, show: this.isVisible(line), spanGaps: false, points: { size: 5, fill: colour, width: 0, show: (plot, series) => this.isSparse(series) } };
     const faint = { ...shared, width: 1, alpha: 0.28, points: { show: false } };
     const strong = { ...shared, width: 1.75 };
@@ -215,26 +213,32 @@ class LineChart {
     else if (event.key === "-") this.scaleBy(1 / 0.6);
     else if (side && event.shiftKey) this.shift(side * 0.25);
     else if (side) this.step(side);
+    else if (event.key === "Home") this.step(-Infinity);
+    else if (event.key === "End") this.step(Infinity);
     else return;
     event.preventDefault();
   }
 
   step(side) {
     const xs = this.columns[0];
+    const { left } = this.plot.cursor;
     const { min, max } = this.plot.scales.x;
-    const from = this.plot.cursor.idx ?? (side > 0 ? nearest(xs, min) - 1 : nearest(xs, max) + 1);
-    const at = Math.min(Math.max(from + side, 0), xs.length - 1);
+    const [first, last] = [xs.findIndex((x) => x >= min), xs.findLastIndex((x) => x <= max)];
+    const from = left >= 0 ? this.plot.posToIdx(left) : side > 0 ? first - 1 : last + 1;
+    const at = Math.min(Math.max(from + side, first), last);
     this.plot.setCursor({ left: this.plot.valToPos(xs[at], "x"), top: this.plot.over.clientHeight / 3 });
     byId("spoken").textContent = this.readout.innerText.replace(/\s*\n\s*/g, ", ");
   }
 
   read() {
-    const { left, top, idx } = this.plot.cursor;
-    const away = left === undefined || left < 0 || idx === null || idx === undefined;
+    const { left, top } = this.plot.cursor;
+    const away = left === undefined || left < 0;
+    // By its place: the number that the cursor keeps may belong to the points of before.
+    const x = away ? null : this.columns[0][this.plot.posToIdx(left)];
     this.readout.hidden = away;
-    this.options.onRead?.(away ? null : this.columns[0][idx]);
+    this.options.onRead?.(x);
     if (!away) {
-      this.fillReadout(this.columns[0][idx], top);
+      this.fillReadout(x, top);
       this.placeReadout(left, top);
     }
   }
@@ -244,24 +248,26 @@ class LineChart {
     this.lines.forEach((line, number) => {
       if (!this.isVisible(line) || !line.x.length) return;
       const at = nearest(line.x, x);
-      if (this.options.exact && line.x[at] !== x) return;
       const raw = line.special[at] ?? line.y[at];
       if (raw === null || raw === undefined) return;
       const column = this.smooth[number];
       const smooth = column ? column[this.nearestFilled(2 + 2 * number, nearest(this.columns[0], line.x[at]))] : null;
       const value = smooth ?? raw;
       const height = typeof value === "number" ? this.plot.valToPos(value, "y") : 0;
-      found.push({ line, value, raw, height, smooth });
+      found.push({ line, raw, height, smooth });
     });
     const chosen = [...found].sort((a, b) => Math.abs(a.height - top) - Math.abs(b.height - top)).slice(0, MOST_READINGS);
-    const rows = chosen.sort((a, b) => a.height - b.height).map(({ line, value, smooth, raw }) => {
+    const rows = chosen.sort((a, b) => a.height - b.height).map(({ line, smooth, raw }) => {
       const reading = element("div", "reading");
-      const shown = this.options.yTick && !this.options.plainReadings ? this.options.yTick : shownValue;
-      reading.append(swatch(line.colour, "point"), element("span", "label", line.readName ?? line.name), element("span", "number", shown(smooth === null || smooth === undefined ? raw : value)));
+      const shown = this.options.yTick ?? shownReading;
+      reading.append(swatch(line.colour, "point"), element("span", "label", line.readName ?? line.name));
+      if (this.smoothing) reading.append(element("span", "number", shown(smooth)));
+      reading.append(element("span", this.smoothing ? "number measured" : "number", shown(raw)));
       return reading;
     });
     if (found.length > chosen.length) rows.push(element("p", "", `and ${found.length - chosen.length} more`));
-    this.readout.replaceChildren(element("h3", "", this.options.axisLabel(x)), ...rows);
+    const heading = `${this.options.axisLabel(x)}${this.smoothing ? " · smoothed, measured" : ""}`;
+    this.readout.replaceChildren(element("h3", "", heading), ...rows);
   }
 
   placeReadout(left, top) {
@@ -276,27 +282,9 @@ class LineChart {
     this.readout.style.transform = `translate(${Math.round(x)}px, ${Math.round(y)}px)`;
   }
 
-  // A cross at the upper edge for each value that is not finite, and a dotted line for each limit.
   drawMarks(plot) {
-    const { ctx, bbox } = plot;
-    const ratio = devicePixelRatio || 1;
-    ctx.save();
-    ctx.lineWidth = 1.5 * ratio;
     for (const line of this.lines.filter((each) => this.isVisible(each))) {
-      ctx.strokeStyle = this.colour(line.colour);
-      line.special.forEach((word, at) => {
-        if (word === null) return;
-        const x = plot.valToPos(line.x[at], "x", true);
-        if (x < bbox.left || x > bbox.left + bbox.width) return;
-        const [y, arm] = [bbox.top + 8 * ratio, 4 * ratio];
-        ctx.beginPath();
-        ctx.moveTo(x - arm, y - arm);
-        ctx.lineTo(x + arm, y + arm);
-        ctx.moveTo(x - arm, y + arm);
-        ctx.lineTo(x + arm, y - arm);
-        ctx.stroke();
-      });
+      drawCrosses(plot, { x: line.x, special: line.special, colour: drawnColour(this.host, line.colour) });
     }
-    ctx.restore();
   }
 }

@@ -17,6 +17,7 @@ function showRuns(runs, looks) {
     ]);
     made.firstElementChild.append(swatch(looks.of(at).colour, "point"), document.createTextNode(` ${run.status.name}`));
     made.firstElementChild.className = "run-name";
+    made.firstElementChild.title = run.status.name;
     return made;
   });
   byId("runs").hidden = false;

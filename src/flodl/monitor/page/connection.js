@@ -1,11 +1,9 @@
 "use strict";
 // Where the data come from: inside this file, or from the run by one request and then by messages.
 
-// A browser keeps six connections to one server. So a few pages hold a stream open, and the others ask again
-// and again: however many are open, there is room for a request.
-const MOST_STREAMS = 4;
+// A browser keeps six connections to one server. So the server lets a few of its pages hold a stream open, and
+// the others ask again and again: however many are open, there is room for a request.
 const ASK_EVERY_MS = 1000;
-const ANSWER_WITHIN_MS = 200;
 const MESSAGES = ["epoch", "tick", "told", "graph", "complete", "reset"];
 
 async function unpacked(text) {
@@ -20,35 +18,16 @@ async function ask(address) {
   return answer.json();
 }
 
-// Whether this page may hold a stream: those that hold one say so when another page asks. Of pages that ask
-// at the same moment, those with the smaller number count as holding one.
-class StreamTurn {
-  constructor() {
-    this.number = Math.random();
-    this.holds = false;
-    this.others = new Set();
-    this.channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("flodl-streams");
-    this.channel?.addEventListener("message", ({ data }) => this.hear(data));
-  }
-
-  hear({ number, asks }) {
-    if (!asks || number < this.number) this.others.add(number);
-    if (asks && (this.holds || (this.asking && this.number < number))) this.channel.postMessage({ number: this.number });
-  }
-
-  async taken() {
-    if (!this.channel) return true;
-    this.others.clear();
-    this.asking = true;
-    this.channel.postMessage({ number: this.number, asks: true });
-    await new Promise((done) => setTimeout(done, ANSWER_WITHIN_MS));
-    this.asking = false;
-    this.holds = this.others.size < MOST_STREAMS;
-    return this.holds;
+// The same for all pages of one browser: the server counts their streams by it.
+function browserName() {
+  try {
+    const known = localStorage.getItem("flodl-browser") ?? String(Math.random()).slice(2);
+    localStorage.setItem("flodl-browser", known);
+    return known;
+  } catch {
+    return ""; // no storage: nothing to count by
   }
 }
-
-const streamTurn = new StreamTurn();
 
 // Messages of the server as they stand in an answer that has ended.
 function* readMessages(text) {
@@ -62,25 +41,21 @@ function* readMessages(text) {
 class Follower {
   constructor(run, { onChange, onReset }) {
     Object.assign(this, { run, onChange, onReset, closed: false, source: null });
-    streamTurn.taken().then((may) => {
-      if (this.closed) return;
-      if (may) this.listen();
-      else this.askAgain();
-    });
+    this.listen();
   }
 
   get address() {
     return `events?after=${this.run.last_id}&rank=${this.run.rank}`;
   }
 
-  // The browser reconnects by itself.
+  // The browser reconnects by itself, unless the server has said that this page is one too many.
   listen() {
-    this.source = new EventSource(this.address);
+    this.source = new EventSource(`${this.address}&browser=${browserName()}`);
     for (const name of MESSAGES) {
       this.source.addEventListener(name, (event) => this.take(name, Number(event.lastEventId), JSON.parse(event.data)));
     }
     this.source.addEventListener("open", () => this.say(""));
-    this.source.addEventListener("error", () => this.lost());
+    this.source.addEventListener("error", () => (this.source.readyState === EventSource.CLOSED ? this.askAgain() : this.lost()));
   }
 
   async askAgain() {
@@ -126,7 +101,6 @@ class Follower {
 
   close() {
     this.closed = true;
-    streamTurn.holds = false;
     this.source?.close();
     this.say("");
   }

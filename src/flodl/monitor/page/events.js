@@ -91,7 +91,7 @@ class EventsPanel {
   }
 
   showList() {
-    const visible = this.run.events.filter((event) => !this.hidden.has(kindOf(event))).slice(-MOST_LISTED).reverse();
+    const visible = this.run.events.filter((event) => !this.hidden.has(kindOf(event))).sort((a, b) => a.time_s - b.time_s).slice(-MOST_LISTED).reverse();
     const dated = this.isDated();
     byId("events-list").classList.toggle("dated", dated);
     byId("events-list").replaceChildren(

@@ -18,10 +18,14 @@ function showConfig(run) {
   byId("config-aside").textContent = plural(config.length, "setting");
 }
 
+let shownTiers = "";
+
 function showTiers(run) {
   const tiers = run.events.filter(({ kind }) => kind === "tier");
   byId("tiers").hidden = !tiers.length;
-  if (!tiers.length) return;
+  const newest = `${run.status.started_s} ${tiers[tiers.length - 1]?.id}`;
+  if (!tiers.length || newest === shownTiers) return;
+  shownTiers = newest;
   const now = [...tiers].reverse().find(({ what }) => what === undefined) ?? tiers[tiers.length - 1];
   const numbers = element("dl", "tier-now");
   const add = (name, text) => {
@@ -33,13 +37,17 @@ function showTiers(run) {
   if (now.gain) add("Gain over eager", `${now.gain.toFixed(2)}×`);
   if (now.step_s) add("Step", shownDuration(now.step_s));
   if (now.eager_step_s) add("Eager step", shownDuration(now.eager_step_s));
+  byId("tiers-body").replaceChildren(numbers, element("p", "reason", now.reason ?? ""));
+  if (tiers.length < 2) return; // all of it has been said
   const table = element("table");
   const rows = tiers.map((tier) => row([[String(tier.step ?? ""), "number quiet"], [tier.what ?? tier.tier ?? ""], [tier.reason ?? "", "quiet"]]));
   fillTable(table, [["Step", "number"], ["What"], ["Why"]], rows);
   const scroll = element("div", "scroll");
   scroll.tabIndex = 0;
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "Decisions about the training step");
   scroll.append(table);
-  byId("tiers-body").replaceChildren(numbers, element("p", "reason", now.reason ?? ""), scroll);
+  byId("tiers-body").append(scroll);
 }
 
 let shownPicture = null;
@@ -59,16 +67,22 @@ function showGraph(run, address) {
     picture.src = address;
     picture.alt = `Architecture of ${graph.label ?? "the model"}`;
     picture.hidden = false;
+    byId("picture-link").href = address;
+    byId("picture-link").hidden = false;
   }
 }
 
-// Root, then hosts, then ranks; a click shows the page of that rank.
+let shownRanks = null;
+
+// Root, then hosts, then ranks; a click shows the page of that rank. Drawn when there is news alone: somebody
+// may be on a button of it, or have the list open.
 function showRanks(run, choose) {
   const { ranks } = run;
   byId("ranks").hidden = ranks.length < 2;
-  const select = byId("rank");
-  select.hidden = ranks.length < 2 || !choose;
-  if (ranks.length < 2) return;
+  byId("rank").hidden = ranks.length < 2 || !choose;
+  if (ranks.length < 2 || ranks === shownRanks) return;
+  shownRanks = ranks;
+  const focused = document.activeElement?.dataset.rank;
   const names = [...new Set(ranks.flatMap(({ metrics }) => Object.keys(metrics ?? {})))].slice(0, 4);
   const heads = [["Rank"], ["Epoch", "number"], ["Step", "number"], ...names.map((name) => [name, "number"]), ["CPU", "number"], ["GPU", "number"], ["GPU memory", "number"]];
   const hosts = [...new Set(ranks.map(({ host }) => host))];
@@ -82,26 +96,36 @@ function showRanks(run, choose) {
   });
   fillTable(byId("ranks-table"), heads, rows);
   byId("ranks-aside").textContent = `${plural(ranks.length, "rank")} on ${plural(hosts.length, "host")}`;
-  select.replaceChildren(...ranks.map(({ rank }) => new Option(`rank ${rank}`, String(rank), false, rank === run.rank)));
+  if (focused) byId("ranks-table").querySelector(`[data-rank="${focused}"]`)?.focus();
+  showChoiceOfRanks(ranks, run.rank);
 }
 
-function rankRow(rank, names, shown, choose) {
+function showChoiceOfRanks(ranks, current) {
+  const select = byId("rank");
+  if (select.options.length !== ranks.length) {
+    select.replaceChildren(...ranks.map(({ rank }) => new Option(`rank ${rank}`, String(rank))));
+  }
+  select.value = String(current);
+}
+
+function rankRow(rank, names, current, choose) {
   const { resources = {}, metrics = {} } = rank;
-  const percent = (value) => (value === undefined ? "—" : `${Math.round(value)}%`);
-  const used = resources["gpus.0.vram_used_bytes"];
+  const shown = (value, show) => (typeof value === "number" ? show(value) : "—");
+  const percent = (value) => shown(value, () => `${Math.round(value)}%`);
   const made = row([
     [""],
-    [rank.epoch === undefined ? "—" : String(rank.epoch + 1), "number"],
-    [rank.step === undefined ? "—" : String(rank.step), "number"],
+    [shown(rank.epoch, () => String(rank.epoch + 1)), "number"],
+    [shown(rank.step, String), "number"],
     ...names.map((name) => [shownValue(metrics[name]), "number"]),
     [percent(resources.cpu_pct), "number"],
     [percent(resources["gpus.0.util_pct"]), "number"],
-    [used === undefined ? "—" : shownBytes(used), "number"],
+    [shown(resources["gpus.0.vram_used_bytes"], shownBytes), "number"],
   ]);
   const button = element("button", "link", `rank ${rank.rank}`);
   button.type = "button";
+  button.dataset.rank = rank.rank;
   if (choose) button.addEventListener("click", () => choose(rank.rank));
   made.firstElementChild.append(choose ? button : document.createTextNode(`rank ${rank.rank}`));
-  if (rank.rank === shown) made.setAttribute("aria-current", "true");
+  if (rank.rank === current) made.setAttribute("aria-current", "true");
   return made;
 }

@@ -1,45 +1,15 @@
 "use strict";
-// How things are shown: elements from text alone, numbers, durations, sizes, times.
+// How things are shown: durations, sizes, counts, times, tables.
 
-const byId = (id) => document.getElementById(id);
-
-function element(tag, className = "", text = null) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== null) made.textContent = text;
-  return made;
-}
-
-function swatch(colour, shape = "") {
-  const made = element("span", `swatch ${shape}`);
-  made.style.setProperty("--colour", `var(${colour})`);
-  return made;
-}
-
-const SPECIAL = { nan: "NaN", inf: "∞", "-inf": "−∞" };
-
-// JSON has no NaN and no infinity: they come as words.
-function shownValue(value) {
-  if (value === null || value === undefined) return "—";
-  return typeof value === "string" ? (SPECIAL[value] ?? value) : shownNumber(value);
-}
-
-function shownNumber(value) {
-  if (value === 0) return "0";
+// Under the pointer a small number has four digits that count: there is room, and people look closely.
+function shownReading(value) {
   const size = Math.abs(value);
-  if (size < 0.001 || size >= 1e6) return value.toExponential(2);
-  return size < 100 ? value.toFixed(4) : value.toFixed(2);
-}
-
-function shownTick(value) {
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 0.001 || size >= 1e6)) return Number(value.toPrecision(6)).toExponential().replace("e+", "e");
-  return String(Number(value.toPrecision(6)));
+  return typeof value === "number" && size >= 0.001 && size < 0.1 ? value.toPrecision(4) : shownValue(value);
 }
 
 function shownDuration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds) || seconds < 0) return "—";
-  if (seconds < 0.01) return `${(seconds * 1000).toPrecision(2)}ms`;
+  if (seconds > 0 && seconds < 0.01) return `${(seconds * 1000).toPrecision(2)}ms`;
   if (seconds < 1) return `${Math.floor(seconds * 1000)}ms`;
   if (seconds < 60) return `${Math.floor(seconds * 10) / 10}s`;
   const pad = (number) => String(number).padStart(2, "0");
@@ -51,7 +21,7 @@ function shownDuration(seconds) {
 
 // A clock that counts: no tenths, so that it does not flicker.
 function shownClock(seconds) {
-  return seconds >= 1 && seconds < 60 ? `${Math.floor(seconds)}s` : shownDuration(seconds);
+  return seconds < 60 ? `${Math.floor(seconds)}s` : shownDuration(seconds);
 }
 
 function shownBytes(count) {
@@ -82,17 +52,24 @@ function shownMoment(seconds, dated) {
   return `${new Date(seconds * 1000).toLocaleDateString([], { month: "short", day: "numeric" })} ${shownTime(seconds)}`;
 }
 
-function plural(count, word) {
-  return `${count} ${word}${count === 1 ? "" : "s"}`;
-}
-
 function row(cells, tag = "td") {
   const made = element("tr");
   for (const [text, className] of cells) {
-    const cell = element(tag, className ?? "", text);
-    if (tag === "th") cell.scope = "col";
+    const cell = element(tag, className ?? "", tag === "th" ? null : text);
+    if (tag === "th") {
+      cell.scope = "col";
+      cell.append(longName(text));
+    }
     made.append(cell);
   }
+  return made;
+}
+
+// A name that may be broken after its dots; of a very long one the whole is told under the pointer.
+function longName(name) {
+  const made = element("span", "name");
+  name.split(/(?<=[._/])/).forEach((part, at) => made.append(...(at ? [element("wbr")] : []), part));
+  made.title = name;
   return made;
 }
 

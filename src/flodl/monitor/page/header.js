@@ -28,7 +28,7 @@ class Header {
     const { status } = run;
     const { facts = {} } = status;
     document.title = `${run.running ? `${Math.round(run.fraction() * 100)}% · ` : ""}${status.name}`;
-    byId("name").textContent = status.name;
+    byId("name").textContent = byId("name").title = status.name;
     byId("dot").dataset.state = status.state;
     const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => `${name} ${version}`);
     const device = run.graph?.device;
@@ -61,7 +61,7 @@ class Header {
     const notice = byId("notice");
     const lost = "The process that wrote this journal is gone and did not say why: it was killed, or its machine is another one. Everything that it wrote is shown.";
     const empty = "The journal is empty: no run has begun to write it.";
-    const text = status.state === "empty" ? empty : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run has ${status.state}.`) : "";
+    const text = status.state === "empty" ? (status.message ?? empty) : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run has ${status.state}.`) : "";
     notice.hidden = !text;
     notice.dataset.level = status.state;
     notice.textContent = text;

@@ -3,7 +3,7 @@
 
 class Legend {
   constructor(host, chart, { filter = null, showAll = null, onChange = null } = {}) {
-    Object.assign(this, { host, chart, filterInput: filter, showAllButton: showAll, onChange, entries: new Map(), signature: "" });
+    Object.assign(this, { host, chart, filterInput: filter, showAllButton: showAll, onChange, entries: new Map(), signature: "", place: null });
     showAll?.addEventListener("click", () => this.setHidden(new Set()));
     filter?.addEventListener("input", () => this.filter());
   }
@@ -15,7 +15,7 @@ class Legend {
       this.signature = signature;
       this.build();
     }
-    this.read(null);
+    this.read(this.place);
   }
 
   build() {
@@ -33,8 +33,9 @@ class Legend {
     const box = element("div", name ? "group nested" : "group");
     if (name) {
       const heading = element("h3");
-      const button = element("button", "", name);
+      const button = element("button");
       button.type = "button";
+      button.append(longName(name));
       button.addEventListener("click", () => this.solo(members));
       heading.append(button);
       box.append(heading);
@@ -65,10 +66,11 @@ class Legend {
     this.setHidden(new Set(alone ? [] : this.lines.filter(({ key }) => !keys.has(key)).map(({ key }) => key)));
   }
 
-  // Begin with one group alone: of those with the most lines, the first whose name passes the test.
+  // Begin with one group alone: of those with the most lines, the plainest name that passes the test.
   soloGroup(test) {
     const most = Math.max(0, ...this.groups.map(({ members }) => members.length));
-    const shared = this.groups.filter(({ members }) => members.length === most);
+    const depth = ({ members }) => members[0].group.split(/[./]/).length;
+    const shared = this.groups.filter(({ members }) => members.length === most).sort((a, b) => depth(a) - depth(b));
     const chosen = shared.find(({ members }) => test(members[0].group)) ?? shared[0];
     if (!chosen || this.groups.length < 2) return;
     this.solo(chosen.members);
@@ -110,6 +112,7 @@ class Legend {
 
   // The values at a place on the axis, or the latest ones.
   read(x) {
+    this.place = x;
     for (const line of this.lines) {
       const { number } = this.entries.get(line.key);
       if (!line.x.length) continue;

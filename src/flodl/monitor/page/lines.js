@@ -1,9 +1,5 @@
 "use strict";
-// Lines to draw: where they come from, how they are named and coloured, how they are smoothed.
-
-const PALETTE_SIZE = 12;
-const DASHES = [[], [9, 5], [2, 4]];
-const DASH_NAMES = ["solid", "dashed", "dotted"];
+// The lines of a run: their names and groups, their places on the axis, and how they grow.
 
 // The look of a line belongs to its name, so that it stays when others come and go.
 class Looks {
@@ -13,9 +9,7 @@ class Looks {
 
   of(key) {
     if (!this.order.has(key)) this.order.set(key, this.order.size);
-    const index = this.order.get(key);
-    const turn = Math.floor(index / PALETTE_SIZE) % DASHES.length;
-    return { colour: `--series-${index % PALETTE_SIZE}`, dash: DASHES[turn], dashName: DASH_NAMES[turn] };
+    return look(this.order.get(key));
   }
 }
 
@@ -58,28 +52,9 @@ function placed(name) {
   return { group: grouped ? name.slice(0, cut) : "", label: grouped ? name.slice(cut + 1) : name };
 }
 
-function makeLine(key, name, x, y, look, place = placed(name)) {
-  return {
-    key,
-    name,
-    ...place,
-    ...look,
-    x,
-    y: y.map((value) => (typeof value === "number" ? value : null)),
-    special: y.map((value) => (typeof value === "string" ? value : null)),
-  };
-}
-
-// An exponential mean that starts unbiased: without the correction the first points lean towards 0.
-function smoothed(values, factor) {
-  let mean = 0;
-  let weight = 0;
-  return values.map((value) => {
-    if (value === null || value === undefined) return value;
-    mean = factor * mean + (1 - factor) * value;
-    weight = factor * weight + (1 - factor);
-    return mean / weight;
-  });
+function makeLine(key, name, x, y, style, place = placed(name)) {
+  const { numbers, special } = parted(y);
+  return { key, name, ...place, ...style, x, y: numbers, special };
 }
 
 // The place of the value nearest to `at` in sorted `xs`.

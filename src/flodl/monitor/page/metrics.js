@@ -8,9 +8,9 @@ class MetricsPanel {
   constructor(runs, fetchPoints = null) {
     Object.assign(this, { runs, fetchPoints, axis: null, detail: null, looks: new Looks(), waiting: 0, picked: false });
     this.chart = new LineChart(byId("metrics-chart"), {
-      empty: "The first epoch will appear here",
+      empty: () => (this.runs.some((run) => run.running) ? "The first epoch will appear here" : "No epoch was told"),
       axisLabel: (x) => `${this.axis === "step" ? "step" : "epoch"} ${x}`,
-      xAxis: { incrs: WHOLE_STEPS, values: (plot, ticks) => ticks.map((tick) => (tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e4 ? `${tick / 1e3}k` : String(tick))) },
+      xAxis: { incrs: WHOLE_STEPS, label: "epoch", labelSize: 20, labelFont: drawnFont(12), values: (plot, ticks) => this.shownPlaces(ticks) },
       whole: () => this.whole(),
       onZoom: (window) => this.onZoom(window),
       onRead: (x) => this.onRead(x),
@@ -36,11 +36,19 @@ class MetricsPanel {
     if (this.axis === null || !this.chosen) this.axis = this.hasSteps() && this.runs.every((run) => run.history.length < 2) ? "step" : "epoch";
     for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === this.axis));
     this.lines = this.makeLines();
+    this.chart.setAxisName(this.axis);
     this.chart.show(this.lines);
     this.legend.show(this.lines);
     // Until somebody picks, a few of many: hundreds of lines at once tell nothing.
     if (!this.picked && this.runs.length === 1) this.legend.begin(new Set(firstLines(this.lines).map(({ key }) => key)));
     this.note();
+  }
+
+  // There is no epoch before the first and none after the last.
+  shownPlaces(ticks) {
+    const [first, last] = this.whole();
+    const shown = (tick) => (tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e4 ? `${tick / 1e3}k` : String(tick));
+    return ticks.map((tick) => (tick < first || tick > last ? "" : shown(tick)));
   }
 
   onPick() {

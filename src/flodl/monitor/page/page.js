@@ -1,7 +1,6 @@
 "use strict";
 // Puts the page together: panels, theme, and what is drawn when.
 
-const THEMES = [["", "Auto", "follow the system"], ["light", "Light", "light"], ["dark", "Dark", "dark"]];
 const COMPARE_EVERY_MS = 5000;
 const RANKS_EVERY_MS = 2000;
 const STATUS_EVERY_MS = 3000;
@@ -70,6 +69,7 @@ class RunPage {
     }
     if (has("graph")) showGraph(this.run, this.live ? `graph.svg?at=${this.pictureOf}` : this.picture);
     showRanks(this.run, this.live ? (rank) => this.chooseRank(rank) : null);
+    arrange();
   }
 
   async reload(rank = this.run.rank) {
@@ -87,7 +87,8 @@ class RunPage {
 
   async askRanks() {
     if (!this.run.running || this.run.ranks.length < 2) return;
-    this.run.ranks = await ask("api/ranks").catch(() => this.run.ranks);
+    const ranks = await ask("api/ranks").catch(() => null);
+    if (ranks) this.run.ranks = ranks.map(withNames);
     showRanks(this.run, (rank) => this.chooseRank(rank));
   }
 
@@ -101,7 +102,8 @@ class RunPage {
   }
 
   async finerPoints([low, high]) {
-    return ask(`api/points?from=${low}&to=${high}&rank=${this.run.rank}`).catch(() => null);
+    const lines = await ask(`api/points?from=${low}&to=${high}&rank=${this.run.rank}`).catch(() => null);
+    return lines && linesWithNames(lines);
   }
 
   recolour() {
@@ -144,32 +146,8 @@ class ComparePage {
 
 let shownPage = null;
 
-function setTheme(at) {
-  const [value, label, words] = THEMES[at];
-  document.documentElement.dataset.theme = value;
-  byId("theme").textContent = label;
-  byId("theme").setAttribute("aria-label", `Colours: ${words}`);
-  try {
-    localStorage.setItem("flodl-theme", value);
-  } catch {
-    // a page from a disk may have no storage
-  }
-  shownPage?.recolour();
-}
-
-function storedTheme() {
-  try {
-    return Math.max(THEMES.findIndex(([value]) => value === localStorage.getItem("flodl-theme")), 0);
-  } catch {
-    return 0;
-  }
-}
-
 async function start() {
-  let theme = storedTheme();
-  setTheme(theme);
-  byId("theme").addEventListener("click", () => setTheme((theme = (theme + 1) % THEMES.length)));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shownPage?.recolour());
+  followTheme(() => shownPage?.recolour());
   const packed = byId("data").textContent.trim();
   const live = !packed;
   const states = packed ? await unpacked(packed) : await readStates();

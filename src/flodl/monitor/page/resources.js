@@ -6,14 +6,14 @@ const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 720
 
 class ResourcesPanel {
   constructor(run) {
-    Object.assign(this, { run, looks: new Looks() });
+    Object.assign(this, { run, looks: new Looks(), picked: false });
     this.chart = new LineChart(byId("resources-chart"), {
       axisLabel: (x) => shownMoment(x, this.isDated()),
       xAxis: { incrs: TIME_STEPS, values: (plot, ticks) => this.shownTicks(ticks), space: 84 },
       yRange: () => [0, 100],
       yTick: (value) => `${Math.round(value)}%`,
     });
-    this.legend = new Legend(byId("resources-legend"), this.chart);
+    this.legend = new Legend(byId("resources-legend"), this.chart, { onChange: () => (this.picked = true) });
   }
 
   isDated() {
@@ -61,10 +61,13 @@ class ResourcesPanel {
     const lines = gauges.map(({ label, used, total }) => {
       const { x, y } = this.run.resources.lines[used];
       const whole = total ? this.last(total) : 100;
-      return makeLine(label, label, x, y.map((value) => (100 * value) / whole), this.looks.of(label), { group: "", label });
+      const shares = y.map((value) => (typeof value === "number" ? (100 * value) / whole : null));
+      return makeLine(label, label, x, shares, this.looks.of(label), { group: "", label });
     });
     this.chart.show(lines);
     this.legend.show(lines);
+    // Many devices: until somebody picks, how busy they are.
+    if (!this.picked && lines.length > MANY) this.legend.begin(new Set(gauges.filter(({ total }) => !total).map(({ label }) => label)));
   }
 
   last(name) {

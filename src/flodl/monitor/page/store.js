@@ -10,8 +10,10 @@ class Run {
     this.offset_s = state.status.now_s - Date.now() / 1000;
     this.read_ms = performance.now();
     Object.assign(this, state);
+    this.history = state.history.map(withNames);
+    this.ranks = state.ranks.map(withNames);
     // Without a prototype, a metric may have any name, `__proto__` too.
-    this.metrics = Object.assign(Object.create(null), state.metrics);
+    this.metrics = Object.assign(Object.create(null), linesWithNames(state.metrics));
     this.resources.lines = Object.assign(Object.create(null), state.resources.lines);
   }
 
@@ -30,7 +32,8 @@ class Run {
     return this.running ? elapsed_s + (performance.now() - this.read_ms) / 1000 : elapsed_s;
   }
 
-  addEpoch(record) {
+  addEpoch(told) {
+    const record = withNames(told);
     const at = this.history.findIndex((other) => other.epoch >= record.epoch);
     if (at < 0) this.history.push(record);
     else this.history.splice(at, this.history[at].epoch === record.epoch ? 1 : 0, record);
@@ -38,7 +41,7 @@ class Run {
   }
 
   addTick({ points = {}, progress = null, resources = null }) {
-    for (const [name, { x, y }] of Object.entries(points)) {
+    for (const [name, { x, y }] of Object.entries(linesWithNames(points))) {
       const line = (this.metrics[name] ??= { x: [], y: [] });
       extendLine(line, x, y);
       thinLine(line, MOST_KEPT);
@@ -54,7 +57,7 @@ class Run {
       extendLine(line, [time_s], [value]);
       thinLine(line, MOST_KEPT / 4);
     }
-    if (Array.isArray(data.gpus)) this.resources.devices = data.gpus.map((gpu) => gpu.name ?? "");
+    if (Array.isArray(data.gpus)) this.resources.devices = data.gpus.map((gpu) => gpu?.name ?? "");
   }
 
   addTold(record) {
@@ -96,6 +99,20 @@ class Run {
     const done = this.history.length ? this.history[this.history.length - 1].epoch : 0;
     return total ? Math.min((done + this.withinEpoch()) / total, 1) : this.withinEpoch();
   }
+}
+
+// A number that is not finite comes as null, with its name beside: the name goes back to its place.
+function withNames(record) {
+  return { ...record, metrics: Object.assign(record.metrics ?? {}, record.not_finite) };
+}
+
+function linesWithNames(lines) {
+  for (const line of Object.values(lines)) {
+    for (const [word, places] of Object.entries(line.not_finite ?? {})) {
+      for (const at of places) line.y[at] = word;
+    }
+  }
+  return lines;
 }
 
 function* leaves(prefix, value) {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flodl.monitor.epochs import epoch_record
+from flodl.monitor import not_finite
 from flodl.monitor.journal import Entry
 from flodl.monitor.journal.lines import dumps
-from flodl.monitor.snapshot import event_record
+from flodl.monitor.snapshot import event_record, told_epoch
 
 _MERGED = ("metrics", "progress", "resources")
 _MOST_PER_TICK = 40
@@ -41,8 +42,7 @@ def frame(entries: Iterable[Entry], *, rank: int, total_epochs: int) -> bytes:
         tick = Tick()
         if kind == "epoch":
             if entry.event.rank == rank:
-                record = {"id": entry.id, **epoch_record(entry.event, total_epochs)}
-                parts.append(message("epoch", record, entry.id))
+                parts.append(message("epoch", told_epoch(entry, total_epochs), entry.id))
         elif kind == "graph":
             parts.append(message("graph", entry.event.data, entry.id))
         else:
@@ -70,7 +70,8 @@ class Tick:
         if entry.event.kind == "metrics":
             step = data.get("step")
             for name, value in data.get("metrics", {}).items():
-                self._points.setdefault(name, []).append((step, value))
+                if isinstance(value, int | float):  # a foreign journal may hold anything
+                    self._points.setdefault(name, []).append((step, value))
         else:
             self._data[entry.event.kind] = {**data, "time_s": entry.event.time_s}
 
@@ -83,18 +84,27 @@ class Tick:
         return [message("tick", data, self._last_id)]
 
 
-def _fewer(line: list[tuple[Any, float]]) -> Mapping[str, list[Any]]:
-    """Keep the lowest and the highest point of each stretch where there are more than a chart can show."""
+def _fewer(line: list[tuple[Any, float]]) -> Mapping[str, Any]:
+    """Keep what stands out of each stretch where there are more points than a chart can show.
+
+    >>> _fewer([(step, math.nan if step == 50 else step % 7) for step in range(100)])["not_finite"]
+    {'nan': [...]}
+    """
     if len(line) > _MOST_PER_TICK:
         width = -(-len(line) // (_MOST_PER_TICK // 2))
         kept: list[tuple[Any, float]] = []
         for start in range(0, len(line), width):
-            stretch = line[start : start + width]
-            low, high = min(stretch, key=_value), max(stretch, key=_value)
-            kept += [low] if low is high else sorted((low, high), key=lambda point: point[0] or 0)
+            kept += _standing_out(line[start : start + width])
         line = kept
-    return {"x": [x for x, _ in line], "y": [y for _, y in line]}
+    values = [y for _, y in line]
+    return {"x": [x for x, _ in line], "y": values, **not_finite.by_place(values)}
 
 
-def _value(point: tuple[Any, float]) -> float:
-    return point[1]
+def _standing_out(stretch: list[tuple[Any, float]]) -> list[tuple[Any, float]]:
+    """Give the lowest, the highest and the first NaN of some points, in their order."""
+    is_nan = [math.isnan(value) for _, value in stretch]
+    known = [place for place, missing in enumerate(is_nan) if not missing]
+    kept = {is_nan.index(True)} if len(known) < len(stretch) else set()
+    if known:
+        kept |= {choose(known, key=lambda place: stretch[place][1]) for choose in (min, max)}
+    return [stretch[place] for place in sorted(kept)]

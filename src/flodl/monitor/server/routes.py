@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -28,6 +29,8 @@ from .http import (
 from .source import RunSource
 
 _MOST_WATCHERS = 200
+# Of one browser: it keeps six connections to one server, and each page needs one for its requests.
+_MOST_STREAMS = 4
 _PATIENCE_S = 10.0
 _TWINS = ("history", "metrics", "resources", "progress", "config", "graph", "events", "ranks")
 
@@ -45,6 +48,7 @@ class Routes:
         self._cookie = f"flodl_{port}"
         self._page, self._policy = live_page()
         self._open: set[asyncio.StreamWriter] = set()
+        self._streams: Counter[str] = Counter()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request and answer it; a stream of events goes on until somebody leaves."""
@@ -142,6 +146,20 @@ class Routes:
             why = f"{_MOST_WATCHERS} pages are open already."
             writer.write(refusal(HTTPStatus.SERVICE_UNAVAILABLE, why).to_bytes())
             return
+        browser = request.query.get("browser", "")
+        if browser and self._streams[browser] >= _MOST_STREAMS:
+            # How to tell an EventSource not to come back: the page asks once in a while instead.
+            writer.write(Answer(HTTPStatus.NO_CONTENT).to_bytes())
+            return
+        self._streams[browser] += 1
+        try:
+            await self._follow(request, reader, writer)
+        finally:
+            self._streams -= Counter((browser,))  # names without a stream are forgotten
+
+    async def _follow(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         rank = _whole(request.query.get("rank")) or 0
         watcher = Watcher(writer, rank=rank)
         # A page that lost its connection says by itself what it saw last.

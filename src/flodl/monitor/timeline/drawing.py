@@ -1,31 +1,21 @@
-"""A timeline as one self-contained page: no network, nothing to install.
-
-The chart library and the base styles are those of `flodl.observe`. Everything is inline, a content
-security policy allows exactly those texts by hash, and the data are shown as text only.
-"""
+"""A timeline as one self-contained page: no network, nothing to install; the data are shown as text only."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 from collections.abc import Callable, Iterable, Sequence
-from importlib.resources import files
-from string import Template
 from typing import Any
+
+from flodl.core.pages import Page, embedded
 
 from .gaps import idle_gaps
 from .record import OTHER, Record, Sample
 from .tables import summary
 from .verdict import verdict
 
-_STYLES = ("observe/vendor/uPlot.min.css", "observe/page/page.css", "monitor/timeline/page/timeline.css")
-_SCRIPTS = (
-    "observe/vendor/uPlot.iife.min.js",
-    "monitor/timeline/page/lane.js",
-    "monitor/timeline/page/lists.js",
-    "monitor/timeline/page/timeline.js",
+_PAGE = Page(
+    body="monitor/timeline/page/timeline.html",
+    styles=("core/pages/sheet.css", "monitor/timeline/page/timeline.css"),
+    scripts=tuple(f"monitor/timeline/page/{name}.js" for name in ("lane", "lists", "timeline")),
 )
 # The order of the stack, from the ground up: work first, then what keeps from it.
 _PHASE_ORDER = ("step", "evaluate", "data", "sync", "save")
@@ -39,18 +29,7 @@ def page(record: Record, *, title: str = "Timeline") -> str:
     >>> "&lt;b&gt;run&lt;/b&gt;" in text, '"\\\\u003c/script>"' in text
     (True, True)
     """
-    styles, scripts = [_read(name) for name in _STYLES], [_read(name) for name in _SCRIPTS]
-    data = json.dumps(page_data(record), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return Template(_read("monitor/timeline/page/timeline.html")).substitute(
-        policy=(
-            f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; "
-            "img-src data:; base-uri 'none'; form-action 'none'"
-        ),
-        title=html.escape(title),
-        styles="\n".join(f"<style>{text}</style>" for text in styles),
-        scripts="\n".join(f"<script>{text}</script>" for text in scripts),
-        data=data,
-    )
+    return _PAGE.text(title=title, data=embedded(page_data(record)))
 
 
 def page_data(record: Record) -> dict[str, Any]:
@@ -165,12 +144,3 @@ def _shares(parts: Iterable[float | None], wholes: Iterable[float | None]) -> li
 
 def _gib(count: int | None) -> float | None:
     return None if count is None else count / _GIB
-
-
-def _read(name: str) -> str:
-    return files("flodl").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hashes(texts: Sequence[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -39,8 +39,8 @@ class Timeline:
     `batches`, which tells waiting for data from working on it. It is a view of events, too.
 
     >>> with Timeline(interval_s=0.01) as timeline:
-    ...     for batch in timeline.batches(range(20)):
-    ...         time.sleep(0.005)
+    ...     for batch in timeline.batches(range(40)):
+    ...         time.sleep(0.01)
     >>> timeline.verdict().bound
     'compute-bound'
 

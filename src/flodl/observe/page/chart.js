@@ -14,14 +14,6 @@ class Chart {
     return { width: Math.max(this.host.clientWidth, 160), height: Math.max(this.host.clientHeight, 160) };
   }
 
-  // Canvas takes no CSS variables, so each colour is read from the page, again for each theme.
-  colour(variable) {
-    this.host.style.setProperty("outline-color", `var(${variable})`);
-    const found = getComputedStyle(this.host).outlineColor;
-    this.host.style.removeProperty("outline-color");
-    return found;
-  }
-
   build() {
     const window = this.plot ? [this.plot.scales.x.min, this.plot.scales.x.max] : null;
     if (this.plot) this.plot.destroy();
@@ -51,7 +43,7 @@ class Chart {
       },
       scales: {
         x: { time: false, range: (plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
-        y: this.log ? { distr: 3 } : {},
+        y: valueScale(this.log),
       },
       axes: this.axes(),
       series: [{}, ...this.data.series.flatMap((metric) => this.lines(metric))],
@@ -65,10 +57,10 @@ class Chart {
 
   axes() {
     const shared = {
-      stroke: this.colour("--quiet"),
-      font: "12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
-      grid: { stroke: this.colour("--grid"), width: 1 },
-      ticks: { stroke: this.colour("--grid"), width: 1, size: 6 },
+      stroke: drawnColour(this.host, "--quiet"),
+      font: drawnFont(12),
+      grid: { stroke: drawnColour(this.host, "--grid"), width: 1 },
+      ticks: { stroke: drawnColour(this.host, "--grid"), width: 1, size: 6 },
     };
     const wholeSteps = [1, 2, 5].flatMap((unit) => [0, 1, 2, 3, 4, 5, 6].map((power) => unit * 10 ** power));
     return [
@@ -90,7 +82,7 @@ class Chart {
   }
 
   lines(metric) {
-    const stroke = this.colour(metric.colour);
+    const stroke = drawnColour(this.host, metric.colour);
     const isolated = (plot, at, show) => (show ? null : isolatedPoints(plot.data[at]));
     const shared = { stroke, dash: metric.dash, spanGaps: false, pxAlign: 0 };
     const few = this.data.epochs.length <= 40;
@@ -115,27 +107,10 @@ class Chart {
     return (at % 2 === 0) === (this.smoothing > 0);
   }
 
-  // NaN and infinity have no place on the scale: a cross at the edge says where they happened.
   drawSpecial(plot) {
-    const { ctx, bbox } = plot;
-    const arm = 4 * devicePixelRatio;
-    ctx.save();
-    ctx.lineWidth = 1.75 * devicePixelRatio;
-    for (const metric of this.data.series.filter(({ visible, special }) => visible && special.some(Boolean))) {
-      ctx.strokeStyle = this.colour(metric.colour);
-      ctx.beginPath();
-      metric.special.forEach((special, at) => {
-        const x = plot.valToPos(this.data.epochs[at], "x", true);
-        if (special === null || x < bbox.left || x > bbox.left + bbox.width) return;
-        const y = special === "inf" ? bbox.top + 2 * arm : bbox.top + bbox.height - 2 * arm;
-        ctx.moveTo(x - arm, y - arm);
-        ctx.lineTo(x + arm, y + arm);
-        ctx.moveTo(x - arm, y + arm);
-        ctx.lineTo(x + arm, y - arm);
-      });
-      ctx.stroke();
+    for (const { special, colour } of this.data.series.filter(({ visible }) => visible)) {
+      drawCrosses(plot, { x: this.data.epochs, special, colour: drawnColour(this.host, colour) });
     }
-    ctx.restore();
   }
 
   smoothedAt(metric, at) {

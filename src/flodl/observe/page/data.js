@@ -1,47 +1,24 @@
 "use strict";
-// What is drawn: the embedded values, their groups, their smoothed form and how numbers are shown.
-
-const SPECIAL = { nan: "NaN", inf: "∞", "-inf": "−∞" };
-const PALETTE_SIZE = 12;
-const DASHES = [[], [9, 5], [2, 4]];
-const DASH_NAMES = ["solid", "dashed", "dotted"];
+// What is drawn: the embedded values, their groups, and what is said of them.
 
 function readData() {
-  const raw = JSON.parse(document.getElementById("data").textContent);
+  const raw = JSON.parse(byId("data").textContent);
   const series = raw.series.map(({ name, values }, index) => {
     const cut = name.indexOf(".");
     const grouped = cut > 0 && cut < name.length - 1;
-    const turn = Math.floor(index / PALETTE_SIZE) % DASHES.length;
+    const { numbers, special } = parted(values);
     return {
       index,
       name,
       group: grouped ? name.slice(0, cut) : "",
       label: grouped ? name.slice(cut + 1) : name,
-      values: values.map((value) => (typeof value === "number" ? value : null)),
-      special: values.map((value) => (typeof value === "string" ? value : null)),
-      colour: `--series-${index % PALETTE_SIZE}`,
-      dash: DASHES[turn],
-      dashName: DASH_NAMES[turn],
+      values: numbers,
+      special,
       visible: true,
+      ...look(index),
     };
   });
   return { epochs: raw.epochs, series };
-}
-
-// An exponential mean that starts unbiased: without the correction the first points lean towards 0.
-function smoothed(values, factor) {
-  let mean = 0;
-  let weight = 0;
-  return values.map((value) => {
-    if (value === null) return null;
-    mean = factor * mean + (1 - factor) * value;
-    weight = factor * weight + (1 - factor);
-    return mean / weight;
-  });
-}
-
-function positiveOnly(values) {
-  return values.map((value) => (value !== null && value > 0 ? value : null));
 }
 
 // Points whose neighbours are both missing have no line through them and need a mark of their own.
@@ -55,22 +32,8 @@ function isolatedPoints(values) {
   return found;
 }
 
-function shownNumber(value) {
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size < 0.001 || size >= 1e6) return value.toExponential(2);
-  return size < 100 ? value.toFixed(4) : value.toFixed(2);
-}
-
-function shownTick(value) {
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential().replace("e+", "e");
-  return String(Number(value.toPrecision(6)));
-}
-
 function shownAt(metric, at) {
-  if (metric.special[at] !== null) return SPECIAL[metric.special[at]];
-  return metric.values[at] === null ? "—" : shownNumber(metric.values[at]);
+  return shownValue(metric.special[at] ?? metric.values[at]);
 }
 
 function lastIndex(metric) {

@@ -1,28 +1,14 @@
 "use strict";
 // The list of metrics: groups by dotted name, who is visible, and the value under the cursor.
 
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function swatch(metric, extra) {
-  const made = element("span", `swatch ${extra}`);
-  made.style.setProperty("--colour", `var(${metric.colour})`);
-  made.setAttribute("aria-hidden", "true");
-  return made;
-}
-
 class Legend {
   constructor(data, chart) {
     Object.assign(this, { data, chart, entries: new Map(), groups: [] });
-    this.host = document.getElementById("legend");
-    this.column = document.getElementById("column");
-    this.showAll = document.getElementById("show-all");
+    this.host = byId("legend");
+    this.column = byId("column");
+    this.showAll = byId("show-all");
     this.showAll.addEventListener("click", () => this.show(data.series));
-    const filter = document.getElementById("filter");
+    const filter = byId("filter");
     filter.hidden = data.series.length <= 10;
     filter.addEventListener("input", () => this.filter(filter.value.toLowerCase()));
     this.build();
@@ -60,7 +46,7 @@ class Legend {
     button.type = "button";
     button.title = `${metric.name}\n${extremes(metric, this.data.epochs)}`;
     const number = element("span", "number");
-    button.append(swatch(metric, metric.dashName), element("span", "label", metric.label), number);
+    button.append(swatch(metric.colour, metric.dashName), element("span", "label", metric.label), number);
     button.addEventListener("click", (event) => {
       if (event.shiftKey || event.ctrlKey || event.metaKey) this.toggle(metric);
       else this.solo([metric]);

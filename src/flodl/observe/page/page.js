@@ -2,7 +2,6 @@
 // Puts the page together: controls, read-out beside the cursor, keys, theme.
 
 const data = readData();
-const byId = (id) => document.getElementById(id);
 const readout = byId("readout");
 const MOST_READINGS = 12;
 let cursorAt = null;
@@ -12,7 +11,7 @@ function describe() {
   const count = data.series.length;
   const [first, last] = [data.epochs[0], data.epochs[data.epochs.length - 1]];
   const span = first === last ? `epoch ${first}` : `epochs ${first}–${last}`;
-  byId("summary").textContent = `${count} ${count === 1 ? "metric" : "metrics"} · ${span}`;
+  byId("summary").textContent = `${plural(count, "metric")} · ${span}`;
 }
 
 function noteLeftOut() {
@@ -21,8 +20,8 @@ function noteLeftOut() {
   const special = shown.reduce((sum, metric) => sum + metric.special.filter((value) => value !== null).length, 0);
   const hidden = chart.log ? count((value) => value !== null && value <= 0) : 0;
   const parts = [];
-  if (hidden) parts.push(`${hidden} ${hidden === 1 ? "value" : "values"} at or below zero cannot be shown on a log scale.`);
-  if (special) parts.push(`× marks ${special} ${special === 1 ? "value that is" : "values that are"} NaN or infinite.`);
+  if (hidden) parts.push(`${plural(hidden, "value")} at or below zero cannot be shown on a log scale.`);
+  if (special) parts.push(`× marks ${plural(special, "value")} that ${special === 1 ? "is" : "are"} NaN or infinite.`);
   byId("note").textContent = parts.join(" ");
 }
 
@@ -41,7 +40,7 @@ function fillReadout(at, pointerTop) {
   const rows = chosen.map((metric) => {
     const row = element("div", "reading");
     const smooth = chart.smoothedAt(metric, at);
-    row.append(swatch(metric, "dot"), element("span", "label", metric.name));
+    row.append(swatch(metric.colour, "point"), element("span", "label", metric.name));
     if (smooth !== null) row.append(element("span", "number", shownNumber(smooth)));
     row.append(element("span", smooth === null ? "number" : "number measured", shownAt(metric, at)));
     return row;
@@ -96,18 +95,7 @@ function setScale(log) {
   noteLeftOut();
 }
 
-const THEMES = [["", "Auto", "follow the system"], ["light", "Light", "light"], ["dark", "Dark", "dark"]];
-
-function nextTheme() {
-  const root = document.documentElement;
-  const now = THEMES.findIndex(([value]) => value === (root.dataset.theme ?? ""));
-  const [value, label, spoken] = THEMES[(now + 1) % THEMES.length];
-  root.dataset.theme = value;
-  byId("theme").textContent = label;
-  byId("theme").setAttribute("aria-label", `Colours: ${spoken}`);
-  chart.build();
-}
-
+followTheme(() => chart.build());
 const chart = new Chart(byId("chart"), data, onCursor, (zoomed) => {
   byId("reset").disabled = !zoomed;
 });
@@ -121,9 +109,7 @@ byId("show-all").addEventListener("click", noteLeftOut);
 byId("linear").addEventListener("click", () => setScale(false));
 byId("log").addEventListener("click", () => setScale(true));
 byId("reset").addEventListener("click", () => chart.resetZoom());
-byId("theme").addEventListener("click", nextTheme);
 byId("smoothing").addEventListener("input", ({ target }) => {
   byId("smoothing-value").textContent = Number(target.value) ? Number(target.value).toFixed(2) : "off";
   chart.setSmoothing(Number(target.value));
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.build());

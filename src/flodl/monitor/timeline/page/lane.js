@@ -9,19 +9,6 @@ const STEPPED = uPlot.paths.stepped({ align: -1 });
 // More marks than this would cover the lines: they become ticks at the top.
 const MOST_TALL_MARKS = 120;
 
-function element(tag, kind, text) {
-  const made = document.createElement(tag);
-  if (kind) made.className = kind;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function swatch(variable) {
-  const dot = element("span", "swatch dot");
-  dot.style.setProperty("--colour", `var(${variable})`);
-  return dot;
-}
-
 function markColour(kind) {
   return MARK_COLOURS[kind] ?? "--series-9";
 }
@@ -50,7 +37,7 @@ class Lane {
     this.numbers = this.lane.lines.map((line, at) => {
       const name = element("span", "name");
       const number = element("span", "number", "");
-      name.append(swatch(this.variable(line, at)), element("span", "", line.name), number);
+      name.append(swatch(this.variable(line, at), "point"), element("span", "", line.name), number);
       names.append(name);
       return number;
     });
@@ -61,15 +48,6 @@ class Lane {
   variable(line, at) {
     if (this.lane.stacked) return PHASE_COLOURS[line.name] ?? `--series-${(at + 7) % 12}`;
     return `--series-${at}`;
-  }
-
-  // Canvas takes no CSS variables, so each colour is read from the page, again for each theme.
-  colour(variable, alpha) {
-    const mixed = alpha === undefined ? `var(${variable})` : `color-mix(in srgb, var(${variable}) ${alpha}%, transparent)`;
-    this.host.style.setProperty("outline-color", mixed);
-    const found = getComputedStyle(this.host).outlineColor;
-    this.host.style.removeProperty("outline-color");
-    return found;
   }
 
   size() {
@@ -93,15 +71,15 @@ class Lane {
   build(window) {
     if (this.plot) this.plot.destroy();
     const axis = {
-      stroke: this.colour("--quiet"),
-      font: "11px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
-      grid: { stroke: this.colour("--grid"), width: 1 },
-      ticks: { stroke: this.colour("--grid"), width: 1, size: 4 },
+      stroke: drawnColour(this.host, "--quiet"),
+      font: drawnFont(11),
+      grid: { stroke: drawnColour(this.host, "--grid"), width: 1 },
+      ticks: { stroke: drawnColour(this.host, "--grid"), width: 1, size: 4 },
     };
     const top = this.lane.top;
     const options = {
       ...this.size(),
-      padding: [6, 8, 0, 0],
+      padding: [6, 20, 0, 0],
       legend: { show: false },
       cursor: {
         y: false,
@@ -131,8 +109,8 @@ class Lane {
 
   line(line, at) {
     const variable = this.variable(line, at);
-    const fill = this.lane.stacked ? this.colour(variable) : line.fill ? this.colour(variable, 18) : undefined;
-    return { stroke: this.colour(variable), fill, width: this.lane.stacked ? 0 : 1.5, points: { show: false }, paths: STEPPED, spanGaps: false, pxAlign: 0 };
+    const fill = this.lane.stacked ? drawnColour(this.host, variable) : line.fill ? drawnColour(this.host, variable, 18) : undefined;
+    return { stroke: drawnColour(this.host, variable), fill, width: this.lane.stacked ? 0 : 1.5, points: { show: false }, paths: STEPPED, spanGaps: false, pxAlign: 0 };
   }
 
   spans(plot, start, length) {
@@ -146,7 +124,7 @@ class Lane {
   drawGaps(plot) {
     if (this.lane.device === undefined) return;
     plot.ctx.save();
-    plot.ctx.fillStyle = this.colour("--series-7", 14);
+    plot.ctx.fillStyle = drawnColour(this.host, "--series-7", 14);
     for (const gap of this.timeline.data.gaps.filter(({ device }) => device === this.lane.device)) {
       const span = this.spans(plot, gap.start, gap.end - gap.start);
       if (span) plot.ctx.fillRect(span[0], plot.bbox.top, span[1] - span[0], plot.bbox.height);
@@ -164,10 +142,10 @@ class Lane {
     for (const { kind, length, span } of marks) {
       const wide = span[1] - span[0];
       if (wide > 1.5 * devicePixelRatio) {
-        ctx.fillStyle = this.colour(markColour(kind), 22);
+        ctx.fillStyle = drawnColour(this.host, markColour(kind), 22);
         ctx.fillRect(span[0], bbox.top, wide, height);
       }
-      ctx.strokeStyle = this.colour(markColour(kind));
+      ctx.strokeStyle = drawnColour(this.host, markColour(kind));
       ctx.setLineDash(length ? [] : [3 * devicePixelRatio, 3 * devicePixelRatio]);
       ctx.beginPath();
       ctx.moveTo(span[0], bbox.top);

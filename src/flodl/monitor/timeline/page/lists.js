@@ -6,7 +6,7 @@ const MOST_ROWS = 40;
 function row(variable, label, value, act) {
   const button = element("button", "row");
   button.type = "button";
-  button.append(swatch(variable), element("span", "label", label), element("span", "number", value));
+  button.append(swatch(variable, "point"), element("span", "label", label), element("span", "number", value));
   button.addEventListener("click", act);
   const item = element("li");
   item.append(button);

@@ -1,12 +1,6 @@
 "use strict";
 // Puts the page together: lanes that zoom as one, lists, keys, theme.
 
-const byId = (id) => document.getElementById(id);
-
-function counted(count, word) {
-  return `${count} ${word}${count === 1 ? "" : "s"}`;
-}
-
 class Timeline {
   constructor(data) {
     this.data = data;
@@ -68,7 +62,7 @@ class Timeline {
 
   readTime(at) {
     const { facts, times } = this.data;
-    const whole = `${shownTime(facts.duration_s)} · ${counted(facts.num_steps, "step")} · ${counted(facts.num_samples, "sample")}`;
+    const whole = `${shownTime(facts.duration_s)} · ${plural(facts.num_steps, "step")} · ${plural(facts.num_samples, "sample")}`;
     const dropped = facts.num_dropped ? ` · the first ${facts.num_dropped} marks were dropped` : "";
     byId("summary").textContent = at === null || at === undefined ? whole + dropped : [`at ${shownTime(times[at])}`, ...this.notesAt(at)].join(" · ");
   }
@@ -98,19 +92,8 @@ class Timeline {
   }
 }
 
-const THEMES = [["", "Auto", "follow the system"], ["light", "Light", "light"], ["dark", "Dark", "dark"]];
-
-function nextTheme() {
-  const root = document.documentElement;
-  const now = THEMES.findIndex(([value]) => value === (root.dataset.theme ?? ""));
-  const [value, label, spoken] = THEMES[(now + 1) % THEMES.length];
-  root.dataset.theme = value;
-  byId("theme").textContent = label;
-  byId("theme").setAttribute("aria-label", `Colours: ${spoken}`);
-  timeline.build();
-}
-
 const data = JSON.parse(byId("data").textContent);
+followTheme(() => timeline.build());
 const timeline = new Timeline(data);
 const [bound, reason] = [data.verdict.bound, data.verdict.line.slice(data.verdict.bound.length + 1)];
 byId("verdict").children[0].textContent = bound;
@@ -123,5 +106,3 @@ fillLongest(timeline);
 byId("reset").addEventListener("click", () => timeline.resetZoom());
 byId("lanes").addEventListener("dblclick", () => timeline.resetZoom());
 byId("lanes").addEventListener("keydown", (event) => timeline.onKey(event));
-byId("theme").addEventListener("click", nextTheme);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => timeline.build());

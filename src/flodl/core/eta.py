@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-# As in `flodl.observe.rows`, which is not imported: it would bring torch to those who only read a run.
 _RECENT = 5
 
 
