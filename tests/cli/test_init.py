@@ -107,7 +107,7 @@ def test_nothing_is_left_of_a_project_that_could_not_be_written(work):
 def test_docker_adds_images_and_services(work, capsys):
     assert main(["init", "boxed", "--docker"]) == 0
     assert "docker compose build dev" in capsys.readouterr().out
-    extra = {".dockerignore", "Dockerfile", "Dockerfile.cuda", "docker-compose.yml"}
+    extra = {".dockerignore", "Dockerfile", "Dockerfile.cuda", "docker-compose.yml", "fdl.cuda.yml"}
     assert set(written(work / "boxed")) == {*FILES, ".fdl/python", *extra}
     yaml = pytest.importorskip("yaml")
     compose = yaml.safe_load((work / "boxed/docker-compose.yml").read_text())
@@ -120,6 +120,7 @@ def test_docker_adds_images_and_services(work, capsys):
     assert manifest["docker"] == "dev"
     used = {command.get("docker") for command in manifest["commands"].values()} - {None}
     assert used == {"dev", "cuda"}
+    assert yaml.safe_load((work / "boxed/fdl.cuda.yml").read_text()) == {"docker": "cuda"}
 
 
 def test_docker_and_native_exclude_each_other(work, capsys):
@@ -248,6 +249,15 @@ def installed(tmp_path_factory):
     return environment
 
 
+def test_a_project_says_in_one_line_what_is_wrong_with_a_setting(work):
+    assert main(["init", "my-proj"]) == 0
+    for setting, told in (("--epochs=0", "--epochs is 0. Give at least 1."), ("--lr=nan", "--lr is nan.")):
+        train = [sys.executable, "train.py", setting]
+        done = subprocess.run(train, cwd=work / "my-proj", capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: {told}")
+
+
 @needs_shell
 def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(installed, work):
     clean = {
@@ -268,13 +278,18 @@ def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(instal
     )
     assert done.returncode == 0, done.stderr
     assert "epoch 2/2" in done.stdout
+    (run,) = (project / "runs").iterdir()
     for name in ("model.fdl", "model.svg", "journal.jsonl", "config.json"):
-        assert (project / "runs/latest" / name).stat().st_size > 0
+        assert (run / name).stat().st_size > 0
     shown = subprocess.run(
-        ["./fdl", "monitor", "runs/latest", "--json"], cwd=project, env=clean, capture_output=True, text=True
+        ["./fdl", "monitor", f"runs/{run.name}", "--json"],
+        cwd=project,
+        env=clean,
+        capture_output=True,
+        text=True,
     )
-    assert [epoch["epoch"] for epoch in json.loads(shown.stdout)["runs/latest"]] == [1, 2]
-    assert '"origin":"--epochs"' in (project / "runs/latest/journal.jsonl").read_text()
+    assert [epoch["epoch"] for epoch in json.loads(shown.stdout)[f"runs/{run.name}"]] == [1, 2]
+    assert '"origin":"--epochs"' in (run / "journal.jsonl").read_text()
     done = subprocess.run(["./fdl", "check"], cwd=project, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .blame import first_words
 from .body import StepBody
 from .runners import Micro
 
@@ -42,7 +43,7 @@ class CompilingBeside:
         try:
             payload = packed(body, micro)
         except Exception as error:
-            told = str(error).strip().split("\n")[0] or type(error).__name__
+            told = first_words(error)
             self.failure = f"the step cannot be sent to another process ({told})"
             return
         self._thread = threading.Thread(target=self._compile, args=(payload,), daemon=True)

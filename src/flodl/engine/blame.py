@@ -1,8 +1,18 @@
-"""Which line of the user's code an error came from."""
+"""What an error says in one line, and which line of the user's code it came from."""
 
 from __future__ import annotations
 
 import traceback
+
+
+def first_words(error: BaseException) -> str:
+    """Give the first line of an error; where that only announces the next one, both.
+
+    >>> first_words(RuntimeError("backend='inductor' raised:\\nCppCompileError: C++ compile error\\n"))
+    "backend='inductor' raised: CppCompileError: C++ compile error"
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def source_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from flodl.core import StepError
 
 from .batch import Signature, refill, shared_places, signature, static_copy, tensors_of
-from .blame import source_line
+from .blame import first_words, source_line
 from .hygiene import waits_are_errors
 from .mailbox import Mailbox, opened
 
@@ -107,7 +107,7 @@ def _recover() -> None:
 
 def _reason(error: Exception) -> str:
     """Say in one line what prevented a recording, with the user's source line."""
-    told = str(error).strip().split("\n")[0] or type(error).__name__
+    told = first_words(error)
     return f"{told}{source_line(error)}"
 
 

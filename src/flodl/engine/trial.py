@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from .batch import static_copy, tensors_of
+from .blame import first_words
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
 from .comparison import (
@@ -180,7 +181,7 @@ class Trial:
             for micro in [*window, *window]:
                 EagerRunner(body).run(micro)
         except Exception as error:
-            told = str(error).strip().split("\n")[0]
+            told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error
         return body
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .blame import first_words
 from .body import StepBody
 from .layout import layouts_for
 from .optimizer import Readiness
@@ -31,7 +32,7 @@ def main(tune: str | None) -> None:
         with _one_at_a_time():
             compile_once(parts, tune=tune)
     except Exception as error:
-        told = str(error).strip().split("\n")[0]
+        told = first_words(error)
         sys.exit(f"{type(error).__name__}: {told}")
 
 

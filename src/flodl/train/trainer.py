@@ -168,6 +168,11 @@ class Trainer:
         loader = self.loader(train_data, batch_size)
         with self.running(epochs):
             self.resume(loader, how=resume)
+            if self.epochs > epochs:
+                raise TrainError(
+                    f"epochs={epochs}, and this run has {self.epochs} behind it. Give at least as many, "
+                    "or begin anew with another checkpoint_dir."
+                )
             while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)

@@ -112,7 +112,10 @@ class Args(Generic[T]):
             elif one.type == "path" and isinstance(values[one.name], str):
                 values[one.name] = Path(values[one.name])
         self._publish(ctx, values)
-        return self.type(**values)
+        try:
+            return self.type(**values)
+        except ValueError as error:  # what a `__post_init__` has against the values
+            raise click.UsageError(str(error), ctx=ctx) from error
 
     def _publish(self, ctx: click.Context, values: dict[str, Any]) -> None:
         """Leave every value with its origin where a run directory looks for it."""
