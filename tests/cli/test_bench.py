@@ -60,7 +60,24 @@ def test_a_function_of_ones_own_is_measured(capsys, work, target):
     assert "eager: tier='eager' was asked for" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tiers", "torch,foo"], "--tiers: there is no tier 'foo'"),
+        (["--json", "nowhere/x.json"], "there is no folder"),
+    ],
+)
+def test_what_would_fail_in_the_end_is_refused_before_anything_is_measured(
+    capsys, work, monkeypatch, words, message
+):
+    monkeypatch.setattr("flodl.engine.measure.compare", None)
+    assert main(["bench", "bench_work:work", *words]) == 1
+    assert message in capsys.readouterr().err
+    assert not (work / "nowhere").exists()
+
+
 def test_the_numbers_are_written_as_json(capsys, work):
+    (work / "out").mkdir()
     assert main(["bench", "bench_work:work", *QUICK, "--json", "out/numbers.json"]) == 0
     written = json.loads((work / "out/numbers.json").read_text())
     assert (written["target"], written["steps"], written["rounds"]) == ("bench_work:work", 2, 2)

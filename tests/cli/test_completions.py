@@ -9,6 +9,8 @@ import textwrap
 import pytest
 
 from flodl.cli import main
+from flodl.cli.completion import words_after
+from flodl.cli.manifest.layers import load
 
 FILES = {
     "fdl.yml": "commands: {hello: {run: echo}, train: , bad: {run: a, path: b}}",
@@ -214,6 +216,15 @@ def test_a_broken_manifest_breaks_no_shell(shell, programs, project):
     folder = project({"fdl.yml": "commands: ["})
     assert complete(shell, programs, folder, "vers") == {"version"}
     assert complete(shell, programs, folder, "train", "") == set()
+
+
+def test_a_flag_that_may_be_on_by_itself_is_offered_with_its_denial(project):
+    options = "{compile: {type: bool, default: true}, loud: {type: bool, env: LOUD}, fast: {type: bool}}"
+    text = f"entry: tool\nschema: {{options: {options}}}\ncommands: {{p: {{training: {{lr: 1}}}}}}"
+    manifest = load(project({"fdl.yml": text}) / "fdl.yml")
+    offered = {item.value for item in words_after(manifest, ("p",), "--")}
+    assert {"--compile", "--no-compile", "--loud", "--no-loud", "--fast"} <= offered
+    assert "--no-fast" not in offered
 
 
 def test_a_script_with_args_completes_itself(programs, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flodl.cli import main
+from flodl.cli.scaffold import project as scaffold
 from flodl.cli.scaffold.project import files
 
 ROOT = Path(__file__).parents[2]
@@ -295,3 +296,17 @@ def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(instal
     assert "2 passed" in done.stdout
     where = [str(installed / "bin/python"), "-c", "import flodl; print(flodl.__file__)"]
     assert subprocess.check_output(where, text=True, env=clean).startswith(str(installed))
+
+
+def test_of_two_that_make_the_same_project_at_once_the_later_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write = scaffold._write
+
+    def meanwhile(path, text):
+        write(tmp_path / "twoi" / "file", "of the other")
+        write(path, text)
+
+    monkeypatch.setattr(scaffold, "_write", meanwhile)
+    assert main(["init", "twoi"]) == 1
+    assert "another `fdl init` has just made" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["twoi", "file"]

@@ -49,6 +49,41 @@ def test_a_run_that_is_not_there_is_told(tmp_path):
         invoke(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("words", [["--json"], ["--csv", "a.csv"], ["--html", "a.html"], ["--log", "a.log"]])
+def test_a_journal_of_garbage_is_no_run_without_epochs(run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/journal.jsonl").write_bytes(b"\x00garbage\n" * 20)
+    with pytest.raises(MonitorError, match="nothing in it can be read"):
+        invoke("bad", *words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "run"]
+
+
+@pytest.mark.parametrize("content", [b"import flodl\n", b"\x00\xff" * 40, b"word"])
+def test_a_file_that_is_no_journal_is_not_served(tmp_path, content):
+    (tmp_path / "basic.py").write_bytes(content)
+    with pytest.raises(MonitorError, match=r"basic.py is not a journal: nothing in it can be read"):
+        invoke(tmp_path / "basic.py", "--port", "0")
+
+
+def test_damaged_lines_are_counted(run):
+    path = run / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"\x00\x00\n" + lines[1] + b'{"id":9,"ki\n' + lines[2])
+    done = invoke(run, "--json")
+    assert done.stderr == f"{path}: skipped 2 lines that are damaged.\n"
+    (epochs,) = json.loads(done.stdout).values()
+    assert len(epochs) == 2
+
+
+def test_a_dash_is_standard_output(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(run, "--csv", "-", "--log", "-")
+    assert done.stdout.splitlines()[1].startswith("1,1,0.5")
+    assert "epoch 2/2  loss=0.2500  [1s]" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_one_table_is_of_one_run(run, tmp_path):
     done = invoke(run, run, "--csv", tmp_path / "a.csv")
     assert done.exit_code == 2

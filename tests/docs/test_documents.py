@@ -4,7 +4,6 @@ import contextlib
 import doctest
 import importlib
 import io
-import logging
 import random
 import re
 import traceback
@@ -18,6 +17,7 @@ import torch
 
 from flodl import FlowBuilder, Graph, set_verbosity
 from flodl.cli.commands import SUMMARIES
+from flodl.core.log import verbosity
 from flodl.graph.endings import LoopBuilder, MapBuilder
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def workplace(tmp_path, monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other
     of_python, of_numpy = random.getstate(), numpy.random.get_state()
-    level = logging.getLogger("flodl").level
+    before = verbosity()
     set_verbosity("normal")
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -112,7 +112,7 @@ def workplace(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
     random.setstate(of_python)
     numpy.random.set_state(of_numpy)
-    logging.getLogger("flodl").setLevel(level)
+    set_verbosity(before)
 
 
 @PER_DOCUMENT
@@ -149,7 +149,7 @@ def test_every_fdl_command_is_one_of_the_program(document):
         while isinstance(command, click.Group) and len(words) > 2 and words[2] in command.commands:
             command, words = command.commands[words[2]], words[1:]
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-        assert not [word for word in words[2:] if word.startswith("-") and word not in known]
+        assert not [word for word in words[2:] if word[0] == "-" and word != "-" and word not in known]
 
 
 @PER_DOCUMENT

@@ -126,6 +126,16 @@ def test_the_index_may_be_lost_at_any_time(tmp_path, damage):
     assert [entry.event.data["path"] for entry in Reader(tmp_path).entries({"save"})] == ["a"]
 
 
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_the_index_of_another_journal_is_not_used(tmp_path, is_continued):
+    write(tmp_path / "short", *(step(number, loss=-1.0) for number in range(3)))
+    write(tmp_path / "long", *(step(number, loss=number + 1.0) for number in range(20)))
+    shutil.copy(tmp_path / "long" / FILE, tmp_path / "short" / FILE)
+    if is_continued:
+        write(tmp_path / "short", step(20, loss=21.0))
+    assert table(tmp_path / "short")["loss"] == [number + 1.0 for number in range(20 + is_continued)]
+
+
 def test_rows_behind_the_mark_count_once(tmp_path):
     write(tmp_path, *(step(number, loss=number + 1.0) for number in range(3)))
     damage_by_a_crash_before_the_mark(tmp_path)

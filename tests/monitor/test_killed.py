@@ -10,7 +10,7 @@ import pytest
 
 from flodl.monitor.archive import save_html
 from flodl.monitor.journal import read
-from flodl.monitor.snapshot import snapshot
+from flodl.monitor.snapshot import snapshot, status
 
 TRAINING = """
 import sys, time
@@ -48,6 +48,10 @@ def test_after_kill_9_everything_up_to_the_last_second_is_shown(tmp_path):
     assert state["status"]["state"] == "lost"
     steps = state["metrics"]["loss"]["x"]
     entries = list(read(tmp_path))
+    took_s = entries[-1].event.time_s - entries[0].event.time_s
+    os.utime(tmp_path / "journal.jsonl", (killed_s + 1e6, killed_s + 1e6))  # as a copy of it has
+    assert snapshot(tmp_path)["status"]["elapsed_s"] == status(tmp_path)["elapsed_s"] == took_s
+    assert snapshot(tmp_path)["status"]["last_s"] == entries[-1].event.time_s
     assert steps[-1] >= seen
     # Less than a second on a machine that has time.
     assert killed_s - entries[-1].event.time_s < 15.0

@@ -13,8 +13,10 @@ from torch import nn
 
 from flodl import FlowBuilder, TrainStep
 from flodl.core import MetricError, MonitorError
+from flodl.core.log import set_verbosity, verbosity
 from flodl.monitor import Event, Monitor, read
 from flodl.monitor.journal import Journal, Reader
+from flodl.monitor.sinks import Csv
 from flodl.monitor.snapshot import picture, snapshot
 
 
@@ -23,6 +25,14 @@ def monitor(tmp_path):
     made = Monitor(3, tmp_path / "run", console=False, resources=False, step_rate=None)
     yield made
     made.close()
+
+
+@pytest.fixture
+def talking():
+    before = verbosity()
+    set_verbosity("normal")
+    yield
+    set_verbosity(before)
 
 
 def kinds(monitor):
@@ -388,3 +398,110 @@ def test_what_a_run_took_does_not_depend_on_the_clock_on_the_wall(tmp_path):
         journal.write(Event("run_start", {"name": "jump"}, time_s=0.0))
         journal.write(Event("run_end", {"status": "finished", "duration_s": 7.5}, time_s=2.6e6))
     assert snapshot(tmp_path)["status"]["elapsed_s"] == 7.5
+
+
+@pytest.mark.usefixtures("talking")
+def test_an_epoch_that_comes_again_takes_the_later_ones_away(tmp_path, capsys):
+    with Monitor(4, tmp_path, console=False, resources=False) as monitor:
+        for epoch in range(4):
+            monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    assert capsys.readouterr().out == ""
+    with Monitor(4, tmp_path, resources=False) as monitor:
+        assert "continues a journal with 4 epochs" in capsys.readouterr().out
+        assert len(monitor.history) == 4
+        monitor.log(0, {"loss": 9.0}, duration=1.0)
+        monitor.log(1, {"loss": 8.0}, duration=1.0)
+        assert [record["metrics"]["loss"] for record in monitor.history] == [9.0, 8.0]
+    assert [record["metrics"]["loss"] for record in snapshot(tmp_path)["history"]] == [9.0, 8.0]
+
+
+def test_the_whole_run_never_took_less_than_its_epochs(monitor, tmp_path):
+    monitor.log(0, {"loss": 1.0}, duration=100.0)
+    monitor.log(1, {"loss": 1.0}, duration=100.0)
+    monitor.finish()
+    (end,) = [entry.event.data for entry in read(monitor.run_dir) if entry.event.kind == "run_end"]
+    assert end["duration_s"] == 200.0
+
+
+class Nothing:
+    """No sink, no view."""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config": [1]}, "config is [1]. Give a dict"),
+        ({"origins": "x"}, "origins is 'x'. Give a dict"),
+        ({"rank": -1}, "rank is -1. Ranks count from 0"),
+        ({"console": "no"}, "console is 'no'. It is True or False"),
+        ({"resources": 1}, "resources is 1. It is True or False"),
+        ({"name": 5}, "name is 5. Give a text"),
+        ({"run_dir": ""}, "run_dir is ''. Name a folder"),
+        ({"run_dir": 5}, "run_dir is 5. Name a folder"),
+        ({"views": print}, "views is <built-in function print>. Give a list of callables"),
+        ({"views": [5]}, "views has 5. Give a list of callables"),
+        ({"sinks": Nothing()}, "Give a list of sinks, with write and close"),
+        ({"sinks": [Csv]}, "Give a list of sinks, with write and close"),
+        ({"sinks": [None]}, "Give a list of sinks, with write and close"),
+        ({"step_rate": "fast"}, "step_rate is 'fast'. Give values in a second"),
+        ({"step_rate": 0}, "step_rate is 0. Give values in a second"),
+    ],
+)
+def test_a_monitor_refuses_what_it_cannot_be_made_with(options, message):
+    with pytest.raises(MonitorError) as caught:
+        Monitor(1, **{"console": False, **options})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda monitor, _: monitor.emit("epoch"), "'epoch' is no event. Give one, as in Event("),
+        (lambda monitor, _: monitor.emit({}), "{} is no event"),
+        (lambda monitor, folder: monitor.save_html(folder), "is a folder. Name the file"),
+        (lambda monitor, folder: monitor.export_csv(folder), "is a folder. Name the file"),
+        (lambda monitor, folder: monitor.write_log(folder), "is a folder. Name the file"),
+        (lambda monitor, _: monitor.save_html(5), "5 is no path"),
+        (lambda monitor, _: monitor.serve(0, token=5), "token is 5. Give a text"),
+        (lambda monitor, _: monitor.serve(0, token=""), "token is ''. Give a text"),
+        (lambda monitor, _: monitor.progress("a", 1, 2), "epoch is 'a'. Count epochs from 0"),
+        (lambda monitor, _: monitor.progress(0, 1, -5), "num_steps is -5. Give the steps of an epoch"),
+        *(
+            (lambda monitor, _, given=given: monitor.log(0, {"loss": 1.0}, given), f"duration is {given!r}.")
+            for given in (-1, math.nan, math.inf, "1", True)
+        ),
+    ],
+)
+def test_what_is_given_is_looked_at_before_it_is_used(monitor, tmp_path, call, message):
+    monitor.progress(0, 1, 10)  # and within the interval in which no other progress is taken
+    with pytest.raises(MonitorError) as caught:
+        call(monitor, tmp_path)
+    assert message in str(caught.value)
+    assert monitor.history == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda monitor: monitor.log(0, {"loss": 1.0}),
+        lambda monitor: monitor.log_step(0, {"loss": 1.0}),
+        lambda monitor: monitor.progress(0, 1, 2),
+        lambda monitor: monitor.alert("late"),
+        lambda monitor: monitor.watch(nn.Linear(1, 1)),
+    ],
+)
+def test_after_the_end_nothing_more_is_taken(monitor, call):
+    monitor.finish()
+    with pytest.raises(MonitorError, match="the run has finished and takes no more"):
+        call(monitor)
+    monitor.emit(Event("alert", {"message": "from a thread that outlives the run"}))
+    assert "alert" not in kinds(monitor)
+
+
+def test_a_run_without_epochs_is_a_table_of_its_steps(monitor, tmp_path):
+    monitor.log_step(0, {"loss": 0.5})
+    monitor.log_step(2, {"loss": 0.25, "=lr": 0.1})
+    text = monitor.export_csv(tmp_path / "run.csv").read_text()
+    assert text == "step,loss,'=lr\n0,0.5,\n2,0.25,0.1\n"
+    with pytest.raises(MonitorError, match="has no epoch yet"):
+        monitor.write_log(tmp_path / "run.log")

@@ -127,7 +127,16 @@ def test_metrics_may_be_named_like_the_place_they_belong_to(monitor):
     monitor.log_step(35, {"epoch": 7.0, "step": 8.0, "id": 9.0})
     (rank,) = data_of(monitor, "/api/ranks")
     assert rank["metrics"] == {"epoch": 7.0, "step": 8.0, "id": 9.0}
-    assert (rank["epoch"], rank["step"]) == (3.0, 35.0)
+    assert (rank["epoch"], rank["global_step"]) == (3, 35)
+
+
+def test_places_are_whole_numbers_and_a_step_fits_the_number_of_steps_beside_it(monitor):
+    monitor.progress(2, 5, 40)
+    monitor.log_step(85, {"loss": 1.0}, epoch=2)
+    progress, (rank,) = data_of(monitor, "/api/progress"), data_of(monitor, "/api/ranks")
+    for place in (progress, rank):
+        assert [repr(place[name]) for name in ("epoch", "step", "num_steps")] == ["2", "5", "40"]
+    assert repr(rank["global_step"]) == "85"
 
 
 def test_one_browser_holds_four_streams_and_gets_another_when_one_ends(monitor):
@@ -208,6 +217,41 @@ def test_a_reader_who_was_away_too_long_is_told_to_read_anew(monitor, monkeypatc
     assert (name, number) == ("reset", monitor._journal.last_id)
 
 
+def test_a_reader_who_saw_another_run_is_told_to_read_anew(monitor):
+    for epoch in range(3):
+        monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    state = data_of(monitor, "/api/state")
+    same = f"/events?after=1&server={state['server']}"
+    assert epochs(Stream(monitor, same).until("epoch")) == [1]
+    ahead = Stream(monitor, **{"Last-Event-ID": str(state["last_id"] + 50)})
+    another = Stream(monitor, "/events?after=1&server=another")
+    for stream in (ahead, another):
+        ((number, _, _),) = stream.until("reset")
+        assert number == state["last_id"]
+
+
+def test_a_refusal_says_which_number_is_wrong_and_what_there_is(monitor):
+    assert ask(monitor, "/api/points?from=200&to=100")[2] == (
+        b"from=200 lies after to=100: give the lower one first.\n"
+    )
+    assert b"to=nan is not usable" in ask(monitor, "/api/points?to=nan")[2]
+    assert b"after=x is not usable" in ask(monitor, "/events?after=x")[2]
+    assert b"No rank 7 has told anything; these have: [0]" in ask(monitor, "/api/state?rank=7")[2]
+    assert b"/api/state|points|" in ask(monitor, "/nothing")[2]
+
+
+def test_runs_in_folders_of_the_same_name_have_as_much_of_their_paths_as_tells_them_apart(tmp_path):
+    folders = [tmp_path / group / "s0" for group in ("gA", "gB")]
+    for folder in folders:
+        Monitor(1, folder, console=False, resources=False).close()
+
+    class Foreign:
+        _server = Server(FollowedRuns(folders).runs, port=0)
+
+    with Foreign._server:
+        assert [data_of(Foreign, f"/api/state?run={at}")["folder"] for at in (0, 1)] == ["gA/s0", "gB/s0"]
+
+
 def test_those_who_come_after_the_end_are_told(monitor):
     monitor.log(0, {"loss": 1.0}, duration=1.0)
     monitor.finish()
@@ -282,9 +326,17 @@ def test_a_port_that_is_taken_is_passed_over_and_told(monitor, tmp_path, capsys)
 
 def test_serving_twice_gives_the_same_page_and_after_the_end_none(monitor):
     assert monitor.serve() == monitor.url
+    with pytest.raises(MonitorError, match=r"the page is served already, at http://127.0.0.1:\d+/\."):
+        monitor.serve(3000, token="a secret")
     monitor.finish()
     with pytest.raises(MonitorError, match=r"the run has finished, and its page with it. `fdl monitor"):
         monitor.serve()
+
+
+def test_a_page_that_is_closed_has_no_address(monitor):
+    monitor.close()
+    assert monitor.url is None
+    monitor.close()
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path):
@@ -313,8 +365,16 @@ def test_names_of_this_machine_are_taken_with_any_port(monitor, host):
         ("GET", "/graph.svg", 404),
         ("GET", "/../../etc/passwd", 404),
         ("GET", "/api/state?run=7", 400),
+        ("GET", "/api/state?run=-1", 400),
         ("GET", "/api/state?rank=x", 400),
+        ("GET", "/api/state?rank=7", 404),
+        ("GET", "/api/state?server=another", 409),
         ("GET", "/api/points?from=x", 400),
+        ("GET", "/api/points?from=200&to=100", 400),
+        ("GET", "/api/points?to=nan", 400),
+        ("GET", "/api/points?most=many", 400),
+        ("GET", "/events?after=x", 400),
+        ("GET", "/events?rank=x", 400),
         ("HEAD", "/", 200),
         ("GET", "/?any=thing", 200),
     ],
@@ -344,7 +404,7 @@ def test_a_token_is_asked_for_and_moves_from_the_address_to_a_cookie(tmp_path):
         assert ask(monitor, "/")[0] == 401
         assert ask(monitor, "/events")[0] == 401
         assert ask(monitor, "/?token=wrong")[0] == 401
-        status, headers, _ = ask(monitor, "/?token=secret")
+        status, headers, _ = ask(monitor, "/?token=secret", Accept="text/html")
         assert (status, headers["Location"]) == (303, "/")
         assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
         cookie = headers["Set-Cookie"].partition(";")[0]
@@ -371,7 +431,11 @@ def test_any_token_gives_an_address_that_opens_and_that_paths_can_follow(tmp_pat
         monitor.log(0, {"loss": 0.5}, duration=1.0)
         with urlopen(address + "api/history") as answer:
             assert json.load(answer)[0]["metrics"] == {"loss": 0.5}
-        status, headers, _ = ask(monitor, "/" + address.split("/", 3)[3])
+        path = "/" + address.split("/", 3)[3]
+        status, headers, _ = ask(monitor, path.removesuffix("/"))
+        assert (status, headers["Location"]) == (303, path)
+        assert ask(monitor, path)[0] == 200  # as a tool asks, that keeps no cookie
+        status, headers, _ = ask(monitor, path, Accept="text/html,*/*;q=0.8")
         assert (status, headers["Location"]) == (303, "/")
         cookie = headers["Set-Cookie"].partition(";")[0]
         assert ask(monitor, "/api/state", Cookie=cookie)[0] == 200

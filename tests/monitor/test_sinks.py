@@ -308,6 +308,17 @@ def test_a_sink_that_exits_ends_nothing_but_itself():
     ]
 
 
+def test_rows_come_in_the_order_in_which_they_were_told(tmp_path):
+    path = tmp_path / "run.csv"
+    with Monitor(2, tmp_path, console=False, resources=False, step_rate=None, sinks=[Csv(path)]) as monitor:
+        for epoch in range(2):
+            for number in range(3):
+                monitor.log_step(epoch * 3 + number, {"loss": 0.5}, epoch=epoch)
+            monitor.log(epoch, {"loss": 0.5})
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert [row["step"] for row in rows] == ["0", "1", "2", "", "3", "4", "5", ""]
+
+
 def test_what_a_sink_says_at_its_close_is_in_the_journal(tmp_path):
     class Late:
         def write(self, event):

@@ -52,6 +52,17 @@ def test_small_waits_are_compute_bound():
     assert verdict(record(*[{"step": 0.08, "data": 0.02}] * 10)).bound == "compute-bound"
 
 
+def test_a_loop_that_takes_little_of_the_time_is_said_to():
+    found = verdict(record(*[{"step": 0.023, "other": 0.077}] * 10))
+    assert found.bound == "mostly outside the loop"
+    assert str(found) == (
+        "mostly outside the loop: 77 % elsewhere, 23 % in steps; name its parts with timeline.phase(name) "
+        "(20 steps in 1s)"
+    )
+    named = verdict(record(*[{"step": 0.02, "evaluation": 0.08}] * 10))
+    assert str(named) == "mostly outside the loop: 80 % in evaluation, 20 % in steps (20 steps in 1s)"
+
+
 def test_a_full_device_is_compute_bound_whatever_the_host_does():
     found = verdict(record(*[{"step": 0.01, "sync": 0.09}] * 10, util=[97.0] * 10))
     assert str(found) == "compute-bound: GPU 97 % busy, host 90 % in syncs, 10 % in steps (20 steps in 1s)"
@@ -275,7 +286,9 @@ def test_start_and_stop_may_be_called_twice_and_the_thread_ends():
     assert timeline.record.samples  # the last sample is taken on the way out
 
 
-@pytest.mark.parametrize("options", [{"interval_s": 0.0}, {"most_samples": 1}])
+@pytest.mark.parametrize(
+    "options", [{"interval_s": 0.0}, {"interval_s": "a"}, {"most_samples": 1}, {"most_samples": "a"}]
+)
 def test_settings_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Timeline(**options)

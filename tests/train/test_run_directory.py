@@ -254,3 +254,11 @@ def test_the_result_names_the_best_epoch(make, data):
     assert result.best("loss")["loss"] == min(row["loss"] for row in result.history)
     assert result.best("loss", mode="max")["epoch"] == 1
     assert result.best("nothing") == {}
+
+
+def test_the_losses_of_short_epochs_are_told_too(make, data):
+    with Monitor(console=False, step_rate=None) as monitor:
+        make(monitor=monitor).fit(data, epochs=2, batch_size=8)
+    steps = [entry.event.data["step"] for entry in read(monitor.run_dir) if entry.event.kind == "metrics"]
+    assert len(steps) > 2
+    assert steps == sorted(set(steps))

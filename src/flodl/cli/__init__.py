@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         code = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where it was closed before we began
+            sys.stdout.flush()
     except OSError as error:
         return _output_failed(error)
     _mention_updates()
@@ -93,7 +94,7 @@ def _help_for(error: click.UsageError) -> str:
 def _output_failed(error: OSError) -> int:
     """Say what the system refused; a reader that has gone, as with `| head`, is nobody's mistake."""
     if error.errno == errno.EPIPE or error.errno in _NOWHERE_TO_WRITE:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             # What is still in the buffer would fail once more when the interpreter ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:

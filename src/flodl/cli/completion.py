@@ -72,9 +72,9 @@ def _after(place: Place, incomplete: str) -> list[CompletionItem]:
     if known and known.takes_value:
         return _values(place, known, incomplete)
     if incomplete.startswith("-"):
-        return [
-            CompletionItem(f"--{name}", help=one.help or None) for name, one in options.items()
-        ] + _global_flags()
+        names = [(f"--{name}", one) for name, one in options.items()]
+        names += [(f"--no-{name}", one) for name, one in options.items() if one.can_be_denied]
+        return [CompletionItem(name, help=one.help or None) for name, one in names] + _global_flags()
     found = _commands(place.manifest) if place.kind is Kind.PATH and not tail else []
     for one in (schema.arguments if schema else [])[:1]:
         found += _values(place, one, incomplete)

@@ -48,7 +48,19 @@ def dispatch(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str
         return 0
     if action == "refresh":
         return _refresh(place)
-    return carry_out(plan(adopt(place), append=append))
+    try:
+        what = plan(adopt(place), append=append)
+    except click.NoSuchOption as error:
+        if error.option_name != "--dry-run":
+            raise
+        raise click.UsageError(f"{error.format_message()} {_dry_run_hint(place)}", error.ctx) from None
+    return carry_out(what)
+
+
+def _dry_run_hint(place: Place) -> str:
+    """Say where the option belongs: behind a name it would be the program's own."""
+    env = f"--env {place.manifest.overlay} " if place.manifest.overlay else ""
+    return f"To see what would run: fdl {env}run --dry-run {' '.join(place.trail)}"
 
 
 def planned(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> Plan:

@@ -15,7 +15,7 @@ from flodl.core.paths import nearest, suggestion
 
 from .commands import SUMMARIES
 from .options import UnknownCommand, no_append_option, talk_options
-from .project import Project, project_of, select_overlay
+from .project import Project, overlays_nearby, project_of, select_overlay
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -131,7 +131,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
 
 
 def _complete_overlays(ctx: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in project_of(ctx).overlays() if name.startswith(incomplete)]
+    return [name for name in overlays_nearby() if name.startswith(incomplete)]
 
 
 _VERSION = click.option(

@@ -78,7 +78,7 @@ def select_overlay(words: list[str], builtin: Iterable[str]) -> tuple[Project, l
     project = Project()
     # What begins with a dash before it is a flag of fdl, and none of those that are left takes a value.
     first = next((word for word in rest if word == "--" or not word.startswith("-")), "--")
-    if first == "--" or first not in _overlays_nearby():
+    if first == "--" or first not in overlays_nearby():
         return project, rest
     if first in builtin or first in _base_commands(project):
         raise ManifestError(
@@ -89,11 +89,11 @@ def select_overlay(words: list[str], builtin: Iterable[str]) -> tuple[Project, l
     return Project(first, "the first word"), rest
 
 
-def _overlays_nearby() -> list[str]:
+def overlays_nearby() -> list[str]:
     """Look for overlays without importing what reads them: most command lines need none."""
     try:
         return Project().overlays()
-    except FlodlError:  # of a folder that is gone; the commands that need one say so
+    except FlodlError:  # of a folder that is gone, a manifest that is none; commands that need one say so
         return []
 
 

@@ -23,6 +23,7 @@ class Epochs:
     def __init__(self, known: Iterable[Mapping[str, Any]]) -> None:
         self._records = [dict(record) for record in known]
         self.durations = {int(old["epoch"]) - 1: old["duration"] for old in self._records if old["duration"]}
+        self.total_s = 0.0  # of the epochs that ended here, not of those of before
         self._began_s = time.monotonic()
         self._in_loop = False
 
@@ -50,6 +51,7 @@ class Epochs:
         now_s = time.monotonic()
         duration_s = now_s - self._began_s if duration is None else float(duration)
         self._began_s, self._in_loop = now_s, True
+        self.total_s += duration_s
         self.durations[epoch] = duration_s
         eta_s = seconds_left(self.durations, done=epoch + 1, total_epochs=total_epochs)
         data = {"epoch": epoch, "metrics": metrics, "duration_s": duration_s, "eta_s": eta_s}
@@ -72,11 +74,19 @@ def epoch_record(event: Event, total_epochs: int) -> dict[str, Any]:
 
 
 def history_of(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Put epochs in order and keep the last word on each: a resumed run may pass one twice.
+    """Put epochs in order and keep what holds: one that comes again takes those after it away, as for steps.
 
-    >>> passed = [{"epoch": 2, "id": 1}, {"epoch": 1, "id": 2}, {"epoch": 2, "id": 3}]
+    >>> passed = [{"epoch": 1, "id": 1}, {"epoch": 2, "id": 2}, {"epoch": 3, "id": 3}, {"epoch": 2, "id": 4}]
     >>> [record["id"] for record in history_of(passed)]
-    [2, 3]
+    [1, 4]
     """
-    latest = {record["epoch"]: dict(record) for record in records}
+    latest: dict[int, dict[str, Any]] = {}
+    highest = -1
+    for record in records:
+        epoch = record["epoch"]
+        if epoch < highest and epoch in latest:
+            latest = {kept: latest[kept] for kept in latest if kept < epoch}
+            highest = epoch
+        highest = max(highest, epoch)
+        latest[epoch] = dict(record)
     return [latest[epoch] for epoch in sorted(latest)]

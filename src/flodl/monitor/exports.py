@@ -16,6 +16,7 @@ from flodl.core.formats import format_duration
 
 from .journal import Reader
 from .numbers import shown
+from .series import metric_lines
 from .snapshot import Run, snapshot
 
 # A cell that starts with one of these is run as a formula by spreadsheet programs.
@@ -23,13 +24,24 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "�
 # Pictures of several people or things are joined by this; Python counts it as not printable.
 _JOINER = "\u200d"
 _LEAST_WHOLE = 1e6
+_ALL = 1 << 62  # points of a line
 _RESOURCES = ("cpu_pct", "ram_used_bytes", "gpu_pct", "vram_used_bytes", "vram_total_bytes")
 
 
 def export_csv(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path:
-    """Write a row for each epoch; every metric that any epoch has is a column, in the order they came."""
+    """Write a row for each epoch; every metric that any epoch has is a column, in the order they came.
+
+    A run that has told nothing but values within epochs gets a row for each step.
+    """
+    return write_atomic(path, csv_text(run, rank=rank).encode("utf-8", "backslashreplace"))
+
+
+def csv_text(run: Run, *, rank: int = 0) -> str:
+    """Give the table of a run as text."""
     reader = Reader.of(run)
-    history = _history(reader, rank)
+    history = _epochs(reader, rank)
+    if not history:
+        return _steps_text(reader, rank)
     names = list(dict.fromkeys(name for record in history for name in record["metrics"]))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -39,12 +51,20 @@ def export_csv(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path
         metrics = record["metrics"]
         row = [record["epoch"], _cell(record["duration"]), *(_cell(metrics.get(name)) for name in names)]
         table.writerow([*row, *(_cell(reading.get(name)) for name in _RESOURCES)])
-    return write_atomic(path, text.getvalue().encode("utf-8", "backslashreplace"))
+    return text.getvalue()
 
 
 def write_log(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path:
     """Write a line for each epoch, and the whole duration at the end."""
-    history = _history(Reader.of(run), rank)
+    return write_atomic(path, log_text(run, rank=rank).encode("utf-8", "backslashreplace"))
+
+
+def log_text(run: Run, *, rank: int = 0) -> str:
+    """Give the log of a run as text."""
+    reader = Reader.of(run)
+    history = _epochs(reader, rank)
+    if not history:
+        raise _nothing(reader)
     lines = ["# flodl training log"]
     for record in history:
         total = f"/{record['total']}" if record["total"] else ""
@@ -55,17 +75,36 @@ def write_log(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path:
         lines.append("  ".join(parts))
     total_s = sum(record["duration"] or 0.0 for record in history)
     lines.append(f"# total: {format_duration(total_s)}")
-    return write_atomic(path, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
+    return "\n".join(lines) + "\n"
 
 
-def _history(reader: Reader, rank: int) -> list[dict[str, Any]]:
+def _epochs(reader: Reader, rank: int) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = snapshot(reader, rank=rank, most=2)["history"]
-    if not history:
-        raise MonitorError(
-            f"the run {str(reader.path.parent)!r} has no epoch yet, so there is nothing to export. "
-            "Call monitor.log(epoch, metrics) at the end of each epoch first."
-        )
     return history
+
+
+def _nothing(reader: Reader) -> MonitorError:
+    return MonitorError(
+        f"the run {str(reader.path.parent)!r} has no epoch yet, so there is nothing to export. "
+        "Call monitor.log(epoch, metrics) at the end of each epoch first."
+    )
+
+
+def _steps_text(reader: Reader, rank: int) -> str:
+    """Give a row for each step at which anything was told."""
+    lines = metric_lines(reader, rank=rank, most=_ALL)
+    if not lines:
+        raise _nothing(reader)
+    rows: dict[float, dict[str, float]] = {}
+    for name, line in lines.items():
+        for step, value in zip(line["x"], line["y"]):
+            rows.setdefault(step, {})[name] = value
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["step", *map(_neutral, lines)])
+    for step in sorted(rows):
+        table.writerow([step, *(_cell(rows[step].get(name)) for name in lines)])
+    return text.getvalue()
 
 
 def _readings(reader: Reader, times_s: Sequence[float], rank: int) -> list[dict[str, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import sys
 import time
@@ -21,15 +20,24 @@ from .ending import how_it_ended
 from .epochs import Epochs
 from .events import Event, View
 from .journal import Entry, Journal
-from .numbers import Given, as_numbers, as_pairs, held
+from .not_finite import NotFinite
+from .numbers import Given, as_numbers
 from .pace import Pace
 from .sinks.guarded import Guarded
 from .sinks.sink import Sink
-from .start import default_name, known_epochs, run_folder, start_facts
+from .start import default_name, known_epochs, known_step, run_folder, start_facts
+from .steps import Steps
 from .views import Views
 from .watching import WatchedStep, describe, draw_profile
 
 _PROGRESS_INTERVAL_S = 0.2
+# What serve() is called with to ask for the address again.
+_PLAIN_PAGE = (3000, "127.0.0.1", None)
+_EPOCH_ADVICE = "Count epochs from 0, as range does."
+_RESTARTED = (
+    "the steps start again with each epoch; they are counted on. "
+    "Give log_step the step since the start of the run."
+)
 _STEP_ADVICE = (
     "Give a whole number, counted from the start of the run in log_step and of the epoch in progress."
 )
@@ -47,10 +55,11 @@ class Monitor:
     [(1, 0.5), (2, 0.25)]
 
     Everything goes to a journal in `run_dir` (a temporary folder if none is given); console, page, exports
-    and archive are views of it. A `run_dir` that has a journal already is continued. `config` is a dict,
-    nested or not; `origins` may say where its values come from, by dotted path. `views` are called with
-    every event, `sinks` (TensorBoard and others) in a thread of their own. `log_step` takes at most
-    `step_rate` values of a metric in a second; None takes them all.
+    and archive are views of it. A `run_dir` that has a journal already is continued: an epoch or step that
+    comes again takes the place of all that was told from there on. `config` is a dict, nested or not;
+    `origins` may say where its values come from, by dotted path. `views` are called with every event, `sinks`
+    (TensorBoard and others) in a thread of their own. `log_step` takes at most `step_rate` values of a metric
+    in a second; None takes them all. After `finish`, telling more is an error; only `emit` is ignored then.
     """
 
     def __init__(
@@ -73,33 +82,38 @@ class Monitor:
             total_epochs,
             "Give the number of epochs first, or 0 if it is not known: Monitor(10, 'runs/first').",
         )
-        if step_rate is not None and not step_rate > 0:
-            raise MonitorError(
-                f"step_rate is {step_rate!r}. Give values in a second, or None for all of them."
-            )
+        checks.run_options(run_dir, name, config, origins, console=console, resources=resources, rank=rank)
+        step_rate = checks.rate(step_rate)
+        shown: list[View] = checks.listed("views", views, callable, "callables that take an event")
+        given = checks.listed("sinks", sinks, checks.is_sink, "sinks, with write and close")
+        self._began_s = time.monotonic()
         self.rank = rank
         self.run_dir = run_folder(self, run_dir)
         self._journal = Journal.open(self.run_dir)
         self._epochs = Epochs(known_epochs(self._journal, rank=rank))
-        shown: list[View] = [*views, *(Guarded(sink, self.emit) for sink in sinks)]
         if console and rank == 0:
             from .console import Console
 
             shown.append(Console(self.total_epochs, durations=self._epochs.durations))
-        self._views = Views(shown, self.alert)
+            if self.history:
+                log.msg("  continues a journal with %d epochs: %s", len(self.history), self.run_dir)
+        guarded = [Guarded(sink, self.emit) for sink in given]
+        self._views = Views(shown, self._alert, in_order=guarded)
         self._server: Any = None
+        self._served: tuple[Any, ...] = ()
         self._archive: Path | None = None
         self._graph: Callable[[], Any] = lambda: None
         self._steps: list[WatchedStep] = []
-        self._not_finite: set[str] = set()
-        self._began_s = time.monotonic()
+        self._not_finite = NotFinite(self._alert)
         self._progress_pace = Pace(_PROGRESS_INTERVAL_S)
-        self._step_pace = Pace(1.0 / step_rate if step_rate else 0.0)
+        last = known_step(self._journal, rank=rank)
+        self._step_values = Steps(step_rate, last=last, on_restart=lambda: self._alert(_RESTARTED))
         self._finished = False
         self._is_copy = False
         forks.own(self)
         self._journal.on_trouble = self._tell_trouble
         self._journal.subscribe(self._views.tell_late)
+        self._journal.subscribe(self._check_steps)
         self._sources = sources.started(self.emit, resources=resources, rank=rank)
         facts = start_facts(name or default_name(run_dir), self.total_epochs, config or {}, origins or {})
         self.emit(Event("run_start", facts, rank=rank))
@@ -129,12 +143,16 @@ class Monitor:
             raise MonitorError(
                 f"the run has finished, and its page with it. `fdl monitor {self.run_dir}` shows it again."
             )
-        if self._server is not None:
+        checks.token(token)
+        if self._server is not None and (port, host, token) in (self._served, _PLAIN_PAGE):
             return str(self._server.url)
+        if self._server is not None:
+            raise MonitorError(f"the page is served already, at {self._server.url}. Serve a run once.")
         self._journal.flush()
         source = RunSource(self._journal, elapsed_s=lambda: time.monotonic() - self._began_s)
         source.total_epochs = self.total_epochs
         self._server = Server([source], last_id=self._journal.last_id, host=host, port=port, token=token)
+        self._served = (port, host, token)
         self._journal.subscribe(self._publish)
         self._journal.interval_s = self._server.interval_s
         taken = f" (port {port} is taken)" if port not in (0, self._server.port) else ""
@@ -143,6 +161,7 @@ class Monitor:
 
     def watch(self, model: Any) -> None:
         """Show a graph or another module with its size and picture, or the tiers of a `TrainStep`."""
+        self._refuse_after_the_end("Watch")
         if hasattr(model, "report") and not hasattr(model, "parameters"):
             self._steps.append(WatchedStep(model))
             self._ask_steps()
@@ -160,45 +179,56 @@ class Monitor:
 
         Without a `duration` in seconds, the time since the last epoch is taken.
         """
-        if self._finished and not self._is_copy:
-            raise MonitorError("the run has finished and takes no more epochs. Log before finish().")
-        epoch = checks.whole("epoch", epoch, "Count epochs from 0, as range does.")
+        self._refuse_after_the_end("Log")
+        epoch = checks.whole("epoch", epoch, _EPOCH_ADVICE)
+        if duration is not None:
+            duration = checks.seconds("duration", duration)
         event = self._epochs.end(
             epoch, as_numbers(metrics), duration=duration, total_epochs=self.total_epochs, rank=self.rank
         )
         self.emit(event)
-        self._check(event)
+        self._not_finite.look(event)
         self._ask_steps()
 
     def log_step(self, step: int, metrics: Given, *, epoch: int | None = None) -> None:
         """Tell metrics within an epoch: call it at every step, `step_rate` decides how many are taken.
 
-        Nothing waits for a device: tensors are copied where they lie and read in the background.
+        It may be called several times in a step, with other metrics. Steps count from the start of the run;
+        where they start again with each `epoch`, they are counted on, and an alert says so. Nothing waits
+        for a device: tensors are copied where they lie and read in the background.
         """
-        if not self._step_pace.is_due():
+        if self._finished:
+            self._refuse_after_the_end("Log")
+        if type(step) is not int or step < 0:
+            step = checks.whole("step", step, _STEP_ADVICE)
+        if epoch is not None and (type(epoch) is not int or epoch < 0):
+            epoch = checks.whole("epoch", epoch, _EPOCH_ADVICE)
+        taken = self._step_values.take(step, metrics, epoch)
+        if taken is None:
             return
         self._epochs.enter_loop()
-        data: dict[str, Any] = {
-            "step": checks.whole("step", step, _STEP_ADVICE),
-            "metrics": {name: held(name, value) for name, value in as_pairs(metrics)},
-        }
+        data: dict[str, Any] = {"step": taken[0], "metrics": taken[1]}
         if epoch is not None:
             data["epoch"] = epoch
         self.emit(Event("metrics", data, rank=self.rank))
 
     def progress(self, epoch: int, step: int, num_steps: int | None = None) -> None:
         """Tell the place within an epoch: `step` of its `num_steps` are done; call it at every step."""
+        if self._finished:
+            self._refuse_after_the_end("Tell progress")
+        epoch = checks.whole("epoch", epoch, _EPOCH_ADVICE)
+        step = checks.whole("step", step, _STEP_ADVICE)
+        if num_steps is not None:
+            num_steps = checks.whole("num_steps", num_steps, "Give the steps of an epoch, or None.")
         if not self._progress_pace.is_due(at_once=step == num_steps):
             return
         self._epochs.enter_loop()
-        step = checks.whole("step", step, _STEP_ADVICE)
         self.emit(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}, rank=self.rank))
 
     def alert(self, message: str, *, level: str = "warning", path: str | None = None) -> None:
         """Tell something that people should see: `level` is info, warning or error."""
-        checks.one_of("level", level, checks.LEVELS)
-        where = {} if path is None else {"path": path}
-        self.emit(Event("alert", {"message": message, "level": level, **where}, rank=self.rank))
+        self._refuse_after_the_end("Alert")
+        self._alert(message, level=level, path=path)
 
     def emit(self, event: Event) -> None:
         """Tell any event; the journal gets it without waiting. In a forked child, nothing happens."""
@@ -220,7 +250,9 @@ class Monitor:
         self._ask_steps()
         draw_profile(self._graph(), self.run_dir)
         self._journal.flush()
-        data = {"status": status, "duration_s": time.monotonic() - self._began_s}
+        # Epochs may be told with durations that a clock elsewhere has taken: the whole is never less.
+        duration_s = max(time.monotonic() - self._began_s, self._epochs.total_s)
+        data = {"status": status, "duration_s": duration_s}
         self.emit(Event("run_end", data if message is None else {**data, "message": message}, rank=self.rank))
         self._journal.flush()
         self._views.close()  # whatever they still have to say is written
@@ -230,7 +262,7 @@ class Monitor:
             self._server.close(after_s=_LINGER_S)
         if self._archive is not None:
             try:
-                log.msg("  saved: %s", self.save_html(self._archive))
+                log.msg("  saved: %s", archive.save_html(self._archive, [self._journal.reader()]))
             except OSError as error:  # a full disk is no reason to fail a run that has ended
                 log.warn("%s is not up to date: %s", self._archive, error.strerror or error)
 
@@ -239,19 +271,20 @@ class Monitor:
         self.finish()
         if self._server is not None:
             self._server.close()
+            self._server = None
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the page with all of its data as one file, now and again when the run ends."""
-        self._archive = archive.save_html(path, [self._journal.reader()])
+        self._archive = archive.save_html(checks.file(path), [self._journal.reader()])
         return self._archive
 
     def export_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write a table with a row for each epoch and a column for every metric that any epoch has."""
-        return exports.export_csv(path, self._journal.reader(), rank=self.rank)
+        return exports.export_csv(checks.file(path), self._journal.reader(), rank=self.rank)
 
     def write_log(self, path: str | os.PathLike[str]) -> Path:
         """Write a line for each epoch as text."""
-        return exports.write_log(path, self._journal.reader(), rank=self.rank)
+        return exports.write_log(checks.file(path), self._journal.reader(), rank=self.rank)
 
     def __enter__(self) -> Self:
         return self
@@ -262,6 +295,15 @@ class Monitor:
     def leave_to_parent(self) -> None:
         """Tell nothing any more: this is a copy in a forked child, and the run is its parent's."""
         self._is_copy = self._finished = True
+
+    def _refuse_after_the_end(self, what: str) -> None:
+        if self._finished and not self._is_copy:
+            raise MonitorError(f"the run has finished and takes no more. {what} before finish().")
+
+    def _alert(self, message: str, *, level: str = "warning", path: str | None = None) -> None:
+        checks.one_of("level", level, checks.LEVELS)
+        where = {} if path is None else {"path": path}
+        self.emit(Event("alert", {"message": message, "level": level, **where}, rank=self.rank))
 
     def _tell_trouble(self, event: Event) -> None:
         self.emit(replace(event, rank=self.rank))
@@ -275,11 +317,10 @@ class Monitor:
             for event in step.news():
                 self.emit(event)
 
-    def _check(self, event: Event) -> None:
-        for name, value in event.data["metrics"].items():
-            if not math.isfinite(value) and name not in self._not_finite:
-                self._not_finite.add(name)
-                self.alert(f"{name} is {value} in epoch {event.data['epoch'] + 1}")
+    def _check_steps(self, batch: list[Entry]) -> None:
+        for entry in batch:
+            if entry.event.kind == "metrics" and isinstance(entry.event.data["metrics"], Mapping):
+                self._not_finite.look(entry.event)
 
     def _left_open(self) -> None:
         """Tell the end of a program that did not: what brought it down, or that nobody called `finish`."""

@@ -6,8 +6,10 @@ So whoever reads the data as numbers finds numbers or null, and the page can sti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from .events import Event
 
 
 def by_name(numbers: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -33,6 +35,29 @@ def by_place(numbers: Sequence[Any]) -> dict[str, dict[str, list[int]]]:
         if _is_not_finite(value):
             found.setdefault(str(value), []).append(place)
     return {"not_finite": found} if found else {}
+
+
+class NotFinite:
+    """Alert of each metric that is not finite, once.
+
+    >>> watch = NotFinite(print)
+    >>> for step in range(3):
+    ...     watch.look(Event("metrics", {"step": step, "metrics": {"loss": math.nan}}))
+    loss is nan at step 0
+    """
+
+    def __init__(self, alert: Callable[[str], object]) -> None:
+        self._alert = alert
+        self._seen: set[str] = set()
+
+    def look(self, event: Event) -> None:
+        """Look at the metrics of an epoch or of a step."""
+        for name, value in event.data["metrics"].items():
+            if name not in self._seen and _is_not_finite(value):
+                self._seen.add(name)
+                is_epoch = event.kind == "epoch"
+                where = f"in epoch {event.data['epoch'] + 1}" if is_epoch else f"at step {event.data['step']}"
+                self._alert(f"{name} is {value} {where}")
 
 
 def _is_not_finite(value: Any) -> bool:

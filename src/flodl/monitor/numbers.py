@@ -38,14 +38,17 @@ def as_pairs(metrics: Given) -> list[tuple[str, Any]]:
         metrics = metrics.latest_metrics()
     try:
         found = metrics.items() if isinstance(metrics, Mapping) else metrics
-        pairs = [(str(name), value) for name, value in found]
+        pairs = list(found)
+        nameless = [name for name, _ in pairs if not isinstance(name, str) or name == ""]
     except (TypeError, ValueError):
         raise MetricError(
             f"metrics are given as {type(metrics).__name__}. "
             "Give a dict such as {'loss': 0.5}, or a graph that recorded them."
         ) from None
-    if any(name == "" for name, _ in pairs):
+    if "" in nameless:
         raise MetricError("a metric has an empty name. Name it, as in {'loss': 0.5}.")
+    if nameless:
+        raise MetricError(f"a metric is named {nameless[0]!r}. Give a text, as in {{'loss': 0.5}}.")
     return pairs
 
 

@@ -57,6 +57,12 @@ def latest_place(reader: Reader, *, rank: int) -> dict[str, float]:
     return place
 
 
+def last_step(reader: Reader, *, rank: int) -> tuple[int, int]:
+    """Give the last step of a run that told metrics, and its epoch; -1 for what is not known."""
+    place, _ = _latest(reader, "metrics", rank=rank)
+    return int(place.get("step", -1)), int(place.get("epoch", -1))
+
+
 def _latest(reader: Reader, kind: str, *, rank: int) -> tuple[dict[str, float], dict[str, float]]:
     """Give the last numbers of a kind that lies in tables: where they belong, as far as told, and by name."""
     newest: Table | None = None

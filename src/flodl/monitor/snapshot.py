@@ -109,7 +109,7 @@ def _status(reader: Reader, starts: list[Entry], *, rank: int, live: bool | None
         "total_epochs": _whole(facts.get("total_epochs")),
         "started_s": start.event.time_s if start else None,
         "num_starts": len(own),
-        "last_s": written.st_mtime,
+        "last_s": reader.last_time_s() or written.st_mtime,
         "now_s": time.time(),
         "followed": live is None,
         "facts": facts,
@@ -123,13 +123,15 @@ def _status(reader: Reader, starts: list[Entry], *, rank: int, live: bool | None
             "ended_s": end.time_s,
             "elapsed_s": end.data.get("duration_s"),
         }
-    if start is None and not live and state["now_s"] - state["last_s"] > _QUIET_START_S:
+    if start is None and not live and state["now_s"] - written.st_mtime > _QUIET_START_S:
         unreadable = None if reader.last_id or not written.st_size else _UNREADABLE
         return {**state, "state": "empty", "message": unreadable}
     running = live
     if running is None:
-        running = is_alive(facts, started_s=state["started_s"], last_s=state["last_s"])
-    return {**state, "state": "running" if running else "lost"}
+        running = is_alive(facts, started_s=state["started_s"], last_s=written.st_mtime)
+    if running or start is None:
+        return {**state, "state": "running" if running else "lost"}
+    return {**state, "state": "lost", "elapsed_s": max(state["last_s"] - start.event.time_s, 0.0)}
 
 
 def _whole(value: Any) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .epochs import epoch_record, history_of
 from .journal import Journal
+from .series import last_step
 
 
 def run_folder(owner: object, run_dir: str | os.PathLike[str] | None) -> Path:
@@ -47,6 +48,11 @@ def known_epochs(journal: Journal, *, rank: int) -> list[dict[str, Any]]:
     total_epochs = int(starts[-1].event.data.get("total_epochs") or 0) if starts else 0
     epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
     return history_of(epoch_record(entry.event, total_epochs) for entry in epochs)
+
+
+def known_step(journal: Journal, *, rank: int) -> tuple[int, int]:
+    """Give the last step and its epoch that a run told before it was continued, or -1 for each."""
+    return last_step(journal.reader(), rank=rank) if journal.last_id else (-1, -1)
 
 
 def start_facts(

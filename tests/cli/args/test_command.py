@@ -55,7 +55,12 @@ def parse(*words):
         (["-5"], "shift", -5),
         (["--", "-5"], "shift", -5),
         (["--mode", "slow"], "mode", "slow"),
-        (["--sizes", "3, 4,,5", "--sizes", "6"], "sizes", [3, 4, 5, 6]),
+        (["--sizes", "3, 4,5", "--sizes", "6"], "sizes", [3, 4, 5, 6]),
+        (["--sizes", ""], "sizes", []),
+        (["--sizes=-1"], "sizes", [-1]),
+        (["--save=-x"], "save", "-x"),
+        (["--save=-5"], "save", "-5"),
+        (["--save", "-5"], "save", "-5"),
         (["--sizes", "-1,-2"], "sizes", [-1, -2]),
         ([], "sizes", [1, 2]),
         ([], "save", None),
@@ -80,6 +85,8 @@ def test_values_are_read_by_the_type_of_their_field(words, name, value):
         (["x", "--lr", "fast"], "'fast' is not a valid float"),
         (["x", "--mode", "medium"], "'medium' is not one of 'fast', 'slow'"),
         (["x", "--sizes", "1,b"], "'b' is not a valid integer"),
+        (["x", "--sizes", "1,,2"], "'1,,2' has nothing on one side of a comma"),
+        (["x", "--sizes", "1,"], "has nothing on one side of a comma"),
         (["x", "--lr"], "Option '--lr' requires an argument"),
         (["x", "--dry=yes"], "Option '--dry' does not take a value"),
         (["x", "-d=yes"], "Option '--dry' does not take a value"),
@@ -175,6 +182,22 @@ def test_a_value_of_the_environment_is_checked_like_any_other(monkeypatch, capsy
     with pytest.raises(SystemExit):
         parse("x")
     assert "'medium' is not one of 'fast', 'slow'" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_no_switch_is_named(monkeypatch, capsys):
+    @dataclass
+    class Job:
+        loud: bool = option(False, env="JOB_LOUD")
+
+    monkeypatch.setenv("JOB_LOUD", "maybe")
+    with pytest.raises(SystemExit):
+        Args(Job).parse([])
+    shown = capsys.readouterr().err
+    assert "env var: 'JOB_LOUD'" in shown
+    assert "'maybe' is not a valid boolean" in shown
+    assert Args(Job).parse(["--no-loud"]) == Job(loud=False)
+    monkeypatch.setenv("JOB_LOUD", "on")
+    assert Args(Job).parse([]) == Job(loud=True)
 
 
 def test_every_value_is_left_with_its_origin_for_the_run(monkeypatch):

@@ -34,7 +34,8 @@ def define(*fields):
         ([("x", bool | None, option(None))], "annotate it as bool"),
         ([("x", Literal[1, "a"], option(1))], "strings, or whole numbers, not both"),
         ([("x", int, option())], r"at 'Job\.x': an option needs a default"),
-        ([("x", bool, option(False, env="X"))], r"a flag has no value to take from \$X"),
+        ([("x", int, option(1, env=""))], "env='' is no name of a variable"),
+        ([("x", int, option(1, env="A B"))], "env='A B' is no name of a variable"),
         ([("x", bool, option(False, choices=[True]))], "a flag has no choices"),
         ([("x", int, option(1, bare=2))], "only an optional field"),
         ([("x", int, option(1, short="xy"))], "must be one letter"),
@@ -85,6 +86,10 @@ def define(*fields):
             [("fast", bool, option(True)), ("no_fast", bool, option(False))],
             "--no-fast is already taken by 'fast'",
         ),
+        (
+            [("no_fast", bool, option(False)), ("fast", bool, option(True))],
+            r"at 'Job\.fast': --no-fast, which switches it off, is already taken by 'no_fast'",
+        ),
     ],
 )
 def test_a_mistake_in_the_definition_names_the_field(fields, message):
@@ -107,6 +112,10 @@ def test_a_mistake_in_the_definition_names_the_field(fields, message):
         (float, 1, [], 1),
         (Path, "a", [], Path("a")),
         (list[int] | None, None, [], None),
+        (list[int], (1, 2), [], [1, 2]),
+        (list[int], (1, 2), ["--x", "3"], [3]),
+        (tuple[int, ...], [1, 2], [], (1, 2)),
+        (tuple[int, ...], (), ["--x", "3"], (3,)),
     ],
 )
 def test_defaults_that_fit_are_taken(annotation, default, words, read):

@@ -4,6 +4,7 @@ import click
 import pytest
 
 from flodl.cli.args.checking import check_tail
+from flodl.cli.args.parameter import Parameter
 from flodl.cli.args.schema import from_json, to_json
 from flodl.core.errors import ArgsError
 
@@ -87,6 +88,17 @@ def test_what_a_schema_does_not_know_is_passed_on(tail):
 def test_choices_count_always(tail):
     with pytest.raises(click.BadParameter, match="is not one of"):
         check_tail(from_json(SCHEMA), tuple(tail), title="fdl train")
+
+
+def test_types_of_options_count_always():
+    with pytest.raises(click.BadParameter, match="'abc' is not a valid float"):
+        check_tail(from_json(SCHEMA), ("--lr", "abc"), title="fdl train")
+
+
+def test_the_value_of_a_bare_option_is_told_even_if_it_is_empty():
+    one = Parameter("save", "option", "string", bare="")
+    assert to_json([one]) == {"options": {"save": {"type": "string", "bare": ""}}}
+    assert from_json(to_json([one])).options["save"].bare == ""
 
 
 @pytest.mark.parametrize("tail", [["--unknown"], ["-z"], ["a", "b"]])

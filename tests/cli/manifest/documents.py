@@ -10,7 +10,7 @@ from flodl.cli.manifest.document import Leaf, Origin, Table
 KEYS = st.sampled_from(["a", "b", "c", "commands", "x.y", "1", "yes", ""])
 TEXTS = st.one_of(
     st.sampled_from(["yes", "null", "1e-4", "a: b", "# x", "- x", "é", "two words", '"q"']),
-    st.text(max_size=8),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
 )
 SCALARS = st.one_of(
     st.integers(-1000, 1000), st.booleans(), st.floats(allow_nan=False, allow_infinity=False), TEXTS

@@ -485,7 +485,11 @@ def test_the_walk_goes_as_deep_as_the_words_do(project):
 @pytest.mark.parametrize(
     ("files", "words", "message"),
     [
-        ({"fdl.yml": "commands: {a: {options: {x: 1}}}"}, ["a"], "this preset has no enclosing manifest"),
+        (
+            {"fdl.yml": "commands: {a: {options: {x: 1}}}"},
+            ["a"],
+            r"fdl\.yml:1: .*has none\. Write `entry:` there",
+        ),
         ({"fdl.yml": "commands: {a: }"}, ["a"], r"command `a`: no fdl\.yml found in .*/a"),
         (
             {"fdl.yml": "commands: {a: }", "a/fdl.yml": "commands: {b: {run: x}}"},

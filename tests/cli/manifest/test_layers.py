@@ -57,7 +57,7 @@ def test_a_parent_is_found_from_where_the_file_really_is(project, tmp_path):
             {"fdl.yml": "# words\ninherit-from: [a]"},
             r"fdl\.yml:2: inherit-from must be a string path, not a list",
         ),
-        ({"fdl.yml": "inherit-from: 3"}, "must be a string path, not a int"),
+        ({"fdl.yml": "inherit-from: 3"}, "must be a string path, not a number"),
         ({"fdl.yml": "inherit-from: ''"}, "must be a non-empty path"),
         (
             {"fdl.yml": "inherit-from: gone.yml"},

@@ -100,9 +100,9 @@ def test_an_empty_file_is_an_empty_map(text):
     [
         ("a: [1", r"fdl\.yml:1: .*expected"),
         ("a: 1\nb: {", r"fdl\.yml:2: "),
-        ("a:\n\t- 1", r"fdl\.yml:2: .*tab|cannot start any token"),
+        ("a:\n\t- 1", r"fdl\.yml:2: a tab stands at the beginning of the line\. Indent with spaces"),
         ("- 1", r"fdl\.yml:1: a manifest is a map, and this is a list"),
-        ("words", r"fdl\.yml:1: a manifest is a map, and this is a str"),
+        ("words", r"fdl\.yml:1: a manifest is a map, and this is text"),
         ("a: 1\n---\nb: 2", r"fdl\.yml:\d: .*another document"),
         ("a: 1\nb: 2\na: 3", r"fdl\.yml:3: 'a' stands twice in one map"),
         ("[1]: 2", r"a key must be a word"),
@@ -113,7 +113,13 @@ def test_an_empty_file_is_an_empty_map(text):
         ("a: &x {b: *x}", "an alias stands inside what it names"),
         ("a: *nothing", "undefined alias"),
         ("a: " + "9" * 5000, "is no int"),
-        ("a: \x00", "Save it as UTF-8"),
+        ("a: 1\nb: \x00", r"fdl\.yml:2: an invisible character stands there"),
+        ("a: 1\nb: \x01", r"fdl\.yml:2: an invisible character stands there"),
+        ('a: 1\nb: "x\\0y"', r"fdl\.yml:2: a NUL character stands in"),
+        ('a: 1\n"x\\0y": 1', r"fdl\.yml:2: a NUL character stands in"),
+        ("a: !!python/object/apply:os.getcwd []", "apply:os.getcwd' is not known here"),
+        ("a: 1\nb: !!set {x, y}", r"fdl\.yml:2: the tag .* is not known here"),
+        ("a: 1\nb: !foo {x: y}", r"fdl\.yml:2: the tag '!foo' is not known here"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_with_its_line(text, message):
@@ -127,9 +133,16 @@ def test_aliases_of_aliases_end_before_the_memory_does():
         parse_document("\n".join(layers), FILE)
 
 
+def test_an_alias_stands_where_it_is_written_and_not_where_its_anchor_is():
+    document = parse_document("a: &a {b: 1}\nc:\n  d: 2\n  <<: *a\ne: *a\n", FILE)
+    assert document.table("c").entries["<<"].origin.line == 4
+    assert document.table("e").origin.line == 5
+    assert document.at(("e", "b")).origin.line == 1
+
+
 def test_depth_ends_in_an_error():
-    with pytest.raises(ManifestError):
-        parse_document("a: " + "[" * 3000 + "]" * 3000, FILE)
+    with pytest.raises(ManifestError, match=r"fdl\.yml:2: it is nested too deeply"):
+        parse_document("b: 1\na: " + "[" * 3000 + "]" * 3000, FILE)
     with pytest.raises(ManifestError):
         parse_document("a: " + "{a: " * 900 + "1" + "}" * 900, FILE)
 

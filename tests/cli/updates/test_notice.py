@@ -227,6 +227,18 @@ def test_it_is_off_when_the_settings_say_so(machine):
     assert machine.state() == {**DUE, "enabled": False}
 
 
+def test_settings_with_a_mistake_are_named_and_left_alone_and_mean_no(machine):
+    machine.state_file.parent.mkdir(parents=True)
+    machine.state_file.write_text('{"update_check": {"enabled": false},}')
+    for _ in range(2):
+        told = machine.fdl()
+        assert f"{machine.state_file}:1: " in told
+        assert "does not look for updates" in told
+    assert [path.name for path in machine.state_file.parent.iterdir()] == ["config.json"]
+    assert machine.state_file.read_text() == '{"update_check": {"enabled": false},}'
+    assert machine.fdl(terminal=False) == ""
+
+
 def test_scripts_see_nothing_of_it(machine):
     machine.put_state(**DUE)
     assert machine.fdl(terminal=False) == ""
@@ -261,10 +273,9 @@ def test_it_is_off_in_a_checkout(machine):
     assert machine.state() == DUE
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"update_check": {"last_check": "x", "latest_known": 3}}'])
-def test_a_broken_state_file_counts_as_none(machine, content):
+def test_values_that_make_no_sense_count_as_none(machine):
     machine.put_state()
-    machine.state_file.write_text(content)
+    machine.state_file.write_text('{"update_check": {"last_check": "x", "latest_known": 3}}')
     assert "From now on" in machine.fdl()
     assert machine.state()["first_run_seen"] is True
     assert "From now on" not in machine.fdl(FDL_NO_UPDATE_CHECK="1")

@@ -42,12 +42,13 @@ def test_it_lies_where_each_system_keeps_settings(monkeypatch, platform, variabl
     "content",
     ["", "{", "[1, 2]", "null", "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), "[" * 100_000],
 )
-def test_what_cannot_be_read_gives_the_defaults_and_is_put_aside_not_lost(file, content):
+def test_what_cannot_be_understood_is_an_error_and_is_left_as_it_is(file, content):
     put(file, content)
-    assert state.load(file) == state.State()
-    state.update(file, first_run_seen=True)
-    assert state.load(file) == state.State(first_run_seen=True)
-    assert file.with_name("config.json.unreadable").read_text() == content
+    with pytest.raises(state.UnreadableSettings, match=r"config\.json:"):
+        state.load(file)
+    with pytest.raises(state.UnreadableSettings):
+        state.update(file, first_run_seen=True)
+    assert [path.read_text() for path in file.parent.iterdir()] == [content]
 
 
 def test_no_file_gives_the_defaults_and_reading_makes_none(file):
@@ -61,7 +62,8 @@ def test_no_file_gives_the_defaults_and_reading_makes_none(file):
         ({"enabled": False}, state.State(enabled=False)),
         ({"enabled": "false"}, state.State(enabled=False)),
         (False, state.State(enabled=False)),
-        ("nonsense", state.State()),
+        ("nonsense", state.State(enabled=False)),
+        (True, state.State()),
         ({"last_check": "yesterday", "first_run_seen": "no"}, state.State()),
         ({"last_check": -5}, state.State()),
         ({"last_check": 5.5}, state.State(last_check=5)),

@@ -12,9 +12,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .parameter import Parameter, split_pieces, text_of
+from .parameter import Parameter, has_empty_piece, split_pieces, text_of
 
-_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
+NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
 _MASK = "\0"
 _SHORT_WITH_VALUE = re.compile(r"-([A-Za-z])=(.*)\Z", re.DOTALL)
 COMPLETER_LIMIT_S = 3
@@ -35,6 +35,8 @@ class Pieces(click.ParamType[list[Any]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
         whole = not isinstance(value, str) or isinstance(value, Whole)
+        if not whole and has_empty_piece(value):
+            self.fail(f"{value!r} has nothing on one side of a comma.", param, ctx)
         pieces = [value] if whole else split_pieces(value)
         return [self.inner.convert(piece, param, ctx) for piece in pieces]
 
@@ -73,15 +75,21 @@ class NumberAwareParser:
             if word == "--" and not value_is_next:
                 yield from args[position:]
                 return
-            if _NEGATIVE.match(word):
+            name, equals, value = word.partition("=")
+            if NEGATIVE.match(word):
                 yield _MASK + word
             elif short and not value_is_next and f"-{short[1]}" in self._options:
                 long = max(self._options[f"-{short[1]}"].opts, key=len)
-                yield f"{long}={short[2]}"
+                yield f"{long}={_MASK}{short[2]}"
+            elif equals and value and not value_is_next and self._takes_value(name):
+                yield f"{name}={_MASK}{value}"  # click would take `-1` for an option here too
             else:
                 yield word
             option = self._options.get(word)
             value_is_next = not value_is_next and option is not None and not option.is_flag
+
+    def _takes_value(self, name: str) -> bool:
+        return name in self._options and not self._options[name].is_flag
 
 
 def _refuse_as_value(option: click.Option, name: str, word: str) -> None:
@@ -130,27 +138,23 @@ class ExplainedArgument(click.Argument):
         self.explanation = explanation
 
 
-def click_parameter(one: Parameter, *, lenient: bool = False) -> click.Parameter:
+def click_parameter(one: Parameter, *, forwarded: bool = False, strict: bool = True) -> click.Parameter:
     """Turn a parameter into click's.
 
-    A lenient one checks a forwarded command line: nothing is required, any option may stand bare, and the
-    environment is not asked.
+    A forwarded one checks a command line for another program: there are no defaults, and the environment is
+    not asked. If it is not strict, nothing is required, and any option may stand bare.
     """
     if one.kind == "argument":
-        return _click_argument(one, lenient=lenient)
+        return _click_argument(one, forwarded=forwarded, strict=strict)
     names = [f"field_{one.name}".replace("-", "_"), f"--{one.long}"]
     note = "(repeat or comma-separate)" if one.is_list else ""
     settings: dict[str, Any] = {"help": f"{one.help} {note}".strip() or None}
     if one.short:
         names.append(f"-{one.short}")
     if one.type == "bool":
-        if one.default is True or one.default == "true":
-            names[1] = f"--{one.long}/--no-{one.long}"
-            settings["default"] = True
-            settings["show_default"] = f"--{one.long}"
-        return click.Option(names, is_flag=True, **settings)
-    settings |= {"type": _value_type(one, lenient=lenient), "shell_complete": _completer(one)}
-    if not lenient:
+        return _click_flag(one, names, settings, forwarded=forwarded)
+    settings |= {"type": _value_type(one), "shell_complete": _completer(one)}
+    if not forwarded:
         settings |= {
             "default": one.default,
             "show_default": one.default not in (None, [], ()),
@@ -164,36 +168,52 @@ def click_parameter(one: Parameter, *, lenient: bool = False) -> click.Parameter
                 for item in settings["default"]
             ]
         settings |= {"multiple": True, "type": Pieces(settings["type"]), "callback": _flatten}
-    elif lenient or one.bare is not None:
-        settings |= {"is_flag": False, "flag_value": (one.choices or ("",))[0] if lenient else one.bare}
+    elif one.bare is not None or not strict:
+        settings |= {"is_flag": False, "flag_value": _anything(one) if one.bare is None else one.bare}
     return click.Option(names, **settings)
 
 
-def _click_argument(one: Parameter, *, lenient: bool) -> click.Parameter:
+def _click_flag(
+    one: Parameter, names: list[str], settings: dict[str, Any], *, forwarded: bool
+) -> click.Option:
+    if one.can_be_denied:
+        names[1] = f"--{one.long}/--no-{one.long}"
+        is_on = one.default in (True, "true")
+        settings |= {"default": is_on, "show_default": f"--{one.long}" if is_on else False}
+    if one.env and not forwarded:
+        settings |= {"envvar": one.env, "show_envvar": True}
+    return click.Option(names, is_flag=True, **settings)
+
+
+def _anything(one: Parameter) -> Any:
+    """Give a value that fits an option, for one that stands without."""
+    return one.choices[0] if one.choices else {"int": 0, "float": 0.0}.get(one.scalar, "")
+
+
+def _click_argument(one: Parameter, *, forwarded: bool, strict: bool) -> click.Parameter:
     marks = f"<{one.long}>{'...' if one.variadic else ''}"
     help_text = one.help
     if one.choices:
         help_text = f"{help_text}  [{'|'.join(map(str, one.choices))}]".strip()
     if one.default not in (None, [], ()):
         help_text = f"{help_text}  [default: {one.default}]".strip()
-    settings: dict[str, Any] = {} if one.variadic or one.default is None else {"default": one.default}
+    no_default = forwarded or one.variadic or one.default is None
+    settings: dict[str, Any] = {} if no_default else {"default": one.default}
     return ExplainedArgument(
         [f"field_{one.name}".replace("-", "_")],
         explanation=help_text,
-        type=_value_type(one, lenient=lenient),
+        type=_value_type(one) if strict or one.choices else click.STRING,
         metavar=marks if one.required else f"[{marks}]",
-        required=one.required and not lenient,
+        required=one.required and strict,
         nargs=-1 if one.variadic else 1,
         shell_complete=_completer(one),
         **settings,
     )
 
 
-def _value_type(one: Parameter, *, lenient: bool = False) -> click.ParamType[Any]:
+def _value_type(one: Parameter) -> click.ParamType[Any]:
     if one.choices:
         return click.Choice(one.choices)
-    if lenient:
-        return click.STRING
     if one.scalar == "path":
         return click.Path(path_type=Path)
     scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": click.FLOAT}

@@ -107,8 +107,7 @@ class Args(Generic[T]):
                 is_default = source in (None, ParameterSource.DEFAULT)
                 # A default is what it is: nothing to take apart, and None stays None.
                 given = one.default if is_default else list(values[one.name])
-                is_tuple = isinstance(one.default, tuple)
-                values[one.name] = given if given is None else tuple(given) if is_tuple else list(given)
+                values[one.name] = given if given is None else (tuple if one.as_tuple else list)(given)
             elif one.type == "path" and isinstance(values[one.name], str):
                 values[one.name] = Path(values[one.name])
         self._publish(ctx, values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from enum import Enum, EnumType
@@ -15,6 +16,7 @@ from .fields import KEY
 from .parameter import RESERVED_SHORT, TAKEN_LONG, Parameter
 
 _NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _USABLE = "bool, int, float, str, Path, Literal, an Enum, T | None, or a list of these"
 
 
@@ -26,6 +28,7 @@ class _Shape:
     choices: tuple[Any, ...] = ()
     optional: bool = False
     enum: EnumType | None = None
+    as_tuple: bool = False
 
 
 def parameters_of(cls: type) -> list[Parameter]:
@@ -99,7 +102,8 @@ def _shape(annotation: Any) -> _Shape:
     if origin is list or (origin is tuple and inner[1:] == (Ellipsis,)):
         shape = _shape(inner[0])
         if shape.type in ("string", "int", "float", "path") and not shape.optional:
-            return _Shape(f"list[{shape.type}]", shape.choices, enum=shape.enum)
+            as_tuple = origin is tuple
+            return _Shape(f"list[{shape.type}]", shape.choices, enum=shape.enum, as_tuple=as_tuple)
     raise ArgsError(f"{annotation} cannot be read from a command line. Use {_USABLE}.")
 
 
@@ -116,6 +120,7 @@ def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
     if said.get("choices") == ():
         raise ArgsError("choices=[] allows nothing. Name some, or leave it out.")
     said["choices"] = said.get("choices") or shape.choices
+    said["env"] = _variable(said.get("env"))
     if missing and said["kind"] == "option" and shape.type.startswith("list[") and not shape.optional:
         default = []
     parameter = Parameter(
@@ -124,6 +129,7 @@ def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
         default=None if default is dataclasses.MISSING else default,
         required=missing and not shape.optional,
         variadic=said["kind"] == "argument" and shape.type.startswith("list["),
+        as_tuple=shape.as_tuple,
         **said,
     )
     check = _check_option if parameter.kind == "option" else _check_argument
@@ -134,11 +140,15 @@ def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
     return parameter
 
 
+def _variable(name: str | None) -> str:
+    if name is not None and not _VARIABLE.match(name):
+        raise ArgsError(f"env={name!r} is no name of a variable. Write letters, digits and underscores.")
+    return name or ""
+
+
 def _check_option(parameter: Parameter, shape: _Shape, *, missing: bool) -> None:
     if missing and not shape.optional and not parameter.is_list and parameter.takes_value:
         raise ArgsError("an option needs a default. Give one, make it T | None, or use argument().")
-    if parameter.type == "bool" and parameter.env:
-        raise ArgsError(f"a flag has no value to take from ${parameter.env}. Make it a str with choices.")
     if parameter.bare is not None and not shape.optional:
         raise ArgsError("only an optional field (T | None) can stand without a value: leave `bare` out.")
     if parameter.type == "bool" and parameter.choices:
@@ -204,5 +214,7 @@ def _check_beside(parameters: list[Parameter]) -> None:
     for other in before:
         if other.kind == "option" and last.long in (other.long, f"no-{other.long}"):
             raise ArgsError(f"--{last.long} is already taken by {other.name!r}.")
+        if other.kind == "option" and other.long == f"no-{last.long}":
+            raise ArgsError(f"--{other.long}, which switches it off, is already taken by {other.name!r}.")
         if last.short and other.short == last.short:
             raise ArgsError(f"it and {other.name!r} both declare short -{last.short}.")

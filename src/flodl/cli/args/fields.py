@@ -15,14 +15,15 @@ def option(
     help: str = "",
     short: str = "",
     choices: Sequence[Any] | None = None,
-    env: str = "",
+    env: str | None = None,
     bare: Any = None,
     completer: str = "",
 ) -> Any:
     """Declare an option `--name`.
 
-    `env` names a variable that is read when the option is not given; `bare` is the value of `--name` alone,
-    for an optional field; `completer` is a shell command whose lines are offered for completion.
+    `env` names a variable that is read when the option is not given: for a flag 1, true, yes or on, and 0,
+    false, no or off. `bare` is the value of `--name` alone, for an optional field; `completer` is a shell
+    command whose lines are offered for completion.
     """
     given = {
         "help": help,

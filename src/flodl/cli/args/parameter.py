@@ -40,6 +40,7 @@ class Parameter:
     completer: str = ""
     variadic: bool = False
     bare: Any = field(default=None)
+    as_tuple: bool = False
 
     @property
     def long(self) -> str:
@@ -62,6 +63,11 @@ class Parameter:
     @property
     def takes_value(self) -> bool:
         return self.type != "bool"
+
+    @property
+    def can_be_denied(self) -> bool:
+        """Whether there is a `--no-name`: for a flag that may be on without being given."""
+        return self.type == "bool" and (self.default in (True, "true") or bool(self.env))
 
 
 def text_of(value: object) -> str:
@@ -98,3 +104,16 @@ def split_pieces(text: str) -> list[str]:
         elif plain:
             pieces.append(plain)
     return pieces
+
+
+def has_empty_piece(text: str) -> bool:
+    """Say whether a comma has nothing on one side of it; a text that is empty is a list of nothing.
+
+    >>> [has_empty_piece(text) for text in ("1,,2", "1,", "1, 2", '"",1', "")]
+    [True, True, False, False, False]
+    """
+    for match in _PIECE.finditer(text) if text.strip() else ():
+        empty = match["quoted"] is None and not (match["plain"] or "").strip()
+        if empty and (match.group() or text[match.start() - 1] == ","):
+            return True
+    return False

@@ -12,7 +12,7 @@ from flodl.core.paths import suggestion
 from .parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, Parameter, text_of
 
 _ARGUMENT_KEYS = ("name", "type", "description", "required", "variadic", "default", "choices", "completer")
-_OPTION_KEYS = ("type", "description", "default", "choices", "short", "env", "completer")
+_OPTION_KEYS = ("type", "description", "default", "choices", "short", "env", "bare", "completer")
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ def _describe(parameter: Parameter, keys: Sequence[str]) -> dict[str, Any]:
         "choices": [text_of(choice) for choice in parameter.choices],
         "short": parameter.short,
         "env": parameter.env,
+        "bare": None if parameter.bare is None else text_of(parameter.bare),
         "completer": parameter.completer,
     }
-    described = {key: facts[key] for key in keys if facts.get(key)}
+    described = {key: facts[key] for key in keys if facts.get(key) or (key == "bare" and facts[key] == "")}
     if parameter.kind == "argument" and not parameter.required:
         described["required"] = False
     return described
@@ -104,7 +105,7 @@ def _option(name: Any, data: Any) -> Parameter:
     data = {} if data is None else data
     _known(data, _OPTION_KEYS, f"--{name} of the schema")
     short, env = str(data.get("short") or ""), str(data.get("env") or "")
-    return _parameter(str(name), "option", data, short=short, env=env)
+    return _parameter(str(name), "option", data, short=short, env=env, bare=data.get("bare"))
 
 
 def _parameter(name: str, kind: Any, data: Mapping[str, Any], **more: Any) -> Parameter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -67,6 +68,10 @@ def command(
     wanted = None if tiers is None else [name.strip() for name in tiers.split(",") if name.strip()]
     if wanted == []:
         raise SetupError("--tiers names nothing. Give some of torch, eager, captured, compiled.")
+    if json_file is not None:
+        _check_folder(json_file)
+    if wanted is not None:
+        _check_tiers(wanted)
     if device is not None:
         _check_device(device)
     function = None if target is None else _found(target)
@@ -95,6 +100,24 @@ def command(
 def _say(line: str) -> None:
     if log.enabled(log.Verbosity.NORMAL):
         click.echo(line, err=True)
+
+
+def _check_folder(file: Path) -> None:
+    """Refuse a file that could not be written when everything is measured; no folder is made for it."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise SetupError(f"--json {file}: there is no folder {folder}. Make it, or name another file.")
+    if not os.access(folder, os.W_OK):
+        raise SetupError(f"--json {file}: {folder} cannot be written to. Name another file.")
+
+
+def _check_tiers(names: Sequence[str]) -> None:
+    from flodl.engine.measure import RIVALS
+
+    for name in names:
+        if name not in RIVALS:
+            hint = suggestion(name, RIVALS, known_as="tiers")
+            raise SetupError(f"--tiers: there is no tier {name!r}. {hint}")
 
 
 def _check_device(name: str) -> None:

@@ -10,11 +10,11 @@ from flodl.cli.manifest.document import Table
 from flodl.cli.manifest.layers import Manifest, load
 from flodl.cli.manifest.showing import as_yaml, origins_of
 from flodl.cli.options import CommandGroup, talk_options
-from flodl.cli.project import Project, project_of
+from flodl.cli.project import overlays_nearby, project_of
 
 
 def _complete_overlays(ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in Project().overlays() if name.startswith(incomplete)]
+    return [name for name in overlays_nearby() if name.startswith(incomplete)]
 
 
 @click.group("config", cls=CommandGroup, invoke_without_command=True)
@@ -56,9 +56,10 @@ def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
 def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
     """Check the manifest, its overlays and the manifests of its commands.
 
-    Unknown keys, contradictions, missing folders, and the values of entries and presets against what the
-    entry takes: it is asked with --fdl-schema if it knows that, and nothing else is started. The exit code
-    is 1 if there is anything to mend; what could not be checked is a note on standard error.
+    Unknown keys, contradictions, missing folders, scripts and services, and the values of entries and presets
+    against what the entry takes: it is asked with --fdl-schema if it knows that, and nothing else is
+    started. The exit code is 1 if there is anything to mend; what could not be checked, or may work on
+    another machine, is a note on standard error.
     """
     from flodl.cli.manifest.finding import require_manifest
     from flodl.cli.manifest.linting import lint as problems_of

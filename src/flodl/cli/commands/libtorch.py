@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -182,7 +183,8 @@ def download(
     build, reason = _choose(cpu, cuda, hardware)
     given = Path(url).resolve().as_uri() if url and Path(url).is_file() else url
     address = given or archive.address(build, hardware)
-    target = folder.resolve() if folder else place.root / "libtorch" / "precompiled" / build.name
+    kept = place.root / "libtorch" / "precompiled" / build.name
+    target = Path(os.path.realpath(folder)) if folder else kept
     variant = str(target) if folder else f"precompiled/{build.name}"
     say(f"libtorch {builds.TORCH}, {build.what} ({reason})\n  from {address}\n  to   {target}")
     if dry_run:

@@ -77,6 +77,8 @@ def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> 
     if not dry_run:
         return dispatch(ctx, manifest, name, words)
     plan = planned(ctx, manifest, name, words)
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
     click.echo(json.dumps(_facts(plan), indent=2) if as_json else _page(plan))
     return 0
 

@@ -108,7 +108,7 @@ def here(start: Path | None = None) -> Store:
 def home() -> Path:
     """Give the user's own store."""
     named = environment.home_text()
-    return Path(os.path.expanduser(named)).resolve() if named else Path.home() / ".flodl"
+    return Path(os.path.realpath(os.path.expanduser(named))) if named else Path.home() / ".flodl"
 
 
 def python_of(folder: Path) -> Path:

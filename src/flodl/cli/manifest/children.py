@@ -26,7 +26,7 @@ def environment_for_children(**more: str) -> dict[str, str]:
     A child that is fdl again leaves the word about updates to this process.
     """
     own, active = str(Path(sys.executable).parent), environment.active_environment()
-    elsewhere = active and Path(active).resolve() != Path(sys.prefix).resolve()
+    elsewhere = active and os.path.realpath(active) != os.path.realpath(sys.prefix)
     folders = [environment.search_path(), own] if elsewhere else [own, environment.search_path()]
     path = os.pathsep.join(filter(None, folders))
     return {**os.environ, "PATH": path, environment.NO_UPDATE_CHECK: "1", **more}
@@ -113,6 +113,11 @@ def _located(program: str, cwd: Path, path: str) -> str:
     if os.sep in program:
         return str(cwd / program)
     found = shutil.which(program, path=path)
+    if found is None and program == "docker":
+        raise SetupError(
+            "`docker` is not found, and the manifest asks for it with `docker:`. Install Docker, or take "
+            "that line out to run on this machine itself."
+        )
     if found is None:
         raise SetupError(f"`{program}` is not found. Install it, or write its whole path into the manifest.")
     return found

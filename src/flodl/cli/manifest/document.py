@@ -75,6 +75,16 @@ def plain(node: Node) -> Any:
     return {key: plain(value) for key, value in node.entries.items()}
 
 
+def kind_in_words(value: Any) -> str:
+    """Say what kind of value this is, in the words of YAML.
+
+    >>> kind_in_words(3), kind_in_words(["a"])
+    ('a number', 'a list')
+    """
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a map"}
+    return kinds.get(type(value), "nothing" if value is None else "text")
+
+
 def leaves(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
     """Give every leaf with its path; a map without entries counts as one."""
     if isinstance(node, Leaf):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from flodl.cli.args.checking import check_tail
 from flodl.cli.args.schema import Schema
 from flodl.core import log
 from flodl.core.environment import RESOLVED_CONFIG, flags_said
-from flodl.core.errors import ManifestError
+from flodl.core.errors import ManifestError, SetupError
 from flodl.core.files import write_atomic
 
 from . import docker, scripts
@@ -25,7 +25,9 @@ from .holding import check_settings, check_variables
 from .kinds import Kind
 from .model import Command, Document, read_as
 from .schemas import asked_again, schema_of
-from .settings import Setting, resolved, settings_of, without_overruled
+from .settings import Setting, covered, resolved, settings_of, without_denied, without_overruled
+from .sources import has_words_of_its_own
+from .startable import doubts_about_entry, doubts_about_script, refuse
 from .walking import Place
 
 LONGEST_VARIABLE = 100_000  # Linux refuses a process whose variable is longer than 128 KiB
@@ -40,6 +42,7 @@ class Plan:
     table: Mapping[str, Mapping[str, Any]]
     echo: str = ""
     in_container: bool = field(default=False)
+    notes: tuple[str, ...] = ()  # what those should know who ask what would run
 
 
 def plan(place: Place, *, append: bool = True) -> Plan:
@@ -57,6 +60,7 @@ def _plan_script(place: Place, *, append: bool) -> Plan:
     where = ("commands", place.command)
     spec = read_as(Command, place.spec, where=where)
     words = scripts.user_words(place.title, place.tail)
+    refuse(doubts_about_script(place.manifest, place.command, place.spec, with_append=append))
     line = scripts.compose(spec.run or "", (spec.append or "") if append else "", words)
     table = {
         key: _entry(place, place.spec, key) for key in ("run", "append", "docker") if place.spec.get(key)
@@ -69,7 +73,7 @@ def _plan_script(place: Place, *, append: bool) -> Plan:
         mounted = docker.mounted_project(inner, place.manifest.project)
         command = docker.wrap_script(spec.docker, mounted, inner, line, variables=flags_said())
         return Plan(command, mounted, table, in_container=True)
-    return Plan(["sh", "-c", line], folder, table)
+    return Plan(["sh", "-c", line], folder, table, notes=_unused_docker(table))
 
 
 def _plan_entry(place: Place) -> Plan:
@@ -81,6 +85,7 @@ def _plan_entry(place: Place) -> Plan:
             f"{manifest.path} has no `entry:`, so there is nothing to run in {manifest.folder}. "
             f"Add one, or name one of its commands: {', '.join(manifest.commands.entries) or 'none so far'}."
         )
+    refuse(doubts_about_entry(manifest))
     preset = place.spec if place.kind is Kind.PRESET else None
     if preset is not None:
         read_as(Command, preset, where=("commands", place.command))
@@ -88,6 +93,8 @@ def _plan_entry(place: Place) -> Plan:
     settings = settings_of(document, preset, project=manifest.project)
     # The variables of this machine do not reach a container.
     on_host = not document.value("docker") or container.inside_container()
+    settings, tail = without_denied(settings, place.tail, schema)
+    place = replace(place, tail=tail)
     schema = _checked(place, schema, settings, on_host=on_host)
     table = {"entry": _entry(place, document, "entry")}
     if document.get("docker"):
@@ -96,10 +103,17 @@ def _plan_entry(place: Place) -> Plan:
     words = entry.split()
     for setting in without_overruled(settings, schema) if on_host else settings:
         words += setting.words(schema)
-    return _started(place, [*words, *place.tail], table)
+    notes = covered(manifest, place.command, preset) if preset is not None else []
+    return _started(place, [*words, *place.tail], table, notes)
 
 
-def _started(place: Place, words: list[str], table: dict[str, Any]) -> Plan:
+def _unused_docker(table: Mapping[str, Any]) -> tuple[str, ...]:
+    if "docker" not in table:
+        return ()
+    return (f"{table['docker']['origin']}: docker is not used, because this is a container already.",)
+
+
+def _started(place: Place, words: list[str], table: dict[str, Any], notes: list[str]) -> Plan:
     """Start the words here, or in the container that the manifest names."""
     manifest = place.manifest
     line = " ".join(map(scripts.quote, words))
@@ -109,9 +123,9 @@ def _started(place: Place, words: list[str], table: dict[str, Any]) -> Plan:
         mounted = docker.mounted_project(inner, manifest.project)
         command = docker.wrap_entry(service, mounted, inner, words, variables=flags_said())
         echo = f"fdl: [{service}] {line}" if place.kind is Kind.PRESET else ""
-        return Plan(command, mounted, table, echo, in_container=True)
+        return Plan(command, mounted, table, echo, in_container=True, notes=tuple(notes))
     echo = f"fdl: {line}" if place.kind is Kind.PRESET else ""
-    return Plan(words, manifest.folder, table, echo)
+    return Plan(words, manifest.folder, table, echo, notes=(*notes, *_unused_docker(table)))
 
 
 def _checked(place: Place, schema: Schema | None, settings: list[Setting], *, on_host: bool) -> Schema | None:
@@ -119,11 +133,14 @@ def _checked(place: Place, schema: Schema | None, settings: list[Setting], *, on
     if schema is None:
         return None
 
+    entry = str(place.manifest.document.value("entry"))
+    is_all = not has_words_of_its_own(place.manifest.folder, entry)
+
     def check(known: Schema) -> None:
-        check_tail(known, place.tail, title=place.title)
+        check_tail(known, place.tail, title=place.title, is_all=is_all)
         check_settings(known, settings)
         if on_host:
-            check_variables(known)
+            check_variables(known, place.tail)
 
     try:
         check(schema)
@@ -149,7 +166,11 @@ def carry_out(plan: Plan) -> int:
     if len(text) > LONGEST_VARIABLE:
         _keep(file, text)
         text = str(file)
-    return call(plan.command, cwd=plan.folder, **{RESOLVED_CONFIG: text})
+    try:
+        return call(plan.command, cwd=plan.folder, **{RESOLVED_CONFIG: text})
+    except SetupError as error:
+        place = next(iter(plan.table.values()))["origin"]  # of the entry, or of the script
+        raise SetupError(f"{place}: {error}") from None
 
 
 def _keep(file: Path, text: str) -> None:

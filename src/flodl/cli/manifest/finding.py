@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from flodl.core.errors import ManifestError
 
 NAMES = ("fdl.yaml", "fdl.yml", "fdl.json")
 _EXAMPLES = tuple(f"{name}.{ending}" for name in NAMES for ending in ("example", "dist"))
-_OVERLAY_ENDINGS = ("yml", "yaml", "json")
+_OVERLAY_ENDINGS = ("yaml", "yml", "json")
 _OVERLAY = re.compile(r"fdl\.(.+)\.(?:yml|yaml|json)\Z")
 
 
@@ -22,6 +24,28 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def present(path: Path) -> bool:
+    """Say whether a file is there; something of that name that cannot be read as one is an error.
+
+    To pass over it would mean to take another manifest, further up, for the one that was meant.
+    """
+    if is_file(path):
+        return True
+    if os.path.lexists(path):
+        raise ManifestError(f"{path} is there but cannot be read: {_why_not(path)}. Mend it or remove it.")
+    return False
+
+
+def _why_not(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"it is a link to {os.readlink(path)}, which is not there"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file"
 
 
 def working_folder() -> Path:
@@ -34,7 +58,7 @@ def working_folder() -> Path:
 
 def manifest_in(folder: Path) -> Path | None:
     """Give the manifest of a folder, or the example that stands in for it."""
-    return next((folder / name for name in (*NAMES, *_EXAMPLES) if is_file(folder / name)), None)
+    return next((folder / name for name in (*NAMES, *_EXAMPLES) if present(folder / name)), None)
 
 
 def manifests_in(folder: Path) -> list[Path]:
@@ -52,8 +76,8 @@ def find_manifest(start: Path | None = None) -> Path | None:
 
 
 def overlays_of(manifest: Path) -> list[str]:
-    """Give the names of the overlays beside a manifest, sorted."""
-    found = (_OVERLAY.match(path.name) for path in _listed(manifest.parent) if is_file(path))
+    """Give the names of the overlays beside a manifest, sorted, with those that cannot be read."""
+    found = (_OVERLAY.match(path.name) for path in _listed(manifest.parent))
     return sorted({match[1] for match in found if match})
 
 
@@ -66,8 +90,13 @@ def _listed(folder: Path) -> list[Path]:
 
 def overlay_file(manifest: Path, name: str) -> Path | None:
     """Give the file of an overlay, or nothing."""
+    return next(iter(overlay_files(manifest, name)), None)
+
+
+def overlay_files(manifest: Path, name: str) -> list[Path]:
+    """Give every file of an overlay; the first one counts, as with manifests."""
     files = (manifest.parent / f"fdl.{name}.{ending}" for ending in _OVERLAY_ENDINGS)
-    return next((file for file in files if is_file(file)), None)
+    return [file for file in files if present(file)]
 
 
 def is_example(manifest: Path) -> bool:
@@ -77,7 +106,7 @@ def is_example(manifest: Path) -> bool:
 
 def adopt_example(manifest: Path) -> Path:
     """Offer to copy an example to the real name, on a terminal; without one, or refused, use it as it is."""
-    if not is_example(manifest) or not sys.stdin.isatty():
+    if not is_example(manifest) or sys.stdin is None or not sys.stdin.isatty():
         return manifest
     real = manifest.with_suffix("")
     click.echo(

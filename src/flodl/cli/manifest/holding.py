@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, text_of
+from flodl.cli.args.parameter import Parameter, has_empty_piece, text_of
 from flodl.cli.args.schema import Schema
 from flodl.core import environment
 from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
-from .settings import Setting, typed, variable_for
+from .settings import Setting, given_options, typed, variable_for, variable_value
 
 
 def check_settings(schema: Schema, settings: list[Setting]) -> None:
@@ -34,14 +34,17 @@ def problems_of(schema: Schema, settings: list[Setting]) -> Iterator[str]:
             yield f"{where}: {words}"
 
 
-def check_variables(schema: Schema) -> None:
-    """Refuse an environment variable that the entry reads and would not take."""
+def check_variables(schema: Schema, tail: tuple[str, ...]) -> None:
+    """Refuse an environment variable that the entry reads and would not take; what is typed comes first."""
+    given = {flag for flag, _value in given_options(tail, schema)}
     for flag, known in schema.options.items():
-        if name := variable_for(flag, schema):
-            value = typed(environment.value_of(name), known)
-            for item in value if isinstance(value, list) else [value]:
-                if words := _wrong(known, item):
-                    raise ManifestError(f"${name}, for --{flag}: {words}")
+        name = "" if flag in given else variable_for(flag, schema)
+        if not name:
+            continue
+        value = variable_value(name, known)
+        wrong = [_wrong(known, item) for item in (value if isinstance(value, list) else [value])]
+        for words in filter(None, [_gap(known, environment.value_of(name)), *wrong]):
+            raise ManifestError(f"${name}, for --{flag}: {words}")
 
 
 def _wrong_with(known: Parameter, setting: Setting) -> str:
@@ -54,10 +57,16 @@ def _wrong_with(known: Parameter, setting: Setting) -> str:
         return "" if said else f"{text_of(value)} is no {known.type}."
     if isinstance(value, list) and not known.is_list:
         return f"--{known.long} takes one value, and this is a list of {len(value)}."
+    if isinstance(value, str) and (words := _gap(known, value)):
+        return words
     given = typed(value, known) if isinstance(value, str) else value
     return next(
         filter(None, (_wrong(known, one) for one in (given if isinstance(given, list) else [given]))), ""
     )
+
+
+def _gap(known: Parameter, text: str) -> str:
+    return f"{text!r} has nothing on one side of a comma." if known.is_list and has_empty_piece(text) else ""
 
 
 def _wrong(known: Parameter, item: Any) -> str:

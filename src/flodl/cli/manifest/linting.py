@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flodl.cli.commands import SUMMARIES
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
 from .document import Leaf, Table, dotted
-from .finding import manifest_in, manifests_in, overlays_of
+from .finding import manifest_in, manifests_in, overlay_files, overlays_of
 from .holding import problems_of
 from .kinds import Kind, kind_of, kind_or_none
 from .layers import Manifest, load
 from .model import Command, Document, problems_in
 from .schemas import inline_schema, schema_of
-from .settings import settings_of
+from .settings import covered, settings_of
+from .startable import Doubt, doubts_about_entry, doubts_about_name, doubts_about_script
 from .walking import child_of, folder_name
+
+# `fdl run` alone is the project's own command of that name.
+_TAKEN = frozenset(SUMMARIES) - {"run"}
 
 
 @dataclass
@@ -24,6 +31,14 @@ class Findings:
 
     problems: dict[str, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+
+    def add(self, doubts: Iterator[Doubt]) -> None:
+        """Sort what may not start: problems if it never will, else notes."""
+        try:
+            for doubt in doubts:
+                (self.problems if doubt.certain else self.notes)[doubt.words] = None
+        except FlodlError as error:  # of a compose file that cannot be read
+            self.problems[str(error)] = None
 
 
 def lint(path: Path, *, overlay: str = "", source: str = "") -> Findings:
@@ -42,6 +57,7 @@ def lint(path: Path, *, overlay: str = "", source: str = "") -> Findings:
 def _look_at(manifest: Manifest, seen: frozenset[Path], found: Findings) -> None:
     found.problems |= dict.fromkeys(problems_in(Document, manifest.document))
     found.notes |= dict.fromkeys(_notes_about(manifest))
+    found.add(doubts_about_entry(manifest))
     try:
         inline_schema(manifest)
     except ManifestError as error:
@@ -53,8 +69,15 @@ def _look_at(manifest: Manifest, seen: frozenset[Path], found: Findings) -> None
 
 
 def _notes_about(manifest: Manifest) -> list[str]:
-    counts, *others = manifests_in(manifest.folder) or [manifest.path]
-    notes = [f"{other} does not count: {counts.name} beside it comes first." for other in others]
+    overlays = overlay_files(manifest.path, manifest.overlay) if manifest.overlay else []
+    notes = [
+        f"{other} does not count: {files[0].name} beside it comes first."
+        for files in (manifests_in(manifest.folder), overlays)
+        for other in files[1:]
+    ]
+    for name, node in manifest.commands.entries.items():
+        if isinstance(node, Table):
+            notes += [f"{manifest.project}{os.sep}{note}" for note in covered(manifest, name, node)]
     for path, place, below in manifest.deleted:
         notes.append(f"{place}: {dotted(path)}: the null deletes what stands in {below}.")
     return notes
@@ -70,7 +93,9 @@ def _hold_to_schema(manifest: Manifest, found: Findings) -> None:
     cases = [settings_of(manifest.document, preset, project=manifest.project) for preset in tables]
     schema = schema_of(manifest)
     if schema:
-        found.problems |= dict.fromkeys(problem for case in cases for problem in problems_of(schema, case))
+        wrong = dict.fromkeys(problem for case in cases for problem in problems_of(schema, case))
+        # They name their file as seen from the project; everything else here has the whole path.
+        found.problems |= {f"{manifest.project}{os.sep}{problem}": None for problem in wrong}
     elif any(cases):
         found.notes[
             f"{manifest.path}: the values for its entry are not checked: its schema is not known. "
@@ -82,11 +107,14 @@ def _look_at_command(manifest: Manifest, name: str, seen: frozenset[Path], found
     node = manifest.commands.entries[name]
     unknown = problems_in(Command, node, where=("commands", name)) if isinstance(node, Table) else []
     found.problems |= dict.fromkeys(unknown)
+    found.add(doubts_about_name(name, node, _TAKEN if not seen - {manifest.path.resolve()} else frozenset()))
     try:
         kind = kind_of(name, node)
         if kind is Kind.PRESET and manifest.document.value("entry") is None:
-            place = f"{manifest.path}: command `{name}`"
-            raise ManifestError(f"{place}: a preset needs an `entry:` in the same file.")
+            place = f"{node.origin}: command `{name}`"
+            raise ManifestError(f"{place}: a preset needs an `entry:` in {manifest.path}, and there is none.")
+        if kind is Kind.RUN and isinstance(node, Table):
+            found.add(doubts_about_script(manifest, name, node))
         if kind is not Kind.PATH:
             return
         if unknown and manifest_in(manifest.folder / folder_name(name, node)) is None:

@@ -16,6 +16,7 @@ from .document import Table, dotted, plain
 from .showing import flow
 
 Scalar = bool | int | float | str
+_Options = dict[str, Scalar | list[Scalar] | None] | None
 
 
 class SpeedHint(msgspec.Struct, forbid_unknown_fields=True):
@@ -75,7 +76,7 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
     ddp: Ddp | None = None
     training: Training | None = None
     output: Output | None = None
-    options: dict[str, Scalar | list[Scalar] | None] | None = None
+    options: _Options = None
 
 
 class Document(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
@@ -129,8 +130,20 @@ def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
             and not any(one.required for one in msgspec.structs.fields(inner))
         ):
             yield from _wrong_values(inner, node, (*where, key))
+        elif key in fields and isinstance(node, Table) and fields[key].type == _Options:
+            yield from _wrong_options(node, (*where, key))
         elif key in fields and (words := _wrong_value(struct, table, key, where)):
             yield words
+
+
+def _wrong_options(options: Table, where: tuple[str, ...]) -> Iterator[str]:
+    """Name every option with a value that no command line can have; msgspec names only the map around it."""
+    for key, node in options.entries.items():
+        try:
+            msgspec.convert({key: plain(node)}, _Options, strict=False)
+        except msgspec.ValidationError:
+            problem = _misplaced(plain(node), ["a value", "a list of values"])
+            yield f"{node.origin}: {dotted((*where, key))}: {problem}"
 
 
 def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tuple[str, ...]) -> str:

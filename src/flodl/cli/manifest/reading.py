@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 
 from flodl.core.errors import ManifestError
 
-from .document import Leaf, Node, Origin, Table
+from .document import Leaf, Node, Origin, Table, kind_in_words
 
 MOST_NODES = 100_000  # aliases of aliases can describe more than any memory holds
 _TAG = "tag:yaml.org,2002:"
@@ -65,23 +65,44 @@ def parse_document(content: bytes | str, path: Path) -> Table:
         mark = error.problem_mark or error.context_mark
         # What is missing at the end is reported behind it, on a line that no editor shows.
         line = f":{min(mark.line + 1, len(content.splitlines()))}" if mark else ""
-        words = ", ".join(filter(None, (error.context, error.problem)))
-        raise ManifestError(f"{path}{line}: {words}. Mend the YAML there.") from None
+        raise ManifestError(f"{path}{line}: {_explained(error, content)}") from None
     except yaml.reader.ReaderError as error:
         raise ManifestError(f"{path}{_line_of(content, error)}: {_unreadable(error)}") from None
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
         raise ManifestError(f"{path}: {words}. Save it as UTF-8 text.") from None
     except RecursionError:
-        raise ManifestError(f"{path}: it is nested too deeply to be a manifest.") from None
+        line = f":{_deepest_line(content)}"
+        raise ManifestError(f"{path}{line}: it is nested too deeply to be a manifest.") from None
     except UnicodeError as error:
         raise ManifestError(f"{path}: {error.reason}. Save it as UTF-8 text.") from None  # type: ignore[attr-defined]
     if isinstance(found, Leaf):
         if found.value is None:
             return Table(MappingProxyType({}), found.origin)
-        kind = type(found.value).__name__
-        raise ManifestError(f"{path}:{found.origin.line}: a manifest is a map, and this is a {kind}.")
+        kind = kind_in_words(found.value)
+        raise ManifestError(f"{path}:{found.origin.line}: a manifest is a map, and this is {kind}.")
     return found
+
+
+def _explained(error: Any, content: bytes | str) -> str:
+    """Say what a parser found; of a tab it only says that no token starts with it."""
+    text = content.decode(errors="replace") if isinstance(content, bytes) else content
+    mark, lines = error.problem_mark, text.splitlines()
+    line = lines[mark.line] if mark and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "a tab stands at the beginning of the line. Indent with spaces."
+    words = ", ".join(filter(None, (error.context, error.problem)))
+    return f"{words}. Mend the YAML there."
+
+
+def _deepest_line(content: bytes | str) -> int:
+    """Give the line that is nested most; its events come one by one, without the depth that was too much."""
+    depth, deepest, line = 0, 0, 1
+    for event in yaml.parse(content, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > deepest:
+            deepest, line = depth, event.start_mark.line + 1
+    return line
 
 
 def _line_of(content: bytes | str, error: Any) -> str:
@@ -97,8 +118,9 @@ def _line_of(content: bytes | str, error: Any) -> str:
 
 
 def _unreadable(error: Any) -> str:
-    words = "an invisible character stands there" if error.encoding == "unicode" else "this is no UTF-8 text"
-    return f"{words} ({error.reason}). Save it as UTF-8 text."
+    if "control characters" in error.reason or error.encoding == "unicode":
+        return "an invisible character stands there, which YAML does not allow. Take it out."
+    return f"this is no UTF-8 text ({error.reason}). Save it as UTF-8 text."
 
 
 class _Reader:
@@ -109,8 +131,10 @@ class _Reader:
         self.count = 0
         self.inside: set[int] = set()
 
-    def convert(self, node: Any) -> Node:
-        origin = Origin(self.path, node.start_mark.line + 1)
+    def convert(self, node: Any, key: Any = None) -> Node:
+        # An alias is the node that it names; it stands at its key, and what it names is further up.
+        elsewhere = key is not None and node.start_mark.index < key.start_mark.index
+        origin = Origin(self.path, (key if elsewhere else node).start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return Table(MappingProxyType(self._entries(node)), origin)
         return Leaf(self._value(node), origin)
@@ -122,14 +146,14 @@ class _Reader:
             key = self._key(key_node)
             if key in entries:
                 self._fail(key_node, f"{key!r} stands twice in one map. Keep one of them")
-            entries[key] = self.convert(value_node)
+            entries[key] = self.convert(value_node, key_node)
         self.inside.discard(id(node))
         return entries
 
     def _key(self, node: Any) -> str:
         if not isinstance(node, yaml.ScalarNode):
             self._fail(node, "a key must be a word, not a map or a list")
-        return str(node.value)
+        return self._without_nul(node)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, yaml.ScalarNode):
@@ -142,6 +166,8 @@ class _Reader:
         return values
 
     def _enter(self, node: Any) -> None:
+        if node.tag.removeprefix(_TAG) not in ("map", "seq"):
+            self._refuse_tag(node)
         if id(node) in self.inside:
             self._fail(node, "an alias stands inside what it names")
         self.inside.add(id(node))
@@ -153,7 +179,7 @@ class _Reader:
         text, kind = node.value, node.tag.removeprefix(_TAG)
         try:
             if kind == "str":
-                return text
+                return self._without_nul(node)
             if kind == "null":
                 return None
             if kind == "bool":
@@ -164,7 +190,16 @@ class _Reader:
                 return math.nan if text.lower() == ".nan" else float(text.lower().replace(".inf", "inf"))
         except (ValueError, KeyError):
             return self._fail(node, f"{text[:40]!r} is no {kind}")
-        return self._fail(node, f"the tag {node.tag!r} is not known here. Leave it out")
+        return self._refuse_tag(node)
+
+    def _without_nul(self, node: Any) -> str:
+        """Give the text of a scalar; no path and no word of a command line may have a NUL in it."""
+        if "\0" in node.value:
+            self._fail(node, f"a NUL character stands in {node.value[:40]!r}. Take it out")
+        return str(node.value)
+
+    def _refuse_tag(self, node: Any) -> NoReturn:
+        self._fail(node, f"the tag {node.tag!r} is not known here. Leave it out")
 
     def _fail(self, node: Any, words: str) -> NoReturn:
         raise ManifestError(f"{self.path}:{node.start_mark.line + 1}: {words}.")

@@ -49,10 +49,10 @@ class Cached:
 
     @property
     def status(self) -> Status:
-        path = manifest_in(self.folder)
-        if path is None:
-            return "orphan"
         try:
+            path = manifest_in(self.folder)
+            if path is None:
+                return "orphan"
             mark = fingerprint(load(path, project=self.folder))
         except FlodlError:
             return "stale"

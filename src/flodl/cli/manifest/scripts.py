@@ -40,6 +40,9 @@ def user_words(title: str, tail: tuple[str, ...]) -> tuple[str, ...]:
     """Give the words for the script: those after the first `--`; any before it are refused."""
     split = tail.index("--") if "--" in tail else len(tail)
     if split:
+        if "--dry-run" in tail[:split]:
+            name = title.removeprefix("fdl ")
+            raise ManifestError(f"`{title}` has no --dry-run; use `fdl run --dry-run {name}`.")
         words = " ".join(map(quote, tail[:split] + tail[split + 1 :]))
         raise ManifestError(f"`{title}` does not accept extra args; use `{title} -- {words}`.")
     return tail[1:]

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from flodl.cli.args.checking import positional_words
+from flodl.cli.args.clicks import NEGATIVE
 from flodl.cli.args.parameter import Parameter, split_pieces, text_of
 from flodl.cli.args.schema import Schema
 from flodl.core import environment
 
-from .document import Table, leaves, plain
+from .document import Node, Origin, Table, dotted, leaves, plain
+from .layers import Manifest
 
 # The option of each field, in the order in which they are passed on.
 _FLAGS: dict[str, dict[str, str]] = {
@@ -45,6 +47,12 @@ _FLAGS: dict[str, dict[str, str]] = {
 }
 
 
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "yes", "on", "t", "y"), True),
+    **dict.fromkeys(("0", "false", "no", "off", "f", "n"), False),
+}
+
+
 @dataclass(frozen=True)
 class Setting:
     """One option of a run."""
@@ -66,12 +74,15 @@ class Setting:
         if self.value is None:
             return []
         if self.value is False and not self.is_text:
-            # A flag that is on by itself has to be switched off in words.
-            on_by_default = known is not None and known.type == "bool" and known.default in (True, "true")
-            return [f"--no-{self.flag}"] if on_by_default else []
+            # A flag that may be on by itself has to be switched off in words.
+            return [f"--no-{self.flag}"] if known is not None and known.can_be_denied else []
         if self.value is True and not self.is_text:
-            return [flag]
-        return [flag, _text(self.path, self.value)]
+            # In words, because an option that stands bare would take what follows it for its value.
+            bare = known.bare if known else None
+            return [flag] if bare is None else [flag, text_of(bare)]
+        text = _text(self.path, self.value)
+        looks_like_option = text.startswith("-") and not NEGATIVE.match(text)
+        return [f"{flag}={text}"] if looks_like_option else [flag, text]
 
 
 def _text(path: str, value: Any) -> str:
@@ -89,14 +100,56 @@ def settings_of(enclosing: Table, preset: Table | None, *, project: Path) -> lis
             for layer in (preset, enclosing):
                 node = layer.table(section).get(field) if layer else None
                 if node is not None and plain(node) is not None:
-                    place = next((leaf.origin for _, leaf in leaves(node)), node.origin)
-                    found.append(Setting(flag, plain(node), place.relative_to(project), f"{section}.{field}"))
+                    place = _place(node).relative_to(project)
+                    found.append(Setting(flag, plain(node), place, f"{section}.{field}"))
                     break
     options = preset.table("options").entries if preset else {}
     for name in sorted(options):
         origin = options[name].origin.relative_to(project)
         found.append(Setting(name.replace("_", "-"), plain(options[name]), origin, f"options.{name}"))
     return found
+
+
+def _place(node: Node) -> Origin:
+    return next((leaf.origin for _, leaf in leaves(node)), node.origin)
+
+
+def covered(manifest: Manifest, name: str, preset: Table) -> list[str]:
+    """Tell of every value of an overlay that does not count, because a preset below the overlay has one."""
+    notes = []
+    for section, flags in _FLAGS.items():
+        for field in flags:
+            above, below = manifest.document.table(section).get(field), preset.table(section).get(field)
+            if above is None or below is None or plain(above) is None or plain(below) is None:
+                continue
+            where, place = _place(above), _place(below)
+            if where.file in manifest.overlay_files and place.file not in manifest.overlay_files:
+                path, preset_path = f"{section}.{field}", dotted(("commands", name))
+                notes.append(
+                    f"{where.relative_to(manifest.project)}: {path} is covered by {preset_path} at "
+                    f"{place.relative_to(manifest.project)}. To change it, write {preset_path}.{path}."
+                )
+    return notes
+
+
+def without_denied(
+    settings: list[Setting], tail: tuple[str, ...], schema: Schema | None
+) -> tuple[list[Setting], tuple[str, ...]]:
+    """Switch off the flags of a manifest that the command line denies, and take these words out of it.
+
+    To a program that has no `--no-name`, a flag is off when it is not given.
+    """
+    end = tail.index("--") if "--" in tail else len(tail)
+    words, found = list(tail[:end]), []
+    for setting in settings:
+        known, denial = schema.options.get(setting.flag) if schema else None, f"--no-{setting.flag}"
+        if known and known.type == "bool" and not known.can_be_denied and denial in words:
+            last = len(words) - words[::-1].index(denial)
+            said = (denial, f"--{setting.flag}")
+            words = [word for place, word in enumerate(words) if place >= last or word not in said]
+            setting = replace(setting, value=False, origin=denial)
+        found.append(setting)
+    return found, (*words, *tail[end:])
 
 
 def without_overruled(settings: list[Setting], schema: Schema | None) -> list[Setting]:
@@ -124,13 +177,18 @@ def given_options(tail: tuple[str, ...], schema: Schema | None) -> Iterator[tupl
         else:
             continue
         known = schema.options.get(flag) if schema else None
-        takes_value = known.takes_value if known else bool(words) and not words[0].startswith("-")
+        denied = schema.options.get(flag.removeprefix("no-")) if schema and not known else None
+        if denied and denied.can_be_denied:
+            yield denied.long, False
+            continue
+        follows = bool(words) and (not words[0].startswith("-") or NEGATIVE.match(words[0]) is not None)
+        takes_value = known.takes_value and (known.bare is None or follows) if known else follows
         if equals:
             yield flag, value
         elif takes_value and words:
             yield flag, words.pop(0)
         else:
-            yield flag, True
+            yield flag, True if known is None or known.bare is None else known.bare
 
 
 def resolved(
@@ -156,10 +214,11 @@ def resolved(
             table[setting.flag] = {"value": value, "origin": setting.origin}
     for flag, one in known.items():
         if with_environment and (variable := variable_for(flag, schema)):
-            table[flag] = {"value": typed(environment.value_of(variable), one), "origin": f"${variable}"}
+            table[flag] = {"value": variable_value(variable, one), "origin": f"${variable}"}
     for flag, value in given_options(tail, schema):
         one_of = known.get(flag)
-        table[flag] = {"value": typed(value, one_of) if one_of else value, "origin": f"--{flag}"}
+        origin = f"--no-{flag}" if value is False else f"--{flag}"
+        table[flag] = {"value": typed(value, one_of) if one_of else value, "origin": origin}
     return table
 
 
@@ -179,10 +238,24 @@ def arguments_in(tail: tuple[str, ...], schema: Schema | None) -> dict[str, Any]
 
 
 def as_read(value: Any, one: Parameter) -> Any:
-    """Give a value of the manifest as the program will have it: `a,b` for a list is a list."""
+    """Give a value of the manifest as the program will have it: `a,b` for a list is a list.
+
+    >>> as_read(True, Parameter("save", "option", "string", bare="runs"))
+    'runs'
+    """
+    if value is True and one.takes_value and one.bare is not None:
+        return typed(one.bare, one)
     if one.is_list and not isinstance(value, (list, dict, bool)):
         return typed(text_of(value), one)
     return typed(value, one)
+
+
+def variable_value(variable: str, one: Parameter) -> Any:
+    """Read a variable by the type of its option; a flag has more words there than in a manifest."""
+    text = environment.value_of(variable)
+    if one.type == "bool":
+        return _SWITCHES.get(text.strip().lower(), text)
+    return typed(text, one)
 
 
 def typed(value: Any, one: Parameter) -> Any:

@@ -57,6 +57,17 @@ def named_files(folder: Path, entry: str) -> Iterator[tuple[Path, Path]]:
             yield path, path.parent
 
 
+def has_words_of_its_own(folder: Path, entry: str) -> bool:
+    """Say whether an entry gives its program words already, behind the script or module that it starts."""
+    words = entry.split()
+    named = [
+        place
+        for place, (before, word) in enumerate(zip(["", *words], words))
+        if before == "-m" or is_file(folder / word)
+    ]
+    return (named[0] if named else 0) < len(words) - 1
+
+
 def _module_files(folder: Path, name: str) -> Iterator[tuple[Path, Path]]:
     first, *inner = name.split(".")
     for root in dict.fromkeys([folder, *_installed_roots(first)]):

@@ -56,6 +56,9 @@ def step(place: Place) -> Place:
     name, *rest = place.tail
     commands, at_root = place.manifest.commands, not place.trail
     if name not in commands.entries:
+        from .model import Document, read_as
+
+        read_as(Document, place.manifest.document)  # what is wrong there may hide the command
         hint = suggestion(name, commands.entries, known_as="commands")
         raise ManifestError(f"there is no command {name!r} in {place.manifest.path}. {hint}")
     node = commands.entries[name]
@@ -67,8 +70,8 @@ def step(place: Place) -> Place:
         return replace(onward, manifest=child, command="", node=None, passed=passed)
     if kind is Kind.PRESET and at_root and place.manifest.document.value("entry") is None:
         raise ManifestError(
-            f"{node.origin}: command `{name}`: this preset has no enclosing manifest with an `entry:`. "
-            "A command of the project's own fdl.yml needs `run:` or `path:`."
+            f"{node.origin}: command `{name}`: it has values for an `entry:`, and {place.manifest.path} has "
+            "none. Write `entry:` there, the program that takes them; or give the command a `run:`."
         )
     return onward
 

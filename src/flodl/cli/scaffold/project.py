@@ -53,6 +53,10 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
         work.chmod(0o755)
         work.rename(target)
     except OSError as error:
+        if os.path.lexists(target):
+            raise SetupError(
+                f"another `fdl init` has just made {target}, which is left as it is. Choose another name."
+            ) from None
         raise SetupError(
             f"{target} cannot be made: {error.strerror or error}. Nothing is left of it."
         ) from None

@@ -25,7 +25,11 @@ def mention_updates() -> None:
     if inside_container() or not _is_released():
         return
     file = state.state_file()
-    known = state.load(file)
+    try:
+        known = state.load(file)
+    except state.UnreadableSettings as mistake:
+        _say(f"{mistake}. Until that is mended, fdl does not look for updates and leaves the file as it is.")
+        return
     if not known.enabled:
         return
     if not known.first_run_seen:

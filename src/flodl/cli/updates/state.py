@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +15,10 @@ from .releases import is_release
 
 INTERVAL_S = 24 * 60 * 60
 _KEY = "update_check"
+
+
+class UnreadableSettings(Exception):
+    """The settings are there, and cannot be understood: what the user wants is not known."""
 
 
 @dataclass(frozen=True)
@@ -45,41 +48,42 @@ def state_file() -> Path:
 
 
 def load(file: Path) -> State:
-    """Read the state; a file that is not there, or cannot be read, gives the defaults."""
-    return _state((_settings(file) or {}).get(_KEY, {}))
+    """Read the state; a file that is not there gives the defaults, one with a mistake in it is an error."""
+    return _state(_settings(file).get(_KEY, {}))
 
 
 def update(file: Path, **changes: Any) -> None:
     """Change the state in the file, and leave everything else in it as it is.
 
-    A file that is no JSON object is somebody's nevertheless, and is put aside as `config.json.unreadable`.
+    A file with a mistake in it is somebody's nevertheless, and may say that there shall be no check: that is
+    an error, and nothing is written.
     """
     from flodl.core.files import write_atomic
 
     settings = _settings(file)
-    if settings is None:
-        os.replace(file, file.with_name(f"{file.name}.unreadable"))
-        settings = {}
-    before = settings.get(_KEY)
+    before = settings.get(_KEY, {})
     state = replace(_state(before), **changes)
     merged = {**(before if isinstance(before, dict) else {}), **asdict(state)}
     write_atomic(file, json.dumps({**settings, _KEY: merged}, indent=2) + "\n")
 
 
-def _settings(file: Path) -> dict[str, Any] | None:
-    """Give all settings; None stands for a file that is there and cannot be understood."""
+def _settings(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    except json.JSONDecodeError as error:
+        raise UnreadableSettings(f"{file}:{error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise UnreadableSettings(f"{file}: this is no JSON") from None
+    if not isinstance(found, dict):
+        raise UnreadableSettings(f"{file}: this is no JSON object, which begins with {{")
+    return found
 
 
 def _state(section: Any) -> State:
     if not isinstance(section, dict):
-        return State(enabled=section is not False)
+        return State(enabled=section is True)
     seconds, known = section.get("last_check", 0), section.get("latest_known", {})
     usable = type(seconds) in (int, float) and 0 <= seconds < 1e12
     return State(

@@ -2,7 +2,8 @@
 
 The folder `journal.index` holds a table for each set of numbers that come together (one row of doubles for
 each event), `lines.bin` (where every other line lies in the journal) and `mark.bin` (up to where the journal
-is covered). The mark is written last, so whatever a crash leaves behind it is read from the journal instead.
+is covered, and what it looks like there: another journal may have been put in its place). The mark is
+written last, so whatever a crash leaves behind it is read from the journal instead.
 The journal is the truth: a folder that is missing or does not fit is made again from it.
 """
 
@@ -33,6 +34,8 @@ _FIXED = {
 }
 
 _STEP = 1 << 16
+# The first line has the moment of the start, and so has the end: no two journals have both in common.
+_LOOKED_AT = 512
 
 
 class Mark(NamedTuple):
@@ -58,8 +61,9 @@ class Header(NamedTuple):
 class Index:
     """Write the index of a journal, in batches."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, journal: Path) -> None:
         self._folder = folder
+        self._journal = journal
         self._folder.mkdir(parents=True, exist_ok=True)
         self._paths = {header: path for path, header, _ in tables(folder)}
         self._rows: dict[Header, array[float]] = {}
@@ -88,10 +92,10 @@ class Index:
         self._rows, self._lines = {}, array("q")
         self._write_mark(mark)
 
-    def extend(self, journal: Path, mark: Mark) -> Mark:
+    def extend(self, mark: Mark) -> Mark:
         """Bring the index from a mark up to the end of the journal, and give the new mark."""
         last_id, num_bytes = mark
-        for count, (line, offset) in enumerate(whole_lines(journal, mark.num_bytes), start=1):
+        for count, (line, offset) in enumerate(whole_lines(self._journal, mark.num_bytes), start=1):
             entry = decode(line)
             num_bytes = offset + len(line)
             if entry is not None and entry.id > last_id:
@@ -103,7 +107,7 @@ class Index:
         return Mark(last_id, num_bytes)
 
     def _write_mark(self, mark: Mark) -> None:
-        content = array("q", mark).tobytes()
+        content = array("q", [*mark, _looks(self._journal, mark.num_bytes)]).tobytes()
         # In place, without cutting the file first: a reader must never find it empty.
         handle = os.open(self._folder / MARK, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -118,15 +122,24 @@ class Index:
         return path
 
 
-def read_mark(folder: Path) -> Mark | None:
-    """Give how far the index goes, or nothing if it cannot be used."""
+def read_mark(folder: Path, journal: Path) -> Mark | None:
+    """Give how far the index goes, or nothing if it cannot be used, or is that of another journal."""
     try:
         content = (folder / MARK).read_bytes()
     except OSError:
         return None
-    if len(content) != 24 or array("q", content[16:])[0] != zlib.crc32(content[:16]):
+    if len(content) != 32 or array("q", content[24:])[0] != zlib.crc32(content[:24]):
         return None
-    return Mark(*array("q", content[:16]))
+    last_id, num_bytes, looks = array("q", content[:24])
+    return Mark(last_id, num_bytes) if _looks(journal, num_bytes) == looks else None
+
+
+def _looks(journal: Path, num_bytes: int) -> int:
+    """Give a number for the beginning of a journal and for what lies before a byte of it."""
+    with open(journal, "rb") as file:
+        first = file.read(min(_LOOKED_AT, num_bytes))
+        file.seek(max(num_bytes - _LOOKED_AT, 0))
+        return zlib.crc32(file.read(min(_LOOKED_AT, num_bytes)), zlib.crc32(first))
 
 
 def tables(folder: Path) -> Iterator[tuple[Path, Header, int]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _PATIENCE = 20
+_END_BYTES = 1 << 16
 
 
 def read(run_dir: str | os.PathLike[str], *, after: int = 0) -> Iterator[Entry]:
@@ -69,7 +70,7 @@ class Reader:
             self._folder = _rebuilt(self.path)
             if self._folder.name != index.FOLDER:
                 weakref.finalize(self, _remove, self._folder, os.getpid())
-            mark = index.read_mark(self._folder) or index.Mark(0, 0)
+            mark = index.read_mark(self._folder, self.path) or index.Mark(0, 0)
         self._mark = mark
         self.num_bytes = mark.num_bytes
         self._tail: list[Entry] = []
@@ -121,6 +122,16 @@ class Reader:
                     recent.setdefault(header, []).append(row)
         return found + [Table(header, np.array(rows)) for header, rows in recent.items()]
 
+    def last_time_s(self) -> float | None:
+        """Give when the last event was told; a copy of the file has another time, and its lines have not."""
+        if self._tail:
+            return self._tail[-1].event.time_s
+        with open(self.path, "rb") as file:
+            file.seek(max(self.num_bytes - _END_BYTES, 0))
+            lines = file.read(min(self.num_bytes, _END_BYTES)).splitlines()
+        found = (decode(line) for line in reversed(lines))
+        return next((entry.event.time_s for entry in found if entry is not None), None)
+
     def _at(self, places: np.ndarray[Any, Any]) -> list[Entry]:
         found = []
         with open(self.path, "rb") as file:
@@ -148,9 +159,9 @@ def _until(rows: np.ndarray[Any, Any], last_id: int) -> np.ndarray[Any, Any]:
 def _usable_mark(folder: Path, journal: Path) -> index.Mark | None:
     """Give the mark of an index that fits the journal; one that is just being written is read again."""
     for _ in range(_PATIENCE):
-        mark = index.read_mark(folder)
+        mark = index.read_mark(folder, journal)
         if mark is not None:
-            return mark if mark.num_bytes <= journal.stat().st_size else None
+            return mark
         if not folder.exists():
             return None
         time.sleep(0.005)
@@ -163,7 +174,7 @@ def _rebuilt(journal: Path) -> Path:
         made = Path(tempfile.mkdtemp(prefix=f".{index.FOLDER}.", dir=journal.parent))
     except OSError:
         made = Path(tempfile.mkdtemp(prefix="flodl-"))
-    index.Index(made).extend(journal, index.Mark(0, 0))
+    index.Index(made, journal).extend(index.Mark(0, 0))
     home = journal.parent / index.FOLDER
     try:
         with open(journal, "rb") as file:

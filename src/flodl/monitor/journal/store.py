@@ -204,11 +204,11 @@ def _end_last_line(handle: int, path: Path) -> int:
 def _continued(run_dir: Path) -> tuple[index.Index, int]:
     """Give the index of an existing journal, brought up to its end, and its last number."""
     folder = run_dir / index.FOLDER
-    mark = index.read_mark(folder)
-    if mark is None or mark.num_bytes > (run_dir / FILE).stat().st_size:
+    mark = index.read_mark(folder, run_dir / FILE)
+    if mark is None:
         shutil.rmtree(folder, ignore_errors=True)
         mark = index.Mark(0, 0)
     else:
         index.cut(folder, mark)
-    twin = index.Index(folder)
-    return twin, twin.extend(run_dir / FILE, mark).last_id
+    twin = index.Index(folder, run_dir / FILE)
+    return twin, twin.extend(mark).last_id

@@ -59,8 +59,17 @@ class LineChart {
   makeColumns() {
     const prepared = this.lines.map((line) => (this.log ? { ...line, y: positiveOnly(line.y) } : line));
     const [xs, ...raw] = joinedColumns(prepared);
-    this.smooth = raw.map((values) => (this.smoothing ? smoothed(values, this.smoothing) : null));
+    this.smooth = raw.map((values, at) => (this.smoothing ? this.smoothColumn(xs, values, this.lines[at]) : null));
     return [xs, ...raw.flatMap((values, at) => [values, this.smooth[at] ?? values.map(() => null)])];
+  }
+
+  // Of a line in detail, the whole line is smoothed: the mean at a place stays what it is, however one zooms.
+  smoothColumn(xs, values, line) {
+    const { x, y } = line.whole ?? line;
+    const own = smoothedOver(x, this.log ? positiveOnly(y) : y, this.smoothing);
+    if (!line.whole && x.length === xs.length) return own;
+    const smooth = valuesAt(x, own, xs);
+    return values.map((value, at) => (value === null || value === undefined ? value : smooth[at]));
   }
 
   isVisible(line) {

@@ -1,6 +1,19 @@
 "use strict";
 // Several runs side by side: how each stands, and in which settings they differ.
 
+// Runs of the same name get as much of their paths as tells them apart, or else a number.
+function nameApart(runs) {
+  const isTaken = (name) => runs.filter(({ status }) => status.name === name).length > 1;
+  const longer = runs.map(({ status: { name }, folder }) => {
+    if (!isTaken(name) || !folder || folder === name) return name;
+    return folder.endsWith(`/${name}`) ? folder : `${name} (${folder})`;
+  });
+  runs.forEach((run, at) => {
+    const isOnce = longer.indexOf(longer[at]) === longer.lastIndexOf(longer[at]);
+    run.shownName = isOnce ? longer[at] : `${longer[at]} (${at + 1})`;
+  });
+}
+
 function showRuns(runs, looks) {
   const names = [...new Set(runs.flatMap(({ history }) => history.flatMap(({ metrics }) => Object.keys(metrics))))].slice(0, 6);
   const heads = [["Run"], ["State"], ["Epoch", "number"], ...names.map((name) => [name, "number"]), ["Per epoch", "number"], ["Elapsed", "number"]];
@@ -15,9 +28,9 @@ function showRuns(runs, looks) {
       [durations.length ? shownDuration(median(durations)) : "—", "number"],
       [run.elapsed() === null ? "—" : shownClock(run.elapsed()), "number"],
     ]);
-    made.firstElementChild.append(swatch(looks.of(at).colour, "point"), document.createTextNode(` ${run.status.name}`));
+    made.firstElementChild.append(swatch(looks.of(at).colour, "point"), document.createTextNode(` ${run.shownName}`));
     made.firstElementChild.className = "run-name";
-    made.firstElementChild.title = run.status.name;
+    made.firstElementChild.title = run.shownName;
     return made;
   });
   byId("runs").hidden = false;
@@ -38,12 +51,12 @@ function showDifferences(runs) {
   byId("config-title").textContent = "Settings that differ";
   byId("config-aside").textContent = `${different.length} of ${values.size}`;
   const rows = different.map(([path, each]) => row([[path], ...each.map((value) => [value ?? "—", "code"])]));
-  fillTable(byId("config-table"), [["Setting"], ...runs.map(({ status }) => [status.name])], rows);
+  fillTable(byId("config-table"), [["Setting"], ...runs.map(({ shownName }) => [shownName])], rows);
 }
 
 function showComparisonHeader(runs) {
   const running = runs.filter((run) => run.running).length;
-  document.title = runs.map(({ status }) => status.name).join(" · ");
+  document.title = runs.map(({ shownName }) => shownName).join(" · ");
   byId("name").textContent = `${runs.length} runs`;
   byId("subtitle").textContent = running ? `${running} still running` : "all have ended";
   byId("dot").dataset.state = running ? "running" : "finished";

@@ -14,8 +14,13 @@ async function unpacked(text) {
 
 async function ask(address) {
   const answer = await fetch(address);
-  if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(`${address}: ${answer.status}`), { status: answer.status });
   return answer.json();
+}
+
+// Of the run that is shown, not of one that took its port: the server compares.
+function askOf(run, address, query = "") {
+  return ask(`${address}?rank=${run.rank}&server=${run.server}${query}`);
 }
 
 // The same for all pages of one browser: the server counts their streams by it.
@@ -45,7 +50,7 @@ class Follower {
   }
 
   get address() {
-    return `events?after=${this.run.last_id}&rank=${this.run.rank}`;
+    return `events?after=${this.run.last_id}&rank=${this.run.rank}&server=${this.run.server}`;
   }
 
   // The browser reconnects by itself, unless the server has said that this page is one too many.
@@ -73,12 +78,14 @@ class Follower {
 
   take(name, id, data) {
     const { run } = this;
-    if (this.closed || id < run.last_id) return; // told before
+    if (this.closed) return;
     if (name === "reset") {
       this.close();
       this.onReset();
       return;
     }
+    if (id < run.last_id) return; // told before
+    run.hear();
     if (name === "epoch") run.addEpoch(data);
     else if (name === "tick") run.addTick(data);
     else if (name === "told") run.addTold(data);

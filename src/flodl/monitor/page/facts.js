@@ -115,7 +115,7 @@ function rankRow(rank, names, current, choose) {
   const made = row([
     [""],
     [shown(rank.epoch, () => String(rank.epoch + 1)), "number"],
-    [shown(rank.step, String), "number"],
+    [shown(rank.global_step ?? rank.step, String), "number"],
     ...names.map((name) => [shownValue(metrics[name]), "number"]),
     [percent(resources.cpu_pct), "number"],
     [percent(resources["gpus.0.util_pct"]), "number"],

@@ -4,9 +4,8 @@
 const STATE_WORDS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running", empty: "nothing yet" };
 
 class Header {
-  constructor(run) {
-    this.run = run;
-    this.values = new Map();
+  constructor(run, { isLive }) {
+    Object.assign(this, { run, isLive, values: new Map() });
   }
 
   stat(name, text, small = "") {
@@ -26,18 +25,26 @@ class Header {
   show() {
     const { run } = this;
     const { status } = run;
-    const { facts = {} } = status;
     document.title = `${run.running ? `${Math.round(run.fraction() * 100)}% · ` : ""}${status.name}`;
     byId("name").textContent = byId("name").title = status.name;
-    byId("dot").dataset.state = status.state;
-    const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => `${name} ${version}`);
-    const device = run.graph?.device;
-    byId("subtitle").textContent = [STATE_WORDS[status.state] ?? status.state, facts.host, device, ...versions].filter(Boolean).join(" · ");
     this.showNumbers();
     this.showNotice();
   }
 
+  showState() {
+    const { status, graph } = this.run;
+    const { facts = {} } = status;
+    const silent_s = this.isLive ? this.run.silence() : null;
+    byId("dot").dataset.state = status.state;
+    byId("dot").classList.toggle("quiet", silent_s !== null);
+    const silence = silent_s === null ? "" : `nothing heard for ${shownClock(silent_s)}`;
+    const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => `${name} ${version}`);
+    const text = [STATE_WORDS[status.state] ?? status.state, silence, facts.host, graph?.device, ...versions].filter(Boolean).join(" · ");
+    if (byId("subtitle").textContent !== text) byId("subtitle").textContent = text;
+  }
+
   showNumbers() {
+    this.showState();
     const { run } = this;
     const { status } = run;
     const last = run.history[run.history.length - 1];

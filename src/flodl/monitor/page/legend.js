@@ -20,10 +20,7 @@ class Legend {
 
   build() {
     this.entries.clear();
-    const groups = new Map();
-    for (const line of this.lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
-    const ordered = [...groups].sort(([a], [b]) => (a === "" ? -1 : b === "" ? 1 : natural(a, b)));
-    this.groups = ordered.map(([name, members]) => this.makeGroup(name, members));
+    this.groups = groupsOf(this.lines).map(({ name, members }) => this.makeGroup(name, members));
     this.host.replaceChildren(...this.groups.map(({ box }) => box));
     if (this.filterInput) this.filterInput.hidden = this.lines.length <= 10;
     this.refresh();

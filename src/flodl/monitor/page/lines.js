@@ -40,6 +40,24 @@ function grouping(names) {
   return crowded && count(placedByLast) <= names.length / 2 ? placedByLast : placed;
 }
 
+const LOSS = /loss|perplexity|nll/i;
+
+// Groups in the order of the legend: those with a loss before the others, then names without a group. So names
+// that stand alone are two groups if there are losses among them.
+function groupsOf(lines) {
+  const losses = new Set(lines.filter(({ name }) => LOSS.test(name)));
+  const withLoss = new Set([...losses].map(({ group }) => group));
+  const groups = new Map();
+  for (const line of lines) {
+    const isFirst = line.group ? withLoss.has(line.group) : losses.has(line);
+    const key = `${isFirst ? 0 : 1}${line.group}`;
+    if (!groups.has(key)) groups.set(key, { name: line.group, isFirst, members: [] });
+    groups.get(key).members.push(line);
+  }
+  for (const { members } of groups.values()) members.sort((a, b) => losses.has(b) - losses.has(a));
+  return [...groups.values()].sort((a, b) => b.isFirst - a.isFirst || (b.name === "") - (a.name === "") || natural(a.name, b.name));
+}
+
 function placedByLast(name) {
   const { group, label } = placed(name);
   return group ? { group: label, label: group } : { group: "", label };
@@ -55,6 +73,46 @@ function placed(name) {
 function makeLine(key, name, x, y, style, place = placed(name)) {
   const { numbers, special } = parted(y);
   return { key, name, ...place, ...style, x, y: numbers, special };
+}
+
+const SMOOTHED_PLACES = 2000;
+const MOST_GAPS = 200;
+
+// An exponential mean over the distance between points, not over their number: it hardly depends on how many of
+// them are kept. `factor` is what remains after the usual distance of two points, or a small part of all.
+function smoothedOver(x, y, factor) {
+  const gaps = x.slice(1).map((place, at) => place - x[at]);
+  // An odd stride: where peaks and dips were kept, short and long distances take turns.
+  const stride = Math.floor(gaps.length / MOST_GAPS) | 1;
+  const some = gaps.filter((_, at) => at % stride === 0);
+  const unit = gaps.length ? Math.max(median(some), (x[x.length - 1] - x[0]) / SMOOTHED_PLACES) : 1;
+  let mean = 0;
+  let weight = 0;
+  let last = null;
+  return y.map((value, at) => {
+    if (value === null || value === undefined) return null;
+    const kept = last === null ? 0 : factor ** ((x[at] - last) / unit);
+    last = x[at];
+    // A point stands for half of the way to each side: a peak and a dip side by side count the same.
+    const before = gaps[at - 1] ?? gaps[at] ?? unit;
+    const share = 1 - factor ** ((before + (gaps[at] ?? before)) / 2 / unit);
+    mean = kept * mean + share * value;
+    weight = kept * weight + share;
+    return mean / weight;
+  });
+}
+
+// The values of a line at other places: on it, between two of its points, and at its ends as there.
+function valuesAt(x, y, places) {
+  const known = x.map((_, at) => at).filter((at) => y[at] !== null);
+  let next = 0;
+  return places.map((place) => {
+    while (next < known.length && x[known[next]] < place) next += 1;
+    const [left, right] = [known[next - 1] ?? known[next], known[next] ?? known[next - 1]];
+    if (left === undefined) return null;
+    if (left === right || x[right] === place) return y[right];
+    return y[left] + ((place - x[left]) / (x[right] - x[left])) * (y[right] - y[left]);
+  });
 }
 
 // The place of the value nearest to `at` in sorted `xs`.

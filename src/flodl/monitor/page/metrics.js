@@ -20,6 +20,27 @@ class MetricsPanel {
     for (const button of document.querySelectorAll("[data-scale]")) button.addEventListener("click", () => this.setLog(button.dataset.scale === "log"));
     byId("reset").addEventListener("click", () => this.chart.resetZoom());
     byId("smoothing").addEventListener("input", ({ target }) => this.setSmoothing(Number(target.value)));
+    this.bringBack(rememberedView());
+  }
+
+  // What was chosen before the page was read again.
+  bringBack({ axis, log, smoothing, hidden }) {
+    if (axis === "epoch" || axis === "step") Object.assign(this, { axis, chosen: true });
+    if (log === true) this.setLog(true);
+    if (smoothing > 0 && smoothing < 1) {
+      byId("smoothing").value = smoothing;
+      this.setSmoothing(smoothing);
+    }
+    if (Array.isArray(hidden)) {
+      this.chart.hidden = new Set(hidden);
+      this.picked = true;
+    }
+    this.remember();
+  }
+
+  remember() {
+    const { log, smoothing, hidden } = this.chart;
+    rememberView({ axis: this.chosen ? this.axis : null, log, smoothing, hidden: this.picked ? [...hidden] : null });
   }
 
   hasSteps() {
@@ -31,11 +52,14 @@ class MetricsPanel {
   }
 
   show() {
-    byId("axis").hidden = !(this.hasSteps() && this.hasEpochs());
+    const hasBoth = this.hasSteps() && this.hasEpochs();
     // Epochs as soon as there are two; before that, steps show more.
-    if (this.axis === null || !this.chosen) this.axis = this.hasSteps() && this.runs.every((run) => run.history.length < 2) ? "step" : "epoch";
+    if (!this.chosen || !hasBoth) this.axis = this.hasSteps() && this.runs.every((run) => run.history.length < 2) ? "step" : "epoch";
+    byId("axis").hidden = !hasBoth;
     for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === this.axis));
     this.lines = this.makeLines();
+    // What was hidden in another run may be all that there is in this one.
+    if (this.lines.length && !this.lines.some((line) => this.chart.isVisible(line))) this.chart.hidden = new Set();
     this.chart.setAxisName(this.axis);
     this.chart.show(this.lines);
     this.legend.show(this.lines);
@@ -53,6 +77,7 @@ class MetricsPanel {
 
   onPick() {
     this.picked = true;
+    this.remember();
     this.note();
   }
 
@@ -62,11 +87,12 @@ class MetricsPanel {
       const series = [...(this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run))];
       if (series.length > MANY) series.sort(([a], [b]) => natural(a, b));
       const placedIn = grouping(series.map(([name]) => name));
-      return series.map(([name, { x, y }]) => {
+      return series.map(([name, { x, y, whole }]) => {
         const key = `${number}\u0000${name}`;
-        const place = several ? { group: name, label: run.status.name } : placedIn(name);
+        const place = several ? { group: name, label: run.shownName } : placedIn(name);
         const line = makeLine(key, name, x, y, this.looks.of(several ? number : name), place);
-        return several ? { ...line, readName: `${name} · ${run.status.name}` } : line;
+        if (whole) line.whole = { x: whole.x, y: parted(whole.y).numbers };
+        return several ? { ...line, readName: `${name} · ${run.shownName}` } : line;
       });
     });
   }
@@ -85,7 +111,9 @@ class MetricsPanel {
 
   stepSeries(run) {
     const finer = this.chart.window && this.detail && this.detail.run === run ? this.detail.lines : null;
-    return new Map(Object.entries(finer ?? run.metrics));
+    const series = new Map(Object.entries(finer ?? run.metrics));
+    for (const [name, line] of finer ? series : []) series.set(name, { ...line, whole: run.metrics[name] });
+    return series;
   }
 
   // From the first to the last place, also where only a part is shown in detail.
@@ -98,6 +126,7 @@ class MetricsPanel {
   setAxis(axis) {
     this.axis = axis;
     this.chosen = true;
+    this.remember();
     this.detail = null;
     this.chart.window = null;
     this.show();
@@ -108,6 +137,7 @@ class MetricsPanel {
     for (const button of document.querySelectorAll("[data-scale]")) button.setAttribute("aria-pressed", String((button.dataset.scale === "log") === log));
     this.chart.log = log;
     this.chart.build();
+    this.remember();
     this.note();
   }
 
@@ -115,6 +145,7 @@ class MetricsPanel {
     byId("smoothing-value").textContent = factor ? factor.toFixed(2) : "off";
     this.chart.smoothing = factor;
     this.chart.build();
+    this.remember();
   }
 
   onZoom(window) {
@@ -145,6 +176,7 @@ class MetricsPanel {
   }
 
   note() {
+    if (!this.lines) return;
     const shown = this.lines.filter((line) => this.chart.isVisible(line));
     const count = (test) => shown.reduce((sum, line) => sum + line.y.filter(test).length, 0);
     const special = shown.reduce((sum, line) => sum + line.special.filter((word) => word !== null).length, 0);
@@ -157,5 +189,24 @@ class MetricsPanel {
     if (below) parts.push(`${plural(below, "value")} at or below zero cannot be shown on a log scale.`);
     if (special) parts.push(`× marks ${plural(special, "value")} that ${special === 1 ? "is" : "are"} NaN or infinite.`);
     byId("metrics-note").textContent = parts.join(" ");
+  }
+}
+
+// The view is remembered for this tab and this address alone; where nothing may be stored, the page begins as ever.
+const VIEW = `flodl-view ${location.pathname}`;
+
+function rememberedView() {
+  try {
+    return JSON.parse(sessionStorage.getItem(VIEW)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function rememberView(view) {
+  try {
+    sessionStorage.setItem(VIEW, JSON.stringify(view));
+  } catch {
+    // it is not remembered
   }
 }

@@ -17,10 +17,11 @@ class RunPage {
   }
 
   use(state) {
+    const isAnother = this.run && this.run.server !== state.server;
     this.run = new Run(state);
     const { run } = this;
     const panels = this.panels;
-    this.header = new Header(run);
+    this.header = new Header(run, { isLive: this.live });
     byId("stats").replaceChildren();
     if (panels) {
       for (const panel of Object.values(panels)) panel.run = run;
@@ -37,6 +38,7 @@ class RunPage {
     this.picture = run.svg ? URL.createObjectURL(new Blob([run.svg], { type: "image/svg+xml" })) : null;
     this.pictureOf = run.last_id;
     this.show(["epoch", "tick", "told", "graph"]);
+    if (isAnother) panels.metrics.chart.resetZoom();
     if (this.live && run.running) {
       this.follower = new Follower(run, { onChange: (name) => this.soon(name), onReset: () => this.reload() });
     }
@@ -67,7 +69,7 @@ class RunPage {
       showTiers(this.run);
       showConfig(this.run);
     }
-    if (has("graph")) showGraph(this.run, this.live ? `graph.svg?at=${this.pictureOf}` : this.picture);
+    if (has("graph")) showGraph(this.run, this.live ? `graph.svg?server=${this.run.server}&at=${this.pictureOf}` : this.picture);
     showRanks(this.run, this.live ? (rank) => this.chooseRank(rank) : null);
     arrange();
   }
@@ -75,8 +77,9 @@ class RunPage {
   async reload(rank = this.run.rank) {
     try {
       this.use(await ask(`api/state?rank=${rank}`));
-    } catch {
-      setTimeout(() => this.reload(rank), 1000);
+    } catch ({ status }) {
+      // The run that is there now may not have this rank.
+      setTimeout(() => this.reload(status === 404 ? 0 : rank), 1000);
     }
   }
 
@@ -87,7 +90,7 @@ class RunPage {
 
   async askRanks() {
     if (!this.run.running || this.run.ranks.length < 2) return;
-    const ranks = await ask("api/ranks").catch(() => null);
+    const ranks = await askOf(this.run, "api/ranks").catch(() => null);
     if (ranks) this.run.ranks = ranks.map(withNames);
     showRanks(this.run, (rank) => this.chooseRank(rank));
   }
@@ -95,14 +98,14 @@ class RunPage {
   // A process that is killed says nothing; whoever follows it from outside has to look.
   async askStatus() {
     if (!this.run.running) return;
-    const status = await ask(`api/status?rank=${this.run.rank}`).catch(() => this.run.status);
+    const status = await askOf(this.run, "api/status").catch(() => this.run.status);
     if (status.state === "running") return;
     Object.assign(this.run.status, status);
     this.header.show();
   }
 
   async finerPoints([low, high]) {
-    const lines = await ask(`api/points?from=${low}&to=${high}&rank=${this.run.rank}`).catch(() => null);
+    const lines = await askOf(this.run, "api/points", `&from=${low}&to=${high}`).catch(() => null);
     return lines && linesWithNames(lines);
   }
 
@@ -117,12 +120,13 @@ class ComparePage {
   constructor(states, { live }) {
     this.metrics = new MetricsPanel([]);
     this.use(states);
-    this.metrics.legend.soloGroup((name) => name.includes("loss"));
+    if (!this.metrics.picked) this.metrics.legend.soloGroup((name) => name.includes("loss"));
     if (live) setInterval(() => this.refresh(), COMPARE_EVERY_MS);
   }
 
   use(states) {
     this.runs = states.map((state) => new Run(state));
+    nameApart(this.runs);
     this.metrics.runs = this.runs;
     this.metrics.show();
     showComparisonHeader(this.runs);

@@ -3,6 +3,11 @@
 
 const MOST_KEPT = 12000;
 const MOST_EVENTS = 1500;
+// A run that says nothing for so long, and for so many times its usual pause, may hang.
+const QUIET_S = 5;
+const QUIET_TIMES = 5;
+const MOST_PAUSES = 20;
+const SAME_MOMENT_S = 0.1;
 
 class Run {
   constructor(state) {
@@ -15,6 +20,24 @@ class Run {
     // Without a prototype, a metric may have any name, `__proto__` too.
     this.metrics = Object.assign(Object.create(null), linesWithNames(state.metrics));
     this.resources.lines = Object.assign(Object.create(null), state.resources.lines);
+    this.heard_ms = this.read_ms - 1000 * Math.max(state.status.now_s - state.status.last_s, 0);
+    this.pauses = knownPauses(this);
+  }
+
+  hear() {
+    const now_ms = performance.now();
+    const pause_s = (now_ms - this.heard_ms) / 1000;
+    this.heard_ms = now_ms;
+    if (pause_s < SAME_MOMENT_S) return; // several messages of one moment are no rhythm
+    this.pauses.push(pause_s);
+    if (this.pauses.length > MOST_PAUSES) this.pauses.shift();
+  }
+
+  // Seconds of a silence that is longer than usual, or null.
+  silence() {
+    const silent_s = (performance.now() - this.heard_ms) / 1000;
+    if (!this.running || !this.pauses.length) return null;
+    return silent_s > Math.max(QUIET_S, QUIET_TIMES * median(this.pauses)) ? silent_s : null;
   }
 
   get running() {
@@ -99,6 +122,13 @@ class Run {
     const done = this.history.length ? this.history[this.history.length - 1].epoch : 0;
     return total ? Math.min((done + this.withinEpoch()) / total, 1) : this.withinEpoch();
   }
+}
+
+// The pauses between what a run told before the page was opened: its readings, or else its epochs.
+function knownPauses({ resources, history }) {
+  const readings = Object.values(resources.lines)[0]?.x ?? [];
+  const times = (readings.length > 1 ? readings : history.map(({ time_s }) => time_s)).slice(-MOST_PAUSES);
+  return times.slice(1).map((time_s, at) => time_s - times[at]);
 }
 
 // A number that is not finite comes as null, with its name beside: the name goes back to its place.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -16,6 +17,8 @@ from flodl.monitor.journal.lines import dumps
 MOST_HEADER_BYTES = 16384
 # An address may begin with the token: /t/TOKEN/api/history. So every path can be put after what was printed.
 TOKEN_FOLDER = "t/"
+# More than any run has steps, and few enough to be read as a number at no cost.
+_MOST_DIGITS = 18
 
 _ALWAYS = {
     "Cache-Control": "no-store",
@@ -28,6 +31,10 @@ _ALWAYS = {
 _NOTHING = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
+class UnusableNumberError(ValueError):
+    """A number in an address cannot be used; the text goes to whoever asked."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One request: its method, path, query and headers (by their names in lower case)."""
@@ -36,6 +43,32 @@ class Request:
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def whole(self, name: str, default: int) -> int:
+        """Read a whole number from the query.
+
+        >>> Request("GET", "/api/state", {"rank": "2"}).whole("rank", 0)
+        2
+        """
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+            raise UnusableNumberError(f"{name}={text} is not usable: give a whole number, as in {name}=2.")
+        return int(text)
+
+    def number(self, name: str) -> float | None:
+        """Read any number from the query, if it is there."""
+        text = self.query.get(name)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
+            raise UnusableNumberError(f"{name}={text} is not usable: give a number, as in {name}=100.")
+        return value
 
 
 @dataclass(frozen=True)
@@ -92,6 +125,8 @@ def parse(text: bytes) -> Request | None:
     Request(method='GET', path='/api/history', query={'rank': '2'}, headers={'host': 'localhost:3000'})
     >>> parse(b"GET /t/a%26b/ HTTP/1.1\\r\\n\\r\\n")
     Request(method='GET', path='/', query={'token': 'a&b'}, headers={})
+
+    Without the slash after the token, the path is empty.
     """
     first, *rest = text.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -109,8 +144,8 @@ def parse(text: bytes) -> Request | None:
         return None
     path = parts.path
     if path.startswith(f"/{TOKEN_FOLDER}"):
-        token, _, path = path[1 + len(TOKEN_FOLDER) :].partition("/")
-        query["token"], path = unquote(token), f"/{path}"
+        token, slash, path = path[1 + len(TOKEN_FOLDER) :].partition("/")
+        query["token"], path = unquote(token), slash + path
     return Request(words[0], path, query, headers)
 
 

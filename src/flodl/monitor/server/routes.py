@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -16,8 +17,10 @@ from .audience import Audience, Watcher
 from .frames import message
 from .http import (
     MOST_HEADER_BYTES,
+    TOKEN_FOLDER,
     Answer,
     Request,
+    UnusableNumberError,
     is_loopback,
     json_answer,
     knows_token,
@@ -26,7 +29,7 @@ from .http import (
     refusal,
     stream_head,
 )
-from .source import RunSource
+from .source import RunSource, told_apart
 
 _MOST_WATCHERS = 200
 # Of one browser: it keeps six connections to one server, and each page needs one for its requests.
@@ -42,6 +45,9 @@ class Routes:
         self, runs: Sequence[RunSource], audience: Audience, *, host: str, port: int, token: str | None
     ) -> None:
         self._runs = runs
+        self._folders = told_apart([run.folder for run in runs])
+        # Another server may take this port later: a page says whose it is, and learns when that has changed.
+        self._identity = secrets.token_hex(8)
         self._audience = audience
         self._is_local = is_loopback(host)
         self._token = token
@@ -59,7 +65,10 @@ class Routes:
             if request is None:
                 writer.write(refusal(HTTPStatus.BAD_REQUEST, "This is no request.").to_bytes())
             elif request.path == "/events" and request.method == "GET" and self._refused(request) is None:
-                await self._stream(request, reader, writer)
+                try:
+                    await self._stream(request, reader, writer)
+                except UnusableNumberError as error:
+                    writer.write(refusal(HTTPStatus.BAD_REQUEST, str(error)).to_bytes())
             else:
                 answer = self._refused(request) or await self._answer(request)
                 writer.write(answer.to_bytes(with_body=request.method != "HEAD"))
@@ -96,28 +105,48 @@ class Routes:
 
     async def _answer(self, request: Request) -> Answer:
         try:
+            if request.path == "":
+                # The page asks for what lies beside it, so it has to be in the folder.
+                folder = f"/{TOKEN_FOLDER}{quote(request.query['token'], safe='')}/"
+                return Answer(HTTPStatus.SEE_OTHER, headers={"Location": folder})
             if request.path == "/":
                 return self._home(request)
-            run = self._runs[int(request.query.get("run", 0))]
-            return await asyncio.to_thread(self._look_up, request, run)
-        except (ValueError, IndexError):
-            return refusal(HTTPStatus.BAD_REQUEST, "A number in the address is not usable.")
+            if not self._is_meant(request):
+                return refusal(HTTPStatus.CONFLICT, "Another run is served here now: read the page again.")
+            at = request.whole("run", 0)
+            if at >= len(self._runs):
+                raise UnusableNumberError(
+                    f"run={at} is not usable: the runs here are 0 to {len(self._runs) - 1}."
+                )
+            return await asyncio.to_thread(self._look_up, request, at)
+        except UnusableNumberError as error:
+            return refusal(HTTPStatus.BAD_REQUEST, str(error))
         except Exception as error:
             log.debug("the live page: %s: %s: %s", request.path, type(error).__name__, error)
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The journal could not be read.")
 
     def _home(self, request: Request) -> Answer:
         headers = {"Content-Security-Policy": self._policy}
-        if self._token is not None and "token" in request.query:
-            # The token leaves the address bar; the cookie is sent back to this server only.
+        is_browser = "text/html" in request.headers.get("accept", "")
+        if self._token is not None and "token" in request.query and is_browser:
+            # The token leaves the address bar; the cookie is sent back to this server only. A tool keeps no
+            # cookie, and would be refused at the next address.
             value = quote(self._token, safe="")
             cookie = f"{self._cookie}={value}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(HTTPStatus.SEE_OTHER, headers={"Location": "/", "Set-Cookie": cookie})
         return Answer(HTTPStatus.OK, self._page, "text/html; charset=utf-8", headers)
 
-    def _look_up(self, request: Request, run: RunSource) -> Answer:
-        rank = int(request.query.get("rank", 0))
+    def _is_meant(self, request: Request) -> bool:
+        return request.query.get("server", self._identity) == self._identity
+
+    def _look_up(self, request: Request, at: int) -> Answer:
+        run = self._runs[at]
+        rank = request.whole("rank", 0)
         name = request.path.removeprefix("/api/")
+        if rank and rank not in (known := run.ranks()):
+            return refusal(
+                HTTPStatus.NOT_FOUND, f"No rank {rank} has told anything; these have: {known or 'none'}."
+            )
         if request.path == "/graph.svg":
             svg = run.picture()
             if svg is None:
@@ -128,20 +157,27 @@ class Routes:
         if request.path == "/api/status":
             return json_answer(run.status(rank))
         if request.path == "/api/state":
-            return json_answer(run.state(rank))
+            return json_answer({**run.state(rank), "server": self._identity, "folder": self._folders[at]})
         if request.path == "/api/points":
-            most = min(max(int(request.query.get("most", 2000)), 2), 20_000)
-            start, end = (_number(request.query.get(edge)) for edge in ("from", "to"))
+            most = min(max(request.whole("most", 2000), 2), 20_000)
+            start, end = request.number("from"), request.number("to")
+            if start is not None and end is not None and start > end:
+                raise UnusableNumberError(f"from={start:g} lies after to={end:g}: give the lower one first.")
             return json_answer(run.points(rank=rank, start=start, end=end, most=most))
         if request.path.startswith("/api/") and name in _TWINS:
             return json_answer(run.state(rank)[name])
         return refusal(
-            HTTPStatus.NOT_FOUND, f"There are /, /events, /graph.svg and /api/status|{'|'.join(_TWINS)}."
+            HTTPStatus.NOT_FOUND,
+            f"There are /, /events, /graph.svg and /api/state|points|runs|status|{'|'.join(_TWINS)}.",
         )
 
     async def _stream(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        rank = request.whole("rank", 0)
+        # A page that lost its connection says by itself what it saw last.
+        seen = request.headers.get("last-event-id", "")
+        after = int(seen) if seen.isdecimal() else request.whole("after", -1)
         if len(self._audience) >= _MOST_WATCHERS:
             why = f"{_MOST_WATCHERS} pages are open already."
             writer.write(refusal(HTTPStatus.SERVICE_UNAVAILABLE, why).to_bytes())
@@ -153,18 +189,26 @@ class Routes:
             return
         self._streams[browser] += 1
         try:
-            await self._follow(request, reader, writer)
+            await self._follow(request, reader, writer, rank=rank, after=None if after < 0 else after)
         finally:
             self._streams -= Counter((browser,))  # names without a stream are forgotten
 
     async def _follow(
-        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        request: Request,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        rank: int,
+        after: int | None,
     ) -> None:
-        rank = _whole(request.query.get("rank")) or 0
         watcher = Watcher(writer, rank=rank)
-        # A page that lost its connection says by itself what it saw last.
-        after = _whole(request.headers.get("last-event-id") or request.query.get("after"))
         replay = b""
+        if not self._is_meant(request) or await self._is_ahead(after):
+            # It has seen another run: it should read the state anew, and not be told the rest of this one.
+            reset = message("reset", {}, self._audience.last_id)
+            writer.write(stream_head() + b"retry: 1000\n\n" + reset)
+            return
         if after is None:
             state = await asyncio.to_thread(self._runs[0].state, rank)
             after = int(state["last_id"])
@@ -182,6 +226,13 @@ class Routes:
         finally:
             self._audience.leave(watcher)
 
+    async def _is_ahead(self, after: int | None) -> bool:
+        """Say whether a reader has seen what this journal does not hold."""
+        if after is None or after <= self._audience.last_id:
+            return False
+        # What is in the journal may not have been told yet.
+        return after > await asyncio.to_thread(self._runs[0].last_number)
+
 
 def _replay(state: dict[str, Any]) -> bytes:
     """Tell a reader that asks for no number in particular everything so far: epochs, events and the end."""
@@ -191,11 +242,3 @@ def _replay(state: dict[str, Any]) -> bytes:
     if state["status"]["state"] not in ("running", "lost"):
         parts.append(message("complete", {"status": state["status"]["state"]}, state["last_id"]))
     return b"".join(parts)
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
-
-
-def _number(text: str | None) -> float | None:
-    return None if text is None else float(text)

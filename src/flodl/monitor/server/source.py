@@ -10,7 +10,7 @@ from typing import Any
 
 from flodl.monitor.journal import Entry, Journal, Reader, journal_file
 from flodl.monitor.journal.lines import decode, whole_lines
-from flodl.monitor.series import metric_lines
+from flodl.monitor.series import latest_place, metric_lines
 from flodl.monitor.snapshot import picture, snapshot, status
 
 _UNCHANGED_S = 2.0
@@ -36,7 +36,7 @@ class RunSource:
         made_s, version, state = self._cached.get(rank, (0.0, -1, {}))
         now_version = self._version()
         if version != now_version or time.monotonic() - made_s > _UNCHANGED_S:
-            state = snapshot(self._reader(), rank=rank, live=self._live)
+            state = _placed(snapshot(self._reader(), rank=rank, live=self._live), self._reader())
             self._cached = {rank: (time.monotonic(), now_version, state)}
         self.total_epochs = state["status"]["total_epochs"]
         return {**state, "status": self._timed(state["status"])}
@@ -49,6 +49,23 @@ class RunSource:
         """Say whether the run has told its end."""
         told = self._reader().entries({"run_start", "run_end"})
         return bool(told) and told[-1].event.kind == "run_end"
+
+    def last_number(self) -> int:
+        """Give the number of the last event in the journal as it stands."""
+        return self._reader().last_id if self._journal is None else self._journal.last_id
+
+    def ranks(self) -> list[int]:
+        """Give the ranks that have told anything."""
+        reader = self._reader()
+        told = {entry.event.rank for entry in reader.entries({"run_start", "epoch"})}
+        for kind in ("metrics", "resources", "progress"):
+            told |= {table.header.rank for table in reader.tables(kind)}
+        return sorted(told)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return (self.path if self._journal is not None else self.path.parent).resolve()
 
     def points(self, *, rank: int, start: float | None, end: float | None, most: int) -> dict[str, Any]:
         """Give the points of a stretch in more detail."""
@@ -101,3 +118,40 @@ class FollowedRuns:
                 self.last_id = entry.id
                 batch.append(entry)
         return batch
+
+
+def told_apart(folders: Sequence[Path]) -> list[str]:
+    """Give as much of the end of each path as tells it from the others.
+
+    >>> told_apart([Path("/runs/a/s0"), Path("/runs/b/s0"), Path("/runs/b/s1")])
+    ['a/s0', 'b/s0', 's1']
+    """
+
+    def name(folder: Path) -> str:
+        others = [other.parts for other in folders if other != folder]
+        for length in range(1, len(folder.parts)):
+            end = folder.parts[-length:]
+            if all(other[-length:] != end for other in others):
+                return "/".join(end)
+        return str(folder)
+
+    return [name(folder) for folder in folders]
+
+
+def _placed(state: dict[str, Any], reader: Reader) -> dict[str, Any]:
+    """Count in whole numbers, and give the steps of a rank within its epoch beside those of the whole run."""
+    ranks = []
+    for record in state["ranks"]:
+        place = latest_place(reader, rank=record["rank"])
+        within = {name: value for name, value in place.items() if name in ("epoch", "step", "num_steps")}
+        whole = {"global_step": record["step"]} if record["metrics"] and "step" in record else {}
+        ranks.append(_in_whole_numbers({**record, **whole, **within}))
+    return {**state, "progress": _in_whole_numbers(state["progress"]), "ranks": ranks}
+
+
+def _in_whole_numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """Make integers of places that are whole: tables hold nothing but floats."""
+    counts = {
+        name: record[name] for name in ("id", "epoch", "step", "num_steps", "global_step") if name in record
+    }
+    return record | {name: int(value) for name, value in counts.items() if float(value).is_integer()}

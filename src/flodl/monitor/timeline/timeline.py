@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 import time
@@ -54,12 +55,12 @@ class Timeline:
         most_samples: int = _MOST_SAMPLES,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if not interval_s > 0:
+        if not isinstance(interval_s, int | float) or not 0 < interval_s < math.inf:
             raise ValueError(
-                f"interval_s is {interval_s}; give the seconds between two samples, such as 0.1."
+                f"interval_s is {interval_s!r}; give the seconds between two samples, such as 0.1."
             )
-        if most_samples < 2:
-            raise ValueError(f"most_samples is {most_samples}; give the samples to keep, 2 or more.")
+        if not isinstance(most_samples, int) or most_samples < 2:
+            raise ValueError(f"most_samples is {most_samples!r}; give the samples to keep, 2 or more.")
         self._interval_s = interval_s
         self._most_samples = most_samples
         self._clock = clock

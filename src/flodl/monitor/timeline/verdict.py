@@ -11,7 +11,7 @@ from flodl.core.formats import format_duration
 
 from .record import OTHER, Record, Sample
 
-Bound = Literal["data-bound", "compute-bound", "sync-bound", "unknown"]
+Bound = Literal["data-bound", "compute-bound", "sync-bound", "mostly outside the loop", "unknown"]
 
 # A device this busy has no time to win: whatever the host waits for is hidden behind it.
 _DEVICE_FULL_PCT = 90.0
@@ -19,6 +19,8 @@ _DEVICE_FULL_PCT = 90.0
 _DEVICE_STARVED_PCT = 50.0
 # A wait that takes less of the time than this is not what limits the run.
 _LEAST_WAIT = 0.3
+# Where the loop takes less of the time than this, it is not what to look at first.
+_LEAST_IN_LOOP = 0.5
 _LEAST_SAMPLES = 3
 _WORDS = {"step": "in steps", "data": "waiting for data", "sync": "in syncs", OTHER: "elsewhere"}
 
@@ -41,7 +43,8 @@ def verdict(record: Record) -> Verdict:
     """Say what limits a run, from the first step to the last.
 
     The device decides first: a GPU that is 90 % busy makes the run compute-bound, whatever the host does
-    meanwhile. Otherwise waiting for data, or in syncs, limits the run when it takes 30 % of the time or more.
+    meanwhile. Otherwise waiting for data, or in syncs, limits the run when it takes 30 % of the time or more;
+    and where steps, data and syncs together take less than half of it, the rest is what to look at.
 
     >>> samples = [Sample(index / 10, {"step": 0.03, "data": 0.07}, num_steps=5) for index in range(1, 21)]
     >>> print(verdict(Record(tuple(samples))))
@@ -67,6 +70,8 @@ def verdict(record: Record) -> Verdict:
     advice = ""
     if bound == "compute-bound" and busy_pct is not None and busy_pct < _DEVICE_STARVED_PCT:
         advice = ": the host is the limit"
+    if bound == "mostly outside the loop" and shares.get(OTHER, 0.0) >= _LEAST_IN_LOOP:
+        advice = "; name its parts with timeline.phase(name)"
     took = f"({num_steps} steps in {format_duration(round(whole_s, 3))})"
     line = f"{bound}: {device}{_shares_text(shares)}{advice} {took}"
     return Verdict(bound, line, shares, busy_pct, num_steps)
@@ -97,7 +102,8 @@ def _bound(shares: dict[str, float], busy_pct: float | None) -> Bound:
         return "compute-bound"
     data, sync = shares.get("data", 0.0), shares.get("sync", 0.0)
     if max(data, sync) < _LEAST_WAIT:
-        return "compute-bound"
+        in_loop = data + sync + shares.get("step", 0.0)
+        return "compute-bound" if in_loop >= _LEAST_IN_LOOP else "mostly outside the loop"
     return "data-bound" if data >= sync else "sync-bound"
 
 
