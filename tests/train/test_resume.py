@@ -41,7 +41,7 @@ def test_auto_starts_and_goes_on(make, data, tmp_path):
 def test_fewer_epochs_than_are_done_are_refused_and_nothing_is_lost(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
     kept = sorted(path.name for path in (tmp_path / "bundles").iterdir())
-    with pytest.raises(TrainError, match="epochs=1, and this run has 3 behind it. Give at least as many"):
+    with pytest.raises(TrainError, match="epochs=1, and this run has 3 behind it"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == kept
     assert len(make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8).history) == 3
