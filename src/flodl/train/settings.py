@@ -18,7 +18,7 @@ class TrainerSettings:
 
     save_every: int | None = 1
     save_every_steps: int | None = None
-    log_every: int | None = 50
+    log_every: int | None = 1
     nan: NanPolicy = "stop"
     when_disk_fails: DiskPolicy = "go on"
     ema: float | None = None

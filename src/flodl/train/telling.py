@@ -56,13 +56,13 @@ class Telling:
                 self._monitor.watch(thing)
 
     def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor) -> None:
-        """Tell the place within an epoch, and the loss: the monitor takes as many as its step_rate says.
+        """Tell the place within an epoch, and the loss of every so many: the monitor's step_rate thins them.
 
-        Nothing waits for the device: the loss is handed over as it is. Without `log_every`, none is told.
+        Nothing waits for the device: the loss is handed over as it is.
         """
         if self._monitor is not None:
             self._monitor.progress(epoch, step, num_steps)
-            if self._log_every is not None:
+            if self._log_every is not None and step % self._log_every == 0:
                 self._monitor.log_step(update, {"loss": loss}, epoch=epoch)
         elif self._console is not None:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))

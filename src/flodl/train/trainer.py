@@ -72,7 +72,7 @@ class Trainer:
         save_every_steps: int | None = None,
         keep: Policy | None = None,
         when_disk_fails: DiskPolicy = "go on",
-        log_every: int | None = 50,
+        log_every: int | None = 1,
         nan: NanPolicy = "stop",
         ema: float | None = None,
         metrics: Mapping[str, Any] | None = None,
