@@ -59,7 +59,7 @@ def test_looking_around_imports_no_torch(arguments, project):
     project(
         {
             "fdl.yml": "commands: {train: }",
-            "train/fdl.yml": "entry: tool\nschema: {}\ncommands: {quick: {training: {lr: 1}}}",
+            "train/fdl.yml": "entry: sh tool.sh\nschema: {}\ncommands: {quick: {training: {lr: 1}}}",
         }
     )
     code = (
