@@ -83,6 +83,11 @@ def paired_ratio(ours: Timing, theirs: Timing) -> float:
     return statistics.median(a / b for a, b in zip(ours.samples_s, theirs.samples_s))
 
 
+def paired_difference(ours: Timing, theirs: Timing) -> float:
+    """Median of the differences within each round."""
+    return statistics.median(a - b for a, b in zip(ours.samples_s, theirs.samples_s))
+
+
 def machine() -> dict[str, Any]:
     """Facts that a number needs beside it."""
     facts: dict[str, Any] = {

@@ -1,15 +1,19 @@
 """What `TrainStep` itself costs the host: a call over a bare replay, and the first step over eager's.
 
-    python benchmarks/step_overhead.py [--rounds 200] [--calls 20]
+    python benchmarks/step_overhead.py [--rounds 200] [--calls 20] [--processes 5]
 
-Calls are made on an idle device and timed until the last one returns, not until the device is done:
-a model so small that the launch is all there is to see. Without CUDA only the first step is measured.
+The first step is taken in fresh processes, where it is what a user waits for, and in a warm one, where the
+set-up of torch and CUDA does not hide what is ours. Calls are made on an idle device and timed until the
+last one returns, not until the device is done: a model so small that the launch is all there is to see.
+Without CUDA only the first step is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import RESULTS, Timing, table, take_turns, timed, wait, write_results
+from harness import RESULTS, Timing, paired_difference, table, take_turns, timed, wait, write_results
 from models import SUITE, Reference, graphs
 from models.by_hand import mlp
 from torch import Tensor, nn
@@ -99,13 +103,21 @@ def first_step(start: Start, reference: Reference, device: str, repeats: int) ->
     return [timed(partial(once, reference.flow(device)), 1)[0] for _ in range(repeats)]
 
 
+STARTS: dict[str, Start] = {"eager": eager_step, "TrainStep": partial(train_step, tier="auto")}
+
+
 def first_steps(reference: Reference, device: str, rounds: int) -> dict[str, Timing]:
     """Let a plain loop and `TrainStep` take their first step in turns, each time with a fresh model."""
-    starts = {"eager": eager_step, "TrainStep": partial(train_step, tier="auto")}
-    timers = {name: partial(first_step, start, reference, device) for name, start in starts.items()}
+    timers = {name: partial(first_step, start, reference, device) for name, start in STARTS.items()}
     for timer in timers.values():
         timer(3)
     return take_turns(timers, rounds=rounds)
+
+
+def in_a_process_of_its_own(start: str, repeats: int) -> list[float]:
+    """Seconds that the first step of the transformer takes where nothing ran before."""
+    command = [sys.executable, __file__, "--alone", start]
+    return [float(subprocess.check_output(command, text=True).split()[-1]) for _ in range(repeats)]
 
 
 def promotion(device: str) -> dict[str, Any]:
@@ -131,12 +143,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--calls", type=int, default=20, help="calls per sample")
+    parser.add_argument("--processes", type=int, default=5, help="fresh processes for each first step")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
+    parser.add_argument("--alone", choices=list(STARTS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.alone:
+        print(*first_step(STARTS[options.alone], SUITE["transformer"], device, 1))
+        return
     results: dict[str, Any] = {
         "settings": {"rounds": options.rounds, "calls": options.calls, "device": device}
     }
+    alone = {name: partial(in_a_process_of_its_own, name) for name in STARTS}
+    results["first_step_fresh"] = microseconds(take_turns(alone, rounds=options.processes))
+    print(table(["to the first step, transformer, fresh process", "µs"], rows(results["first_step_fresh"])))
     for key, reference, told in (
         ("first_step", TINY, "tiny"),
         ("first_step_transformer", SUITE["transformer"], "transformer"),
@@ -144,10 +164,11 @@ def main() -> None:
         results[key] = microseconds(first_steps(reference, device, 20 if device == "cuda" else 3))
         print(table([f"to the first step, {told}", "µs"], rows(results[key])))
     if device == "cuda":
-        results["call"] = microseconds(call_cost(device, options.rounds, options.calls))
+        calls = call_cost(device, options.rounds, options.calls)
+        over = paired_difference(calls["TrainStep"], calls["bare replay"]) * 1e6
+        results["call"], results["over_bare_replay_us"] = microseconds(calls), over
         results["promotion"] = promotion(device)
         print(table(["host time of a call", "µs"], rows(results["call"])))
-        over = results["call"]["TrainStep"]["us"] - results["call"]["bare replay"]["us"]
         print(f"TrainStep over a bare replay: {over:.1f} µs")
         slowest = max(results["promotion"]["steps_ms"])
         print(f"promoted after step {results['promotion']['promoted_after']}; slowest step {slowest:.1f} ms")

@@ -52,6 +52,7 @@ def train_step(results: dict[str, Any]) -> str:
 
 _HOST_TIMES = {
     "host time of a call": "call",
+    "time to the first step, transformer, fresh process": "first_step_fresh",
     "time to the first step, tiny model": "first_step",
     "time to the first step, transformer": "first_step_transformer",
 }
@@ -64,6 +65,9 @@ def step_overhead(results: dict[str, Any]) -> str:
         for name, taken in results.get(key, {}).items()
     ]
     parts = [f"{facts(results)}.", markdown(["", "µs", "best"], rows)]
+    if "over_bare_replay_us" in results:
+        over = results["over_bare_replay_us"]
+        parts.append(f"`TrainStep` over a bare replay, median of the rounds: {over:.1f} µs.")
     if "promotion" in results:
         steps = results["promotion"]["steps_ms"]
         parts.append(

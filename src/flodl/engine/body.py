@@ -61,11 +61,13 @@ class StepBody:
         self.loss_dtype: torch.dtype | None = None
         # Whether forward and backward were put through torch's compiler.
         self.fused = False
-        self._statistics = _running_statistics(model)
+        modules = list(model.modules())
+        self._statistics = _running_statistics(modules)
         self._kept_statistics = [torch.empty_like(buffer) for buffer in self._statistics]
         self._gates = readiness.gates
         # Graphs, here or inside, that carry values from call to call.
-        self.carriers = [module for module in model.modules() if getattr(module, "has_state", False)]
+        # A module that lacks the attribute is slow to say so; its class is not.
+        self.carriers = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
 
     def meet_optimizer_again(self) -> None:
         """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""
@@ -202,9 +204,9 @@ def check_parts(model: object, optimizer: object, step_fn: object) -> None:
         )
 
 
-def _running_statistics(model: nn.Module) -> list[Tensor]:
+def _running_statistics(modules: list[nn.Module]) -> list[Tensor]:
     """Give the buffers that a forward changes: a batch that is not finite must not stay in them."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._NormBase)]
     found = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)]
     return [buffer for buffer in found if buffer is not None]
 

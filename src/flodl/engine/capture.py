@@ -35,9 +35,6 @@ class Recording(Generic[T]):
     # Where the recording reads addresses instead of having its inputs filled.
     mailbox: Mailbox | None = None
 
-    def __post_init__(self) -> None:
-        self.forms = [(leaf.shape, leaf.dtype, leaf.stride(), leaf.device) for leaf in self.inputs]
-
     def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
         if self.mailbox is not None:

@@ -96,8 +96,13 @@ class Mailbox:
 
 def opened(inputs: Sequence[Tensor]) -> Mailbox | None:
     """Give a mailbox that is ready to use; None where addresses cannot stand for the inputs."""
+    # The bytes at an address are not the values of a complex tensor that is conjugated when it is read.
     plain = all(
-        leaf.is_cuda and leaf.is_contiguous() and leaf.numel() > 0 and leaf.itemsize in (4, 8)
+        leaf.is_cuda
+        and leaf.is_contiguous()
+        and leaf.numel() > 0
+        and leaf.itemsize in (4, 8)
+        and not leaf.is_complex()
         for leaf in inputs
     )
     if not inputs or not plain:

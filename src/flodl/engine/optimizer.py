@@ -61,7 +61,8 @@ def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
     if isinstance(lr, Tensor):
         return lr.to(device, torch.float32)
-    return torch.tensor(lr, device=device, dtype=torch.float32)
+    # Written by the device itself: a copy from the host would be waited for.
+    return torch.full((), lr, device=device, dtype=torch.float32)
 
 
 def device_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], Tensor]]:

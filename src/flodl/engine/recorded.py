@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import Signature, shared_places, tensors_of
+from .batch import Signature, same_form, shared_places, tensors_of
 from .body import Outcome, StepBody
 from .capture import Recording, new_stream, record
 from .optimizer import host_settings, take_rates
@@ -86,7 +86,7 @@ class RecordedRunner:
         recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
         if recording is None:
             return None
-        forms, shared, width = recording.forms, recording.shared, len(recording.forms)
+        fits, shared, width = same_form(recording.inputs), recording.shared, len(recording.inputs)
         state, num_groups, settings = self._optimizer_state, self._num_groups, self._settings
         parameters, learns, modules, training = (
             self.body.parameters,
@@ -102,17 +102,8 @@ class RecordedRunner:
         def replay_same(batch: tuple[Any, ...]) -> Tensor | None:
             nonlocal turns
             turns -= 1
-            if turns < 0 or len(batch) != width:
+            if turns < 0 or len(batch) != width or not fits(*batch):
                 return None
-            for given, (shape, dtype, stride, device) in zip(batch, forms):
-                if (
-                    type(given) is not Tensor
-                    or given.shape != shape
-                    or given.dtype is not dtype
-                    or given.stride() != stride
-                    or given.device != device
-                ):
-                    return None
             if (
                 optimizer.state is not state
                 or len(optimizer.param_groups) != num_groups

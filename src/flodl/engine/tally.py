@@ -64,9 +64,11 @@ def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int, open
     """Set the flag where the loss is not finite, and add the numbers to the sums where it is not set."""
     loss = numbers[1]
     # Only what is not finite differs from zero when it is taken from itself.
+    left_out = loss - loss != 0
     if opens:
-        bad.copy_(loss - loss != 0)
+        bad.copy_(left_out)
     else:
-        torch.maximum(bad, (loss - loss != 0).to(bad.dtype), out=bad)
+        torch.maximum(bad, left_out.to(bad.dtype), out=bad)
+        left_out = bad > 0
     row = torch.stack([number.float().reshape(()) for number in numbers])
-    total.add_(torch.where(bad > 0, 0.0, row), alpha=weight)
+    total.add_(row.masked_fill_(left_out, 0.0), alpha=weight)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from flodl.monitor.events import Event
 
 from .shapes import fitting
@@ -40,12 +38,9 @@ def encode(entry: Entry) -> bytes:
         "rank": event.rank,
         "data": event.data,
     }
-    try:
-        line = _ENCODER.encode(record)
-    except _NO_JSON:
-        return _careful(record) + b"\n"
+    line = _quick(record)
     # A number that is not finite would have become a null without a word.
-    return (_careful(record) if b"null" in line else line) + b"\n"
+    return (_careful(record) if line is None or b"null" in line else line) + b"\n"
 
 
 def dumps(value: Any) -> bytes:
@@ -54,10 +49,7 @@ def dumps(value: Any) -> bytes:
     >>> dumps({"loss": math.inf, "path": Path("runs")})
     b'{"loss":null,"path":"runs"}'
     """
-    try:
-        return _ENCODER.encode(value)
-    except _NO_JSON:
-        return _careful(value, names=False)
+    return _quick(value) or _careful(value, names=False)
 
 
 def decode(line: bytes) -> Entry | None:
@@ -134,14 +126,32 @@ def _careful(value: Any, *, names: bool = True) -> bytes:
     return json.dumps(plain(value, names=names), separators=(",", ":"), allow_nan=False).encode()
 
 
-def _loads(line: bytes) -> Any:
+def _quick(value: Any) -> bytes | None:
+    """Write data with the faster encoder; nothing where there is none, or where the value is not for it."""
+    if _ENCODER is None:
+        return None
     try:
-        return _DECODER.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return json.loads(line)
+        line: bytes = _ENCODER.encode(value)
+    except (MsgspecError, ValueError, TypeError, OverflowError):
+        return None
+    return line
 
 
-# Ten times as fast as the standard library, on a thread that shares its interpreter with the training.
-_NO_JSON = (msgspec.MsgspecError, ValueError, TypeError, OverflowError)
-_ENCODER = msgspec.json.Encoder(enc_hook=_as_data)
-_DECODER = msgspec.json.Decoder()
+def _loads(line: bytes) -> Any:
+    if _DECODER is not None:
+        try:
+            return _DECODER.decode(line)
+        except (MsgspecError, UnicodeDecodeError):
+            pass
+    return json.loads(line)
+
+
+try:
+    from msgspec import MsgspecError
+    from msgspec.json import Decoder, Encoder
+except ImportError:
+    # Training alone does without it: the standard library writes the same lines, more slowly.
+    _ENCODER = _DECODER = None
+else:
+    # Ten times as fast as the standard library, on a thread that shares its interpreter with the training.
+    _ENCODER, _DECODER = Encoder(enc_hook=_as_data), Decoder()
