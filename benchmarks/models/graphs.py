@@ -79,10 +79,10 @@ def iterative_refine(width: int = 1024, turns: int = 8) -> Graph:
     return loop.for_n(turns).through(nn.Linear(width, width)).build()
 
 
-def feedback_loop(width: int = 512, turns: int = 10) -> Graph:
+def feedback_loop(width: int = 512, turns: int = 10, *, masked: bool = True) -> Graph:
     """`masked` runs every turn and keeps what is finished, so that the host reads nothing."""
     loop = _refined(width)
-    halted = loop.until_cond(by_hand.MeanHalt(width), turns, masked=True)
+    halted = loop.until_cond(by_hand.MeanHalt(width), turns, masked=masked)
     return halted.through(nn.Linear(width, width)).build()
 
 

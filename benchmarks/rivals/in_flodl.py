@@ -1,9 +1,10 @@
-"""flodl: the graph and `TrainStep`, which chooses the fused optimizer by itself."""
+"""flodl: the graph and `TrainStep`, which chooses the fused optimizer by itself on CUDA."""
 
 from __future__ import annotations
 
 import torch
 from models import Batches, Reference
+from torch import nn
 
 from flodl import TrainStep
 
@@ -21,13 +22,15 @@ class Flodl(Runner):
         super().__init__()
         self.batches, self.device = batches, device
         model = reference.flow(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=reference.lr, fused=True)
         self.step = TrainStep(
             model,
-            torch.optim.Adam(model.parameters(), lr=reference.lr),
+            optimizer,
             lambda model, x, y: reference.loss(model(x), y),
             tier=self.wanted,
         )
         self._climb()
+        _start_over(reference.flow(device), model, optimizer)
 
     def _climb(self) -> None:
         """Train until the step stands on its tier and was measured there, or will not get there."""
@@ -46,6 +49,16 @@ class Flodl(Runner):
     def note(self) -> str:
         report = self.step.report()
         return "" if report.tier == self.wanted else f"on the {report.tier} tier: {report.reason}"
+
+
+@torch.no_grad()
+def _start_over(fresh: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put weights, buffers and optimizer back to where every rival begins, in place."""
+    for ours, before in zip(model.state_dict().values(), fresh.state_dict().values(), strict=True):
+        ours.copy_(before)
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
 
 
 class FlodlCompiled(Flodl):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
+from flodl import FlowBuilder
 from flodl.engine import TrainStep
 
 pytestmark = [
@@ -307,6 +309,56 @@ def test_losses_and_values_that_are_kept_stay_as_they_were() -> None:
     feed(step, 5)
     assert torch.equal(first, kept)
     assert values["mean"] == 1
+
+
+class Keeping(nn.Linear):
+    """Keeps what it gave, with its history, as models do that show their attention."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = super().forward(x)
+        self.all = {"last": [self.last]}
+        return self.last
+
+
+def tagged_graph() -> nn.Module:
+    flow = FlowBuilder(nn.Linear(16, 32)).through(nn.GELU()).tag("hidden").through(nn.Linear(32, 4))
+    return flow.tag("out").build()
+
+
+@pytest.mark.parametrize("tier", ["captured", "compiled"])
+@pytest.mark.parametrize(
+    "make", [tagged_graph, lambda: nn.Sequential(Keeping(16, 32), nn.GELU(), nn.Linear(32, 4))]
+)
+def test_a_model_may_keep_what_it_computed(make, tier) -> None:
+    torch.manual_seed(0)
+    model = make().cuda()
+    step = TrainStep(model, torch.optim.Adam(model.parameters(), lr=1e-3), mse, tier=tier)
+    with warnings.catch_warnings():
+        # torch warns where gradients are added up on another stream than the step's.
+        warnings.filterwarnings("error", "The AccumulateGrad node's stream")
+        feed(step, 30)
+        feed(step, 3, size=5)
+        feed(step, 3)
+    assert step.tier == tier, step.report()
+    kept = model.tagged("out") if hasattr(model, "tagged") else model[0].last
+    x = torch.randn(8, 16, device="cuda")
+    step(x, torch.zeros(8, 4, device="cuda"))
+    assert kept.shape[0] == 8
+    assert torch.isfinite(kept).all()
+
+
+def test_a_history_that_is_held_outside_the_model_is_named() -> None:
+    held: list[torch.Tensor] = []
+
+    def keeping(model, x, y):
+        loss = mse(model, x, y)
+        held[:] = [loss]
+        return loss
+
+    _, step = captured(keeping)
+    assert step.tier == "eager"
+    assert "a tensor of an earlier step is held with its history" in events(step), events(step)
+    assert torch.isfinite(torch.stack(feed(step, 3))).all()
 
 
 def test_a_generator_of_ones_own_keeps_the_step_eager() -> None:

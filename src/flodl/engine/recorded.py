@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .batch import Signature, same_form, shared_places, tensors_of
 from .body import Outcome, StepBody
-from .capture import Recording, new_stream, record
+from .capture import NotCapturable, Recording, new_stream, record
+from .history import cut_history, is_held
 from .optimizer import host_settings, take_rates
 from .runners import EagerRunner, Micro, Phase, no_compiling
 
@@ -138,16 +139,31 @@ class RecordedRunner:
 
         if not micro.opens:
             self.show_grads()
-        with no_compiling() if self.body.fused else nullcontext():
-            recording = record(
-                region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
-            )
+        recording = self._record(region, micro)
         key = micro.phase, micro.share, micro.shape
         self._recordings[key] = recording
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
         if micro.phase != "only" or not self.update_inside:
             self._grads_of[key] = self._grads
+
+    def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
+        """Record a region, and leave no history to the steps that run as Python in between."""
+        cut_history(self.body.model)
+        try:
+            with no_compiling() if self.body.fused else nullcontext():
+                return record(
+                    region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
+                )
+        except NotCapturable as error:
+            if not is_held(self.body.parameters):
+                raise
+            raise NotCapturable(
+                f"{error}; a tensor of an earlier step is held with its history, outside the model: "
+                "keep it with .detach()"
+            ) from error
+        finally:
+            cut_history(self.body.model)
 
     def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
         """Give how a whole step hands over its loss by address; None where it is not of that kind."""

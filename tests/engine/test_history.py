@@ -1,0 +1,62 @@
+"""What a model keeps of earlier steps, and how its history is cut."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.engine.history import cut_history, is_held
+
+
+class Keeping(nn.Linear):
+    def forward(self, x):
+        self.last = super().forward(x)
+        self.nested = {"pair": (self.last, "name"), "list": [self.last]}
+        return self.last
+
+
+def test_what_modules_keep_stays_without_its_history():
+    model = nn.Sequential(Keeping(3, 2), nn.ReLU())
+    model(torch.ones(1, 3)).sum().backward()
+    before, nested = model[0].last.detach().clone(), model[0].nested
+    assert is_held(model.parameters())
+    cut_history(model)
+    assert not is_held(model.parameters())
+    assert torch.equal(model[0].last, before)
+    assert model[0].nested is nested
+    assert nested["pair"][1] == "name"
+
+
+def test_tagged_values_of_a_graph_stay_without_their_history():
+    inner = FlowBuilder(nn.Linear(3, 3)).tag("hidden").label("inner").build()
+    model = nn.Sequential(FlowBuilder(inner).through(nn.Linear(3, 2)).tag("out").build())
+    model(torch.ones(1, 3)).sum().backward()
+    before = model[0].tagged("out").detach().clone()
+    assert is_held(model.parameters())
+    cut_history(model)
+    assert not is_held(model.parameters())
+    assert torch.equal(model[0].tagged("out"), before)
+
+
+def test_a_weight_that_is_computed_anew_in_every_forward_still_learns():
+    model = nn.utils.spectral_norm(nn.Linear(3, 2))
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+        cut_history(model)
+    assert not is_held(model.parameters())
+    assert model.weight_orig.grad is not None
+
+
+def test_what_is_held_elsewhere_is_noticed():
+    model = nn.Linear(3, 2)
+    losses = [model(torch.ones(1, 3)).sum()]
+    cut_history(model)
+    assert is_held(model.parameters())
+    losses.clear()
+    assert not is_held(model.parameters())
+
+
+def test_parameters_that_do_not_learn_are_passed_over():
+    model = nn.Linear(3, 2).requires_grad_(False)
+    assert not is_held(model.parameters())
