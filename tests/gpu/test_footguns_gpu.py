@@ -340,11 +340,21 @@ def test_a_model_may_keep_what_it_computed(make, tier) -> None:
         feed(step, 3, size=5)
         feed(step, 3)
     assert step.tier == tier, step.report()
-    kept = model.tagged("out") if hasattr(model, "tagged") else model[0].last
-    x = torch.randn(8, 16, device="cuda")
-    step(x, torch.zeros(8, 4, device="cuda"))
-    assert kept.shape[0] == 8
-    assert torch.isfinite(kept).all()
+
+
+def test_silent_what_a_model_keeps_is_of_the_last_step_that_ran_as_python() -> None:
+    model, step = captured(model=nn.Sequential(Keeping(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda())
+    assert step.tier == "captured", step.report()
+    recorded = model[0].last
+    ones, zeros = torch.ones(8, 16, device="cuda"), torch.zeros(8, 4, device="cuda")
+    with torch.no_grad():
+        expected = nn.functional.linear(ones, model[0].weight, model[0].bias)
+    step(ones, zeros)
+    assert torch.equal(recorded, expected)  # a replay writes to where it was recorded
+    feed(step, 1, size=5)
+    assert model[0].last.shape[0] == 5
+    step(ones, zeros)
+    assert model[0].last.shape[0] == 5
 
 
 def test_a_history_that_is_held_outside_the_model_is_named() -> None:

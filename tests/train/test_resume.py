@@ -10,6 +10,7 @@ from torch import nn
 from flodl import Loader, Trainer
 from flodl.checkpoint import save_bundle
 from flodl.core import CursorError, TrainError
+from flodl.monitor import read
 from flodl.optim import CosineScheduler, StepDecay
 from flodl.train.randomness import random_state, restore_random_state, untouched_randomness
 
@@ -45,6 +46,32 @@ def test_fewer_epochs_than_are_done_are_refused_and_nothing_is_lost(make, data, 
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == kept
     assert len(make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8).history) == 3
+
+
+def alerts(folder):
+    return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
+
+
+def test_what_differs_from_the_saved_run_is_said(make, data, tmp_path):
+    def optimizer(lr):
+        return lambda groups: torch.optim.SGD(groups, lr=lr, momentum=0.9)
+
+    make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.1)).fit(data, epochs=1, batch_size=8)
+    make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.1)).fit(data, epochs=2, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith("epoch 1")
+    again = make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.5), clip_norm=2.0)
+    again.fit(data, epochs=3, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith(
+        "epoch 2; clip_norm is 2.0 now, it was None; the optimizer goes on with its lr of 0.1, not 0.5"
+    )
+    assert again.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_rate_that_a_schedule_moved_is_nothing_to_be_told(make, data, tmp_path):
+    for epochs in (1, 2):
+        trainer = make(monitor=None, checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.01, 100))
+        trainer.fit(data, epochs=epochs, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith("epoch 1")
 
 
 @pytest.mark.parametrize("resume", ["must", True])

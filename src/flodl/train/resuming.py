@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from flodl.checkpoint import Bundle, latest_bundle, read_bundle
 from flodl.core import TrainError
 from flodl.data import Loader
 
 from .keeping import BUNDLES, RunDirectory
+from .setup import settings_of
 from .state import load_parts
 
 if TYPE_CHECKING:
@@ -24,13 +29,43 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     if bundle is None:
         return False
     # Its checksums were compared when it was found.
-    load_parts(run, read_bundle(bundle, verify=False), loader=loader)
+    parts = read_bundle(bundle, verify=False)
+    given = [dict(group) for group in run.optimizer.param_groups]
+    load_parts(run, parts, loader=loader)
+    differences = [*_other_settings(run, parts), *_other_numbers(run, given)]
     run.count_updates()
     if run.directory is not None and bundle.path.parent == run.directory.bundles:
         run.note_saved()
-    run.tell("alert", message=f"resumed from step {bundle.step}, epoch {run.epochs}", level="info")
+    message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *differences])
+    run.tell("alert", message=message, level="info")
     run.hooks.call("on_resume", epoch=run.epochs)
     return True
+
+
+def _other_settings(run: Run, parts: Mapping[str, Any]) -> Iterator[str]:
+    """Name the settings that are not those of the saved run; this program's hold from here on."""
+    saved = parts.get("config") or {}
+    for name, value in settings_of(run).items():
+        if name in saved and saved[name] != value:
+            yield f"{name} is {value!r} now, it was {saved[name]!r}"
+
+
+def _other_numbers(run: Run, given: list[dict[str, Any]]) -> list[str]:
+    """Name the numbers of the optimizer that this program gave in vain: those of the saved run hold."""
+    moved = {"lr", "initial_lr"} if run.schedule is not None else {"initial_lr"}
+    told = {
+        f"the optimizer goes on with its {name} of {float(held[name]):g}, not {float(own[name]):g}"
+        for own, held in zip(given, run.optimizer.param_groups)
+        for name in own.keys() - moved
+        if _is_number(own[name]) and _is_number(held[name])
+        # A rate that was on a device came back with the digits of a float32.
+        if not math.isclose(own[name], held[name], rel_tol=1e-6)
+    }
+    return sorted(told)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
 
 
 def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | bool) -> Bundle | None:

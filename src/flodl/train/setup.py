@@ -52,9 +52,13 @@ def made_optimizer(given: Any, model: nn.Module) -> Optimizer:
 
 def described(run: Run, epochs: int) -> dict[str, Any]:
     """Give the settings of a run as plain data."""
+    return {"epochs": epochs, **settings_of(run)}
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """Give the settings that a resumed run is compared by."""
     loader = run.feeding.training
     return {
-        "epochs": epochs,
         "batch_size": None if loader is None else loader.batch_size,
         "device": str(run.device),
         "optimizer": type(run.optimizer).__name__,

@@ -16,6 +16,7 @@ from flodl.graph.remembered import remember, remembered
 from .modes import modes_of, restore_modes
 from .randomness import random_state, restore_random_state
 from .room import moments_to_come_bytes, num_bytes_of
+from .setup import settings_of
 
 if TYPE_CHECKING:
     from .run import Run
@@ -47,7 +48,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         "average": None if run.average is None else run.average.state_dict(),
         "hooks": run.hooks.state_dict(),
         "graphs": remembered(run.model),
-        "config": asdict(run.settings),
+        "config": settings_of(run),
     }
 
 
