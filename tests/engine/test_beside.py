@@ -17,7 +17,7 @@ from torch import nn
 from flodl.engine import TrainStep, beside, compilation
 from flodl.engine.batch import signature
 from flodl.engine.beside import CompilingBeside, packed
-from flodl.engine.runners import Micro
+from flodl.engine.runners import EagerRunner, Micro, fused
 
 unix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 
@@ -158,3 +158,23 @@ def test_the_process_ends_with_the_one_that_started_it() -> None:
     parent.wait()
     assert wait_until(lambda: not is_running(pid))
     parent.stdout.close()
+
+
+def test_what_another_process_compiled_is_found_in_the_cache(tmp_path, monkeypatch) -> None:
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    # Set and put back, which torch tells from never having been set.
+    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("highest")
+    body, micro = body_and_micro(mse)
+    compiling = CompilingBeside(body, micro)
+    compiling.wait()
+    assert compiling.failure is None
+    torch.compiler.reset()
+    counters.clear()
+    twin = fused(body)
+    for _ in range(2):
+        EagerRunner(twin).run_without_update(micro)
+    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .blame import first_words
 from .body import StepBody
 from .runners import Micro
+from .switches import switches_now
 
 MAX_PAYLOAD_BYTES = 256 << 20
 PLACE = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r})"
@@ -128,7 +129,7 @@ def packed(body: StepBody, micro: Micro) -> bytes:
         "parameters": body.parameters,
         "micro": micro,
         "directory": os.getcwd(),
-        "products": torch.get_float32_matmul_precision(),
+        "switches": switches_now(),
     }
     Packer(buffer).dump(parts)
     if buffer.tell() > MAX_PAYLOAD_BYTES:

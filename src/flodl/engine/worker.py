@@ -19,6 +19,7 @@ from .body import StepBody
 from .layout import layouts_for
 from .optimizer import Readiness
 from .runners import EagerRunner, fused
+from .switches import set_switches
 
 
 def main(tune: str | None) -> None:
@@ -39,7 +40,7 @@ def main(tune: str | None) -> None:
 def compile_once(parts: dict[str, Any], *, tune: str | None) -> None:
     """Run the step twice on numbers that mean nothing, so that everything is compiled."""
     os.chdir(parts["directory"])
-    torch.set_float32_matmul_precision(parts["products"])
+    set_switches(parts["switches"])
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
