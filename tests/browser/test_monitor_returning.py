@@ -48,6 +48,17 @@ def test_a_page_whose_port_another_run_has_taken_shows_that_run_alone(
         first.close()
 
 
+def test_an_epoch_that_comes_again_takes_those_after_it_away(visit: Any, monitor: Monitor) -> None:
+    for epoch in range(4):
+        monitor.log(epoch, {"loss": 1.0}, duration=1.0)
+    seen = visit(monitor.url)
+    seen.waits_for_epochs(4)
+    monitor.log(1, {"loss": 0.5}, duration=1.0)
+    seen.waits_for_epochs(2)
+    assert seen.epochs() == ["2", "1"]
+    assert [record["epoch"] for record in monitor.history] == [1, 2]
+
+
 def test_a_silence_longer_than_usual_is_told_until_something_is_heard(visit: Any, monitor: Monitor) -> None:
     now_s = time.time()
     for second in range(10):

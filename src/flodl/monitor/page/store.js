@@ -59,7 +59,8 @@ class Run {
     const record = withNames(told);
     const at = this.history.findIndex((other) => other.epoch >= record.epoch);
     if (at < 0) this.history.push(record);
-    else this.history.splice(at, this.history[at].epoch === record.epoch ? 1 : 0, record);
+    // One that comes again takes those after it away, as the server has it.
+    else this.history.splice(at, this.history[at].epoch === record.epoch ? Infinity : 0, record);
     this.last_id = Math.max(this.last_id, record.id);
   }
 
