@@ -48,9 +48,10 @@ def parts(device: str, results: Path) -> list[Part]:
             Part("train_step", (*train, f"{JAX_MODELS},{OTHER_MODELS}", *quick), 2400),
         ]
     return [
-        Part("step_overhead", ("step_overhead.py",), 90),
-        Part("train_step", (*train, JAX_MODELS), 400),
-        Part("train_step_more", (*train, OTHER_MODELS, *kept), 400),
+        Part("step_overhead", ("step_overhead.py", "--processes", "3"), 120),
+        Part("resnet20", ("resnet20.py",), 300),
+        Part("train_step", (*train, JAX_MODELS, "--epochs", "2"), 400),
+        Part("train_step_more", (*train, OTHER_MODELS, "--epochs", "2", *kept), 450),
         Part("bert", ("bert.py",), 200),
         Part("fit_overhead", ("fit_overhead.py", "--device", device), 90),
         Part("loader", ("loader.py", "--train", "--device", device), 180),

@@ -120,6 +120,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "graph_overhead_cpu": graph_overhead,
     "graph_overhead_tiny_cpu": graph_overhead,
     "bert_cuda": plain,
+    "resnet20_cuda": plain,
     "loader_cpu": plain,
     "loader_cuda": plain,
     "checkpoint_cpu": plain,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from flodl.cli import Args, option
 from flodl.core.errors import DataFileError
 from flodl.data import Normalize, RandomCrop, RandomFlip, cifar10
 from flodl.optim import MultiStepLR
+from flodl.train import FitResult
 
 BATCH, UPDATES, DROPS = 128, 64_000, [32_000, 48_000]
 Pair = tuple[Tensor, Tensor]
@@ -101,7 +103,7 @@ def load(settings: Settings) -> tuple[str, Pair, Pair, int]:
     return "random images", (images, labels), (images[:BATCH], labels[:BATCH]), 2
 
 
-def make_trainer(settings: Settings, updates: int, run_dir: Path) -> Trainer:
+def make_trainer(settings: Settings, updates: int, run_dir: Path, hooks: Sequence[object] = ()) -> Trainer:
     model = resnet20()
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -115,6 +117,17 @@ def make_trainer(settings: Settings, updates: int, run_dir: Path) -> Trainer:
         tier=settings.tier,  # type: ignore[arg-type]
         checkpoint_dir=run_dir,
         save_every=10,
+        hooks=hooks,
+    )
+
+
+def fit(trainer: Trainer, train: Pair, test: Pair, updates: int) -> FitResult:
+    normalize = Normalize([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
+    augment = [RandomCrop(4), RandomFlip(), normalize]
+    return trainer.fit(
+        Loader(train, BATCH, device=trainer.device, drop_last=True, augment=augment),
+        epochs=round(updates / (len(train[0]) // BATCH)),
+        eval_data=Loader(test, 1000, device=trainer.device, shuffle=False, augment=normalize),
     )
 
 
@@ -127,19 +140,8 @@ def main() -> None:
         trainer = make_trainer(settings, updates, settings.run_dir or Path(folder) / "run")
         size = f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
         print(f"{name}: {len(train[0])} images, {updates} updates, {size}, {trainer.device}")
-        normalize = Normalize([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
         started = time.perf_counter()
-        result = trainer.fit(
-            Loader(
-                train,
-                BATCH,
-                device=trainer.device,
-                drop_last=True,
-                augment=[RandomCrop(4), RandomFlip(), normalize],
-            ),
-            epochs=round(updates / (len(train[0]) // BATCH)),
-            eval_data=Loader(test, 1000, device=trainer.device, shuffle=False, augment=normalize),
-        )
+        result = fit(trainer, train, test, updates)
         taken_s = time.perf_counter() - started
         best = result.best("eval_accuracy", mode="max")
     print(
