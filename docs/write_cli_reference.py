@@ -79,6 +79,8 @@ def row(option: click.Option) -> str:
         names += f" {option.metavar or value_name(option)}"
     default = option.default
     shown = type(default) in (int, float, str) and not option.is_flag and not option.count and default != ""
+    if isinstance(option.show_default, str):
+        default, shown = option.show_default, True
     words = (option.help or "") + (f" Default: {default}." if shown else "")
     return f"| `{cell(names)}` | {cell(words)} |\n"
 

@@ -412,3 +412,61 @@ def test_a_name_that_is_no_text_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(CheckpointError, match="the tensor 0 has no name"):
         save_checkpoint(tmp_path / "m.fdl", {0: torch.ones(2)})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.ckpt", "w.bin", "W.PT", "w.pt.gz"])
+@pytest.mark.parametrize("format", ["safetensors", "fdlc"])
+def test_a_name_that_promises_a_file_of_torch_is_refused(tmp_path, name, format):
+    with pytest.raises(CheckpointError, match=r"is named as a file of torch\.save") as caught:
+        save_checkpoint(tmp_path / name, {"w": torch.zeros(2)}, format=format)
+    assert str(caught.value).endswith(
+        f"Write '{name[0]}.fdl' or '{name[0]}.safetensors', "
+        f"or torch.save(tensors, '{name.removesuffix('.gz')}')."
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["w.fdl", "w.safetensors", "w", "w.pt.fdl"])
+def test_other_names_are_as_the_user_likes(tmp_path, name):
+    save_checkpoint(tmp_path / name, {"w": torch.zeros(2)})
+    assert (tmp_path / name).is_file()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_unequal_values_for_names_that_are_tied_in_the_model_are_refused():
+    model = Tied()
+    before = model.embed.weight.detach().clone()
+    file = {"embed.weight": torch.zeros(4, 3), "head.weight": torch.ones(4, 3)}
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(io.BytesIO(stored(file)), model.state_dict())
+    assert str(caught.value) == (
+        "at 'head.weight': the stream has other values for it than for 'embed.weight', and in the model both "
+        "are one tensor. Nothing was loaded. Build the model without tying them, or make them equal in the "
+        "file."
+    )
+    assert torch.equal(model.embed.weight, before)
+
+
+@pytest.mark.parametrize("value", [2.0, float("nan")])
+def test_equal_values_for_names_that_are_tied_in_the_model_are_loaded(value):
+    model = Tied()
+    file = {"embed.weight": torch.full((4, 3), value), "head.weight": torch.full((4, 3), value)}
+    assert load_checkpoint(io.BytesIO(stored(file)), model.state_dict()).is_complete
+    torch.testing.assert_close(model.head.weight.detach(), file["head.weight"], equal_nan=True)
+
+
+def test_values_of_tied_names_are_equal_only_bit_for_bit():
+    file = {"embed.weight": torch.zeros(4, 3), "head.weight": -torch.zeros(4, 3)}
+    with pytest.raises(CheckpointError, match="both are one tensor"):
+        load_checkpoint(io.BytesIO(stored(file)), Tied().state_dict())
+
+
+def test_values_of_tied_names_are_compared_as_the_model_will_have_them():
+    file = {"embed.weight": torch.ones(4, 3), "head.weight": torch.ones(4, 3, dtype=torch.float64)}
+    assert load_checkpoint(io.BytesIO(stored(file)), Tied().state_dict()).retyped == ("head.weight",)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flodl.checkpoint import Bundle, best, every, keep, last, list_bundles, prune_bundles, save_bundle
+from flodl.checkpoint.retention import divided
 from flodl.core import CheckpointError
 
 METRICS = st.fixed_dictionaries({}, optional={"loss": st.floats(), "accuracy": st.floats()})
@@ -27,14 +28,14 @@ def steps(saves):
 
 @given(HISTORIES, POLICIES, POLICIES)
 def test_nothing_is_lost_and_the_newest_stays(saves, one, other):
-    kept, dropped = keep(saves, one | other)
+    kept, dropped = divided(saves, one | other)
     assert sorted(steps(kept) + steps(dropped)) == sorted(steps(saves))
     assert steps(kept) == sorted(steps(kept))
     if saves:
         assert max(steps(saves)) in steps(kept)
-    both = {*steps(keep(saves, one)[0]), *steps(keep(saves, other)[0])}
+    both = {*steps(divided(saves, one)[0]), *steps(divided(saves, other)[0])}
     assert set(steps(kept)) == both
-    assert keep(kept, one | other) == (kept, [])
+    assert divided(kept, one | other) == (kept, [])
     most = (one | other).most
     assert most is None or len(kept) <= most + 1
 
@@ -46,7 +47,7 @@ def test_last_counts_by_step(saves, n):
 
 @given(HISTORIES, st.integers(1, 5), st.sampled_from(["min", "max"]))
 def test_no_dropped_save_is_better_than_a_kept_best(saves, n, mode):
-    kept, dropped = keep(saves, best("loss", n, mode=mode))
+    kept, dropped = divided(saves, best("loss", n, mode=mode))
     sign = 1 if mode == "min" else -1
     values = [
         sign * save.metrics["loss"] for save in kept if not math.isnan(save.metrics.get("loss", math.nan))
@@ -77,3 +78,29 @@ def test_deletion_follows_the_policy(tmp_path):
     assert steps(dropped) == [2]
     assert steps(list_bundles(tmp_path)) == [0, 1, 3, 4]
     assert prune_bundles(tmp_path / "none", last(1)) == []
+
+
+@pytest.mark.parametrize("policy", [best("accurracy"), last(1) | best("accurracy", mode="max")])
+def test_a_metric_that_no_save_has_is_refused_and_nothing_is_deleted(tmp_path, policy):
+    for step in range(3):
+        save_bundle(tmp_path, step, {"data": {}}, metrics={"accuracy": step / 2})
+    words = r"looks at 'accurracy', which none of 3 saves has\. Did you mean 'accuracy'\? Nothing was deleted"
+    with pytest.raises(CheckpointError, match=words):
+        prune_bundles(tmp_path, policy)
+    assert steps(list_bundles(tmp_path)) == [0, 1, 2]
+    with pytest.raises(CheckpointError, match=words):
+        keep(list_bundles(tmp_path), policy)
+
+
+def test_a_metric_that_some_saves_have_is_enough(tmp_path):
+    for step, metrics in enumerate([{"loss": 0.5}, {"loss": 0.1}, {}, {}]):
+        save_bundle(tmp_path, step, {"data": {}}, metrics=metrics)
+    assert steps(prune_bundles(tmp_path, best("loss"))) == [0, 2]
+
+
+def test_saves_without_any_metric_are_not_chosen_from_by_one(tmp_path):
+    save_bundle(tmp_path, 1, {"data": {}})
+    save_bundle(tmp_path, 2, {"data": {}})
+    with pytest.raises(CheckpointError, match=r"none of 2 saves has\. There are no metrics here\."):
+        prune_bundles(tmp_path, best("loss"))
+    assert prune_bundles(tmp_path / "none", best("loss")) == []

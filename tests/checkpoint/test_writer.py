@@ -93,6 +93,31 @@ def test_old_bundles_go_by_the_policy(tmp_path):
     assert steps(tmp_path) == [1, 3]
 
 
+def test_a_metric_that_a_save_lacks_is_refused_before_anything_goes(tmp_path):
+    with BackgroundWriter(tmp_path, keep=best("los")) as writer:
+        for step in (1, 2):
+            with pytest.raises(
+                CheckpointError, match=rf"looks at 'los', which step {step} lacks\. Did you mean 'loss'\?"
+            ):
+                writer.save(step, {"data": {}}, metrics={"loss": 0.1})
+        assert writer.save(3, {"data": {}}, metrics={"los": 0.1})
+    assert steps(tmp_path) == [3]
+
+
+def test_a_save_without_metrics_that_are_looked_at_is_told_of_once(tmp_path, capsys):
+    with BackgroundWriter(tmp_path, keep=best("loss")) as writer:
+        writer.save(1, {"data": {}}, metrics={})  # nothing was measured, and that is said
+        assert capsys.readouterr().err == ""
+        writer.save(2, {"data": {}})
+        writer.save(3, {"data": {}})
+    told = capsys.readouterr().err
+    assert told.count("step 2 is saved without metrics, and keep=best('loss', 1, mode='min') looks at") == 1
+    assert "step 3" not in told
+    with BackgroundWriter(tmp_path, keep=last(1)) as writer:
+        writer.save(4, {"data": {}})
+    assert capsys.readouterr().err == ""
+
+
 def test_a_save_is_told_when_it_is_on_the_disk(tmp_path):
     told = []
 
@@ -239,7 +264,7 @@ def test_a_program_that_ends_without_closing_still_writes(tmp_path):
     assert (read_bundle(latest_bundle(tmp_path).bundle)["model"]["w"] == 1).all()
 
 
-@pytest.mark.parametrize("wrong", [{"depth": 0}, {"when_full": "drop"}, {"errors": "ignore"}])
+@pytest.mark.parametrize("wrong", [{"depth": 0}, {"when_full": "drop"}, {"errors": "ignore"}, {"keep": 3}])
 def test_settings_are_checked(tmp_path, wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(CheckpointError, match=f"{name}={value!r}"):

@@ -20,6 +20,16 @@ WORK = """
 
     def broken():
         return 3
+
+    def misfit():
+        model, optimizer, step_fn, (x, y) = work()
+        return model, optimizer, step_fn, (x[:, :3], y)
+
+    def silent():
+        def step_fn(model, x, y):
+            raise ValueError("first line\\nsecond line")
+
+        return *work()[:2], step_fn, work()[3]
 """
 BESIDE = """
     def mse(model, x, y):
@@ -131,6 +141,24 @@ def test_a_target_that_raises_is_named(project, capsys):
     project({"bench_work.py": "def work():\n    raise ValueError('not today')\n"})
     assert main(["bench", "bench_work.py:work"]) == 1
     assert "bench_work.py:work raised ValueError: not today." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], QUICK, ["--steps", "1", "--tiers", "eager"]])
+def test_a_model_that_its_batch_does_not_fit_is_told_in_one_line(work, capsys, more):
+    assert main(["bench", "bench_work.py:misfit", "-q", *more]) == 1
+    told = capsys.readouterr().err
+    assert "bench_work.py:misfit raised RuntimeError: mat1 and mat2 shapes cannot be multiplied" in told
+    assert told.endswith("that fit together; -vv shows where.\n")
+    assert "Traceback" not in told
+
+
+def test_of_a_long_error_the_first_line_is_told_and_the_rest_with_vv(work, capsys):
+    assert main(["bench", "bench_work.py:silent", "-q", *QUICK]) == 1
+    assert "raised ValueError: first line. It must give" in capsys.readouterr().err
+    assert main(["bench", "bench_work.py:silent", "-vv", *QUICK]) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert "second line" in told
 
 
 @pytest.mark.parametrize(

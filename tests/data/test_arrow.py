@@ -134,3 +134,35 @@ def test_an_iterable_dataset_is_streamed_and_resumed_by_its_own_state(datasets):
     second = make()
     second.load_state_dict(state)
     assert torch.cat([batch["n"] for batch in second]).tolist() == whole[12:]
+
+
+@pytest.mark.parametrize("as_iterable", [False, True])
+def test_a_dictionary_of_datasets_is_refused_with_what_to_take(datasets, as_iterable):
+    data = datasets.Dataset.from_dict({"n": [1, 2]})
+    splits = {"validation": data, "train": data}
+    given = datasets.DatasetDict(splits)
+    if as_iterable:
+        given = datasets.IterableDatasetDict(
+            {name: part.to_iterable_dataset() for name, part in splits.items()}
+        )
+    with pytest.raises(DataError, match=r"a dictionary of \w*Dataset\. .*for example source\['validation'\]"):
+        Loader(given, 2)
+
+
+@pytest.mark.parametrize("more", [{}, {"text": ["a", "b", "c"]}], ids=["numbers", "with text"])
+def test_a_dataset_and_its_iterable_sort_give_the_same_batch(datasets, more):
+    columns = {
+        "ids": [[1, 2], [3, 4], [5, 6]],
+        "grid": [[[0.5, 1.0]], [[1.5, 2.0]], [[2.5, 3.0]]],
+        "flags": [[True, False], [False, False], [True, True]],
+        "label": [0, 1, 1],
+    }
+    data = datasets.Dataset.from_dict({**columns, **more})
+    (one,) = Loader(data, 3, shuffle=False)
+    (other,) = Loader(data.to_iterable_dataset(), 3)
+    assert list(one) == list(other) == [*columns, *more]
+    for name in columns:
+        assert one[name].tolist() == other[name].tolist() == columns[name]
+        assert one[name].dtype == other[name].dtype
+    if more:
+        assert one["text"] == other["text"] == more["text"]

@@ -1,6 +1,7 @@
 """The loader: every sample once an epoch, in an order that resumes exactly, in any mode."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -313,6 +314,42 @@ def test_arrays_mapped_from_a_file_are_read_from_there(tmp_path):
     assert_same(everything(Loader((mapped, LABELS), 4, seed=5, mode="resident")), everything(loader()))
 
 
+def reversed_rows(array):
+    return array[::-1]
+
+
+def reversed_columns(array):
+    return array[:, ::-1]
+
+
+def big_endian(array):
+    return array.astype(array.dtype.newbyteorder(">"))
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("change", [reversed_rows, reversed_columns, big_endian])
+def test_arrays_that_torch_cannot_share_are_converted(change, locked, mode):
+    array = change(np.arange(12, dtype=np.float32).reshape(4, 3))
+    array.flags.writeable = not locked
+    (batch,) = Loader(array, 4, shuffle=False, mode=mode)
+    assert batch.dtype == torch.float32
+    assert batch.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("change", [reversed_rows, big_endian])
+def test_such_arrays_are_converted_as_they_are_read_where_they_lie_in_a_file(tmp_path, change, mode):
+    array = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.save(tmp_path / "x.npy", big_endian(array) if change is big_endian else array)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    mapped = mapped if change is big_endian else change(mapped)
+    given = Loader(mapped, 4, shuffle=False)
+    assert (given.mode, given.reason) == ("streaming", "the data (48 B) stay in their files")
+    assert next(iter(given)).tolist() == mapped.tolist()
+    assert next(iter(Loader(mapped, 4, shuffle=False, mode="resident"))).tolist() == mapped.tolist()
+
+
 def test_arrays_that_are_read_only_are_used_as_they_are():
     locked = IMAGES.numpy().copy()
     locked.flags.writeable = False
@@ -383,6 +420,22 @@ def test_an_error_in_a_sample_reaches_the_loop_also_from_a_worker():
         with pytest.raises(ValueError, match="sample is broken"):
             everything(given)
         given.close()
+
+
+def die(sample):
+    os._exit(3)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_worker_that_dies_is_one_error_with_its_likely_causes(num_workers):
+    given = loader(transform=die, num_workers=num_workers)
+    with pytest.raises(DataError, match=r"a worker of the loader has died: process \(pid") as caught:
+        everything(given)
+    assert "too little memory" in str(caught.value)
+    assert str(caught.value).endswith("num_workers=0 shows where.")
+    assert caught.value.__context__ is None
+    with pytest.raises(DataError, match="has no workers any more"):
+        everything(given)
 
 
 def test_a_transform_may_change_its_sample_without_changing_the_data():

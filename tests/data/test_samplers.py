@@ -1,5 +1,6 @@
 """Samplers: which samples, in what order, as a function of seed and epoch."""
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, WeightedRandomSampler
@@ -123,11 +124,28 @@ def test_a_torch_sampler_leaves_the_global_generator_alone():
         (lambda: Loader(DATA, 4, sampler=lambda epoch: []), "Give a list of sample numbers, at least one"),
         (lambda: list(Loader(DATA, 4, sampler=iter([1, 2]))), "the sampler is an iterator"),
         (lambda: Loader(DATA, 4, sampler=3), "sampler=3 is a int"),
+        (
+            lambda: Loader(DATA, 4, sampler=DATA > 3),
+            r"a mask of 20 .*Write sampler=mask\.nonzero\(\)\.flatten",
+        ),
+        (lambda: Loader(DATA, 4, sampler=DATA.numpy() > 3), r"a mask of 20 .*numpy\.flatnonzero\(mask\)"),
+        (lambda: Loader(DATA, 4, sampler=[True, False]), r"a mask of 2 .*enumerate\(mask\) if wanted"),
+        (lambda: Loader(DATA, 4, sampler=lambda epoch: epoch < DATA), "the sampler is a mask of 20"),
     ],
 )
 def test_wrong_samplers_are_refused(make, message):
     with pytest.raises(DataError, match=message):
         make()
+
+
+def test_what_the_refusal_of_a_mask_advises_works():
+    mask = DATA % 7 == 3
+    for numbers in (
+        mask.nonzero().flatten(),
+        np.flatnonzero(mask.numpy()),
+        [number for number, wanted in enumerate(mask.tolist()) if wanted],
+    ):
+        assert epochs(1, sampler=numbers) == [[3, 10, 17]]
 
 
 def test_a_sampler_with_a_generator_of_its_own_is_refused():

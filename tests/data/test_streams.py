@@ -77,6 +77,20 @@ def test_a_torch_loader_over_an_iterable_gives_its_batches():
     assert given.num_samples is None
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_order_of_a_torch_loader_is_that_of_the_seed_also_with_its_workers(num_workers):
+    def epochs(seed):
+        torch.manual_seed(torch.initial_seed() + 1)  # what went before has no say
+        data = DataLoader(range(10), batch_size=5, shuffle=True, num_workers=num_workers)
+        given = Loader(data, None, seed=seed)
+        return [items(given), items(given)]
+
+    first, second = epochs(3)
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+    assert [first, second] == epochs(3) != epochs(4)
+
+
 def test_the_last_batch_can_be_left_out():
     assert items(Loader(Numbers(), 4, drop_last=True)) == list(range(8))
 

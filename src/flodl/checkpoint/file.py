@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 import torch
@@ -17,13 +18,14 @@ from flodl.core.paths import suggestion
 from .contents import opened, pack, pack_fdlc
 from .digest import Buffer
 from .disk import DiskFile
-from .fit import fit
-from .packing import packed, packing_of
+from .fit import check_ties, fit
+from .packing import name_within, packed, packing_of
 from .report import LoadReport
 from .supply import Place, named
 
 Format = Literal["safetensors", "fdlc"]
 FORMATS: tuple[Format, ...] = ("safetensors", "fdlc")
+_TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin")
 
 
 def save_checkpoint(
@@ -36,9 +38,11 @@ def save_checkpoint(
     """Write named tensors to a path or a binary stream.
 
     Tensors that share their storage (tied weights) are written once and restored together. A path that ends
-    in `.gz` or `.zst` is compressed. `format="fdlc"` writes the layout of the Rust floDl.
+    in `.gz` or `.zst` is compressed. `format="fdlc"` writes the layout of the Rust floDl. A name for files of
+    `torch.save`, such as `.pt`, is refused.
     """
     check_place(target, "write")
+    check_name(target)
     check_tensors(named_tensors)
     if format not in FORMATS:
         hint = suggestion(str(format), FORMATS, known_as="formats")
@@ -90,6 +94,7 @@ def load_checkpoint(
             allow_unexpected=allow_unexpected,
         )
         stored = contents.read()
+        check_ties(found.sources, stored, named_tensors, named(source))
     with torch.no_grad():
         for name, kept in found.sources.items():
             named_tensors[name].copy_(stored[kept])
@@ -135,6 +140,18 @@ def check_place(place: object, method: str) -> None:
         raise CheckpointError(
             f"the place of the checkpoint is a {type(place).__name__}. Give a path or a binary stream first, "
             "then the tensors: save_checkpoint('model.fdl', model.state_dict())."
+        )
+
+
+def check_name(place: Place) -> None:
+    """Refuse a path that promises a file of `torch.save`, which this is not: others would fail to read it."""
+    if not isinstance(place, str | os.PathLike):
+        return
+    path = Path(name_within(os.fspath(place)))
+    if path.suffix.lower() in _TORCH_SUFFIXES:
+        raise CheckpointError(
+            f"{named(place)} is named as a file of torch.save, and this one holds safetensors. Write "
+            f"'{path.stem}.fdl' or '{path.stem}.safetensors', or torch.save(tensors, {path.name!r})."
         )
 
 

@@ -12,6 +12,8 @@ from torch.nn.parameter import is_lazy
 from flodl.core import CheckpointError
 from flodl.core.paths import matches, suggestion
 
+from .plain import place_of
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -49,6 +51,32 @@ def fit(
     _refuse(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
     _check_places(sources, stored, wanted, where)
     return Fit(sources, tuple(skipped), tuple(missing))
+
+
+def check_ties(
+    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
+) -> None:
+    """Refuse unequal values for two names of one tensor of the model: the last of them would win."""
+    first: dict[tuple[object, ...], str] = {}
+    for name, source in sources.items():
+        if not wanted[name].numel():
+            continue
+        twin = first.setdefault(place_of(wanted[name]), name)
+        if stored[source] is stored[sources[twin]]:
+            continue
+        dtype = wanted[name].dtype
+        if not _same_bits(stored[source].to(dtype), stored[sources[twin]].to(dtype)):
+            raise CheckpointError(
+                f"{where} has other values for it than for {twin!r}, and in the model both are one tensor. "
+                "Nothing was loaded. Build the model without tying them, or make them equal in the file.",
+                path=name,
+            )
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    # Not by value: NaN is unlike itself, and -0.0 is like 0.0.
+    flat = [tensor.resolve_conj().resolve_neg().contiguous().reshape(-1) for tensor in (one, other)]
+    return torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8))
 
 
 def _refuse(

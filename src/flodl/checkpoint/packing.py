@@ -30,6 +30,16 @@ def packing_of(name: str) -> Packing | None:
     return "zst" if name.endswith(".zst") else None
 
 
+def name_within(name: str) -> str:
+    """Give the name of what is compressed.
+
+    >>> name_within("model.fdl.gz"), name_within("model.fdl")
+    ('model.fdl', 'model.fdl')
+    """
+    packing = packing_of(name)
+    return name if packing is None else name.removesuffix(f".{packing}")
+
+
 @contextmanager
 def packed(stream: BinaryIO, packing: Packing | None) -> Iterator[BinaryIO]:
     """Give a stream to write to, whose bytes arrive compressed in the given one."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flodl.core import CheckpointError
+from flodl.core.paths import suggestion
 
 from .manifest import Bundle
 
@@ -69,7 +70,23 @@ def every(k: int) -> Policy:
 
 
 def keep(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
-    """Divide saves into those to keep and those to drop, by step; the newest is always kept."""
+    """Divide saves into those to keep and those to drop, by step; the newest is always kept.
+
+    A policy that looks at a metric which no save has is refused: it would drop the best ones, too.
+    """
+    there = sorted({name for save in bundles for name in save.metrics})
+    for metric in policy.metrics:
+        if bundles and metric not in there:
+            hint = suggestion(metric, there, known_as="metrics")
+            raise CheckpointError(
+                f"{policy} looks at {metric!r}, which none of {len(bundles)} saves has. {hint} "
+                "Nothing was deleted."
+            )
+    return divided(bundles, policy)
+
+
+def divided(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
+    """Do as `keep` does, also where no save has a metric yet, as within the first epoch of a run."""
     saves = sorted(bundles, key=lambda save: save.step)
     chosen = {id(save) for save in [*policy.choose(saves), *saves[-1:]]}
     return (

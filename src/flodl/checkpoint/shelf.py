@@ -12,7 +12,7 @@ from flodl.core import CheckpointError, DamagedError, WriteError, log
 from .bundle import verify_bundle
 from .disk import discard, shared_lock
 from .manifest import Bundle, read_manifest, step_and_revision
-from .retention import Policy, keep
+from .retention import Policy, divided, keep
 
 
 class Latest(NamedTuple):
@@ -53,7 +53,8 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Lates
 def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool = True) -> list[Bundle]:
     """Delete the bundles that a policy does not keep, and give them; the newest whole one always stays.
 
-    With `verify`, the checksums of the newest are compared before anything older goes.
+    With `verify`, the checksums of the newest are compared before anything older goes. A metric that no
+    bundle has is refused, and nothing is deleted.
     """
     folder = Path(root)
     bundles = list_bundles(folder)
@@ -63,7 +64,15 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
             break
         except DamagedError:
             bundles.pop()
-    kept, dropped = keep(bundles, policy)
+    return _delete(folder, *keep(bundles, policy))
+
+
+def prune_while_saving(root: Path, policy: Policy) -> list[Bundle]:
+    """Prune between two saves of a run that goes on: its metrics may come later, and are checked there."""
+    return _delete(root, *divided(list_bundles(root), policy))
+
+
+def _delete(folder: Path, kept: list[Bundle], dropped: list[Bundle]) -> list[Bundle]:
     going = _folders_to_delete(folder, kept, dropped)
     if not going:
         return []

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flodl.core import CheckpointError, WriteError, log
+from flodl.core.paths import suggestion
 
 from .bundle import clean_bundles, encode_parts, numbers, write_bundle
 from .retention import Policy
-from .shelf import prune_bundles
+from .shelf import prune_while_saving
 from .snapshot import Staged, Staging
 
 
@@ -81,7 +82,10 @@ class BackgroundWriter:
         ):
             if value not in known:
                 raise CheckpointError(f"{name}={value!r}. Use {known[0]!r} or {known[1]!r}.")
+        if keep is not None and not isinstance(keep, Policy):
+            raise CheckpointError(f"keep={keep!r}. Give a policy, such as last(3) | best('loss').")
         self._waits = when_full == "wait"
+        self._keep, self._told_of_metrics = keep, False
         self._worker = _Worker(Path(root), keep, depth, errors == "raise", on_error, on_saved)
         self._thread = threading.Thread(target=self._worker.run, name="flodl-writer", daemon=True)
         self._thread.start()
@@ -98,14 +102,16 @@ class BackgroundWriter:
     ) -> bool:
         """Copy the parts of a run and write them later; False when it was skipped because the queue is full.
 
-        On a GPU the copy is started, not waited for. What cannot be saved at all raises here. `on_saved` is
-        given the `reason`.
+        On a GPU the copy is started, not waited for. What cannot be saved at all raises here, and so do
+        metrics without one that `keep` looks at; `{}` says that nothing was measured. `on_saved` is given
+        the `reason`.
         """
         self._worker.raise_failure()
         if not self._finish.alive:
             raise CheckpointError("the writer is closed. Make another one to go on saving.")
         encoded = encode_parts(step, parts)
         values = numbers(metrics)
+        self._check_metrics(step, metrics)
         if not self._worker.slots.take(wait=self._waits):
             log.verbose("step %d is not saved: the writer is still busy", step)
             return False
@@ -155,6 +161,23 @@ class BackgroundWriter:
         self._finish()
         for failure in self._worker.unheard:
             log.error("while another error ends the run: %s", failure)
+
+    def _check_metrics(self, step: int, metrics: Mapping[str, Any] | None) -> None:
+        """Refuse metrics that lack what `keep` looks at; a save without any is told of once."""
+        for name in self._keep.metrics if self._keep is not None else ():
+            if metrics and name not in metrics:
+                hint = suggestion(name, metrics, known_as="metrics")
+                raise CheckpointError(f"keep={self._keep} looks at {name!r}, which step {step} lacks. {hint}")
+            if metrics is None and not self._told_of_metrics:
+                self._told_of_metrics = True
+                log.warn(
+                    "step %d is saved without metrics, and keep=%s looks at %r: it cannot be among the best. "
+                    "Give save() metrics={%r: …}, or {} where nothing was measured.",
+                    step,
+                    self._keep,
+                    name,
+                    name,
+                )
 
 
 class _Worker:
@@ -208,7 +231,7 @@ class _Worker:
             log.msg("saving works again at step %d; %d saves failed", job.step, self._failed_in_a_row)
             self._failed_in_a_row = 0
         if self._keep is not None:
-            prune_bundles(self._root, self._keep, verify=False)
+            prune_while_saving(self._root, self._keep)
 
     def _failed(self, error: WriteError) -> None:
         self.failures.append(error)

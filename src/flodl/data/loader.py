@@ -69,6 +69,7 @@ class Loader:
         self._sampler = as_sampler(sampler, shuffle=shuffle)
         self._epoch = self._position = self._turn = 0
         self._source_state: Any = None
+        self._begun_at: tuple[int, int, Any] = (0, 0, None)
         # An iterable is read in as many parts as there are workers; of other sources they change nothing.
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
         self._refuse(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
@@ -121,7 +122,18 @@ class Loader:
         """Go to the start of an epoch."""
         _check(epoch=epoch)
         self._turn += 1
-        self._epoch, self._position, self._source_state = epoch, 0, None
+        self._begin_at(epoch, 0, None)
+
+    def rewind(self) -> None:
+        """Go back to where the epoch was begun: its start, or the cursor that was loaded."""
+        if not self.gives_once:
+            self._turn += 1
+            self._begin_at(*self._begun_at)
+
+    @property
+    def gives_once(self) -> bool:
+        """Whether the source is an iterator, of which nothing comes again."""
+        return isinstance(self._source, Stream) and self._source.is_iterator
 
     def state_dict(self) -> dict[str, Any]:
         """Give the cursor behind the last batch that was handed out, as data for JSON."""
@@ -132,7 +144,7 @@ class Loader:
         cursor = Cursor.read(state)
         cursor.check_against(self._cursor_in(cursor.epoch))
         self._turn += 1
-        self._epoch, self._position, self._source_state = cursor.epoch, cursor.position, cursor.source
+        self._begin_at(cursor.epoch, cursor.position, cursor.source)
 
     def begin_epoch(self) -> None:
         """Bring the order on the device to the current epoch, for `take`."""
@@ -171,7 +183,11 @@ class Loader:
             yield handed.batch
             self._check_turn(turn)
         self._check_turn(turn)
-        self._epoch, self._position, self._source_state = self._epoch + 1, 0, None
+        self._begin_at(self._epoch + 1, 0, None)
+
+    def _begin_at(self, epoch: int, position: int, source_state: Any) -> None:
+        self._epoch, self._position, self._source_state = epoch, position, source_state
+        self._begun_at = (epoch, position, source_state)
 
     def _check_turn(self, turn: int) -> None:
         if turn != self._turn:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,6 +105,8 @@ class CustomSampler:
 
     def __init__(self, source: Callable[..., Any] | Iterable[int]) -> None:
         refuse_generator(source)
+        if not callable(source):
+            refuse_mask(source)
         self.source = source
 
     def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
@@ -111,6 +114,7 @@ class CustomSampler:
         with globals_kept():
             seed_globals(stream_key(seed, epoch, "order"))
             given = self._given(seed, epoch)
+            refuse_mask(given)
             found = given if isinstance(given, Tensor) else _numbers(given)
         if found.dim() != 1 or found.dtype.is_floating_point or len(found) == 0:
             raise DataError(
@@ -171,6 +175,22 @@ def _numbers(given: Iterable[Any]) -> Tensor:
             f"the sampler gives something that is no number of a sample: {error}. Give one number after "
             "another; the loader makes batches of them by batch_size."
         ) from None
+
+
+def refuse_mask(given: Any) -> None:
+    """Refuse a yes or no for each sample, which would be read as the sample numbers 1 and 0."""
+    if isinstance(given, list | tuple):
+        is_mask = any(isinstance(item, bool | np.bool_) for item in given)
+        instead = "[number for number, wanted in enumerate(mask) if wanted]"
+    else:
+        kind = str(getattr(given, "dtype", ""))
+        is_mask = kind in ("torch.bool", "bool")
+        instead = "mask.nonzero().flatten()" if kind == "torch.bool" else "numpy.flatnonzero(mask)"
+    if is_mask:
+        raise DataError(
+            f"the sampler is a mask of {len(given)} times True or False, not a list of sample numbers. "
+            f"Write sampler={instead}."
+        )
 
 
 def refuse_generator(sampler: Any) -> None:

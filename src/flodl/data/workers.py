@@ -99,11 +99,9 @@ class Workers:
         )
 
     def batches(self, requests: Iterator[Any]) -> Iterator[Any]:
-        if self._loader is None:
-            raise DataError("the loader was closed and has no workers any more. Make a new one.")
         self._requests.now = requests
         # Not in a variable: the traceback of an error would keep the workers alive past close().
-        for batch in _begun(self._loader):
+        for batch in self._given():
             if isinstance(batch, Failure):
                 batch.error.reraise()  # type: ignore[no-untyped-call]
             yield batch
@@ -111,6 +109,27 @@ class Workers:
     def close(self) -> None:
         """End the processes."""
         self._loader = None
+
+    def _given(self) -> Iterator[Any]:
+        """Give what the workers send; the death of one of them becomes an error of our tree."""
+        if self._loader is None:
+            raise DataError("the loader was closed and has no workers any more. Make a new one.")
+        try:
+            yield from _begun(self._loader)
+            return
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            # The signal that came first knows the exit code.
+            known = error.__cause__ if isinstance(error.__cause__, RuntimeError) else error
+            death = str(known).split(". ")[0].replace("DataLoader worker", "process")
+        # Out here, so that this error keeps nothing alive of what torch was doing with the other workers.
+        self.close()
+        raise DataError(
+            f"a worker of the loader has died: {death}. Probably it had too little memory, of the machine "
+            "or, in a container, of what processes share (--shm-size), or the code that makes the samples "
+            "ended or crashed its process. num_workers=0 shows where."
+        )
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -8,7 +8,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ def command(
 
     TARGET is a function, as package.module:function or file.py:function, that gives (model, optimizer,
     step_fn, batch). Without one, a small model of flodl's own is measured.
+
+    On a CPU, torch, eager and captured are measured; compiled, which takes minutes to get ready there, only
+    if --tiers names it. On a GPU all four are.
     """
     wanted = None if tiers is None else [name.strip() for name in tiers.split(",") if name.strip()]
     if wanted == []:
@@ -79,13 +83,14 @@ def command(
     from flodl.engine import measure
 
     place = device or _best_device()
-    make = (lambda: measure.small_work(place)) if function is None else _explained(function, target or "")
+    make = function or (lambda: measure.small_work(place))
     if wanted is None:
         # To compile on a CPU takes minutes, which nobody expects who only asks how fast a step is.
         wanted = ["torch", "eager", "captured", *(["compiled"] if place != "cpu" else [])]
-    if steps is None:
-        steps = _fitting_steps(make, device, rounds * len(wanted))
-    timings = measure.compare(make, wanted, steps=steps, rounds=rounds, device=device, say=_say)
+    with _explained(target):
+        if steps is None:
+            steps = _fitting_steps(make, device, rounds * len(wanted))
+        timings = measure.compare(make, wanted, steps=steps, rounds=rounds, device=device, say=_say)
     click.echo(_table(timings))
     if json_file is not None:
         facts = _facts(target, steps, rounds)
@@ -140,21 +145,21 @@ def _check_device(name: str) -> None:
         raise SetupError(f"--device {name} cannot be used: {first}") from error
 
 
-def _explained(function: Callable[[], Any], target: str) -> Callable[[], Any]:
-    """Turn what a target raises into an error that names it."""
-
-    def make() -> Any:
-        try:
-            return function()
-        except FlodlError:
+@contextmanager
+def _explained(target: str | None) -> Iterator[None]:
+    """Turn what a target, its model or its step raises into one line that names it."""
+    try:
+        yield
+    except FlodlError:
+        raise
+    except Exception as error:
+        if target is None:
             raise
-        except Exception as error:
-            raise SetupError(
-                f"{target} raised {type(error).__name__}: {error}. It must give (model, optimizer, step_fn, "
-                "batch); -vv shows where."
-            ) from error
-
-    return make
+        first = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0].rstrip(".: ")
+        raise SetupError(
+            f"{target} raised {first}. It must give (model, optimizer, step_fn, batch) that fit together; "
+            "-vv shows where."
+        ) from error
 
 
 def _fitting_steps(make: Callable[[], Any], device: str | None, num_turns: int) -> int:

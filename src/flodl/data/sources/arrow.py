@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -22,10 +22,19 @@ def _is_table(source: object) -> bool:
     return type(source).__module__.startswith("pyarrow") and hasattr(source, "column_names")
 
 
+def is_hugging_face(source: object) -> bool:
+    """Say whether something comes from the package `datasets`, without importing it."""
+    return type(source).__module__.startswith("datasets.")
+
+
 def _is_dataset(source: object) -> bool:
-    """A Hugging Face dataset with a length; its iterable sort is read as any iterable."""
+    """A Hugging Face dataset with a length; its iterable sort is read as any iterable.
+
+    A dictionary of them is none.
+    """
     return (
-        type(source).__module__.startswith("datasets.")
+        is_hugging_face(source)
+        and not isinstance(source, Mapping)
         and hasattr(source, "with_format")
         and hasattr(source, "__getitem__")
     )

@@ -96,14 +96,32 @@ def _usable(column: Array, label: str) -> Array:
     if isinstance(column, Tensor):
         return column.detach()
     try:
-        torch.from_numpy(np.empty(0, dtype=column.dtype))
+        torch.from_numpy(np.empty(0, dtype=column.dtype.newbyteorder("=")))
     except TypeError:
         raise DataError(
             f"column {label!r} has dtype {column.dtype}, which torch has no tensors for. "
             "Convert it to numbers first."
         ) from None
+    if not isinstance(column, np.memmap):  # one in a file stays there, and its rows are converted
+        column = native(column)
     # A read-only array cannot share its memory with a tensor; it is gathered as it is.
-    return torch.from_numpy(column) if column.flags.writeable and column.flags.aligned else column
+    shares = column.flags.writeable and column.flags.aligned and _is_native(column)
+    return torch.from_numpy(column) if shares else column
+
+
+def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Give an array that torch can take: in the byte order of this machine, and not flipped.
+
+    >>> native(np.arange(3, dtype=">i4")[::-1]), native(np.arange(3)).base is None
+    (array([2, 1, 0], dtype=int32), True)
+    """
+    if _is_native(array):
+        return array
+    return array.astype(array.dtype.newbyteorder("="), order="C", subok=False)
+
+
+def _is_native(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.isnative and all(stride >= 0 for stride in array.strides)
 
 
 def _rows(column: Array, indices: Tensor) -> Tensor:
@@ -112,11 +130,11 @@ def _rows(column: Array, indices: Tensor) -> Tensor:
         if twin is not None:
             return column.view(twin).index_select(0, indices).view(column.dtype)
         return column.index_select(0, indices)
-    return torch.from_numpy(column[indices.numpy()])
+    return torch.from_numpy(native(column[indices.numpy()]))
 
 
 def _loaded(column: Array) -> Tensor:
-    return column if isinstance(column, Tensor) else torch.from_numpy(np.array(column))
+    return column if isinstance(column, Tensor) else torch.from_numpy(native(np.array(column)))
 
 
 def _num_bytes(column: Array) -> int:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from flodl.core.errors import DataError
 
 from ..samplers import refuse_generator
-from .arrow import arrow_columns, is_arrow
+from .arrow import arrow_columns, is_arrow, is_hugging_face
 from .columns import Columns, is_columns
 from .samples import Collate, Samples, Transform
 from .streams import Stream
@@ -76,7 +76,9 @@ def open_source(
         )
     if isinstance(opened, Columns):
         source, names = opened, None
-    return Samples(source, transform=transform, collate=collate, names=names), why
+    # What it has as a list is a row when its columns are tensors, and when it is iterated over.
+    as_rows = is_hugging_face(source)
+    return Samples(source, transform=transform, collate=collate, names=names, lists_are_rows=as_rows), why
 
 
 def _only_iterates(source: object) -> bool:
@@ -117,7 +119,7 @@ def _gathered(source: Any, names: Sequence[str] | None) -> tuple[Gathered | None
         kinds = sorted({type(value).__name__ for value in source.values()})
         raise DataError(
             f"the source is a dictionary of {', '.join(kinds) or 'nothing'}. Give tensors or arrays by name, "
-            "or one of its values, for example source['train']."
+            f"or one of its values, for example source[{next(iter(source), 'train')!r}]."
         )
     if isinstance(source, tuple):
         kinds = sorted({type(value).__name__ for value in source})

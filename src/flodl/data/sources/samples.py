@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.utils.data import Subset, default_collate
-
-from flodl.core.errors import DataError
+from torch.utils.data import Subset
 
 from ..form import named
 from ..seeding import seed_globals
 from .columns import Columns
+from .stacking import stacked, stacked_rows
 
 Collate = Callable[[list[Any]], Any]
 Transform = Callable[[Any], Any]
@@ -30,10 +29,12 @@ class Samples:
         transform: Transform | None = None,
         collate: Collate | None = None,
         names: Sequence[str] | None = None,
+        lists_are_rows: bool = False,
     ) -> None:
         self.dataset = dataset
         self.transform = transform
-        self.collate = collate or stacked
+        self.collate = collate
+        self._stacked = stacked_rows if lists_are_rows else stacked
         self.names = names
         self.num_samples = len(dataset)
         self._many = _batched_getter(dataset)
@@ -47,13 +48,17 @@ class Samples:
         """Make these samples and put them into a batch; the global generators are left seeded."""
         if self._many is not None and self.transform is None:
             seed_globals(keys[0])
-            return named(self.collate(self._many(list(indices))), self.names)
+            return self._batch(self._many(list(indices)), indices)
         made = []
         for index, key in zip(indices, keys):
             seed_globals(key)
             sample = self.dataset[index]
             made.append(sample if self.transform is None else self.transform(sample))
-        return named(self.collate(made), self.names)
+        return self._batch(made, indices)
+
+    def _batch(self, made: list[Any], indices: Sequence[int]) -> Any:
+        batch = self._stacked(made, numbers=indices) if self.collate is None else self.collate(made)
+        return named(batch, self.names)
 
     def read_all(self) -> Columns:
         """Make every sample once and keep them as columns; the global generators are left seeded."""
@@ -65,20 +70,3 @@ def _batched_getter(dataset: Any) -> Callable[[list[int]], Any] | None:
     """Give the method that makes many samples at once; that of a torch subset only passes on."""
     inner = dataset.dataset if isinstance(dataset, Subset) else dataset
     return dataset.__getitems__ if hasattr(inner, "__getitems__") else None
-
-
-def stacked(samples: list[Any]) -> Any:
-    """Put samples into a batch as torch does; a batch of tuples is a tuple here, not a list.
-
-    >>> stacked([(1, 2.0), (3, 4.0)])
-    (tensor([1, 3]), tensor([2., 4.], dtype=torch.float64))
-    """
-    try:
-        batch = default_collate(samples)
-    except (RuntimeError, TypeError) as error:
-        raise DataError(
-            f"{len(samples)} samples cannot be put into one batch: {str(error).splitlines()[0].rstrip('.')}. "
-            "Give collate= a function that does it, for example by padding. Columns come as a tuple (x, y), "
-            "a list holds samples."
-        ) from error
-    return tuple(batch) if isinstance(batch, list) else batch

@@ -14,7 +14,8 @@ from ..batching import Epoch
 from ..form import named
 from ..order import sample_keys, stream_key
 from ..seeding import globals_kept, seed_globals
-from .samples import Collate, Transform, stacked
+from .samples import Collate, Transform
+from .stacking import stacked_rows
 
 _BLOCK = 1024  # keys drawn at once
 Part = tuple[int, int]  # its number, and how many there are
@@ -41,7 +42,7 @@ class Stream:
     ) -> None:
         self.source = source
         self.transform = transform
-        self.collate = collate or stacked
+        self.collate = collate or stacked_rows
         self.names = names
         self.buffer = buffer
         self.num_samples = _length(source)
@@ -130,6 +131,7 @@ class Stream:
             yield held.pop()
 
     def _raw(self, key: int, first: int) -> Iterator[Any]:
+        seed_globals(next(_keys(key, first)))  # a torch loader with workers draws its order when it is begun
         iterator = iter(self.source)
         for item_key in _keys(key, first):
             seed_globals(item_key)
