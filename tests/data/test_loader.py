@@ -563,3 +563,38 @@ def test_a_frame_gives_its_columns_by_name(package):
 def test_a_device_that_there_is_not_is_refused():
     with pytest.raises(DataError, match="device='nope' is no device"):
         Loader(torch.zeros(4), 2, device="nope")
+
+
+def test_rewind_goes_back_to_where_the_epoch_was_begun():
+    loader = Loader(torch.arange(10), 2, seed=1)
+    first = next(iter(loader))
+    loader.rewind()
+    assert torch.equal(next(iter(loader)), first)
+    loader.set_epoch(3)
+    third = [batch.tolist() for batch in loader]
+    loader.set_epoch(3)
+    next(iter(loader))
+    loader.rewind()
+    assert [batch.tolist() for batch in loader] == third
+
+
+def test_rewind_goes_back_to_the_cursor_that_was_loaded():
+    loader = Loader(torch.arange(10), 2, seed=1)
+    batches = iter(loader)
+    next(batches), next(batches)
+    state, expected = loader.state_dict(), next(batches)
+    other = Loader(torch.arange(10), 2, seed=1)
+    other.load_state_dict(state)
+    next(iter(other))
+    other.rewind()
+    assert torch.equal(next(iter(other)), expected)
+
+
+def test_an_iterator_gives_once_and_is_not_rewound():
+    loader = Loader(iter([torch.tensor(number) for number in range(6)]), 2)
+    assert loader.gives_once
+    assert not Loader(torch.arange(4), 2).gives_once
+    batches = iter(loader)
+    assert next(batches).tolist() == [0, 1]
+    loader.rewind()
+    assert next(batches).tolist() == [2, 3]

@@ -244,3 +244,46 @@ def test_bf16_evaluates_in_bf16(make, data):
 
     make(step_fn=step_fn, precision="bf16").fit(data, epochs=1, batch_size=20, eval_data=data)
     assert seen == [torch.bfloat16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("as_loader", [False, True])
+def test_an_iterator_cannot_be_evaluated_on_twice_and_that_is_said_at_the_start(make, data, as_loader):
+    def once():
+        rows = iter(list(zip(*data)))
+        return Loader(rows, 8) if as_loader else rows
+
+    trainer = make()
+    words = "nothing left for a second epoch. Give something that can be iterated again, such as a list"
+    with pytest.raises(TrainError, match=words):
+        trainer.fit(data, epochs=2, batch_size=8, eval_data=once())
+    assert trainer.updates == 0
+    given = once()
+    assert "eval_loss" in trainer.fit(data, epochs=1, batch_size=8, eval_data=given).metrics
+    with pytest.raises(TrainError, match=words):
+        trainer.fit(data, epochs=2, batch_size=8, eval_data=given)
+
+
+def test_a_step_function_with_a_mask_is_evaluated_with_every_row(make, data):
+    def masked(model, x, y, *, mask):
+        return ((model(x) - y).square().squeeze(1) * mask).sum() / mask.sum()
+
+    padded, plain = make(step_fn=masked, tail="pad"), make()
+    result = padded.fit(data, epochs=1, batch_size=8, eval_data=data)
+    expected = plain.fit(data, epochs=1, batch_size=8, eval_data=data)
+    assert result.metrics == pytest.approx(expected.metrics)
+
+
+def test_a_torch_loader_is_evaluated_in_its_own_batches(make, data):
+    seen = []
+
+    def step_fn(model, x, y):
+        seen.append(tuple(x.shape))
+        return nn.functional.mse_loss(model(x), y)
+
+    trainer = make(step_fn=step_fn)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), 6, shuffle=True)
+    found = trainer.evaluate(loader)
+    assert seen == [(6, 3), (6, 3), (6, 3), (2, 3)]
+    assert found["loss"] == pytest.approx(trainer.evaluate(data)["loss"])
+    with pytest.raises(TrainError, match="batch_size=5 beside a DataLoader whose batches are of 6"):
+        trainer.evaluate(loader, batch_size=5)

@@ -104,6 +104,24 @@ def test_rollback_goes_back_to_the_last_bundle_and_on_with_the_next_batch(make, 
     assert "Went back to step 4" in json.loads(alerts[0])["data"]["message"]
 
 
+def test_rollback_counts_what_it_skipped_and_tells_hooks_the_update_that_the_weights_have(
+    make, data, tmp_path
+):
+    told = []
+
+    def on_step_end(step, loss):
+        told.append((step, bool(loss.isfinite())))
+
+    settings = {"nan": "rollback", "checkpoint_dir": tmp_path, "save_every_steps": 2, "save_every": None}
+    trainer = make(step_fn=bad_at(4, 6, 9), hooks=[on_step_end], **settings)
+    result = trainer.fit(data, epochs=2, batch_size=4)
+    assert result.report.skipped == 3
+    assert [step for step, is_good in told if not is_good] == [2, 2, 4]
+    assert result.steps == told[-1][0]
+    again = make(checkpoint_dir=tmp_path, nan="rollback").fit(data, epochs=3, batch_size=4)
+    assert again.report.skipped == 3
+
+
 def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
     set_verbosity("normal")
     trainer = make(step_fn=bad_at(*range(6, 99)), nan="rollback", checkpoint_dir=tmp_path, save_every_steps=1)

@@ -166,6 +166,9 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, d
         (lambda: EarlyStopping(patience=0), "patience=0. Give a whole number"),
         (lambda: EarlyStopping(mode="most"), "mode='most'. Use 'min' or 'max'"),
         (lambda: ReduceOnPlateau(factor=2), "factor=2. Give a number between 0 and 1"),
+        (lambda: ReduceOnPlateau(mode="least"), "ReduceOnPlateau: mode='least'. Use 'min' or 'max'"),
+        (lambda: ReduceOnPlateau(patience=1.5), "ReduceOnPlateau: patience=1.5. Give a whole number"),
+        (lambda: EarlyStopping(tol=-1), "tol=-1. Give a number from 0 up"),
         (lambda: Phase(1, thaw="encoder"), r"give lists of paths, for example thaw=\['encoder'\]"),
     ],
 )
@@ -187,9 +190,69 @@ def test_the_rate_falls_on_a_plateau_and_not_below_the_least(make, data, schedul
 
     hook = ReduceOnPlateau("loss", factor=0.1, patience=2, least=0.005)
     trainer = make(step_fn=flat, hooks=[hook], schedule=schedule)
-    trainer.fit(data, epochs=7, batch_size=20)
+    trainer.fit(data, epochs=8, batch_size=20)
     rates = [row["lr"] for row in trainer.history]
-    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.005, 0.005, 0.005])
+    assert rates == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.005, 0.005, 0.005])
+
+
+class Made:
+    """Gives an epoch the value of a list, and goes on in it after a resume."""
+
+    def __init__(self, values):
+        self.values, self.at = values, 0
+
+    def on_epoch_end(self, metrics):
+        metrics["made"] = self.values[self.at]
+        self.at += 1
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "settings"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], {}),  # worse and worse
+        ([1.0, 9.0, 1.0, 4.0], {}),  # swinging
+        ([1.0, NAN, NAN, NAN], {}),
+        ([1.0, 0.95, 0.92, 0.91], {"tol": 0.1}),  # better, but by less than the tolerance
+        ([1.0, 1.0, 0.5, 0.6], {"mode": "max"}),
+    ],
+)
+def test_the_rate_falls_when_a_metric_does_not_improve_whatever_its_slope(make, data, values, settings):
+    hook = ReduceOnPlateau("made", factor=0.1, patience=2, **settings)
+    trainer = make(hooks=[Made(values), hook])
+    trainer.fit(data, epochs=4, batch_size=20)
+    assert [row["lr"] for row in trainer.history] == pytest.approx([0.1, 0.1, 0.1, 0.01])
+
+
+def test_the_rate_stays_while_a_metric_gets_better(make, data):
+    trainer = make(hooks=[Made([1.0, 2.0, 1.5, 3.0]), ReduceOnPlateau("made", patience=2, mode="max")])
+    trainer.fit(data, epochs=4, batch_size=20)
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_plateau_goes_on_after_a_resume(make, data, tmp_path):
+    def history(folder, *stops):
+        for until in stops:
+            hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), ReduceOnPlateau("made", patience=2)]
+            trainer = make(hooks=hooks, checkpoint_dir=tmp_path / folder)
+            trainer.fit(data, epochs=until, batch_size=20)
+        return trainer.history, trainer.optimizer.param_groups[0]["lr"]
+
+    assert history("whole", 7) == history("parts", 1, 2, 4, 6, 7)
+
+
+def test_the_state_of_a_plateau_that_had_no_best_begins_anew():
+    hook = ReduceOnPlateau("loss")
+    hook.load_state_dict({"since": 2})  # as it was saved before it kept a best
+    assert hook.state_dict() == {"best": None, "waited": 0}
 
 
 def tree():
@@ -317,6 +380,6 @@ def test_hooks_find_their_state_by_kind(make, data, tmp_path):
     )
     swapped = [ReduceOnPlateau("loss"), Everything(), EarlyStopping("loss"), EarlyStopping("lr")]
     make(hooks=swapped, checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=20)
-    assert swapped[0]._since == 2
-    assert swapped[2]._best is not None
-    assert swapped[3]._best is None
+    assert swapped[0].state_dict()["best"] is not None
+    assert swapped[2].state_dict()["best"] is not None
+    assert swapped[3].state_dict()["best"] is None

@@ -200,6 +200,45 @@ def test_another_step_is_refused_and_nothing_is_changed(make, data, tmp_path, sa
     assert state_of(trainer) == before
 
 
+def in_order(*names):
+    def model_and_optimizer():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+        parameters = dict(model.named_parameters())
+        return model, torch.optim.Adam([{"params": [parameters[name] for name in group]} for group in names])
+
+    return model_and_optimizer
+
+
+@pytest.mark.parametrize(
+    ("saved", "own", "words"),
+    [
+        (
+            in_order(["0.weight", "1.weight"]),
+            in_order(["1.weight", "0.weight"]),
+            "parameter 0 of group 0 of the optimizer is '1.weight', and it was '0.weight' when it was saved",
+        ),
+        (
+            in_order(["0.weight"], ["1.weight"]),
+            in_order(["0.weight"], ["2.weight"]),
+            "parameter 0 of group 1 of the optimizer is '2.weight', and it was '1.weight'",
+        ),
+    ],
+)
+def test_parameters_in_another_order_are_refused_and_nothing_is_changed(
+    make, data, tmp_path, saved, own, words
+):
+    model, optimizer = saved()
+    make(model, optimizer=optimizer, checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    model, optimizer = own()
+    trainer = make(model, optimizer=optimizer, checkpoint_dir=tmp_path)
+    trainer.loader(data, 8)
+    before = state_of(trainer)
+    with pytest.raises(TrainError, match=f"{words}.*Nothing was loaded"):
+        trainer.fit(data, epochs=2, batch_size=8)
+    assert state_of(trainer) == before
+
+
 @pytest.mark.parametrize("change", ["seed", "data", "order"])
 def test_other_data_are_refused_and_nothing_is_changed(make, data, tmp_path, change):
     make(checkpoint_dir=tmp_path).fit(Loader(data, 8), epochs=1)

@@ -14,6 +14,7 @@ from flodl import Loader, TrainStep
 from flodl.checkpoint import best
 from flodl.core import StepError, TrainError
 from flodl.optim import CosineScheduler, StepDecay
+from flodl.train import EarlyStopping
 
 
 class Losses:
@@ -402,3 +403,92 @@ def test_what_is_no_policy_cannot_say_what_to_keep(make, tmp_path):
 def test_a_metric_to_keep_the_best_of_must_exist(make, data, tmp_path):
     with pytest.raises(TrainError, match="which this run does not have"):
         make(checkpoint_dir=tmp_path, keep=best("val_loss")).fit(data, epochs=2, batch_size=8)
+
+
+def test_a_stopped_run_gives_no_batch_and_begins_again_with_running(make, data):
+    trainer = make(accumulate=2)
+    whole = make(accumulate=2).fit(data, epochs=2, batch_size=4)
+    seen = 0
+    while trainer.epochs < 2 and not trainer.stop_reason:
+        for batch in trainer.epoch(data, batch_size=4):
+            trainer.step(batch)
+            seen += 1
+            if seen == 1:
+                trainer.stop("enough")
+    assert (seen, trainer.updates, trainer.history) == (2, 1, [])  # the update that was under way
+    assert list(trainer.epoch(data, batch_size=4)) == []
+    assert trainer.stop_reason == "enough"
+    with trainer.running(epochs=2):
+        while trainer.epochs < 2:
+            for batch in trainer.epoch(data, batch_size=4):
+                trainer.step(batch)
+    assert trainer.history == whole.history
+
+
+def test_early_stopping_ends_a_loop_of_ones_own(make, data):
+    trainer = make(hooks=[EarlyStopping("lr", patience=2)])
+    while trainer.epochs < 9 and not trainer.stop_reason:
+        for batch in trainer.epoch(data, batch_size=8):
+            trainer.step(batch)
+    assert (trainer.epochs, trainer.updates) == (3, 9)
+
+
+def test_a_loop_that_does_not_ask_whether_it_was_stopped_is_told_to(make, data):
+    trainer = make()
+    trainer.stop("enough")
+
+    def loop():
+        while trainer.epochs < 1:
+            for batch in trainer.epoch(data, batch_size=8):
+                trainer.step(batch)
+
+    with pytest.raises(TrainError, match=r"stopped \(enough\), .*1000 times.*and not trainer.stop_reason:`"):
+        loop()
+    assert trainer.fit(data, epochs=1, batch_size=8).status == "finished"
+
+
+def test_parts_of_a_batch_may_be_given_one_by_one(make, data):
+    seen = []
+
+    def on_step_end(batch):
+        seen.append(type(batch))
+
+    one, other = make(hooks=[on_step_end]), make(hooks=[on_step_end])
+    assert one.step(*data).item() == other.step(data).item()
+    assert seen == [tuple, tuple]
+    mapping = make(step_fn=dict_loss).step({"x": data[0], "y": data[1]})
+    assert mapping.item() == make().step(list(data)).item()
+    assert make(step_fn=tensor_loss).step(data[0]).ndim == 0
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_who_looks_at_a_batch_takes_nothing_from_the_first_epoch(make, data, own):
+    trainer = make()
+    loader = Loader(data, 8) if own else trainer.loader(data, 8)
+    next(iter(loader))
+    result = trainer.fit(loader, epochs=2)
+    assert (result.steps, result.history) == (6, make().fit(data, epochs=2, batch_size=8).history)
+
+
+def test_a_cursor_that_was_loaded_is_kept(make, data):
+    loader, again = Loader(data, 8), Loader(data, 8)
+    batches = [batch[0].tolist() for batch in loader]
+    loader.set_epoch(0)
+    next(iter(loader))
+    again.load_state_dict(loader.state_dict())
+    next(iter(again))  # a look from there on
+    seen = []
+
+    def on_step_end(batch):
+        seen.append(batch[0].tolist())
+
+    make(hooks=[on_step_end]).fit(again, epochs=1)
+    assert seen == batches[1:]
+
+
+def test_a_loop_that_was_left_before_its_first_step_goes_on_with_the_next_batch(make, data):
+    trainer = make()
+    first = next(iter(trainer.epoch(data, batch_size=8)))[0].tolist()
+    rest = [batch[0].tolist() for batch in trainer.epoch(data, batch_size=8)]
+    assert len(rest) == 2
+    assert first not in rest

@@ -81,9 +81,15 @@ class PlateauScheduler:
                 f"PlateauScheduler: the state has no {', '.join(map(repr, missing))}, only {sorted(state)}. "
                 "Load what PlateauScheduler.state_dict() gave."
             )
-        self._lr = float(state["lr"])
-        self._best = self._worst if state["best"] is None else float(state["best"])
-        self._wait = int(state["wait"])
+        try:
+            best = self._worst if state["best"] is None else float(state["best"])
+            lr, wait = float(state["lr"]), int(state["wait"])
+        except (TypeError, ValueError):
+            raise ScheduleError(
+                f"PlateauScheduler: the state {dict(state)!r} holds something that is not a number. "
+                "Load what PlateauScheduler.state_dict() gave."
+            ) from None
+        self._lr, self._best, self._wait = lr, best, wait
 
     def __repr__(self) -> str:
         settings = f"{self.base}, patience={self.patience}, factor={self.factor}, min={self.min}"

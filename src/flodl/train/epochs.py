@@ -12,6 +12,7 @@ from flodl.graph import Graph
 
 from .evaluation import check_names
 from .feeding import num_batches
+from .modes import modes_of
 from .rates import learning_rate
 from .rollback import meet_not_finite
 
@@ -19,12 +20,36 @@ if TYPE_CHECKING:
     from .run import Run
 
 
+EMPTY_EPOCHS_AT_MOST = 1000
+
+
 class _Interrupted(Exception):
     """Evaluation was left because somebody asked the run to stop."""
 
 
+def is_stopped(run: Run) -> bool:
+    """Say whether the run was stopped and gives no batch; who asks for ever is told what to ask."""
+    if not run.stop_reason:
+        return False
+    run.num_empty_epochs += 1
+    if run.num_empty_epochs >= EMPTY_EPOCHS_AT_MOST:
+        raise TrainError(
+            f"the run was stopped ({run.stop_reason}), and epoch() was called {run.num_empty_epochs} times "
+            "since, each time without a batch. Write `while trainer.epochs < n and not "
+            "trainer.stop_reason:`; fit and running begin again."
+        )
+    return True
+
+
 def begin_epoch(run: Run, loader: Loader) -> None:
-    """Get ready for the batches of an epoch, or for the rest of them."""
+    """Get ready for the batches of an epoch, or for the rest of them.
+
+    A run that has nothing behind it begins at the loader's beginning, whoever looked at a batch before.
+    """
+    if run.is_fresh:
+        run.is_fresh, run.modes_at_start = False, modes_of(run.model)
+        if run.place.epoch_step == 0:
+            loader.rewind()
     run.num_batches = num_batches(loader)
     if run.notice:
         run.save_and_leave()
@@ -60,6 +85,10 @@ def finish_epoch(run: Run, eval_data: Any) -> None:
     place, epoch = run.place, run.epochs
     assert place.open_row is not None
     row = {**place.open_row, **_evaluated(run, eval_data, epoch)}
+    bridge = run.train_step.schedule
+    if run.follows_loss and bridge is not None:
+        bridge.observe(row.get("eval_loss", row["loss"]))
+        row["lr"] = learning_rate(run.optimizer)
     place.open_row, place.measured_at = None, run.updates
     run.history.append(row)
     metrics = {name: value for name, value in row.items() if name != "epoch"}

@@ -17,6 +17,7 @@ from flodl.engine.settings import Precision
 from flodl.graph.remembered import carrying_nothing
 
 from .average import AveragedWeights
+from .calling import refuse_misfit
 from .modes import evaluating
 from .randomness import untouched_randomness
 
@@ -90,6 +91,7 @@ class Evaluator:
     average: AveragedWeights | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     outputs: Outputs | None = None
+    masked: bool = False
 
     def __call__(
         self, batches: Iterable[Any], *, between: Callable[[], None] = lambda: None
@@ -110,7 +112,7 @@ class Evaluator:
                 between()
                 arguments = as_arguments(batch)
                 with computing_in(self.precision, self.device):
-                    given = self.step_fn(self.model, *arguments)
+                    given = self._given(arguments)
                     loss, values = given if isinstance(given, tuple) else (given, {})
                     check_names(values)
                     sums.add({"loss": loss, **values}, num_samples(arguments))
@@ -119,6 +121,17 @@ class Evaluator:
                         for metric in self.metrics.values():
                             metric.update(predictions, targets)
         return {**sums.means(), **_computed(self.metrics)}
+
+    def _given(self, arguments: tuple[Any, ...]) -> Any:
+        extra = {}
+        if self.masked:
+            # With tail='pad' the function leaves rows out by a mask; here nothing is padded.
+            extra["mask"] = torch.ones(num_samples(arguments), dtype=torch.bool, device=self.device)
+        try:
+            return self.step_fn(self.model, *arguments, **extra)
+        except TypeError as error:
+            refuse_misfit(self.step_fn, arguments, error)
+            raise
 
 
 def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:

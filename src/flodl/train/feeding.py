@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -31,13 +31,7 @@ class Feeding:
 
     def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
         """Give the loader that was given, or one over the data that begins at an epoch."""
-        if isinstance(data, Loader | DataLoader):
-            if batch_size not in (None, data.batch_size):
-                raise TrainError(
-                    f"batch_size={batch_size} beside a {type(data).__name__} whose batches are of "
-                    f"{data.batch_size}. Leave batch_size out, or give the data instead of the loader."
-                )
-            batch_size = None
+        batch_size = _beside(data, batch_size)
         if isinstance(data, Loader):
             if data is not self.training:
                 self._check(data)
@@ -51,20 +45,19 @@ class Feeding:
 
     def for_evaluation(self, data: Any, batch_size: int | None) -> Loader:
         """Give a loader that stands at the start of the data."""
+        batch_size = _beside(data, batch_size)
         if isinstance(data, Loader):
             if data is self.training:
                 raise TrainError("this loader feeds the training. Give the evaluation a loader of its own.")
             self._check(data)
-            data.set_epoch(0)
-            return data
-        if batch_size is None and self.training is not None:
-            batch_size = self.training.batch_size
-        batch_size = batch_size or EVALUATED_AT_ONCE
+            return _from_the_start(data)
+        if not isinstance(data, DataLoader):
+            usual = None if self.training is None else self.training.batch_size
+            batch_size = batch_size or usual or EVALUATED_AT_ONCE
         if self._evaluation is None or not _same((data, batch_size), self._evaluated):
             self._evaluation = Loader(data, batch_size, shuffle=False, device=self._device)
             self._evaluated = (data, batch_size)
-        self._evaluation.set_epoch(0)
-        return self._evaluation
+        return _from_the_start(self._evaluation)
 
     def _check(self, loader: Loader) -> None:
         if loader.device != self._device:
@@ -72,6 +65,39 @@ class Feeding:
                 f"the loader gives batches on {loader.device}, and the model is on {self._device}. "
                 "Write Loader(…, device=trainer.device)."
             )
+
+
+def _beside(data: Any, batch_size: int | None) -> int | None:
+    """Give the size to cut batches by: none where the data come in batches already."""
+    if not isinstance(data, Loader | DataLoader):
+        return batch_size
+    if batch_size not in (None, data.batch_size):
+        raise TrainError(
+            f"batch_size={batch_size} beside a {type(data).__name__} whose batches are of "
+            f"{data.batch_size}. Leave batch_size out, or give the data instead of the loader."
+        )
+    return None
+
+
+def refuse_iterator(eval_data: Any) -> None:
+    """Refuse data for several evaluations that can be had once."""
+    once = eval_data.gives_once if isinstance(eval_data, Loader) else isinstance(eval_data, Iterator)
+    if once:
+        raise _nothing_left()
+
+
+def _from_the_start(loader: Loader) -> Loader:
+    if loader.gives_once and (loader.epoch or loader.position):
+        raise _nothing_left()
+    loader.set_epoch(0)
+    return loader
+
+
+def _nothing_left() -> TrainError:
+    return TrainError(
+        "the data of the evaluation are an iterator and have nothing left for a second epoch. "
+        "Give something that can be iterated again, such as a list or an object with __iter__."
+    )
 
 
 def num_batches(loader: Loader) -> int | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from flodl.core import TrainError
 from flodl.core.paths import suggestion
 from flodl.graph import Graph
+
+from .patience import Mode, Patience
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -113,30 +114,14 @@ class EarlyStopping:
     """
 
     def __init__(
-        self,
-        metric: str = "eval_loss",
-        *,
-        patience: int = 3,
-        mode: Literal["min", "max"] = "min",
-        tol: float = 0.0,
+        self, metric: str = "eval_loss", *, patience: int = 3, mode: Mode = "min", tol: float = 0.0
     ) -> None:
-        if patience < 1:
-            raise TrainError(f"EarlyStopping: patience={patience}. Give a whole number of epochs from 1 up.")
-        if mode not in ("min", "max"):
-            raise TrainError(f"EarlyStopping: mode={mode!r}. Use 'min' or 'max'.")
-        self.metric, self.patience, self.mode, self.tol = metric, patience, mode, tol
-        self._best: float | None = None
-        self._waited = 0
+        self.metric = metric
+        self._patience = Patience("EarlyStopping", patience, mode, tol)
 
     def is_over(self, value: float) -> bool:
         """Take the metric of one more epoch and say whether it is time to stop."""
-        sign = 1 if self.mode == "min" else -1
-        is_first = self._best is None and not math.isnan(value)
-        if is_first or (self._best is not None and (self._best - value) * sign > self.tol):
-            self._best, self._waited = value, 0
-        else:
-            self._waited += 1
-        return self._waited >= self.patience
+        return self._patience.is_over(value)
 
     def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
         """Look at the metric of the epoch."""
@@ -145,25 +130,31 @@ class EarlyStopping:
 
     def on_resume(self, trainer: Trainer) -> None:
         """Stay stopped where the run had come to its end."""
-        if self._waited >= self.patience:
+        if self._patience.has_ended:
             trainer.stop(self._reason)
 
     @property
     def _reason(self) -> str:
-        best = "never a number" if self._best is None else f"best {self._best:g}"
-        return f"{self.metric} has not improved for {self.patience} epochs ({best})"
+        best = self._patience.best
+        known = "never a number" if best is None else f"best {best:g}"
+        return f"{self.metric} has not improved for {self._patience.epochs} epochs ({known})"
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs."""
-        return {"best": self._best, "waited": self._waited}
+        return self._patience.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        self._best, self._waited = state["best"], state["waited"]
+        self._patience.load_state_dict(state)
 
 
 class ReduceOnPlateau:
-    """Multiply the learning rate by `factor` when a metric's trend has stalled for `patience` epochs."""
+    """Multiply the learning rate by `factor` when a metric has not improved for `patience` epochs.
+
+    As for `EarlyStopping`, better is by more than `tol` than the best so far, lower or, with mode="max",
+    higher; a metric that gets worse, swings or is NaN does not improve. The wait begins anew after each
+    fall, and the rate does not go below `least`.
+    """
 
     def __init__(
         self,
@@ -171,29 +162,28 @@ class ReduceOnPlateau:
         *,
         factor: float = 0.1,
         patience: int = 3,
+        mode: Mode = "min",
         tol: float = 1e-4,
         least: float = 0.0,
     ) -> None:
         if not 0 < factor < 1:
             raise TrainError(f"ReduceOnPlateau: factor={factor}. Give a number between 0 and 1.")
-        self.metric, self.factor, self.patience, self.tol, self.least = metric, factor, patience, tol, least
-        self._since = 0
+        self.metric, self.factor, self.least = metric, factor, least
+        self._patience = Patience("ReduceOnPlateau", patience, mode, tol)
 
     def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Look at the trend, once there are enough epochs since the last change."""
-        metric_of(metrics, self.metric, "ReduceOnPlateau")
-        self._since += 1
-        if self._since >= self.patience and trainer.trend(self.metric).stalled(self.patience, self.tol):
-            self._since = 0
+        """Look at the metric of the epoch."""
+        if self._patience.is_over(metric_of(metrics, self.metric, "ReduceOnPlateau")):
+            self._patience.waited = 0
             trainer.scale_lr(self.factor, least=self.least)
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs."""
-        return {"since": self._since}
+        return self._patience.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        self._since = state["since"]
+        self._patience.load_state_dict(state)
 
 
 class Phase:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -12,6 +14,18 @@ from flodl.optim import ScheduleBridge
 def learning_rate(optimizer: Optimizer) -> float:
     """Give the rate of the first group."""
     return float(optimizer.param_groups[0]["lr"])
+
+
+def watches_metric(schedule: Any) -> bool:
+    """Say whether a schedule follows a metric, itself or below a warm-up, and is to be fed one."""
+    while schedule is not None and not callable(getattr(schedule, "observe", None)):
+        schedule = getattr(schedule, "inner", None)
+    if getattr(schedule, "mode", "min") == "max":
+        raise TrainError(
+            f"schedule={schedule!r} waits for a metric to rise, and a trainer hands it the loss. "
+            "Use mode='min', or for another metric the hook ReduceOnPlateau('eval_accuracy', mode='max')."
+        )
+    return schedule is not None
 
 
 def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: float, least: float) -> None:

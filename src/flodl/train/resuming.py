@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from flodl.checkpoint import Bundle, latest_bundle, read_bundle
 from flodl.core import TrainError
 from flodl.data import Loader
 
+from .differences import conflicting_modes, kept_modes, other_model, other_optimizer, other_settings
 from .keeping import BUNDLES, RunDirectory
-from .setup import settings_of
+from .modes import modes_of
 from .state import load_parts
 
 if TYPE_CHECKING:
@@ -24,48 +21,39 @@ if TYPE_CHECKING:
 
 
 def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
-    """Go on from a bundle, and say whether there was one; a run that has begun already simply goes on."""
+    """Go on from a bundle, and say whether there was one; a run that has begun already simply goes on.
+
+    What was frozen or in evaluation comes back with the run's own folder, where its hooks may have changed
+    it. Who starts from the folder of another run has set up the model for this one.
+    """
     bundle = None if run.updates else found_bundle(run.directory, how)
     if bundle is None:
         return False
     # Its checksums were compared when it was found.
     parts = read_bundle(bundle, verify=False)
+    own_folder = run.directory is not None and bundle.path.parent == run.directory.bundles
     given = [dict(group) for group in run.optimizer.param_groups]
-    load_parts(run, parts, loader=loader)
-    differences = [*_other_settings(run, parts), *_other_numbers(run, given)]
+    run.modes_at_start = own_modes = modes_of(run.model)
+    load_parts(run, parts, loader=loader, with_modes=own_folder)
+    run.is_fresh = False
     run.count_updates()
-    if run.directory is not None and bundle.path.parent == run.directory.bundles:
+    if own_folder:
         run.note_saved()
+    saved = parts["trainer"]
+    differences = [
+        *other_settings(run, parts.get("config") or {}),
+        *other_optimizer(given, run.optimizer.param_groups, scheduled=run.schedule is not None),
+        *other_model(run.model, saved.get("structural_hashes") or {}, parts["model"]),
+        *(
+            conflicting_modes(own_modes, saved["modes"], at_start=saved.get("modes_at_start"))
+            if own_folder
+            else kept_modes(own_modes, saved["modes"])
+        ),
+    ]
     message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *differences])
-    run.tell("alert", message=message, level="info")
+    run.tell("alert", message=message, level="warning" if differences else "info")
     run.hooks.call("on_resume", epoch=run.epochs)
     return True
-
-
-def _other_settings(run: Run, parts: Mapping[str, Any]) -> Iterator[str]:
-    """Name the settings that are not those of the saved run; this program's hold from here on."""
-    saved = parts.get("config") or {}
-    for name, value in settings_of(run).items():
-        if name in saved and saved[name] != value:
-            yield f"{name} is {value!r} now, it was {saved[name]!r}"
-
-
-def _other_numbers(run: Run, given: list[dict[str, Any]]) -> list[str]:
-    """Name the numbers of the optimizer that this program gave in vain: those of the saved run hold."""
-    moved = {"lr", "initial_lr"} if run.schedule is not None else {"initial_lr"}
-    told = {
-        f"the optimizer goes on with its {name} of {float(held[name]):g}, not {float(own[name]):g}"
-        for own, held in zip(given, run.optimizer.param_groups)
-        for name in own.keys() - moved
-        if _is_number(own[name]) and _is_number(held[name])
-        # A rate that was on a device came back with the digits of a float32.
-        if not math.isclose(own[name], held[name], rel_tol=1e-6)
-    }
-    return sorted(told)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
 
 
 def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | bool) -> Bundle | None:

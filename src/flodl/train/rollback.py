@@ -36,6 +36,12 @@ def meet_not_finite(run: Run, skipped: int) -> None:
             f"{what} {advice}Lower the learning rate or clip the gradients; with nan='skip' training goes on."
         )
     run.num_rollbacks += 1
+    count = run.train_step.num_skipped
+    skipped_so_far = count.clone()
     load_weights(run, read_bundle(bundle, verify=False))
+    # The bundle knows of fewer; what happened since has happened, though its updates are undone.
+    count.copy_(skipped_so_far)
+    if run.watch is not None:
+        run.watch.forget()
     run.count_updates()
     run.tell("alert", message=f"{what} Went back to step {bundle.step}.", level="warning")

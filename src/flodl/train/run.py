@@ -28,6 +28,7 @@ from .hooks import Hooks
 from .keeping import RunDirectory
 from .leaving import Notice
 from .modes import modes_kept
+from .rates import watches_metric
 from .result import FitResult
 from .rollback import meet_not_finite
 from .settings import TrainerSettings
@@ -65,6 +66,7 @@ class Run:
                 tell=self.tell,
                 on_error=self._tell_disk_error,
             )
+        self.follows_loss = watches_metric(schedule)
         self.feeding = Feeding(self.device, settings.seed)
         self.watch: FiniteWatch | None = None
         if settings.nan != "skip":
@@ -74,6 +76,10 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.place = Place()
         self.stop_reason = ""
+        self.num_empty_epochs = 0
+        # Whether no epoch was begun and no bundle loaded, and what was frozen before either.
+        self.is_fresh = True
+        self.modes_at_start: dict[str, list[str]] | None = None
         self.num_batches: int | None = None
         self.epoch_began_s = 0.0
         self.num_rollbacks = 0
@@ -118,7 +124,7 @@ class Run:
             raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
         if self.telling is not None:
             raise TrainError("this trainer is running already. Make another one for a run inside a run.")
-        self.stop_reason, self.epoch_began_s = "", time.perf_counter()
+        self.stop_reason, self.num_empty_epochs, self.epoch_began_s = "", 0, time.perf_counter()
         with ExitStack() as stack:
             if self.directory is not None:
                 stack.callback(self.directory.release)
@@ -211,12 +217,12 @@ class Run:
         )
 
     def tell(self, kind: str, **data: Any) -> None:
-        """Tell whoever listens; where nobody does, a failure is a line in the log."""
+        """Tell whoever listens; where nobody does, what people should see is a line in the log."""
         telling = self.telling  # the writer's thread tells, too
         if telling is not None:
             telling.event(kind, **data)
-        elif kind == "alert" and data["level"] == "error":
-            log.error("%s", data["message"])
+        elif kind == "alert" and data["level"] != "info":
+            (log.error if data["level"] == "error" else log.warn)("%s", data["message"])
 
     def _save_the_end(self) -> None:
         """Save the last state, unless nothing is to be saved or it was; return when it is on the disk."""

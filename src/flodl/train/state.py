@@ -13,6 +13,7 @@ from flodl.core.paths import suggestion
 from flodl.data import Loader
 from flodl.graph.remembered import remember, remembered
 
+from .differences import graph_hashes
 from .modes import modes_of, restore_modes
 from .randomness import random_state, restore_random_state
 from .room import moments_to_come_bytes, num_bytes_of
@@ -44,7 +45,14 @@ def parts_of(run: Run) -> dict[str, Any]:
         "rng": random_state(run.device),
         "data": None if loader is None else loader.state_dict(),
         "history": run.history,
-        "trainer": {**_kinds(run), **asdict(run.place), "modes": modes_of(run.model)},
+        "trainer": {
+            **_kinds(run),
+            **asdict(run.place),
+            "modes": modes_of(run.model),
+            "modes_at_start": run.modes_at_start,
+            "structural_hashes": graph_hashes(run.model),
+            "parameters": _names_of_groups(run),
+        },
         "average": None if run.average is None else run.average.state_dict(),
         "hooks": run.hooks.state_dict(),
         "graphs": remembered(run.model),
@@ -59,8 +67,11 @@ def expected_bytes(run: Run) -> int:
     return num_bytes_of(states) + moments_to_come_bytes(run.optimizer)
 
 
-def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None) -> None:
-    """Put a run's state in place; everything is compared before the first value changes."""
+def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, with_modes: bool) -> None:
+    """Put a run's state in place; everything is compared before the first value changes.
+
+    Without `with_modes`, what is frozen or in evaluation stays as it is.
+    """
     _check(run, parts)
     if loader is not None and parts["data"] is not None:
         loader.load_state_dict(parts["data"])
@@ -68,7 +79,8 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None) -> 
     run.history = list(parts["history"])
     run.place = Place(**{name: parts["trainer"][name] for name in asdict(run.place)})
     run.hooks.load_state_dict(parts["hooks"])
-    restore_modes(run.model, parts["trainer"]["modes"])
+    if with_modes:
+        restore_modes(run.model, parts["trainer"]["modes"])
     remember(run.model, parts["graphs"], run.device)
     restore_random_state(parts["rng"], run.device)
 
@@ -117,6 +129,31 @@ def _check(run: Run, parts: Mapping[str, Any]) -> None:
             f"the saved optimizer has groups of {sizes[0]} parameters, this one of {sizes[1]}. Nothing was "
             "loaded. Build the optimizer with the groups that it had."
         )
+    # Older bundles do not say.
+    _check_order(parts["trainer"].get("parameters"), _names_of_groups(run))
+
+
+def _names_of_groups(run: Run) -> list[list[str]]:
+    """Name the parameters of each group; an optimizer's state knows them by their place alone."""
+    names = {parameter: name for name, parameter in run.model.named_parameters()}
+    return [
+        [names.get(parameter, "") for parameter in group["params"]] for group in run.optimizer.param_groups
+    ]
+
+
+def _check_order(saved: list[list[str]] | None, own: list[list[str]]) -> None:
+    for group, (before, now) in enumerate(zip(saved or [], own)):
+        for place, (then, here) in enumerate(zip(before, now)):
+            if then != here:
+                raise TrainError(
+                    f"parameter {place} of group {group} of the optimizer is {_called(here)}, and it was "
+                    f"{_called(then)} when it was saved: they would get each other's moments. Nothing was "
+                    "loaded. Give the optimizer its parameters in the order and the groups that they had."
+                )
+
+
+def _called(name: str) -> str:
+    return repr(name) if name else "none of the model's"
 
 
 def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:

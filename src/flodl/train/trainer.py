@@ -22,8 +22,10 @@ from flodl.observe import Trend
 from flodl.optim import Schedule
 
 from .average import AveragedWeights
-from .epochs import begin_epoch, close_training, finish_epoch
+from .calling import refuse_misfit
+from .epochs import begin_epoch, close_training, finish_epoch, is_stopped
 from .evaluation import Evaluator, Outputs, as_arguments, checked
+from .feeding import refuse_iterator
 from .hooks import Hooks
 from .rates import scale_rates
 from .result import FitResult
@@ -115,7 +117,16 @@ class Trainer:
         self.average = None if ema is None else AveragedWeights(self.model, decay=ema)
         self._run = Run(
             self.train_step,
-            Evaluator(self.model, step_fn, self.device, precision, self.average, checked(metrics), outputs),
+            Evaluator(
+                self.model,
+                step_fn,
+                self.device,
+                precision,
+                self.average,
+                checked(metrics),
+                outputs,
+                masked=tail == "pad",
+            ),
             optimizer=self.optimizer,
             schedule=schedule,
             settings=settings,
@@ -132,7 +143,7 @@ class Trainer:
 
     @property
     def stop_reason(self) -> str:
-        """Why the training was stopped, or nothing."""
+        """Why the training was stopped, or nothing; `fit` and `running` begin without."""
         return self._run.stop_reason
 
     @property
@@ -173,6 +184,8 @@ class Trainer:
                     f"epochs={epochs}, and this run has {self.epochs} behind it. Give at least as many, "
                     "or begin anew with another checkpoint_dir."
                 )
+            if epochs - self.epochs > 1:
+                refuse_iterator(eval_data)
             while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)
@@ -194,9 +207,12 @@ class Trainer:
     def epoch(self, data: Any, batch_size: int | None = None, *, eval_data: Any = None) -> Iterator[Any]:
         """Give the batches of the current epoch, each to be handed to `step`; what ends an epoch follows.
 
-        A loop that is left early goes on with the next batch when `epoch` is called again.
+        A loop that is left early goes on with the next batch when `epoch` is called again. A run that was
+        stopped gives no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
         run, loader = self._run, self.loader(data, batch_size)
+        if is_stopped(run):
+            return
         if run.place.open_row is None:
             begin_epoch(run, loader)
             for batch in loader:
@@ -208,11 +224,16 @@ class Trainer:
             close_training(run)
         finish_epoch(run, eval_data)
 
-    def step(self, batch: Any) -> Tensor:
-        """Train on one batch, and give its loss."""
-        step = self.train_step
-        loss = step(*batch) if type(batch) is tuple else step(*as_arguments(batch))
-        self._run.after_batch(batch, loss)
+    def step(self, *batch: Any) -> Tensor:
+        """Train on one batch, and give its loss: `step(batch)`, or its parts as in `step(x, y)`."""
+        given = batch[0] if len(batch) == 1 else batch
+        arguments = given if type(given) is tuple else as_arguments(given)
+        try:
+            loss = self.train_step(*arguments)
+        except TypeError as error:
+            refuse_misfit(self.step_fn, arguments, error)
+            raise
+        self._run.after_batch(given, loss)
         return loss
 
     def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:

@@ -1,0 +1,71 @@
+"""A step function that does not fit its batches is named, and its own errors are left alone."""
+
+import pytest
+from torch import nn
+
+from flodl.core import StepError
+
+
+def too_few(model, x):
+    return model(x).mean()
+
+
+def too_many(model, x, y, weights):
+    return model(x).mean()
+
+
+def for_parts(model, x, y):
+    return nn.functional.mse_loss(model(x), y)
+
+
+def test_a_step_function_with_too_few_arguments_is_named_with_what_to_write(make, data):
+    with pytest.raises(StepError) as caught:
+        make(step_fn=too_few).fit(data, epochs=1, batch_size=8)
+    assert str(caught.value) == (
+        "the step function too_few(model, x) is called with the model and the 2 parts of a batch "
+        "(a tensor of shape (8, 3), a tensor of shape (8, 1)): too many positional arguments. "
+        "Write def too_few(model, x, y), or give data of as many parts as it takes."
+    )
+
+
+@pytest.mark.parametrize(
+    ("step_fn", "source", "words"),
+    [
+        (too_many, "tuple", r"missing a required argument: 'weights'. Write def too_many\(model, x, y\)"),
+        (
+            for_parts,
+            "dict",
+            r"one batch \(a dict with 'x', 'y'\): .*'y'. Write def for_parts\(model, batch\)",
+        ),
+        (lambda model: model, "tuple", r"the step function <lambda>\(model\) .*Write def step_fn\(model, x"),
+    ],
+)
+@pytest.mark.parametrize("door", ["fit", "step", "evaluate"])
+def test_what_does_not_fit_is_said_at_every_door(make, data, step_fn, source, words, door):
+    given = data if source == "tuple" else {"x": data[0], "y": data[1]}
+    trainer = make(step_fn=step_fn)
+    doors = {
+        "fit": lambda: trainer.fit(given, epochs=1, batch_size=8),
+        "step": lambda: trainer.step(given),
+        "evaluate": lambda: trainer.evaluate(given, batch_size=8),
+    }
+    with pytest.raises(StepError, match=words):
+        doors[door]()
+
+
+@pytest.mark.parametrize("door", ["step", "evaluate"])
+def test_an_error_from_within_the_function_is_left_alone(make, data, door):
+    def inner(x):
+        return x
+
+    def wrong_inside(model, x, y):
+        return inner(model(x), y).mean()
+
+    trainer = make(step_fn=wrong_inside)
+    with pytest.raises(TypeError, match="inner"):
+        trainer.step(data) if door == "step" else trainer.evaluate(data, batch_size=8)
+
+
+def test_a_step_without_a_batch_is_told_to_take_one(make):
+    with pytest.raises(StepError, match=r"no batch. Write trainer.step\(batch\), or trainer.step\(x, y\)"):
+        make().step()

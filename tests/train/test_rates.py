@@ -1,0 +1,75 @@
+"""A schedule that follows a metric is fed by the trainer."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import TrainError
+from flodl.monitor import read
+from flodl.optim import PlateauScheduler, WarmupScheduler
+
+
+def flat(model, x, y):
+    return 0.0 * model(x).mean() + 1.0
+
+
+def flat_in_evaluation(model, x, y):
+    return nn.functional.mse_loss(model(x), y) if model.training else 0.0 * model(x).mean() + 1.0
+
+
+def falling_in_evaluation():
+    values = iter(range(9, 0, -1))
+    return lambda model, x, y: 0.0 * model(x).mean() + (1.0 if model.training else float(next(values)))
+
+
+def rates(trainer):
+    return [row["lr"] for row in trainer.history]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_plateau_is_told_the_loss_of_every_epoch(make, data, warm):
+    schedule = PlateauScheduler(0.1, patience=2, factor=0.5, min=0.03)
+    schedule = WarmupScheduler(schedule, target=0.1, warm=1) if warm else schedule
+    trainer = make(step_fn=flat, schedule=schedule)
+    trainer.fit(data, epochs=5, batch_size=20)
+    # The rate of a row is that of the next update.
+    assert rates(trainer) == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03])
+
+
+def test_the_loss_of_the_evaluation_goes_before_that_of_the_training(make, data):
+    schedule = PlateauScheduler(0.1, patience=1, factor=0.5)
+    trainer = make(step_fn=flat_in_evaluation, schedule=schedule)
+    trainer.fit(data, epochs=3, batch_size=20, eval_data=data)
+    assert rates(trainer) == pytest.approx([0.1, 0.05, 0.025])
+    improving = make(step_fn=falling_in_evaluation(), schedule=PlateauScheduler(0.1, patience=1, factor=0.5))
+    improving.fit(data, epochs=3, batch_size=20, eval_data=data)
+    assert rates(improving) == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_a_plateau_goes_on_after_a_resume(make, data, tmp_path):
+    def trained(folder, *stops):
+        for until in stops:
+            schedule = PlateauScheduler(0.1, patience=2, factor=0.5)
+            trainer = make(step_fn=flat, schedule=schedule, checkpoint_dir=tmp_path / folder, monitor=None)
+            trainer.fit(data, epochs=until, batch_size=8)
+        told = [entry.event.data for entry in read(tmp_path / folder) if entry.event.kind == "alert"]
+        assert [alert["level"] for alert in told] == ["info"] * (len(stops) - 1)  # nothing differs
+        return rates(trainer), schedule.state_dict()
+
+    assert trained("whole", 6) == trained("parts", 1, 2, 3, 5, 6)
+
+
+def test_a_plateau_that_waits_for_a_metric_to_rise_is_refused(make):
+    schedule = PlateauScheduler(0.1, patience=2, factor=0.5, mode="max")
+    with pytest.raises(TrainError, match=r"waits for a metric to rise, .*ReduceOnPlateau"):
+        make(schedule=schedule)
+
+
+def test_the_rates_of_groups_keep_their_ratio_on_a_plateau(make, data):
+    def optimizer(groups):
+        first, *rest = groups[0]["params"]
+        return torch.optim.SGD([{"params": rest, "lr": 0.1}, {"params": [first], "lr": 0.01}])
+
+    trainer = make(step_fn=flat, optimizer=optimizer, schedule=PlateauScheduler(0.1, patience=1, factor=0.5))
+    trainer.fit(data, epochs=2, batch_size=20)
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == pytest.approx([0.05, 0.005])
