@@ -2,11 +2,170 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep
+from flodl.core import StepError
+from flodl.engine import TrainStep, capture
 from flodl.engine.batch import num_samples, pieces_of, refill, signature, static_copy, tensors_of
+from flodl.engine.capture import NotCapturable, record
+
+
+class Encoding(UserDict):
+    """As tokenizers give it: items that are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.data[name]
+
+
+class Named(dict):
+    """A dict with another name."""
+
+
+class Own(MutableMapping):
+    """A mapping that keeps its items in a dict of its own."""
+
+    def __init__(self, **items: Any) -> None:
+        self._items = items
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._items[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A batch with fields, one of which nobody gives."""
+
+    x: Any
+    y: Any
+    doubled: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doubled", self.x * 2)
+
+
+CONTAINERS: dict[str, Callable[..., Any]] = {
+    "UserDict": Encoding,
+    "dict subclass": Named,
+    "own mapping": Own,
+    "read-only": lambda **items: MappingProxyType(items),
+    "dataclass": Pair,
+    "nested": lambda **items: [Encoding(inner=Own(**items))],
+    "arrays": lambda **items: Encoding({name: value.numpy() for name, value in items.items()}),
+}
+
+
+def part(batch: Any, name: str) -> torch.Tensor:
+    """Find `x` or `y` in any of these."""
+    if isinstance(batch, list):
+        batch = batch[0]["inner"]
+    return torch.as_tensor(batch[name] if isinstance(batch, Mapping) else getattr(batch, name))
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_samples_of_any_container_are_counted_cut_and_copied(make) -> None:
+    x, y = torch.arange(10.0).reshape(5, 2), torch.arange(5.0)
+    batch = make(x=x, y=y)
+    assert num_samples((batch,)) == 5
+    assert [part(piece[0], "x").tolist() for piece in pieces_of((batch,), 2)] == [
+        x[:3].tolist(),
+        x[3:].tolist(),
+    ]
+    copied = static_copy((batch,))[0]
+    again, smaller = make(x=x.clone(), y=y.clone()), make(x=x[:4], y=y[:4])
+    assert signature((again,)) == signature((batch,)) != signature((smaller,))
+    part(batch, "x").add_(1)
+    assert part(copied, "x")[0, 0] == 0
+    assert part(batch, "x")[0, 0] == 1
+    assert len(part(batch, "x")) == 5
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
+def test_any_container_weighs_by_its_samples_in_accumulation_means_and_pieces(make) -> None:
+    def mse(model, batch):
+        return nn.functional.mse_loss(model(part(batch, "x")), part(batch, "y"))
+
+    def hungry(model, batch):
+        if len(part(batch, "x")) > 3:
+            raise torch.OutOfMemoryError("a small device")
+        return mse(model, batch)
+
+    def train(step_fn, wrap, sizes, **settings) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2).double()
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
+        x, y = torch.randn(8, 4).double(), torch.randn(8, 2).double()
+        for rows in zip(x.split(sizes), y.split(sizes)):
+            step(wrap(x=rows[0], y=rows[1]))
+        return model.weight.detach(), step.means()["loss"]
+
+    whole = train(mse, dict, [8])
+    torch.testing.assert_close(train(mse, make, [6, 2], accumulate=2), whole, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(train(hungry, make, [8]), whole, rtol=1e-12, atol=1e-14)
+
+
+def test_a_compiled_step_fits_the_next_batch_of_such_a_container(quick_compiler) -> None:
+    model = nn.Linear(4, 2)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, batch: nn.functional.mse_loss(m(batch.x), batch.y),
+        tier="compiled",
+    )
+    for _ in range(10):
+        step(Pair(torch.randn(6, 4), torch.randn(6, 2)))
+    assert step.tier == "compiled", step.report()
+    assert [event.kind for event in step.report().events] == ["compiled"]
+
+
+def test_a_recording_refuses_an_array_which_it_would_keep_as_it_is() -> None:
+    with pytest.raises(NotCapturable, match="holds a NumPy array"):
+        record(lambda batch: batch, ({"x": np.zeros(3)},))
+
+
+def test_only_functions_can_be_captured() -> None:
+    with pytest.raises(StepError, match=r"capture was given None\. Give a function or a module"):
+        capture(None)
+
+
+def test_tensors_of_different_lengths_in_accumulation_are_said_once() -> None:
+    def train(**settings) -> list[str]:
+        model = nn.Linear(4, 2)
+        step = TrainStep(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            lambda m, x, y: m(x).mean() + y.mean(),
+            **settings,
+        )
+        for length in (9, 8, 6):
+            step(torch.ones(6, 4), torch.ones(length))
+        return [f"{event.kind}: {event.reason}" for event in step.report().events]
+
+    assert train() == []
+    assert train(accumulate=3) == [
+        "samples: the first tensor of a batch has 6 rows and others have 9; "
+        "the batch weighs as 6 samples in its window"
+    ]
 
 
 def test_a_tensor_that_is_there_twice_has_another_signature_than_two_equal_ones() -> None:

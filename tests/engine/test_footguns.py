@@ -78,9 +78,9 @@ def test_where_steps_are_slow_the_model_is_looked_at_more_often(
 @pytest.mark.parametrize(
     ("change", "guard"),
     [
-        (lambda model: model.eval(), "training == True"),
+        (lambda model: model.eval(), "a module was switched between training and evaluation; "),
         (lambda model: setattr(model[1], "p", 0.0), "p == 0.5"),
-        (lambda model: model[0].requires_grad_(False), "requires_grad mismatch"),
+        (lambda model: model[0].requires_grad_(False), "a parameter was frozen or thawed; "),
     ],
     ids=["eval", "attribute", "freeze"],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -188,6 +191,33 @@ def test_a_step_that_needs_new_code_every_time_is_refused_and_training_goes_on(q
     assert "['number'] ==" in step.report().reason
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda model: next(model.parameters()).requires_grad_(False), "a parameter was frozen or thawed"),
+        (lambda model: model.eval(), "a module was switched between training and evaluation"),
+    ],
+)
+def test_what_changes_during_a_trial_puts_it_off(quick_compiler, change, reason) -> None:
+    step = new_step(tier="compiled")
+    run(step, 4)
+    assert "being compared" in step.report().reason
+    change(step._body.model)
+    run(step, 10)
+    assert step.tier == "compiled", step.report()
+    said = f"{reason} while the compiled step was being compared with eager; it is tried again"
+    assert said in [event.reason for event in step.report().events]
+
+
+def test_a_model_that_changes_in_every_trial_is_left_in_peace(quick_compiler) -> None:
+    step = new_step(tier="compiled")
+    for number in range(60):
+        step._body.model.train(number % 2 == 0)
+        run(step, 1)
+    assert step.tier == "eager"
+    assert step.report().compiles == ladder.MAX_DISTURBED + 1
+
+
 def test_compiled_code_that_differs_from_eager_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *a, **k: doubled(function(*a, **k)))
 
@@ -283,6 +313,19 @@ def test_another_shape_runs_eagerly_beside_compiled_code(quick_compiler) -> None
         "eager: a ragged last batch runs eagerly",
         "eager: a batch of another shape than the recorded one runs eagerly",
     ]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_of_a_compiled_step_goes_on_from_the_same_numbers(quick_compiler, copied) -> None:
+    step = new_step(tier="compiled")
+    run(step, 10)
+    assert step.tier == "compiled"
+    twin = copied(step)
+    assert (twin.tier, twin.updates, twin.report().steps) == ("eager", 10, 10)
+    torch.testing.assert_close(run(twin, 8), run(step, 8))
+    assert twin.tier == "compiled", twin.report()
 
 
 def test_captured_on_a_cpu_says_what_it_needs() -> None:

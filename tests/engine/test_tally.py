@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.tally import Tally
 
 
 class Answer(nn.Module):
@@ -67,6 +68,33 @@ def test_a_window_is_counted_up_to_where_it_went_wrong() -> None:
     for value in (1.0, torch.nan, 3.0, 5.0):
         step(torch.full((4,), value))
     assert math.isclose(float(step.means()["loss"]), (1 + 3 + 5) / 3)
+
+
+def test_a_batch_counts_whatever_else_was_in_its_window() -> None:
+    step = new_step(accumulate=3)
+    for value in (1.0, torch.nan, 3.0):
+        step(torch.full((4,), value))
+    assert step.means()["loss"] == 2.0
+    assert bool(step.skipped)
+    assert step.num_skipped == 1
+
+
+def test_means_have_the_digits_of_what_they_are_means_of() -> None:
+    third = torch.tensor(1.0).double() / 3
+    step = new_step(lambda model, x: (told(model, x).double() + third, {"third": third, "many": 2**24 + 1}))
+    step(torch.zeros(4))
+    assert step.means()["loss"] == third
+    assert step.means()["third"] == third
+    assert step.means()["many"] == 2**24 + 1
+
+
+def test_a_weight_may_lie_on_the_device() -> None:
+    ours, plain = (Tally(torch.device("cpu")) for _ in range(2))
+    for loss, weight in ((0.1, 3), (0.7, 5), (torch.nan, 2)):
+        value = {"double": torch.tensor(2 * loss)}
+        ours.add(torch.tensor(loss), value, weight=torch.tensor(float(weight)).double(), opens=True)
+        plain.add(torch.tensor(loss), value, weight=weight, opens=True)
+    assert ours.means() == plain.means()
 
 
 def test_named_values_have_means_and_those_that_come_sometimes_too() -> None:

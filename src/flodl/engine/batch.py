@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import copy
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -22,8 +25,7 @@ def signature(batch: tuple[Any, ...]) -> Signature:
     if flat is not None:
         return flat
     leaves, structure = pytree.tree_flatten(batch)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    return (*(_leaf(leaf) for leaf in leaves), structure, *shared_places(tensors))
+    return (*(_form(leaf) for leaf in leaves), structure, *shared_places(tensors_of(batch)))
 
 
 def _quick(batch: tuple[Any, ...]) -> Signature | None:
@@ -47,9 +49,86 @@ def shared_places(leaves: Sequence[Any]) -> tuple[int, ...]:
     return () if len(first) == len(leaves) else tuple(first[id(leaf)] for leaf in leaves)
 
 
+def _form(value: Any) -> Hashable:
+    """Give the form of what torch's pytree takes for a leaf, of which some are containers all the same."""
+    parts = _parts(value)
+    if parts is None:
+        return _leaf(value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    leaves, structure = pytree.tree_flatten(list(parts.values()))
+    return (kind, tuple(parts), structure, *(_form(leaf) for leaf in leaves))
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """Give what a container holds that torch's pytree does not know, by key or field; None for a leaf."""
+    if isinstance(value, Mapping):
+        return {key: value[key] for key in value}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return None
+
+
+def leaves_of(batch: Any) -> Iterator[Any]:
+    """Give everything in a batch that is no container, in order.
+
+    >>> from collections import UserDict
+    >>> list(leaves_of((UserDict(ids=[1, 2]), "word")))
+    [1, 2, 'word']
+    """
+    for leaf in pytree.tree_leaves(batch):
+        parts = _parts(leaf)
+        if parts is None:
+            yield leaf
+        else:
+            yield from leaves_of(list(parts.values()))
+
+
+def mapped(change: Callable[[Any], Any], batch: Any) -> Any:
+    """Give a batch of the same structure whose tensors and arrays were changed; containers are copied.
+
+    >>> from collections import UserDict
+    >>> mapped(lambda leaf: leaf + 1, (UserDict(ids=torch.tensor([1, 2])), "word"))
+    ({'ids': tensor([2, 3])}, 'word')
+    """
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor | np.ndarray):
+            return change(leaf)
+        parts = _parts(leaf)
+        if parts is None:
+            return leaf
+        return _with_parts(leaf, {key: mapped(change, part) for key, part in parts.items()})
+
+    return pytree.tree_map(one, batch)
+
+
+def _with_parts(container: Any, parts: dict[Any, Any]) -> Any:
+    """Copy a container and put other parts into the copy; one that cannot be written to becomes a dict."""
+    if not isinstance(container, Mapping):
+        twin = copy.copy(container)
+        for name, part in parts.items():
+            # Past what a frozen dataclass forbids.
+            object.__setattr__(twin, name, part)
+        return twin
+    try:
+        written: Any = copy.copy(container)
+        # A mapping of one's own keeps its items in a dict of its own, which a copy still shares.
+        for name, kept in list(getattr(written, "__dict__", {}).items()):
+            if isinstance(kept, dict):
+                written.__dict__[name] = copy.copy(kept)
+        for key, part in parts.items():
+            written[key] = part
+    except TypeError:
+        return parts
+    return written
+
+
 def _leaf(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         return (leaf.shape, leaf.dtype, leaf.device, leaf.stride())
+    if isinstance(leaf, np.ndarray):
+        return (np.ndarray, leaf.shape, leaf.dtype.str, leaf.strides)
     try:
         hash(leaf)
     except TypeError:
@@ -61,7 +140,7 @@ def tensors_of(batch: tuple[Any, ...]) -> list[Tensor]:
     """Give the tensors of a batch, in order."""
     if all(type(leaf) is Tensor for leaf in batch):
         return list(batch)
-    return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
 
 
 def same_form(inputs: Sequence[Tensor]) -> Callable[..., bool]:
@@ -91,11 +170,23 @@ def num_samples(batch: tuple[Any, ...]) -> int:
     >>> num_samples((torch.zeros(32, 3), torch.zeros(32)))
     32
     """
-    leaves = batch if batch and type(batch[0]) is Tensor else pytree.tree_leaves(batch)
+    leaves = batch if batch and type(batch[0]) is Tensor else leaves_of(batch)
+    return next(_lengths(leaves), 1)
+
+
+def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
+    """Give the leading lengths of the tensors and arrays of a batch, each once, the number of samples first.
+
+    >>> leading_lengths((torch.zeros(4, 3), torch.zeros(4), torch.zeros(9)))
+    [4, 9]
+    """
+    return list(dict.fromkeys(_lengths(leaves_of(batch))))
+
+
+def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
     for leaf in leaves:
-        if isinstance(leaf, Tensor) and leaf.dim() > 0:
-            return int(leaf.shape[0])
-    return 1
+        if isinstance(leaf, Tensor | np.ndarray) and leaf.ndim > 0:
+            yield int(leaf.shape[0])
 
 
 def pieces_of(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
@@ -105,29 +196,32 @@ def pieces_of(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     [[0, 1, 2], [3, 4]]
     """
     total = num_samples(batch)
-    size = -(-total // count)
+    size = max(1, -(-total // count))
 
     def cut(start: int) -> tuple[Any, ...]:
-        part: tuple[Any, ...] = pytree.tree_map_only(
-            Tensor,
-            lambda leaf: leaf[start : start + size] if leaf.dim() > 0 and leaf.shape[0] == total else leaf,
+        part: tuple[Any, ...] = mapped(
+            lambda leaf: leaf[start : start + size] if leaf.ndim > 0 and leaf.shape[0] == total else leaf,
             batch,
         )
         return part
 
-    return [cut(start) for start in range(0, total, size)]
+    return [cut(start) for start in range(0, total, size)] or [batch]
 
 
 def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
     """Copy a batch into tensors of its own, keeping the strides; a tensor that is there twice stays one."""
-    made: dict[int, Tensor] = {}
+    made: dict[int, Any] = {}
 
-    def copy_of(leaf: Tensor) -> Tensor:
+    def copy_of(leaf: Any) -> Any:
         if id(leaf) not in made:
-            made[id(leaf)] = torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf)
+            made[id(leaf)] = (
+                torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf)
+                if isinstance(leaf, Tensor)
+                else leaf.copy(order="K")
+            )
         return made[id(leaf)]
 
-    copied: tuple[Any, ...] = pytree.tree_map_only(Tensor, copy_of, batch)
+    copied: tuple[Any, ...] = mapped(copy_of, batch)
     return copied
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 
 from .batch import num_samples, pieces_of
+from .norms import RunningStatistics
 from .optimizer import Readiness, device_rates, prepare, take_rates
+from .outcome import Outcome as Outcome
+from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
 from .settings import StepSettings
 from .tally import Tally
@@ -22,12 +26,12 @@ from .tally import Tally
 StepFunction = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a micro-batch gave: its loss and the values that the step function named."""
+@dataclass
+class Progress:
+    """How far a step has come, for whoever has to tidy up after an error."""
 
-    loss: Tensor
-    values: Mapping[str, Tensor]
+    # Whether gradients or weights were being changed.
+    touches: bool = False
 
 
 class StepBody:
@@ -53,17 +57,20 @@ class StepBody:
             raise StepError("the optimizer has no parameters. Give it model.parameters().")
         self.device = self.parameters[0].device
         self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
-        self.grad_norm = torch.zeros((), device=self.device)
+        self.grad_norm = torch.full((), torch.nan, device=self.device)
         self.num_skipped = torch.zeros((), dtype=torch.float64, device=self.device)
         self.tally = Tally(self.device)
         self.bad = self.tally.bad
         self.pieces = 1
+        # Shared with the compiled twin of this body.
+        self.progress = Progress()
         self.loss_dtype: torch.dtype | None = None
         # Whether forward and backward were put through torch's compiler.
         self.fused = False
         modules = list(model.modules())
-        self._statistics = _running_statistics(modules)
-        self._kept_statistics = [torch.empty_like(buffer) for buffer in self._statistics]
+        # As they were when the window opened, and before its present micro-batch.
+        self._statistics = RunningStatistics(modules)
+        self._statistics_lately = RunningStatistics(modules)
         self._gates = readiness.gates
         # Graphs, here or inside, that carry values from call to call.
         # A module that lacks the attribute is slow to say so; its class is not.
@@ -82,61 +89,111 @@ class StepBody:
     def clear(self) -> None:
         """Drop the gradients before the first micro-batch of a window, and note the running statistics."""
         self.optimizer.zero_grad(set_to_none=True)
-        if self._statistics:
-            torch._foreach_copy_(self._kept_statistics, self._statistics)
+        self._statistics.note()
 
     def put_statistics_back(self) -> None:
         """Undo what the forwards of this window did to the running statistics."""
-        if self._statistics:
-            torch._foreach_copy_(self._statistics, self._kept_statistics)
+        self._statistics.put_back()
+
+    def note_statistics(self) -> None:
+        """Note the running statistics before a micro-batch that does not open its window."""
+        self._statistics_lately.note()
+
+    def undo_forward(self, *, opens: bool) -> None:
+        """Undo what the forward of a micro-batch that failed did to the running statistics."""
+        (self._statistics if opens else self._statistics_lately).put_back()
+
+    def cut_finer(self, batch: tuple[Any, ...], *, opens: bool) -> str | None:
+        """Undo a micro-batch that ran out of memory, to run in more pieces; else say what would help."""
+        if self.pieces >= num_samples(batch):
+            return (
+                "One sample alone needs more memory than there is. Use precision='bf16', a smaller model, or "
+                "torch.utils.checkpoint inside of it."
+            )
+        if opens:
+            self.optimizer.zero_grad(set_to_none=True)
+        elif self.progress.touches:
+            return (
+                "Memory ran out once the backward of a micro-batch had begun that was not the first of its "
+                "window. Its gradients cannot be told from those before it, so the window was given up. "
+                "Give smaller batches and a larger accumulate."
+            )
+        self.undo_forward(opens=opens)
+        self.pieces = min(2 * self.pieces, num_samples(batch))
+        return None
 
     def micro(self, batch: tuple[Any, ...], share: float, *, opens: bool) -> Outcome:
         """Run forward, loss and backward; `share` is this micro-batch's part of the window."""
-        samples = num_samples(batch)
+        self.progress.touches = False
+        samples: int | Tensor = num_samples(batch)
+        if self.settings.tail == "pad":
+            # The mask of the rows that are real; how many is known on the device, whatever was recorded.
+            samples = batch[-1].sum(dtype=torch.float64)
         if self.pieces == 1:
             outcome = self._piece(batch, share)
         else:
-            parts = [(part, num_samples(part) / samples) for part in pieces_of(batch, self.pieces)]
-            outcome = _joined([(self._piece(part, share * weight), weight) for part, weight in parts])
+            outcome = joined([self._part(piece, share, samples) for piece in pieces_of(batch, self.pieces)])
         self.loss_dtype = outcome.loss.dtype
         self.tally.add(outcome.loss, outcome.values, weight=samples, opens=opens)
+        self.progress.touches = False
         return outcome
 
-    def _piece(self, batch: tuple[Any, ...], share: float) -> Outcome:
+    def _part(self, piece: tuple[Any, ...], share: float, samples: int | Tensor) -> Part:
+        """Run one piece of a batch, weighed by its real rows."""
+        rows = num_samples(piece)
+        if isinstance(samples, int):
+            weight: Weight = rows / samples if samples else 1.0
+            return Part(self._piece(piece, share * weight), weight, rows)
+        mask = piece[-1]
+        weight = mask.sum(dtype=torch.float64) / samples
+        # A piece of nothing but padding weighs nothing; its mean over no rows would not be a number.
+        piece = (*piece[:-1], mask | ~mask.any())
+        return Part(self._piece(piece, weight * share), weight, rows)
+
+    def _piece(self, batch: tuple[Any, ...], share: Weight) -> Outcome:
         with computing_in(self.settings.precision, self.device):
-            outcome = _outcome(self.step_fn(self.model, *batch))
-            loss = outcome.loss if share == 1.0 else outcome.loss * share
+            outcome = outcome_of(self.step_fn(self.model, *batch))
+            whole = not isinstance(share, Tensor) and share == 1.0
+            loss = outcome.loss if whole else weighed(outcome.loss, share)
         if self.scaler is not None:
             loss = loss.float() * self.scaler.scale
+        self.progress.touches = True
         loss.backward()  # type: ignore[no-untyped-call]
         return Outcome(outcome.loss.detach(), {name: v.detach() for name, v in outcome.values.items()})
 
     def update(self, correction: float = 1.0) -> None:
         """Unscale, clip, look for what is not finite, and update unless the device flag says no."""
+        self.progress.touches = True
         grads = [p.grad for p in self.parameters if p.grad is not None]
-        settings = self.settings
         if correction != 1.0:
             torch._foreach_mul_(grads, correction)
         if self.scaler is not None:
             self.scaler.unscale(grads)
             torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
-        if settings.clip_value is not None:
-            clip_grad_value(self.parameters, settings.clip_value)
-        if settings.clip_norm is not None:
-            norm = clip_grad_norm(self.parameters, settings.clip_norm)
-            self.grad_norm.copy_(norm)
-            self._note_if_not_finite(norm)
-        elif settings.guard == "gradients" and self.scaler is None and grads:
-            self._note_if_not_finite(torch.stack(torch._foreach_norm(grads)).sum())
+        self._clip(grads)
         self.num_skipped.add_(self.bad)
         self._apply()
-        if self._statistics:
-            bad = self.bad.bool()
-            for buffer, kept in zip(self._statistics, self._kept_statistics):
-                torch.where(bad, kept, buffer, out=buffer)
+        self._statistics.put_back_where(self.bad)
         if self.scaler is not None:
             self.scaler.found_inf.copy_(self.bad)
             self.scaler.update()
+        self.progress.touches = False
+
+    def _clip(self, grads: list[Tensor]) -> None:
+        """Clip values, then the norm; what is measured and looked at is from before either."""
+        settings = self.settings
+        norm = None
+        if settings.clip_value is not None and settings.clip_norm is not None:
+            norm = clip_grad_norm(self.parameters, math.inf)
+        elif settings.clip_norm is None and settings.guard == "gradients" and self.scaler is None and grads:
+            self._note_if_not_finite(torch.stack(torch._foreach_norm(grads)).sum())
+        if settings.clip_value is not None:
+            clip_grad_value(self.parameters, settings.clip_value)
+        if settings.clip_norm is not None:
+            clipped = clip_grad_norm(self.parameters, settings.clip_norm)
+            norm = clipped if norm is None else norm
+            self.grad_norm.copy_(norm)
+            self._note_if_not_finite(norm)
 
     def _note_if_not_finite(self, size: Tensor) -> None:
         torch.maximum(self.bad, (size - size != 0).to(self.bad.dtype), out=self.bad)
@@ -202,55 +259,3 @@ def check_parts(model: object, optimizer: object, step_fn: object) -> None:
             "the optimizer holds none of the model's parameters, so nothing would learn. "
             "Give it model.parameters(), after the model was moved or copied."
         )
-
-
-def _running_statistics(modules: list[nn.Module]) -> list[Tensor]:
-    """Give the buffers that a forward changes: a batch that is not finite must not stay in them."""
-    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._NormBase)]
-    found = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)]
-    return [buffer for buffer in found if buffer is not None]
-
-
-def _joined(parts: list[tuple[Outcome, float]]) -> Outcome:
-    """Put the outcomes of parts together, each weighed by its share of the samples."""
-    loss = torch.stack([outcome.loss * weight for outcome, weight in parts]).sum()
-    names = parts[0][0].values
-    values = {name: sum(outcome.values[name] * weight for outcome, weight in parts) for name in names}
-    return Outcome(loss, {name: torch.as_tensor(value) for name, value in values.items()})
-
-
-def _outcome(given: Any) -> Outcome:
-    loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise StepError(
-            f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}})."
-        )
-    if not isinstance(values, Mapping):
-        raise StepError(
-            f"the second thing that the step function gives is a {type(values).__name__}. "
-            "Return (loss, {name: value})."
-        )
-    if not loss.requires_grad:
-        raise StepError(
-            "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
-            "leave at least one parameter unfrozen."
-        )
-    named = {name: _on_device(name, value, loss) for name, value in values.items()}
-    return Outcome(loss.reshape(()), named)
-
-
-def _on_device(name: str, value: Any, loss: Tensor) -> Tensor:
-    """Give a value as a tensor; a number is written by the device itself, which a recording can hold."""
-    if name == "loss":
-        raise StepError(
-            "the step function names a value 'loss', which is what the loss itself is called. "
-            "Choose another name, such as 'task_loss'."
-        )
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, bool | int | float):
-        return torch.full((), value, device=loss.device)
-    raise StepError(
-        f"the step function names {name!r} with the value {value!r}. Give a number or a tensor for each name."
-    )

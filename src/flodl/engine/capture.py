@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flodl.core import StepError
 
-from .batch import Signature, refill, shared_places, signature, static_copy, tensors_of
+from .batch import Signature, leaves_of, refill, shared_places, signature, static_copy, tensors_of
 from .blame import first_words, source_line
 from .hygiene import waits_are_errors
 from .mailbox import Mailbox, opened
@@ -59,6 +60,11 @@ def record(
     device is left usable and `NotCapturable` names the line that prevented it. With `loss_of`, the
     recording reads its batch and writes that loss by addresses, where Triton is there to do it.
     """
+    if any(isinstance(leaf, np.ndarray) for leaf in leaves_of(batch)):
+        raise NotCapturable(
+            "the batch holds a NumPy array, which a recording would keep as it is; "
+            "give a tensor on the device"
+        )
     static = static_copy(batch)
     inputs = tensors_of(static)
     mailbox = opened(inputs) if loss_of is not None else None
@@ -145,6 +151,8 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     Meant for regions without lasting effects, such as an evaluation forward:
     `forward = capture(model.eval())`. Without a CUDA device the function is called as it is.
     """
+    if not callable(fn):
+        raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 
 

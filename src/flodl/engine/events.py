@@ -35,6 +35,14 @@ class Journal:
         log.verbose("step %d: %s: %s", step, kind, reason)
 
 
+def split_words(pieces: int) -> str:
+    """Say that batches are cut because memory ran out, and what that asks of the loss."""
+    return (
+        f"out of memory: each batch runs as {pieces} pieces, with the gradients of the whole where the loss "
+        "is a mean over the samples (a sum over them would count for less)"
+    )
+
+
 @dataclass(frozen=True)
 class StepReport:
     """Which tier runs, why, what it cost and what it gains.

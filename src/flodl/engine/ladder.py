@@ -8,22 +8,23 @@ import torch
 
 from flodl.core import StepError
 
-from .batch import Signature, num_samples
+from .batch import Signature
 from .body import Outcome, StepBody
 from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
-from .events import Journal
+from .events import Journal, split_words
 from .ground import Ground
 from .hygiene import no_waiting
 from .optimizer import Readiness
 from .recorded import Lane, RecordedRunner, Runner
 from .runners import EagerRunner, GuardFailed, Micro
 from .settings import StepSettings, Tier
-from .trial import Refused, Trial, now_s, record_another
+from .trial import Disturbed, Refused, Trial, now_s, record_another
 
 WARM_WINDOWS = 3
 SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
 MAX_COMPILES = 4
+MAX_DISTURBED = 4
 MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
 # Looking around takes up to a millisecond: done after so many steps, or so much time if that comes first.
 LOOK_EVERY = 512
@@ -48,6 +49,7 @@ class Ladder:
         self._trial: Trial | None = None
         self._compilation = Compilation(body, journal)
         self._windows = 0
+        self._disturbed = 0
         # Whether part of this window ran as Python: its gradients are where Python keeps them.
         self._left_to_python = False
         self._ground: Ground | None = None
@@ -120,7 +122,7 @@ class Ladder:
         try:
             candidate = self._trial.end_window()
         except (Refused, torch.OutOfMemoryError) as refused:
-            self._give_up(_why_refused(refused), step)
+            self._end_trial(refused, step)
             self._body.clear()
             return
         if candidate is not None:
@@ -175,36 +177,43 @@ class Ladder:
     def _tried(self, micro: Micro, step: int) -> Outcome:
         assert self._trial is not None
         self._left_to_python = True
+        if not micro.opens:
+            self._body.note_statistics()
         try:
             return self._trial.watch(micro)
         except (Refused, torch.OutOfMemoryError) as refused:
-            if self._settings.strict and isinstance(refused, Refused):
+            hard = isinstance(refused, Refused) and not isinstance(refused, Disturbed)
+            if self._settings.strict and hard:
                 raise StepError(f"{refused} With strict=True that is an error.") from refused
-            self._give_up(_why_refused(refused), step)
+            self._end_trial(refused, step)
+            if isinstance(refused, torch.OutOfMemoryError):
+                if self._body.progress.touches and not micro.opens:
+                    raise
+                self._body.undo_forward(opens=micro.opens)
         return self._eagerly(micro, step)
 
     def _eagerly(self, micro: Micro, step: int) -> Outcome:
         """Run eagerly; out of memory, cut the batch into more pieces and keep the mathematics."""
+        body = self._body
         if not micro.opens:
             self.show_grads()
+            body.note_statistics()
         self._left_to_python = True
         while True:
             try:
                 with no_waiting() if self._settings.strict else nullcontext():
                     outcome = self._eager.run_without_update(micro)
                 break
-            except torch.OutOfMemoryError:
-                pieces = self._body.pieces * 2
-                if not micro.opens or pieces > num_samples(micro.batch):
+            except torch.OutOfMemoryError as error:
+                what_to_do = body.cut_finer(micro.batch, opens=micro.opens)
+                if what_to_do is not None:
+                    error.add_note(what_to_do)
                     raise
-            self._body.pieces = pieces
-            self._body.clear()
-            if self._body.device.type == "cuda":
+            if body.device.type == "cuda":
                 torch.cuda.empty_cache()
-            reason = f"out of memory: each batch runs as {pieces} pieces, with the gradients of the whole"
-            self._journal.say(step, "split", reason)
+            self._journal.say(step, "split", split_words(body.pieces))
         if micro.closes:
-            self._body.update(micro.correction)
+            body.update(micro.correction)
         return outcome
 
     def _other_shape(self, micro: Micro, step: int) -> Outcome:
@@ -261,6 +270,15 @@ class Ladder:
     def _stand_on(self, runner: Runner, tier: Tier, reason: str, step: int) -> None:
         self._runner, self.tier, self.reason, self._mark = runner, tier, reason, None
         self._journal.say(step, tier, reason)
+
+    def _end_trial(self, refused: Refused | torch.OutOfMemoryError, step: int) -> None:
+        """Try again later where something only came in between; else stay where we are."""
+        if not isinstance(refused, Disturbed) or self._disturbed >= MAX_DISTURBED:
+            self._give_up(_why_refused(refused), step)
+            return
+        self._disturbed += 1
+        self._trial, self._windows, self._mark = None, 0, None
+        self._journal.say(step, self.tier, f"{refused}; it is tried again")
 
     def _give_up(self, reason: str, step: int) -> None:
         """Stay where we are; a compiled step that was asked for and cannot be had may still be captured."""

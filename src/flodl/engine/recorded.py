@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -13,11 +13,10 @@ from torch import Tensor
 from .batch import Signature, same_form, shared_places, tensors_of
 from .body import Outcome, StepBody
 from .capture import NotCapturable, Recording, new_stream, record
+from .footing import LEARNS, TRAINING, Footing
 from .history import cut_history, is_held
 from .optimizer import host_settings, take_rates
 from .runners import EagerRunner, Micro, Phase, no_compiling
-
-_LEARNS, _TRAINING = attrgetter("requires_grad"), attrgetter("training")
 
 Lane = Callable[[tuple[Any, ...]], Tensor | None]
 
@@ -39,10 +38,8 @@ class RecordedRunner:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
         self._last: Recording[Outcome] | None = None
-        self._learns = [p.requires_grad for p in body.parameters]
+        self._footing = Footing(body)
         self._places = [p.data_ptr() for p in body.parameters]
-        self._modules = list(body.model.modules())
-        self._training = [module.training for module in self._modules]
         self._baked_in = host_settings(body.optimizer) if update_inside else []
         self._settings = _together(self._baked_in)
         self._optimizer_state = body.optimizer.state
@@ -65,13 +62,10 @@ class RecordedRunner:
             return "the optimizer's state was loaded anew"
         if len(self.body.optimizer.param_groups) != self._num_groups:
             return "the optimizer has another number of groups"
-        parameters = self.body.parameters
-        if [p.requires_grad for p in parameters] != self._learns:
-            return "a parameter was frozen or thawed"
-        if [p.data_ptr() for p in parameters] != self._places:
+        if changed := self._footing.what_changed():
+            return changed
+        if [p.data_ptr() for p in self.body.parameters] != self._places:
             return "a parameter was moved or replaced"
-        if [module.training for module in self._modules] != self._training:
-            return "a module was switched between training and evaluation"
         for group, key, value in self._baked_in:
             if group[key] is not value and group[key] != value:
                 return f"the optimizer's {key} was changed"
@@ -89,12 +83,8 @@ class RecordedRunner:
             return None
         fits, shared, width = same_form(recording.inputs), recording.shared, len(recording.inputs)
         state, num_groups, settings = self._optimizer_state, self._num_groups, self._settings
-        parameters, learns, modules, training = (
-            self.body.parameters,
-            self._learns,
-            self._modules,
-            self._training,
-        )
+        footing, parameters = self._footing, self.body.parameters
+        learns, modules, training = footing.learns, footing.modules, footing.training
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
         first_place, last_place = self._places[0], self._places[-1]
         graph, mailbox = recording.graph, recording.mailbox
@@ -110,8 +100,8 @@ class RecordedRunner:
                 or len(optimizer.param_groups) != num_groups
                 or first() != first_place
                 or last() != last_place
-                or [*map(_LEARNS, parameters)] != learns
-                or [*map(_TRAINING, modules)] != training
+                or [*map(LEARNS, parameters)] != learns
+                or [*map(TRAINING, modules)] != training
             ):
                 return None
             for group, take, kept in settings:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import torch
 
-from .batch import Signature, num_samples
+from .batch import Signature
 from .body import Outcome, StepBody
+from .footing import Footing
 from .layout import OPTIONS, Layout
 from .snapshot import Randomness
 
@@ -48,11 +49,6 @@ def phase_of(position: int, accumulate: int) -> Phase:
     if position == 0:
         return "first"
     return "last" if position == accumulate - 1 else "middle"
-
-
-def is_tail(batch: tuple[Any, ...], usual_samples: int) -> bool:
-    """Say whether a batch is a ragged last one."""
-    return 0 < num_samples(batch) < usual_samples
 
 
 class EagerRunner:
@@ -100,6 +96,11 @@ class FusedRunner(EagerRunner):
     def __init__(self, body: StepBody) -> None:
         super().__init__(body)
         self._known: set[tuple[Phase, Signature]] = set()
+        self._footing = Footing(body)
+
+    def what_changed(self) -> str | None:
+        """Name what no longer is as it was compiled, in other words than a guard would."""
+        return self._footing.what_changed()
 
     def fits(self, micro: Micro) -> bool:
         """Say whether code for such a micro-batch was compiled."""

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from flodl.core import StepError
+from flodl.core import ScheduleError, StepError
 from flodl.optim import Schedule, ScheduleBridge, apply
 
-from .batch import num_samples, signature
+from .batch import leading_lengths, num_samples, signature
 from .body import StepBody, StepFunction, check_parts
 from .events import Journal, StepReport
 from .ladder import Ladder
 from .memory import memory_use
 from .optimizer import prepare
-from .runners import Micro, is_tail, phase_of
+from .runners import Micro, phase_of
+from .saved import check_saved
 from .settings import Guard, Precision, StepSettings, Tail, Tier, TierChoice, Tune
-from .tail import padded, with_mask
+from .tail import UsualSize, padded, with_mask
+from .window import Window
 
 
 class TrainStep:
@@ -74,15 +76,24 @@ class TrainStep:
         self._body = StepBody(model, optimizer, function, self._settings, readiness)
         self._bridge = None if schedule is None else apply(schedule, optimizer)
         self._journal = Journal()
+        self._readiness = readiness
         self._ladder = Ladder(self._body, self._settings, readiness, self._journal)
         self._steps = 0
         self._updates = 0
-        self._position = 0
-        self._first_samples = 0
-        self._usual_samples = 0
-        self._samples = 0
+        self._window = Window(accumulate)
+        self._usual = UsualSize()
+        self._lengths_differ = False
         self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Neither a recording nor compiled code can be copied or sent away; a copy climbs by itself.
+        self._ladder.show_grads()
+        return {name: value for name, value in vars(self).items() if name != "_ladder"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._ladder = Ladder(self._body, self._settings, self._readiness, self._journal)
 
     @property
     def settings(self) -> StepSettings:
@@ -101,7 +112,10 @@ class TrainStep:
 
     @property
     def grad_norm(self) -> Tensor:
-        """The gradient norm before clipping of the last update, on the device; needs clip_norm."""
+        """The norm of the last update's gradients before any clipping, on the device.
+
+        It needs clip_norm; without, and before the first update, it is NaN.
+        """
         return self._body.grad_norm.clone()
 
     @property
@@ -111,13 +125,16 @@ class TrainStep:
 
     @property
     def num_skipped(self) -> Tensor:
-        """How many updates were skipped because something was not finite, as a count on the device."""
+        """How many updates were skipped because something was not finite.
+
+        This is the live count on the device: it goes on with the steps. Keep `num_skipped.clone()`.
+        """
         return self._body.num_skipped
 
     @property
     def is_between_updates(self) -> bool:
         """Whether no window of accumulation is under way."""
-        return self._position == 0
+        return self._window.position == 0
 
     @property
     def updates(self) -> int:
@@ -132,7 +149,8 @@ class TrainStep:
     def means(self) -> dict[str, Tensor]:
         """Give the means of the loss and of the named values since `reset_means`, weighed by samples.
 
-        They are on the device; nothing is waited for. Batches whose loss was not finite are left out.
+        They are on the device; nothing is waited for. Batches whose loss was not finite are left out, and
+        so are values that are not single numbers. Until something has counted, a mean is NaN.
         """
         return self._body.tally.means()
 
@@ -154,26 +172,26 @@ class TrainStep:
     def _long_way(self, batch: tuple[Any, ...]) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0
         samples = num_samples(batch)
-        if self._position == 0:
-            self._first_samples, self._samples = samples, 0
-            self._usual_samples = max(self._usual_samples, samples)
-        if self._settings.tail == "drop" and is_tail(batch, self._usual_samples):
+        ragged = self._usual.is_tail(samples, may_grow=self.is_between_updates)
+        if ragged and self._settings.tail == "drop":
             self._journal.say(self._steps, "dropped", "a ragged last batch, as tail='drop' asks")
+            # The next batch must come by here, so that it is known whether another small one follows.
+            self._ladder.lane = None
             return torch.full((), torch.nan, device=self._body.device)
-        self._samples += samples
+        self._window.count(samples)
         try:
-            outcome = self._ladder.run(self._micro(batch, samples), self._steps)
+            outcome = self._ladder.run(self._micro(batch, samples, ragged=ragged), self._steps)
         except BaseException:
-            self._samples -= samples
+            self._after_error(samples)
             raise
         self._values = outcome.values
         for carrier in self._body.carriers:
             carrier.detach_state()  # type: ignore[operator]
         # A recording writes the next loss to the same place; what is given away is a copy.
         loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
-        self._position += 1
+        self._window.position += 1
         self._steps += 1
-        if self._position == self._settings.accumulate:
+        if self._window.is_full:
             self._end_window()
         if started:
             self._first_step_s = time.perf_counter() - started
@@ -181,26 +199,33 @@ class TrainStep:
 
     def flush(self) -> None:
         """Apply a window of accumulation that did not fill up, weighed by what it did get."""
-        if self._position:
-            self._ladder.show_grads()
-            self._body.update(self._correction())
-            self._end_window()
+        if self.is_between_updates:
+            return
+        self._ladder.show_grads()
+        try:
+            self._body.update(self._window.correction)
+        except BaseException:
+            self._after_error(0)
+            raise
+        self._end_window()
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs beside model and optimizer: counts, schedule, scaler, means.
 
         Take it between two updates, not in the middle of a window of accumulation.
         """
-        if self._position:
+        window = self._window
+        if not self.is_between_updates:
             raise StepError(
-                f"a window of accumulation is half full ({self._position} of {self._settings.accumulate} "
+                f"a window of accumulation is half full ({window.position} of {window.accumulate} "
                 "micro-batches), and its gradients are not part of the state. Save after an update."
             )
         body = self._body
         return {
             "steps": self._steps,
             "updates": self._updates,
-            "usual_samples": self._usual_samples,
+            "usual_samples": self._usual.samples,
+            "after_tail": self._usual.after_tail,
             "num_skipped": int(body.num_skipped),
             "means": [[list(names), total.tolist()] for names, total in body.tally.totals.items()],
             "scaler": None if body.scaler is None else [tensor.item() for tensor in body.scaler.state()],
@@ -208,28 +233,29 @@ class TrainStep:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; load model and optimizer first."""
+        """Go on from a `state_dict`; load model and optimizer first. What does not fit changes nothing."""
         body = self._body
-        if (state["scaler"] is None) != (body.scaler is None):
-            raise StepError(
-                f"the state was taken {'without' if state['scaler'] is None else 'with'} a loss scaler, and "
-                f"precision={self._settings.precision!r} says otherwise. Resume with the same precision."
-            )
-        if (state["schedule"] is None) != (self._bridge is None):
-            raise StepError(
-                f"the state was taken {'without' if state['schedule'] is None else 'with'} a schedule. "
-                "Resume with the schedule that the run had."
-            )
-        self._steps, self._updates, self._position = state["steps"], state["updates"], 0
-        self._usual_samples = state["usual_samples"]
+        check_saved(
+            state,
+            with_scaler=body.scaler is not None,
+            with_schedule=self._bridge is not None,
+            precision=self._settings.precision,
+        )
+        body.meet_optimizer_again()
+        if self._bridge is not None:
+            try:
+                self._bridge.load_state_dict(state["schedule"])
+            except ScheduleError as error:
+                raise StepError(f"the state's schedule does not fit: {error}") from error
+        self._steps, self._updates = int(state["steps"]), int(state["updates"])
+        self._window.close()
+        # States of earlier versions do not say what the last batch was.
+        self._usual = UsualSize(int(state["usual_samples"]), bool(state.get("after_tail", False)))
         body.num_skipped.fill_(state["num_skipped"])
         body.tally.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
                 tensor.fill_(number)
-        body.meet_optimizer_again()
-        if self._bridge is not None:
-            self._bridge.load_state_dict(state["schedule"])
 
     def close(self) -> None:
         """End a compilation that still runs beside the training."""
@@ -254,23 +280,42 @@ class TrainStep:
             events=tuple(self._journal.events),
         )
 
-    def _micro(self, batch: tuple[Any, ...], samples: int) -> Micro:
-        accumulate = self._settings.accumulate
-        share = 1.0 if accumulate == 1 else samples / (self._first_samples * accumulate)
+    def _micro(self, batch: tuple[Any, ...], samples: int, *, ragged: bool = False) -> Micro:
+        window = self._window
+        share = window.share(samples)
+        if window.accumulate > 1:
+            self._say_if_lengths_differ(batch)
         if self._settings.tail == "pad":
-            batch = padded(batch, self._usual_samples)
-        phase = phase_of(self._position, accumulate)
-        correction = self._correction() if phase == "last" else 1.0
-        ragged = is_tail(batch, self._usual_samples)
+            batch, ragged = padded(batch, self._usual.samples), False
+        phase = phase_of(window.position, window.accumulate)
+        correction = window.correction if phase == "last" else 1.0
         return Micro(batch, signature(batch), phase, share, correction, ragged)
 
-    def _correction(self) -> float:
-        """Make up for micro-batches that were not as large as the first of their window."""
-        expected = self._first_samples * self._settings.accumulate
-        return 1.0 if self._samples in (0, expected) else expected / self._samples
+    def _say_if_lengths_differ(self, batch: tuple[Any, ...]) -> None:
+        """Say once what the weight of a micro-batch is taken from, where its tensors do not agree."""
+        if self._lengths_differ or len(lengths := leading_lengths(batch)) < 2:
+            return
+        self._lengths_differ = True
+        others = ", ".join(map(str, lengths[1:]))
+        self._journal.say(
+            self._steps,
+            "samples",
+            f"the first tensor of a batch has {lengths[0]} rows and others have {others}; "
+            f"the batch weighs as {lengths[0]} samples in its window",
+        )
+
+    def _after_error(self, samples: int) -> None:
+        """Leave out a micro-batch whose forward failed; give up a window whose gradients were touched."""
+        progress = self._body.progress
+        if not progress.touches:
+            self._window.leave_out(samples)
+            return
+        progress.touches = False
+        self._body.optimizer.zero_grad(set_to_none=True)
+        self._window.close()
 
     def _end_window(self) -> None:
-        self._position = 0
+        self._window.close()
         self._updates += 1
         self._ladder.end_window(self._steps)
         if self._bridge is not None:

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from flodl.core import StepError
 
-from .batch import num_samples
+from .batch import mapped, num_samples, tensors_of
 from .body import StepFunction
+
+
+@dataclass
+class UsualSize:
+    """How many samples a batch usually has: one smaller batch is a tail, a second in a row is the new usual.
+
+    >>> usual = UsualSize()
+    >>> [usual.is_tail(samples) for samples in (6, 7, 6, 6, 3, 6, 3)]
+    [False, False, True, False, True, False, True]
+    """
+
+    samples: int = 0
+    after_tail: bool = False
+
+    def is_tail(self, samples: int, *, may_grow: bool = True) -> bool:
+        """Take in a batch, and say whether it is a ragged last one; an empty batch says nothing."""
+        if samples == 0:
+            return False
+        if samples >= self.samples:
+            self.after_tail = False
+            if may_grow:
+                self.samples = samples
+            return False
+        if self.after_tail:
+            self.samples, self.after_tail = samples, False
+            return False
+        self.after_tail = True
+        return True
 
 
 def with_mask(step_fn: StepFunction) -> StepFunction:
@@ -43,13 +71,16 @@ def padded(batch: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     (tensor([5, 6, 7, 5]), tensor([ True,  True,  True, False]))
     """
     real = num_samples(batch)
-    missing = size - real
+    # An empty batch has no row to repeat.
+    missing = max(size - real, 0) if real else 0
 
-    def fill(leaf: Tensor) -> Tensor:
-        if missing <= 0 or leaf.dim() == 0 or leaf.shape[0] != real:
+    def fill(leaf: Any) -> Any:
+        if missing == 0 or leaf.ndim == 0 or leaf.shape[0] != real:
             return leaf
+        if isinstance(leaf, np.ndarray):
+            return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)])
         return torch.cat([leaf, leaf[:1].expand(missing, *leaf.shape[1:])])
 
-    filled: tuple[Any, ...] = pytree.tree_map_only(Tensor, fill, batch)
-    device = next((leaf.device for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)), None)
-    return (*filled, torch.arange(max(size, real), device=device) < real)
+    filled: tuple[Any, ...] = mapped(fill, batch)
+    device = next((leaf.device for leaf in tensors_of(batch)), None)
+    return (*filled, torch.arange(real + missing, device=device) < real)

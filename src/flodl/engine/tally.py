@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
 
 class Tally:
     """Weighted sums that grow inside the step itself, recorded along with it; what is not finite is left out.
@@ -26,8 +28,8 @@ class Tally:
         self._one = torch.ones((), device=device)
         self.account: Callable[..., None] = account
 
-    def add(self, loss: Tensor, values: Mapping[str, Tensor], *, weight: int, opens: bool) -> None:
-        """Add one micro-batch, unless a loss of its window was not finite."""
+    def add(self, loss: Tensor, values: Mapping[str, Tensor], *, weight: int | Tensor, opens: bool) -> None:
+        """Add one micro-batch, unless its loss is not finite; a weight may be known on the device only."""
         numbers = {name: v for name, v in values.items() if v.numel() == 1 and v.device == loss.device}
         names = ("loss", *numbers)
         total = self.totals.get(names)
@@ -60,8 +62,8 @@ class Tally:
 
 
 @torch.no_grad()
-def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int, opens: bool) -> None:
-    """Set the flag where the loss is not finite, and add the numbers to the sums where it is not set."""
+def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int | Tensor, opens: bool) -> None:
+    """Add the numbers to the sums unless the loss is not finite, which sets the flag for the window."""
     loss = numbers[1]
     # Only what is not finite differs from zero when it is taken from itself.
     left_out = loss - loss != 0
@@ -69,6 +71,10 @@ def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int, open
         bad.copy_(left_out)
     else:
         torch.maximum(bad, left_out.to(bad.dtype), out=bad)
-        left_out = bad > 0
-    row = torch.stack([number.float().reshape(()) for number in numbers])
-    total.add_(row.masked_fill_(left_out, 0.0), alpha=weight)
+    # Where nothing is wider than float32, the sum widens by itself, without a conversion for each number.
+    dtype = torch.float32 if all(number.dtype in _NARROW for number in numbers) else torch.float64
+    row = torch.stack([number.to(dtype).reshape(()) for number in numbers]).masked_fill_(left_out, 0.0)
+    if isinstance(weight, Tensor):
+        total.addcmul_(row, weight.to(total.device))
+    else:
+        total.add_(row, alpha=weight)

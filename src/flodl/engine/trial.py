@@ -22,6 +22,7 @@ from .comparison import (
     gradients,
     relative_difference,
 )
+from .footing import Footing
 from .layout import Layout, fastest, layouts_for
 from .optimizer import Readiness
 from .recorded import RecordedRunner, Runner
@@ -36,6 +37,10 @@ class Refused(Exception):
     """The candidate may not stand in for eager; says why."""
 
 
+class Disturbed(Refused):
+    """Something changed while the candidate was tried; it says nothing against trying again."""
+
+
 class Trial:
     """One candidate on its way up; the training itself goes on as eager has it."""
 
@@ -48,6 +53,7 @@ class Trial:
         self._readiness = readiness
         self._eager = EagerRunner(body)
         self._candidate: Runner | None = None
+        self._footing: Footing | None = None
         self._window: list[Micro] = []
         self._before: Snapshot | None = None
         self._verified = 0
@@ -58,6 +64,8 @@ class Trial:
     def watch(self, micro: Micro) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""
         if micro.opens:
+            if self._footing is not None and (changed := self._footing.what_changed()):
+                raise Disturbed(f"{changed} while the {self.tier} step was being compared with eager")
             self._window = []
             self._before = Snapshot(self._body)
         elif self._before is None:
@@ -72,13 +80,15 @@ class Trial:
                 f"the step cannot be {self.tier}: the batch holds one number on the CPU, "
                 "which a recording would keep as it is; give a tensor on the device, or a plain number"
             )
-        moment = Snapshot(self._body)
+        moment, added = Snapshot(self._body), None if micro.opens else gradients(self._body)
         try:
             if self._readiness.capturable:
                 return rehearse(lambda: self._eager.run(micro))
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
         except NotCapturable as error:
             moment.restore()
+            if added is not None:
+                self._put_gradients(added)
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         if micro.closes:
             self._body.update(micro.correction)
@@ -131,6 +141,7 @@ class Trial:
         """Give the candidate with everything prepared that the window needs, and the state as before."""
         started = time.perf_counter()
         if self._candidate is None:
+            self._footing = Footing(self._body)
             self._candidate = self._new_candidate(window, before)
         self._learn(self._candidate, window, before)
         self.cost_s += time.perf_counter() - started
@@ -216,10 +227,13 @@ class Trial:
             for micro in window:
                 self._eager.run(micro)
             ends.append(Snapshot(self._body))
-        for parameter, grad in zip(self._body.parameters, candidate):
-            parameter.grad = grad
+        self._put_gradients(candidate)
         self._repeats = ends[0].first_difference(ends[1]) is None
         return self._repeats
+
+    def _put_gradients(self, grads: Gradients) -> None:
+        for parameter, grad in zip(self._body.parameters, grads):
+            parameter.grad = grad
 
     def _exact_gradients(self, before: Snapshot, window: list[Micro]) -> Gradients:
         """Give the gradients of the window in full float32."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from flodl.core import ScheduleError
@@ -121,28 +122,43 @@ class ScheduleBridge:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, and set the rates of that position."""
+        """Go on from a `state_dict` and set the rates of that position; what does not fit changes nothing."""
+        if not isinstance(state, Mapping):
+            raise ScheduleError(
+                f"the state is a {type(state).__name__}, not a mapping. "
+                "Load what the bridge's state_dict() gave."
+            )
         missing = [key for key in ("step", "lr_scale", "reference_lr", "ratios") if key not in state]
         if missing:
             raise ScheduleError(
                 f"the state has no {', '.join(map(repr, missing))}, only {sorted(state)}. "
                 "Load what the bridge's state_dict() gave."
             )
-        saved, present = len(state["ratios"]), len(self._optimizer.param_groups)
+        whole("the state", "step", state["step"], at_least=0, hint="Load what state_dict() gave.")
+        for key in ("lr_scale", "reference_lr"):
+            number("the state", key, state[key], at_least=0, hint="Load what state_dict() gave.")
+        ratios = _ratios(state["ratios"])
+        saved, present = len(ratios), len(self._optimizer.param_groups)
         if saved != present:
             raise ScheduleError(
                 f"the state holds {saved} parameter groups and the optimizer has {present}. "
                 "Build the optimizer with the groups that it had when the state was taken, then load."
             )
         keeper = _find(self._schedule, "load_state_dict")
-        if keeper is not None and "schedule" in state:
+        if (keeper is not None) != ("schedule" in state):
+            kept, here = ("no state", "keeps one") if keeper is not None else ("a state", "keeps none")
+            raise ScheduleError(
+                f"the schedule that was saved has {kept} of its own, and "
+                f"{type(self._schedule).__name__} {here}. Resume with the kind of schedule that the run had."
+            )
+        if keeper is not None:
             keeper.load_state_dict(state["schedule"])
         self._reference = float(state["reference_lr"])
-        self._ratios = [float(ratio) for ratio in state["ratios"]]
+        self._ratios = ratios
         self._move(int(state["step"]), float(state["lr_scale"]))
 
     def _move(self, step: int, scale: float) -> None:
-        lr = float(self._lr_of(step))
+        lr = _rate(self._schedule, self._lr_of(step), step)
         if not math.isfinite(lr) or lr < 0:
             raise ScheduleError(
                 f"{self._schedule!r} gives the learning rate {lr} at step {step}. "
@@ -169,12 +185,46 @@ def _lr_function(schedule: Any) -> Callable[[int], float]:
         method = getattr(schedule, "lr", None)
         if callable(method):
             return method  # type: ignore[no-any-return]
-        if callable(schedule):
+        if callable(schedule) and _takes_a_step(schedule):
             return schedule  # type: ignore[no-any-return]
     raise ScheduleError(
         f"{schedule!r} is not a schedule. Give an object with a method lr(step), such as "
         "CosineScheduler(0.1, 0.001, 1000), or a function of the step."
     )
+
+
+def _takes_a_step(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError:
+        return False
+    except ValueError:
+        # Some functions written in C do not say what they take.
+        return True
+    return True
+
+
+def _rate(schedule: Any, given: Any, step: int) -> float:
+    """Give what a schedule returned as a number."""
+    try:
+        if not isinstance(given, str):
+            return float(given)
+    except (TypeError, ValueError):
+        pass
+    raise ScheduleError(
+        f"{schedule!r} gives {given!r} at step {step}, and a learning rate is a number. "
+        "Return a float for every step."
+    )
+
+
+def _ratios(given: Any) -> list[float]:
+    try:
+        return [float(ratio) for ratio in given]
+    except (TypeError, ValueError):
+        raise ScheduleError(
+            f"the state has ratios={given!r}, expected one number for each parameter group. "
+            "Load what the bridge's state_dict() gave."
+        ) from None
 
 
 def _reference_lr(schedule: Any, optimizer: Any) -> float:

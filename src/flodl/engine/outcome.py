@@ -1,0 +1,113 @@
+"""What a step function gives, checked; and the outcomes of the pieces of a batch, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core import StepError
+
+Weight = float | Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a micro-batch gave: its loss and the values that the step function named."""
+
+    loss: Tensor
+    values: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The outcome of one piece of a batch, its share of the real samples, and how many rows it has."""
+
+    outcome: Outcome
+    weight: Weight
+    num_rows: int
+
+
+def joined(parts: Sequence[Part]) -> Outcome:
+    """Put the outcomes of pieces together as the whole batch would have given them.
+
+    >>> def piece(rows):
+    ...     rows = torch.tensor(rows)
+    ...     return Part(Outcome(rows.mean(), {"rows": rows}), len(rows) / 3, len(rows))
+    >>> joined([piece([1.0, 2.0]), piece([6.0])])
+    Outcome(loss=tensor(3.), values={'rows': tensor([1., 2., 6.])})
+    """
+    losses = [part.outcome.loss for part in parts]
+    loss = torch.stack([weighed(one, part.weight) for one, part in zip(losses, parts)]).sum()
+    names = dict.fromkeys(name for part in parts for name in part.outcome.values)
+    values = {name: _value(name, parts) for name in names}
+    return Outcome(loss.to(losses[0].dtype), values)
+
+
+def weighed(value: Tensor, weight: Weight) -> Tensor:
+    """Give a value times its weight, which is a number or lies on the device."""
+    if isinstance(weight, Tensor):
+        # A weight in half precision would be a rough one.
+        weight = weight.to(value.device, torch.promote_types(value.dtype, torch.float32))
+    return value * weight
+
+
+def _value(name: str, parts: Sequence[Part]) -> Tensor:
+    """Join one value: rows one below the other, else the weighed mean; the last where the shapes differ."""
+    named = [part for part in parts if name in part.outcome.values]
+    values = [part.outcome.values[name] for part in named]
+    if all(value.dim() > 0 and len(value) == part.num_rows for value, part in zip(values, named)):
+        return torch.cat(values) if len({value.shape[1:] for value in values}) == 1 else values[-1]
+    if len({value.shape for value in values}) > 1:
+        return values[-1]
+    total = torch.stack([weighed(value, part.weight) for value, part in zip(values, named)]).sum(0)
+    if len(named) == len(parts):
+        return total
+    share = sum(part.weight for part in named)
+    return total / (share.to(total.device, total.dtype) if isinstance(share, Tensor) else share)
+
+
+def outcome_of(given: Any) -> Outcome:
+    """Read what a step function returned, or say what it should have returned."""
+    loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise StepError(
+            f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}})."
+        )
+    if not isinstance(values, Mapping):
+        raise StepError(
+            f"the second thing that the step function gives is a {type(values).__name__}. "
+            "Return (loss, {name: value})."
+        )
+    if not loss.requires_grad:
+        raise StepError(
+            "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
+            "leave at least one parameter unfrozen."
+        )
+    named = {name: _on_device(name, value, loss) for name, value in values.items()}
+    return Outcome(loss.reshape(()), named)
+
+
+def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
+    """Give a value as a tensor; a number is written by the device itself, which a recording can hold."""
+    if not isinstance(name, str):
+        raise StepError(
+            f"the step function names a value {name!r}, which is a {type(name).__name__}. "
+            "Return (loss, {name: value}) with names that are strings."
+        )
+    if name == "loss":
+        raise StepError(
+            "the step function names a value 'loss', which is what the loss itself is called. "
+            "Choose another name, such as 'task_loss'."
+        )
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, bool | int | float):
+        return torch.full((), value, device=loss.device)
+    raise StepError(
+        f"the step function names {name!r} with the value {value!r}. Give a number or a tensor for each name."
+    )

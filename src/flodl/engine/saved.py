@@ -1,0 +1,78 @@
+"""What a step saves: looked through as a whole before any of it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from flodl.core import StepError
+
+_COUNTS = ("steps", "updates", "usual_samples", "num_skipped")
+_KEYS = (*_COUNTS, "means", "scaler", "schedule")
+_HINT = "Load what the state_dict() of a TrainStep gave."
+
+
+def check_saved(state: Any, *, with_scaler: bool, with_schedule: bool, precision: str) -> None:
+    """Refuse what is not the state of a step like this one, and name what is wrong with it.
+
+    >>> check_saved({"steps": 3}, with_scaler=False, with_schedule=False, precision="fp32")
+    Traceback (most recent call last):
+    flodl.core.errors.StepError: the state has no 'updates', ...
+    """
+    if not isinstance(state, Mapping):
+        raise StepError(f"the state is a {type(state).__name__}, not a mapping. {_HINT}")
+    missing = [key for key in _KEYS if key not in state]
+    if missing:
+        raise StepError(f"the state has no {', '.join(map(repr, missing))}. {_HINT}")
+    for key in _COUNTS:
+        if not _is_count(state[key]):
+            raise StepError(f"the state has {key}={state[key]!r}, expected a whole number. {_HINT}")
+    _check_means(state["means"])
+    _check_scaler(state["scaler"], with_scaler=with_scaler, precision=precision)
+    schedule = state["schedule"]
+    if (schedule is not None) != with_schedule:
+        raise StepError(
+            f"the state was taken {'without' if schedule is None else 'with'} a schedule. "
+            "Resume with the schedule that the run had."
+        )
+
+
+def _check_means(means: Any) -> None:
+    """Look for names that belong together, each list with the sums of its weight and its values."""
+    for entry in _listed("means", means):
+        pair = _listed("means", entry)
+        if len(pair) != 2:
+            raise StepError(f"the state's means hold {entry!r}, expected names and their sums. {_HINT}")
+        names, sums = _listed("means", pair[0]), _listed("means", pair[1])
+        if not all(isinstance(name, str) for name in names) or not all(_is_number(sum_) for sum_ in sums):
+            raise StepError(f"the state's means hold {entry!r}, expected names and their sums. {_HINT}")
+        if len(sums) != len(names) + 1:
+            raise StepError(f"the state's means hold {len(sums)} sums for {len(names)} names. {_HINT}")
+
+
+def _check_scaler(scaler: Any, *, with_scaler: bool, precision: str) -> None:
+    if (scaler is not None) != with_scaler:
+        raise StepError(
+            f"the state was taken {'without' if scaler is None else 'with'} a loss scaler, and "
+            f"precision={precision!r} says otherwise. Resume with the same precision."
+        )
+    if scaler is None:
+        return
+    numbers = _listed("scaler", scaler)
+    if len(numbers) != 3 or not all(_is_number(number) for number in numbers):
+        raise StepError(f"the state has scaler={scaler!r}, expected three numbers. {_HINT}")
+
+
+def _listed(key: str, value: Any) -> list[Any] | tuple[Any, ...]:
+    if isinstance(value, list | tuple):
+        return value
+    raise StepError(f"the state's {key} hold {value!r} where a list is expected. {_HINT}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is not bool and isinstance(value, Real)

@@ -1,0 +1,65 @@
+"""What the step function names, whole and in pieces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import StepError
+from flodl.engine import TrainStep
+
+
+def new_step(step_fn, **settings) -> TrainStep:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
+
+
+def named(model, x, y):
+    out = model(x)
+    values = {
+        "scalar": x.mean(),
+        "number": 3,
+        "rows": x,
+        "is_big": x[:, 0] > 0,
+        "column": x.mean(0),
+    }
+    return nn.functional.mse_loss(out, y), values
+
+
+def hungry(model, x, y):
+    if len(x) > 2:
+        raise torch.OutOfMemoryError("a small device")
+    return named(model, x, y)
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_values_of_pieces_are_those_of_the_whole(size: int) -> None:
+    x, y = torch.randn(size, 4), torch.randn(size, 2)
+    whole, cut = new_step(named), new_step(hungry)
+    torch.testing.assert_close(cut(x, y), whole(x, y))
+    for name, value in whole.values.items():
+        torch.testing.assert_close(cut.values[name], value, check_dtype=name != "number")
+    assert cut.means().keys() == whole.means().keys()
+
+
+def test_values_whose_shape_follows_no_rule_do_not_break_a_step() -> None:
+    def odd(model, x, y):
+        loss, _ = hungry(model, x, y)
+        values = {"odd": x[x > 0]}
+        if x[0, 0] > 0:
+            values["sometimes"] = x.mean()
+        return loss, values
+
+    x = torch.arange(-10.0, 10.0).reshape(5, 4)
+    step = new_step(odd)
+    step(x, torch.zeros(5, 2))
+    assert step.values["odd"].dim() == 1
+    assert step.values["sometimes"] == x[4:].mean()
+
+
+def test_a_name_that_is_no_string_is_refused() -> None:
+    step = new_step(lambda m, x: (m(x).sum(), {0: x.mean()}))
+    with pytest.raises(StepError, match=r"names a value 0, which is a int.*names that are strings"):
+        step(torch.ones(3, 4))
