@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 
 from flodl.core import StepError
@@ -11,13 +9,13 @@ from flodl.core import StepError
 from .batch import Signature
 from .body import Outcome, StepBody
 from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
-from .events import Journal, split_words
+from .events import Journal
 from .ground import Ground
-from .hygiene import no_waiting
 from .optimizer import Readiness
 from .recorded import Lane, RecordedRunner, Runner
-from .runners import EagerRunner, GuardFailed, Micro
+from .runners import GuardFailed, Micro
 from .settings import StepSettings, Tier
+from .splitting import SplittingRunner
 from .trial import Disturbed, Refused, Trial, now_s, record_another
 
 WARM_WINDOWS = 3
@@ -41,7 +39,7 @@ class Ladder:
         self._settings = settings
         self._readiness = readiness
         self._journal = journal
-        self._eager = EagerRunner(body)
+        self._eager = SplittingRunner(body)
         self._runner: Runner = self._eager
         self._below: tuple[Runner, Tier, str] | None = None
         self.tier: Tier = "eager"
@@ -193,28 +191,10 @@ class Ladder:
         return self._eagerly(micro, step)
 
     def _eagerly(self, micro: Micro, step: int) -> Outcome:
-        """Run eagerly; out of memory, cut the batch into more pieces and keep the mathematics."""
-        body = self._body
         if not micro.opens:
             self.show_grads()
-            body.note_statistics()
         self._left_to_python = True
-        while True:
-            try:
-                with no_waiting() if self._settings.strict else nullcontext():
-                    outcome = self._eager.run_without_update(micro)
-                break
-            except torch.OutOfMemoryError as error:
-                what_to_do = body.cut_finer(micro.batch, opens=micro.opens)
-                if what_to_do is not None:
-                    error.add_note(what_to_do)
-                    raise
-            if body.device.type == "cuda":
-                torch.cuda.empty_cache()
-            self._journal.say(step, "split", split_words(body.pieces))
-        if micro.closes:
-            body.update(micro.correction)
-        return outcome
+        return self._eager.run_and_tell(micro, self._journal, step)
 
     def _other_shape(self, micro: Micro, step: int) -> Outcome:
         """Run a shape that was not recorded; one that keeps coming back is recorded too, up to a limit."""
