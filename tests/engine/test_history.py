@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
@@ -60,3 +64,35 @@ def test_what_is_held_elsewhere_is_noticed():
 def test_parameters_that_do_not_learn_are_passed_over():
     model = nn.Linear(3, 2).requires_grad_(False)
     assert not is_held(model.parameters())
+
+
+def test_containers_of_every_kind_are_cut():
+    class Pair(NamedTuple):
+        one: torch.Tensor
+        other: str
+
+    @dataclass
+    class Output:
+        hidden: torch.Tensor
+
+    model = nn.Linear(3, 2)
+    kept = model(torch.ones(1, 3))
+    itself: list = [kept]
+    itself.append(itself)
+    model.all = [OrderedDict(a=kept), deque([kept]), Pair(kept, "name"), Output(kept), itself]
+    model.output = Output(kept)
+    del kept, itself[0]
+    assert is_held(model.parameters())
+    cut_history(model)
+    assert not is_held(model.parameters())
+    assert model.all[2].other == "name"
+
+
+def test_a_module_that_cannot_detach_its_state_is_passed_over():
+    class Awkward(nn.Linear):
+        def detach_state(self, which):
+            raise AssertionError("nobody asked for which")
+
+    model = FlowBuilder(Awkward(3, 3)).through(nn.Linear(3, 2)).tag("out").build()
+    model(torch.ones(1, 3)).sum().backward()
+    cut_history(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -107,3 +109,18 @@ def test_a_forward_that_ran_out_of_memory_leaves_no_trace(accumulate: int, at: i
         return statistics(model)
 
     torch.testing.assert_close(train(fails=True), train(fails=False), rtol=0, atol=0)
+
+
+def test_copies_that_were_sent_elsewhere_are_made_anew():
+    norms = [nn.BatchNorm1d(2) for _ in range(4)]
+    statistics_of_all = RunningStatistics(norms)
+    statistics_of_all.note()
+    other = pickle.loads(pickle.dumps(statistics_of_all))
+    for norm in other._norms:
+        norm.running_mean.fill_(5.0)
+    other.note()
+    for norm in other._norms:
+        norm.running_mean.fill_(torch.nan)
+    for group in other._groups:
+        group.put_back_where(torch.tensor(True))
+    assert all(torch.equal(norm.running_mean, torch.full((2,), 5.0)) for norm in other._norms)

@@ -345,12 +345,10 @@ def test_a_model_may_keep_what_it_computed(make, tier) -> None:
 def test_silent_what_a_model_keeps_is_of_the_last_step_that_ran_as_python() -> None:
     model, step = captured(model=nn.Sequential(Keeping(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda())
     assert step.tier == "captured", step.report()
-    recorded = model[0].last
+    kept = model[0].last.clone()
     ones, zeros = torch.ones(8, 16, device="cuda"), torch.zeros(8, 4, device="cuda")
-    with torch.no_grad():
-        expected = nn.functional.linear(ones, model[0].weight, model[0].bias)
     step(ones, zeros)
-    assert torch.equal(recorded, expected)  # a replay writes to where it was recorded
+    assert torch.equal(model[0].last, kept)  # of the last window that was compared with eager
     feed(step, 1, size=5)
     assert model[0].last.shape[0] == 5
     step(ones, zeros)

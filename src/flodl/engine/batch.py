@@ -215,7 +215,7 @@ def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
     def copy_of(leaf: Any) -> Any:
         if id(leaf) not in made:
             made[id(leaf)] = (
-                torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf)
+                torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf.detach())
                 if isinstance(leaf, Tensor)
                 else leaf.copy(order="K")
             )
@@ -227,4 +227,5 @@ def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def refill(static: list[Tensor], batch: Sequence[Tensor]) -> None:
     """Write a new batch into the static tensors, in one call."""
-    torch._foreach_copy_(static, batch, non_blocking=True)  # type: ignore[arg-type]
+    with torch.no_grad():
+        torch._foreach_copy_(static, batch, non_blocking=True)  # type: ignore[arg-type]

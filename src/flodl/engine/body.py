@@ -64,6 +64,8 @@ class StepBody:
         self.pieces = 1
         # Shared with the compiled twin of this body.
         self.progress = Progress()
+        # Whether an update was applied, so that the optimizer's state has begun from numbers that are finite.
+        self.has_updated = False
         self.loss_dtype: torch.dtype | None = None
         # Whether forward and backward were put through torch's compiler.
         self.fused = False
@@ -83,6 +85,7 @@ class StepBody:
         if self.optimizer.state is not self._prepared_state or len(groups) != self._num_groups:
             self._gates = prepare(self.optimizer).gates
             self._prepared_state, self._num_groups = self.optimizer.state, len(groups)
+            self.has_updated = False
             self.parameters = [p for group in groups for p in group["params"]]
             self.rates = device_rates(self.optimizer)
 
@@ -200,6 +203,12 @@ class StepBody:
 
     def _apply(self) -> None:
         """Step the optimizer; where the flag is set, parameters and state stay as they are."""
+        if not self.has_updated or self.device.type == "cpu":
+            # The state that a first update makes cannot be put back, so the host asks until there is one;
+            # of a flag in the host's own memory it may always ask.
+            if bool(self.bad):
+                return
+            self.has_updated = True
         if self._gates:
             self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
             self.optimizer.grad_scale = None  # type: ignore[attr-defined]
@@ -209,9 +218,7 @@ class StepBody:
                 del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]
             return
         if self.device.type == "cpu":
-            # Reading a flag costs nothing on the host's own memory.
-            if not bool(self.bad):
-                self.optimizer.step()
+            self.optimizer.step()
             return
         self._apply_masked()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,12 +13,23 @@ from torch import Tensor
 
 from flodl.core import StepError
 
-from .batch import Signature, leaves_of, refill, shared_places, signature, static_copy, tensors_of
+from .batch import (
+    Signature,
+    leaves_of,
+    refill,
+    same_form,
+    shared_places,
+    signature,
+    static_copy,
+    tensors_of,
+)
 from .blame import first_words, source_line
 from .hygiene import waits_are_errors
 from .mailbox import Mailbox, opened
 
 T = TypeVar("T")
+# Torch still knows where these were; they stay, so that nothing else comes to lie there.
+_BROKEN: list[torch.cuda.CUDAGraph] = []
 
 
 class NotCapturable(StepError):
@@ -33,6 +45,8 @@ class Recording(Generic[T]):
     result: T
     # Where one input stands in several places, which a batch must then do as well.
     shared: tuple[int, ...]
+    # Says of tensors whether they have the form of the batch that was recorded.
+    fits: Callable[..., bool]
     # Where the recording reads addresses instead of having its inputs filled.
     mailbox: Mailbox | None = None
 
@@ -65,11 +79,20 @@ def record(
             "the batch holds a NumPy array, which a recording would keep as it is; "
             "give a tensor on the device"
         )
+    given = tensors_of(batch)
+    if any(leaf.device.type == "cpu" for leaf in given):
+        raise NotCapturable(
+            "the batch holds a tensor on the CPU, which a recording would keep as it is; "
+            "give it on the device"
+        )
     static = static_copy(batch)
     inputs = tensors_of(static)
-    mailbox = opened(inputs) if loss_of is not None else None
+    # A copy is dense; by its address a batch is read as it lies.
+    by_address = loss_of is not None and all(leaf.is_contiguous() for leaf in given)
+    mailbox = opened(inputs) if by_address else None
     graph = torch.cuda.CUDAGraph()
-    stream = stream or new_stream()
+    stream, pool = stream or new_stream(), pool or torch.cuda.graph_pool_handle()
+    usual = torch.cuda.current_stream()
     torch.cuda.synchronize()
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
@@ -79,9 +102,10 @@ def record(
             if mailbox is not None and loss_of is not None:
                 mailbox.give(loss_of(result))
     except Exception as error:
-        _recover()
+        _BROKEN.append(graph)
+        _recover(usual, pool)
         raise NotCapturable(_reason(error)) from error
-    return Recording(graph, inputs, result, shared_places(inputs), mailbox)
+    return Recording(graph, inputs, result, shared_places(inputs), same_form(given), mailbox)
 
 
 def rehearse(region: Callable[[], T]) -> T:
@@ -92,16 +116,22 @@ def rehearse(region: Callable[[], T]) -> T:
     try:
         with waits_are_errors():
             return region()
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         raise NotCapturable(_reason(error)) from error
 
 
-def _recover() -> None:
+def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
     """Leave the device usable after a broken recording.
 
-    The random generator still believes that it is being recorded; an empty recording that ends well
-    sets it free, and keeps the state that earlier recordings draw from.
+    Torch leaves its stream as the current one, and goes on taking memory from its pool, which would keep
+    all other memory from being given back. The random generator still believes that it is being recorded;
+    an empty recording that ends well sets it free, and keeps the state that earlier recordings draw from.
     """
+    torch.cuda.set_stream(usual)
+    with suppress(RuntimeError, AttributeError, TypeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     torch.cuda.synchronize()
     with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream()):
         torch.zeros(1, device="cuda")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .body import StepBody
+from .switches import exact_convolutions, rounding_products
 
 # How far the gradients of a fused step may be from eager's, relative to their norm.
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
@@ -40,11 +41,5 @@ def relative_difference(one: Gradients, other: Gradients) -> float:
 @contextmanager
 def exact_products() -> Iterator[None]:
     """Compute products and convolutions in full float32, and put the settings back."""
-    before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
-    try:
+    with rounding_products(tf32=False), exact_convolutions():
         yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before[0]
-        torch.set_float32_matmul_precision(before[1])

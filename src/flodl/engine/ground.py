@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
+
+from .switches import convolutions, products
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -68,10 +71,14 @@ def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
 
 
 def _switches() -> Iterator[tuple[tuple[str, str], object]]:
-    yield ("setting", "float32_matmul_precision"), torch.get_float32_matmul_precision()
+    matmul, cudnn = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
+    exact = products() or getattr(matmul, "fp32_precision", None)
+    yield ("setting", "float32_matmul_precision"), exact
     yield ("setting", "use_deterministic_algorithms"), torch.are_deterministic_algorithms_enabled()
-    for name in ("allow_tf32", "benchmark", "deterministic"):
-        yield ("setting", f"cudnn.{name}"), getattr(torch.backends.cudnn, name)
+    may_round = convolutions()
+    yield ("setting", "cudnn.allow_tf32"), cudnn.conv.fp32_precision if may_round is None else may_round
+    for name in ("benchmark", "deterministic"):
+        yield ("setting", f"cudnn.{name}"), getattr(cudnn, name)
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:

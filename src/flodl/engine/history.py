@@ -6,14 +6,20 @@ its stream; a recording runs on a stream of its own and breaks.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from .batch import leaves_of, mapped
+
 _TORCHS_OWN = {"_parameters", "_buffers", "_modules"}
 _MARK = "flodl.history"
+_DEEP = 8
 
 
 def cut_history(model: nn.Module) -> None:
@@ -25,11 +31,13 @@ def cut_history(model: nn.Module) -> None:
     (None, False)
     """
     for module in model.modules():
-        if callable(getattr(type(module), "detach_state", None)):
-            module.detach_state()  # type: ignore[operator]
+        if hasattr(type(module), "has_state"):
+            # A graph also asks modules of others, of whom one may not be in the state to answer.
+            with suppress(Exception):
+                module.detach_state()  # type: ignore[operator]
         kept = vars(module)
         for name in kept.keys() - _TORCHS_OWN:
-            kept[name] = _cut(kept[name])
+            kept[name] = _cut(kept[name], depth=0)
 
 
 def is_held(parameters: Iterable[Tensor]) -> bool:
@@ -54,14 +62,19 @@ def _notes_of(parameter: Tensor) -> dict[str, Any]:
     return notes  # type: ignore[no-any-return]
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: Any, depth: int) -> Any:
     """Give a value without its history; lists and dicts stay the objects that they are."""
     if isinstance(value, Tensor):
         return value if value.grad_fn is None else value.detach()
-    if type(value) is list:
-        value[:] = [_cut(item) for item in value]
-    elif type(value) is dict:
-        value.update((key, _cut(item)) for key, item in value.items())
-    elif type(value) is tuple and any(isinstance(item, Tensor | list | dict) for item in value):
-        return tuple(_cut(item) for item in value)
+    if depth > _DEEP:  # as in a list that holds itself
+        return value
+    if isinstance(value, list):
+        value[:] = [_cut(item, depth + 1) for item in value]
+    elif isinstance(value, dict):
+        for key, item in list(value.items()):
+            if (cut := _cut(item, depth + 1)) is not item:
+                value[key] = cut
+    elif isinstance(value, tuple | deque) or is_dataclass(value):
+        has_history = any(isinstance(leaf, Tensor) and leaf.grad_fn is not None for leaf in leaves_of(value))
+        return mapped(lambda leaf: _cut(leaf, depth + 1), value) if has_history else value
     return value

@@ -11,6 +11,7 @@ from .body import Outcome, StepBody
 from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
 from .events import Journal
 from .ground import Ground
+from .history import cut_history
 from .optimizer import Readiness
 from .recorded import Lane, RecordedRunner, Runner
 from .runners import GuardFailed, Micro
@@ -114,8 +115,10 @@ class Ladder:
         """Compare, promote and measure where a window has ended."""
         self._windows += 1
         if self._trial is None:
+            ran = self._runner
             self._measure(step)
-            self.lane = self._short_way(step)
+            # Another runner writes its values elsewhere, where nobody has looked yet.
+            self.lane = self._short_way(step) if self._runner is ran else None
             return
         try:
             candidate = self._trial.end_window()
@@ -149,6 +152,8 @@ class Ladder:
     def _consider(self, micro: Micro, step: int) -> None:
         """Begin a trial of the next tier where the time has come."""
         if not self._rungs or self._trial is not None or self._windows < WARM_WINDOWS or micro.ragged:
+            return
+        if not self._body.has_updated:
             return
         if self.tier not in self.step_s and self._settings.tier == "auto":
             return
@@ -210,10 +215,12 @@ class Ladder:
             self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
             return self._eagerly(micro, step)
         assert isinstance(self._runner, RecordedRunner)
+        # Eager's outcome counts for this step, so the next one must not be told by what was replayed.
+        self._left_to_python = True
         outcome, why_not = record_another(self._runner, self._eager, self._body, micro)
         if why_not is not None:
             self._journal.say(step, "eager", f"a batch of another shape cannot be captured: {why_not}")
-        return outcome
+        return self._eagerly(micro, step) if outcome is None else outcome
 
     def _ground_now(self) -> Ground:
         return Ground(self._body.model, with_tensors=self._body.device.type == "cuda")
@@ -241,6 +248,7 @@ class Ladder:
         return LOOK_EVERY if not step_s else max(1, min(LOOK_EVERY, int(LOOK_EVERY_S / step_s)))
 
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
+        cut_history(self._body.model)
         self._below = (self._runner, self.tier, self.reason)
         self._trial, self._ground, self._looked_at = None, self._ground_now(), step
         self.cost_s += trial.cost_s
@@ -274,6 +282,7 @@ class Ladder:
     def _step_down(self, reason: str, step: int) -> None:
         """Go back to eager, and climb again from there."""
         self.show_grads()
+        now_s(self._body.device)  # replays that are under way still read what the recordings hold
         self._rungs, _ = self._rungs_ahead()
         again = "the step is prepared anew"
         if self.num_compiles >= MAX_COMPILES and "compiled" in self._rungs:
@@ -286,6 +295,7 @@ class Ladder:
         """Take the time of a few windows between two waits for the device."""
         tier = self.tier
         if tier in self.step_s:
+            self._below = None
             return
         if self._mark is None:
             self._mark = (self._windows, now_s(self._body.device))

@@ -36,6 +36,7 @@ class Mailbox:
         self._row = torch.zeros(width, dtype=torch.int64, device=device)
         self._turn = torch.zeros((), dtype=torch.int64, device=device)
         self._turns = 0
+        self._lost = False
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
         self._places: list[tuple[Tensor, int]] = []
         self._device = device
@@ -65,13 +66,21 @@ class Mailbox:
 
     def post(self, graph: torch.cuda.CUDAGraph, batch: Sequence[Tensor]) -> Tensor:
         """Replay a graph for a batch, and give its loss in a tensor that no later replay touches."""
+        if self._lost:
+            self._find_turn()
+        # An interrupt may come on either side of the replay.
+        self._lost = True
         loss = self._send(batch)
-        try:
-            graph.replay()
-        except BaseException:
-            self._turns -= 1  # nobody will read what was sent
-            raise
+        graph.replay()
+        self._lost = False
         return loss
+
+    def _find_turn(self) -> None:
+        """Ask the device how many turns it took, after one that was broken off."""
+        torch.cuda.synchronize(self._device)
+        self._turns = int(self._turn)
+        self._make_places()
+        self._lost = False
 
     def _send(self, batch: Sequence[Tensor]) -> Tensor:
         """Write down the addresses for the next replay, and give the tensor that will hold its loss."""
@@ -89,7 +98,10 @@ class Mailbox:
         event = self._reached[lap % 2]
         if lap >= 2:
             event.synchronize()
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
+        self._make_places()
+
+    def _make_places(self) -> None:
         places = torch.empty(PACE, device=self._device).unbind()
         self._places = [(loss, loss.data_ptr()) for loss in places]
 

@@ -30,6 +30,10 @@ class RunningStatistics:
         self._norms = [module for module in modules if isinstance(module, _NormBase)]
         self._groups: list[_Alike] = []
 
+    def __getstate__(self) -> dict[str, object]:
+        # The copies lie in one tensor, which they would not where they are sent to.
+        return {"_norms": self._norms, "_groups": []}
+
     def note(self) -> None:
         """Copy the statistics as they are now; buffers that were replaced since the last time are found."""
         if not self._norms:

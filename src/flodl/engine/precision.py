@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from .settings import Precision
+from .switches import rounding_products
 
 
 def computing_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -18,19 +19,8 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
     if precision == "fp16":
         return torch.autocast(device.type, dtype=torch.float16)
     if precision == "tf32" and device.type == "cuda":
-        return _tf32()
+        return rounding_products(tf32=True)
     return nullcontext()
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    """Allow tf32 in matrix products, and put the setting back."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class LossScaler:

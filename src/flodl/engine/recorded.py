@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import Signature, same_form, shared_places, tensors_of
+from .batch import Signature, shared_places, tensors_of
 from .body import Outcome, StepBody
 from .capture import NotCapturable, Recording, new_stream, record
 from .footing import LEARNS, TRAINING, Footing
 from .history import cut_history, is_held
 from .optimizer import host_settings, take_rates
 from .runners import EagerRunner, Micro, Phase, no_compiling
+from .snapshot import live_state
 
 Lane = Callable[[tuple[Any, ...]], Tensor | None]
 
@@ -38,6 +39,7 @@ class RecordedRunner:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
         self._last: Recording[Outcome] | None = None
+        self._held: list[Tensor] = []
         self._footing = Footing(body)
         self._places = [p.data_ptr() for p in body.parameters]
         self._baked_in = host_settings(body.optimizer) if update_inside else []
@@ -81,7 +83,7 @@ class RecordedRunner:
         recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
         if recording is None:
             return None
-        fits, shared, width = same_form(recording.inputs), recording.shared, len(recording.inputs)
+        fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_groups, settings = self._optimizer_state, self._num_groups, self._settings
         footing, parameters = self._footing, self.body.parameters
         learns, modules, training = footing.learns, footing.modules, footing.training
@@ -140,18 +142,18 @@ class RecordedRunner:
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
         cut_history(self.body.model)
+        if is_held(self.body.parameters):
+            raise NotCapturable(
+                "a tensor of an earlier step is held with its history, outside the model: "
+                "keep it with .detach()"
+            )
+        # Replays write to these; while they live, their memory is not given away.
+        self._held = list(live_state(self.body).values())
         try:
-            with no_compiling() if self.body.fused else nullcontext():
+            with torch.cuda.device(self.body.device), no_compiling() if self.body.fused else nullcontext():
                 return record(
                     region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
                 )
-        except NotCapturable as error:
-            if not is_held(self.body.parameters):
-                raise
-            raise NotCapturable(
-                f"{error}; a tensor of an earlier step is held with its history, outside the model: "
-                "keep it with .detach()"
-            ) from error
         finally:
             cut_history(self.body.model)
 
@@ -162,7 +164,8 @@ class RecordedRunner:
 
     def forget(self, micro: Micro) -> None:
         """Drop what was recorded for such a micro-batch, if anything was."""
-        self._recordings.pop((micro.phase, micro.share, micro.shape), None)
+        dropped = self._recordings.pop((micro.phase, micro.share, micro.shape), None)
+        self._last = None if self._last is dropped else self._last
         self._grads_of.pop((micro.phase, micro.share, micro.shape), None)
 
     def run(self, micro: Micro) -> Outcome:

@@ -35,13 +35,19 @@ class Randomness:
 
 
 class Snapshot:
-    """A copy of parameters, buffers, optimizer state, scaler and randomness."""
+    """A copy of parameters, buffers, optimizer state and numbers, scaler and randomness."""
 
     def __init__(self, body: StepBody) -> None:
         self._live = live_state(body)
         self._kept = {name: tensor.clone() for name, tensor in self._live.items()}
         self._randomness = Randomness.now(body.device)
         self._device = body.device
+        self._numbers = [
+            (holder, name, value)
+            for holder in (*body.optimizer.param_groups, *body.optimizer.state.values())
+            for name, value in holder.items()
+            if isinstance(value, int | float)
+        ]
         self._buffers = [
             (module, key, buffer)
             for module in body.model.modules()
@@ -54,6 +60,8 @@ class Snapshot:
         """Write everything back in place; a buffer that was replaced since is put back as well."""
         for module, key, buffer in self._buffers:
             module._buffers[key] = buffer
+        for holder, key, number in self._numbers:
+            holder[key] = number
         for name, tensor in self._live.items():
             tensor.copy_(self._kept[name])
         self._randomness.restore(self._device)

@@ -1,8 +1,12 @@
-"""Torch's switches that code is compiled for: read here, set to the same in the process that compiles."""
+"""Torch's switches that code is recorded or compiled for: read, compared, and set alike in another process.
+
+Torch has two sets of names for some of them, and refuses to read the older ones once the newer were used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +22,18 @@ _OF_BACKENDS = {
 }
 
 
+def products() -> str | None:
+    """Give how float32 products are rounded, by the older name; None where the newer ones are in use.
+
+    >>> products()
+    'highest'
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
 def switches_now() -> dict[str, Any]:
     """Give how the switches are set.
 
@@ -25,7 +41,7 @@ def switches_now() -> dict[str, Any]:
     'highest'
     """
     found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
-    return {"products": torch.get_float32_matmul_precision(), "dtype": torch.get_default_dtype(), **found}
+    return {"products": products(), "dtype": torch.get_default_dtype(), **found}
 
 
 def set_switches(given: dict[str, Any]) -> None:
@@ -33,12 +49,52 @@ def set_switches(given: dict[str, Any]) -> None:
 
     Torch tells one that was set to its default from one that was never set, and compiles again for it.
     """
-    if torch.get_float32_matmul_precision() != given["products"]:
+    if given["products"] not in (None, products()):
         torch.set_float32_matmul_precision(given["products"])
     torch.set_default_dtype(given["dtype"])
     for place, part, name in _parts():
         if getattr(part, name) != given[f"{place}.{name}"]:
             setattr(part, name, given[f"{place}.{name}"])
+
+
+@contextmanager
+def rounding_products(*, tf32: bool) -> Iterator[None]:
+    """Allow or forbid tf32 in matrix products, and put the setting back."""
+    before = products()
+    if before is not None:
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    else:
+        matmul = torch.backends.cuda.matmul
+        kept, matmul.fp32_precision = matmul.fp32_precision, "tf32" if tf32 else "ieee"
+    try:
+        yield
+    finally:
+        if before is not None:
+            torch.set_float32_matmul_precision(before)
+        else:
+            matmul.fp32_precision = kept
+
+
+@contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """Forbid tf32 in convolutions, and put the setting back."""
+    cudnn: Any = torch.backends.cudnn
+    newer = convolutions() is None
+    part, name = (cudnn.conv, "fp32_precision") if newer else (cudnn, "allow_tf32")
+    before = getattr(part, name)
+    setattr(part, name, "ieee" if newer else False)
+    try:
+        yield
+    finally:
+        setattr(part, name, before)
+
+
+def convolutions() -> bool | None:
+    """Say whether convolutions may use tf32, by the older name; None where the newer ones are in use."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return None
 
 
 def _parts() -> Iterator[tuple[str, Any, str]]:

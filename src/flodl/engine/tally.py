@@ -36,7 +36,7 @@ class Tally:
         if total is None:
             total = torch.zeros(len(names) + 1, dtype=torch.float64, device=loss.device)
             self.totals[names] = total
-        self.account([self._one, loss, *numbers.values()], total, self.bad, weight, opens)
+        self.account([self._one.to(loss.device), loss, *numbers.values()], total, self.bad, weight, opens)
 
     def means(self) -> dict[str, Tensor]:
         """Give the means so far, on the device; NaN where nothing was counted."""

@@ -31,6 +31,7 @@ from .settings import Tier
 from .snapshot import Snapshot
 
 VERIFIED_WINDOWS = 2
+NO_MEMORY = "there is no memory left to record it in"
 
 
 class Refused(Exception):
@@ -248,13 +249,18 @@ class Trial:
 
 def record_another(
     runner: RecordedRunner, eager: EagerRunner, body: StepBody, micro: Micro
-) -> tuple[Outcome, str | None]:
+) -> tuple[Outcome | None, str | None]:
     """Run a whole step eagerly and record it for its shape; the state is as eager left it.
 
-    Gives the outcome, and the reason where such a shape cannot be captured.
+    Gives the outcome, none where memory ran out before there was one, and the reason where such a shape
+    cannot be captured.
     """
     before = Snapshot(body)
-    outcome = eager.run(micro)
+    try:
+        outcome = eager.run(micro)
+    except torch.OutOfMemoryError:
+        before.restore()
+        return None, NO_MEMORY
     after = Snapshot(body)
     try:
         before.restore()
@@ -264,6 +270,8 @@ def record_another(
         difference = after.first_difference(Snapshot(body))
     except NotCapturable as error:
         difference = str(error)
+    except torch.OutOfMemoryError:
+        difference = NO_MEMORY
     finally:
         after.restore()
     if difference is not None:

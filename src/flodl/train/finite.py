@@ -14,8 +14,9 @@ OVERFLOWS_IN_A_ROW = 24
 class FiniteWatch:
     """Tell when an update was skipped since the last look, or when so many in a row were.
 
-    On a GPU the count is copied to the host beside the training and read at the next look, so the news is
-    up to two looks old; the updates themselves were skipped at once, on the device.
+    On a GPU the count is copied to the host beside the training and read at a later look, so the news is
+    two looks old or, where the device is far behind, a few more; the updates themselves were skipped at
+    once, on the device.
     """
 
     def __init__(self, num_skipped: Tensor, *, in_a_row: int = 1) -> None:
@@ -36,7 +37,9 @@ class FiniteWatch:
         if self._updates % LOOK_EVERY:
             return 0
         news = 0
-        if self._copied is not None and self._copied[0].query():  # type: ignore[no-untyped-call]
+        if self._copied is not None:
+            if not self._copied[0].query():  # type: ignore[no-untyped-call]
+                return 0  # a device that is far behind gets the time it needs
             news = self._take(int(self._on_host), self._copied[1])
         self._on_host.copy_(self._count, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
