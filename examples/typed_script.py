@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     job = args.parse(argv)
     print(job)
     for name, entry in resolved_config().items():
-        print(f"  {name:<8}{entry['value']!s:<12}from {entry['origin']}")
+        print(f"  {name:<8}{entry['value']!s:<11} from {entry['origin']}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from flodl import load_checkpoint
+from flodl.checkpoint import list_bundles
 from flodl.core import TrainError
 from flodl.train import AveragedWeights
 
@@ -40,6 +42,23 @@ def test_an_average_that_the_saved_run_did_not_have_starts_from_its_weights(make
     trainer = make(checkpoint_dir=tmp_path, ema=0.9)
     trainer.fit(data, epochs=2, batch_size=8)
     assert torch.equal(trainer.average.state_dict()["0.weight"], trainer.model[0].weight)
+
+
+def test_a_saved_average_loads_as_a_model_does_buffers_and_tied_weights_included(make, data, tmp_path):
+    def model():
+        first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        second.weight = first.weight
+        return torch.nn.Sequential(first, second, torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+
+    trainer = make(model(), ema=0.9, checkpoint_dir=tmp_path)
+    evaluated = trainer.fit(data, epochs=2, batch_size=10, eval_data=data).metrics["eval_loss"]
+    (bundle,) = list_bundles(tmp_path / "bundles")[-1:]
+    twin = model().eval()
+    load_checkpoint(bundle.path / "average.fdl", twin.state_dict())
+    assert trainer.step_fn(twin, *data).item() == pytest.approx(evaluated, rel=1e-5)
+    resumed = make(model(), ema=0.9, checkpoint_dir=tmp_path)
+    resumed.fit(data, epochs=2, batch_size=10, eval_data=data)
+    assert torch.equal(resumed.average.state_dict()["2.weight"], trainer.average.state_dict()["2.weight"])
 
 
 def test_another_model_is_refused():

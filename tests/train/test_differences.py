@@ -7,6 +7,7 @@ from torch import nn
 from flodl import FlowBuilder, set_verbosity
 from flodl.monitor import read
 from flodl.train import Phase
+from flodl.train.differences import other_optimizer
 
 
 def alerts(folder):
@@ -184,7 +185,19 @@ def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path)
     make(looping(3), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
     bundle = latest_bundle(tmp_path / "a" / "bundles").bundle
     parts = dict(read_bundle(bundle))
-    for name in ("parameters", "structural_hashes", "modes_at_start"):
+    for name in ("parameters", "structural_hashes", "modes_at_start", "optimizer_at_start"):
         del parts["trainer"][name]
     save_bundle(tmp_path / "b" / "bundles", bundle.step, parts)
     assert len(make(looping(5), checkpoint_dir=tmp_path / "b").fit(data, epochs=2, batch_size=8).history) == 2
+
+
+@pytest.mark.parametrize(
+    ("at_start", "told"),
+    [
+        (None, ["the optimizer goes on with its lr of 0.05, not 0.1"]),  # a bundle that does not say
+        ([{"lr": 0.1}], []),
+        ([{"lr": 0.2}], ["the optimizer goes on with its lr of 0.05, not 0.1"]),
+    ],
+)
+def test_only_what_the_program_gives_otherwise_than_at_the_start_is_given_in_vain(at_start, told):
+    assert other_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == told

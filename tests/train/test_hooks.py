@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder
+from flodl.checkpoint import list_bundles
 from flodl.core import TrainError
+from flodl.monitor import read
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
 
@@ -57,7 +59,7 @@ def test_every_moment_comes_in_its_order_with_what_it_offers(make, data, tmp_pat
     make(hooks=[again], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=10, eval_data=data)
     assert again.told == [
         ("on_start", ["trainer"]),
-        ("on_resume", ["epoch", "trainer"]),
+        ("on_resume", ["epoch", "own_folder", "trainer"]),
         ("on_end", ["result", "trainer"]),
     ]
 
@@ -160,6 +162,57 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, d
     assert len(run(4).history) == 5  # who is more patient goes on
 
 
+def test_a_run_that_starts_from_one_that_stopped_early_waits_anew(make, data, tmp_path):
+    def run(folder, resume="auto"):
+        hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), EarlyStopping("made", patience=2)]
+        trainer = make(hooks=hooks, checkpoint_dir=tmp_path / folder, monitor=None)
+        return trainer.fit(data, epochs=6, batch_size=20, resume=resume)
+
+    assert (run("a").status, len(run("a").history)) == ("stopped", 3)
+    fresh = run("b", resume=tmp_path / "a")
+    assert (fresh.status, len(fresh.history), fresh.steps) == ("finished", 6, 6)
+    (told,) = [e.event.data["message"] for e in read(tmp_path / "b") if e.event.kind == "alert"]
+    assert told == "resumed from step 3, epoch 3; EarlyStopping waits anew"
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_a_hook_that_another_run_has_used_begins_anew(make, data, own_loop):
+    stopping, plateau = EarlyStopping("made", patience=2), ReduceOnPlateau("made", patience=2)
+
+    def run():
+        trainer = make(hooks=[Made([1.0, 2.0, 3.0, 4.0]), plateau, stopping])
+        while own_loop and trainer.epochs < 4 and not trainer.stop_reason:
+            for batch in trainer.epoch(data, batch_size=20):
+                trainer.step(batch)
+        return trainer.history if own_loop else trainer.fit(data, epochs=4, batch_size=20).history
+
+    first = run()
+    assert [row["lr"] for row in first] == pytest.approx([0.1, 0.1, 0.01])
+    assert run() == first
+
+
+def test_who_stops_a_run_after_its_last_epoch_has_stopped_nothing(make, data, tmp_path):
+    def run(epochs):
+        hooks = [Made([1.0, 2.0, 3.0, 4.0]), EarlyStopping("made", patience=2)]
+        trainer = make(hooks=hooks, checkpoint_dir=tmp_path, monitor=None)
+        result = trainer.fit(data, epochs=epochs, batch_size=20)
+        return result.status, result.reason, list(read(tmp_path))[-1].event.data["status"]
+
+    assert run(3) == ("finished", "", "finished")
+    assert run(3) == ("finished", "", "finished")
+    assert run(4) == ("stopped", "made has not improved for 2 epochs (best 1)", "stopped")
+
+
+def test_a_rate_that_a_hook_changed_is_the_same_in_history_journal_and_bundle(make, data, tmp_path):
+    hooks = [Made([1.0, 2.0, 3.0]), ReduceOnPlateau("made", patience=2)]
+    trainer = make(hooks=hooks, checkpoint_dir=tmp_path, monitor=None)
+    trainer.fit(data, epochs=3, batch_size=20)
+    told = [e.event.data["metrics"]["lr"] for e in read(tmp_path) if e.event.kind == "epoch"]
+    saved = list_bundles(tmp_path / "bundles")[-1].metrics["lr"]
+    assert [row["lr"] for row in trainer.history] == told == pytest.approx([0.1, 0.1, 0.01])
+    assert told[-1] == saved == trainer.optimizer.param_groups[0]["lr"]
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -192,7 +245,7 @@ def test_the_rate_falls_on_a_plateau_and_not_below_the_least(make, data, schedul
     trainer = make(step_fn=flat, hooks=[hook], schedule=schedule)
     trainer.fit(data, epochs=8, batch_size=20)
     rates = [row["lr"] for row in trainer.history]
-    assert rates == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.005, 0.005, 0.005])
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.005, 0.005, 0.005, 0.005])
 
 
 class Made:
@@ -229,7 +282,7 @@ def test_the_rate_falls_when_a_metric_does_not_improve_whatever_its_slope(make, 
     hook = ReduceOnPlateau("made", factor=0.1, patience=2, **settings)
     trainer = make(hooks=[Made(values), hook])
     trainer.fit(data, epochs=4, batch_size=20)
-    assert [row["lr"] for row in trainer.history] == pytest.approx([0.1, 0.1, 0.1, 0.01])
+    assert [row["lr"] for row in trainer.history] == pytest.approx([0.1, 0.1, 0.01, 0.01])
 
 
 def test_the_rate_stays_while_a_metric_gets_better(make, data):

@@ -1,5 +1,6 @@
 """Going on with a run: from where it was, with what it had, or with a clear word and nothing changed."""
 
+import functools
 import random
 
 import numpy as np
@@ -12,6 +13,7 @@ from flodl.checkpoint import save_bundle
 from flodl.core import CursorError, TrainError
 from flodl.monitor import read
 from flodl.optim import CosineScheduler, StepDecay
+from flodl.train import EarlyStopping, ReduceOnPlateau
 from flodl.train.randomness import random_state, restore_random_state, untouched_randomness
 
 
@@ -72,6 +74,64 @@ def test_a_rate_that_a_schedule_moved_is_nothing_to_be_told(make, data, tmp_path
         trainer = make(monitor=None, checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.01, 100))
         trainer.fit(data, epochs=epochs, batch_size=8)
     assert alerts(tmp_path)[-1].endswith("epoch 1")
+
+
+def test_a_rate_that_a_hook_moved_is_nothing_to_be_told_unless_the_program_gives_another(
+    make, data, tmp_path
+):
+    def on_epoch_end(trainer):
+        trainer.scale_lr(0.5)
+
+    def resumed(epochs, lr):
+        optimizer = functools.partial(torch.optim.SGD, lr=lr)
+        trainer = make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer, hooks=[on_epoch_end])
+        trainer.fit(data, epochs=epochs, batch_size=8)
+        return alerts(tmp_path)[-1:]
+
+    assert resumed(1, 0.1) == []
+    assert resumed(2, 0.1)[0].endswith("epoch 1")
+    assert resumed(3, 0.1)[0].endswith("epoch 2")
+    assert resumed(4, 0.3)[0].endswith("; the optimizer goes on with its lr of 0.0125, not 0.3")
+    assert resumed(5, 0.3)[0].endswith("epoch 4")
+
+
+def test_the_state_of_a_hook_that_is_no_longer_there_is_named(make, data, tmp_path):
+    hooks = [EarlyStopping("loss"), ReduceOnPlateau("loss"), EarlyStopping("loss")]
+    make(monitor=None, checkpoint_dir=tmp_path, hooks=hooks).fit(data, epochs=1, batch_size=8)
+    make(monitor=None, checkpoint_dir=tmp_path, hooks=hooks[:1]).fit(data, epochs=2, batch_size=8)
+    assert alerts(tmp_path)[-1].split("; ")[1:] == [
+        "the saved state of the hook EarlyStopping finds no hook here",
+        "the saved state of the hook ReduceOnPlateau finds no hook here",
+    ]
+
+
+def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(make, data, tmp_path):
+    def build(**settings):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+        return make(model, optimizer=optimizer, checkpoint_dir=tmp_path, **settings)
+
+    def on_epoch_end(trainer):
+        trainer.optimizer.add_param_group({"params": list(trainer.model[0].parameters())})
+
+    build(hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=8)
+    words = r"groups of \[2, 2\] parameters, this one of \[2\]\..*give all of them from the start, .*Phase"
+    with pytest.raises(TrainError, match=words):
+        build().fit(data, epochs=2, batch_size=8)
+
+
+def test_another_seed_of_the_trainer_is_named(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    with pytest.raises(
+        CursorError, match=r"this is Trainer\(seed=5\)\. Nothing was loaded\. Give Trainer\(seed=0\)"
+    ):
+        make(checkpoint_dir=tmp_path, seed=5).fit(data, epochs=2, batch_size=8)
+
+
+def test_other_data_are_refused_with_what_is_possible(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    with pytest.raises(CursorError, match=r"To go on with other data, begin a new run .*load_checkpoint"):
+        make(checkpoint_dir=tmp_path).fit(tuple(part[:12] for part in data), epochs=2, batch_size=8)
 
 
 @pytest.mark.parametrize("resume", ["must", True])

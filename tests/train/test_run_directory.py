@@ -176,6 +176,36 @@ def test_a_step_that_is_saved_again_is_told_by_its_real_name(make, data, tmp_pat
     assert paths == ["step-00000003", "step-00000003.2"]
 
 
+@pytest.mark.parametrize("keep", [None, last(1), best("loss")])
+def test_a_bundle_is_there_when_a_hook_hears_of_it_though_the_next_save_replaces_it(
+    make, data, tmp_path, keep
+):
+    paths = []
+
+    def on_save(path):
+        assert path.is_dir()
+        paths.append(path.name)
+
+    settings = {"save_every_steps": 1, "keep": keep, "hooks": [on_save]}
+    make(checkpoint_dir=tmp_path, **settings).fit(data, epochs=2, batch_size=10)
+    steps = ["step-00000001", "step-00000002", "step-00000002.2"]
+    assert paths == [*steps, "step-00000003", "step-00000004", "step-00000004.2"]
+
+
+def test_a_bundle_that_is_gone_is_no_news(make, data, tmp_path):
+    paths = []
+
+    def on_save(path):
+        paths.append(path)
+
+    trainer = make(checkpoint_dir=tmp_path, hooks=[on_save])
+    trainer._run.directory.save(0, {"model": {}}, {}, reason="", wait=True)
+    (bundle,) = list_bundles(tmp_path / "bundles")
+    bundle.path.rename(tmp_path / "elsewhere")
+    trainer.fit(data, epochs=1, batch_size=20)
+    assert [path.name for path in paths] == ["step-00000001"]
+
+
 def test_a_save_by_hand_without_a_run_is_heard_of_too(make, tmp_path):
     steps = []
 

@@ -262,6 +262,10 @@ def test_what_fit_cannot_do_is_said(make, data, settings, words):
         make().fit(data, batch_size=8, **settings)
 
 
+def sgd():
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -275,6 +279,10 @@ def test_what_fit_cannot_do_is_said(make, data, settings, words):
         ({"device": "gpu"}, "device='gpu' is no device"),
         ({"optimizer": 3}, "optimizer=3 gives no torch optimizer"),
         ({"optimizer": lambda groups: None}, "gives no torch optimizer"),
+        (
+            {"optimizer": [sgd(), sgd()]},
+            "^optimizer is a list of 2, and .* one TrainStep for each optimizer.$",
+        ),
     ],
 )
 def test_what_a_trainer_cannot_be_is_said(make, settings, words):

@@ -49,7 +49,8 @@ class Cursor:
         """Refuse a cursor that was saved with other data, another seed or another order."""
         changes = {
             "seed": "Give the loader the seed that it had.",
-            "num_samples": "Give the loader the data that it had, or start the epoch anew with set_epoch.",
+            "num_samples": "Give the loader the data that it had. To go on with other data, begin a "
+            "new run and load the weights of this one with load_checkpoint.",
             "order": "Give the loader the shuffle=, sampler= or num_workers= that it had.",
         }
         for name, advice in changes.items():

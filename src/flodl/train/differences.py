@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -35,15 +36,23 @@ def other_settings(run: Run, saved: Mapping[str, Any]) -> Iterator[str]:
 
 
 def other_optimizer(
-    given: Iterable[Mapping[str, Any]], held: Iterable[Mapping[str, Any]], *, scheduled: bool
+    given: Iterable[Mapping[str, Any]],
+    held: Iterable[Mapping[str, Any]],
+    *,
+    at_start: Iterable[Mapping[str, Any]] | None,
+    scheduled: bool,
 ) -> list[str]:
-    """Name the settings of the optimizer that this program gave in vain: those of the saved run hold."""
+    """Name the settings of the optimizer that this program gave in vain: those of the saved run hold.
+
+    What it gives as the saved run gave it `at_start` is not in vain: since then hooks changed it.
+    """
     not_compared = _NOT_COMPARED | ({"lr"} if scheduled else set())
     told = {
         f"the optimizer goes on with its {name} of {_short(after[name])}, not {_short(before[name])}"
-        for before, after in zip(given, held)
+        for before, after, start in zip(given, held, chain(at_start or (), repeat({})))
         for name in before.keys() - not_compared
         if name in after and not _same(before[name], after[name])
+        if name not in start or not _same(before[name], start[name])
     }
     return sorted(told)
 

@@ -13,7 +13,7 @@ from flodl.graph import Graph
 from .evaluation import check_names
 from .feeding import num_batches
 from .modes import modes_of
-from .rates import learning_rate
+from .rates import learning_rate, optimizer_settings
 from .rollback import meet_not_finite
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     """
     if run.is_fresh:
         run.is_fresh, run.modes_at_start = False, modes_of(run.model)
+        run.optimizer_at_start = optimizer_settings(run.optimizer)
         if run.place.epoch_step == 0:
             loader.rewind()
     run.num_batches = num_batches(loader)
@@ -94,6 +95,9 @@ def finish_epoch(run: Run, eval_data: Any) -> None:
     metrics = {name: value for name, value in row.items() if name != "epoch"}
     _record(run.model, metrics)
     run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
+    if (rate := learning_rate(run.optimizer)) != row["lr"]:
+        # A hook has changed it; a row has the rate of the next update.
+        row["lr"] = metrics["lr"] = rate
     if run.telling is not None:
         run.telling.epoch(epoch, metrics, time.perf_counter() - run.epoch_began_s)
     every = run.settings.save_every

@@ -29,6 +29,11 @@ class Feeding:
         self._evaluation: Loader | None = None
         self._evaluated: tuple[Any, int | None] | None = None
 
+    @property
+    def makes_loader(self) -> bool:
+        """Whether the loader of the training was made here, from the trainer's seed."""
+        return self._made_of is not None
+
     def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
         """Give the loader that was given, or one over the data that begins at an epoch."""
         batch_size = _beside(data, batch_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 # What each moment offers; a hook takes any of it by name.
 MOMENTS: dict[str, tuple[str, ...]] = {
     "on_start": ("trainer",),
-    "on_resume": ("trainer", "epoch"),
+    "on_resume": ("trainer", "epoch", "own_folder"),
     "on_epoch_start": ("trainer", "epoch"),
     "on_step_end": ("trainer", "epoch", "step", "batch", "loss"),
     "on_evaluate_end": ("trainer", "epoch", "metrics"),
@@ -78,6 +79,12 @@ class Hooks:
                 waiting.remove(found)
                 hook.load_state_dict(found[1])
 
+    def without_place(self, states: list[list[Any]]) -> list[str]:
+        """Name the kinds of the saved states that no hook here takes."""
+        takers = Counter(_kind(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
+        saved = Counter(kind for kind, state in states if state)
+        return list((saved - takers).elements())
+
 
 def _kind(hook: Any) -> str:
     return type(hook).__name__
@@ -105,39 +112,23 @@ def _useless(hook: Any) -> TrainError:
     return TrainError(f"the hook {what!r} has no method for any moment of training. {hint}")
 
 
-class EarlyStopping:
-    """Stop when a metric has not improved by more than `tol` for `patience` epochs.
+class _Watching:
+    """Look at one metric with patience; what was seen is saved with the run."""
 
-    >>> stopping = EarlyStopping("eval_loss", patience=2)
-    >>> [stopping.is_over(value) for value in [1.0, 0.5, 0.6, 0.55]]
-    [False, False, False, True]
-    """
+    def __init__(self, metric: str, patience: Patience) -> None:
+        self.metric, self._patience = metric, patience
 
-    def __init__(
-        self, metric: str = "eval_loss", *, patience: int = 3, mode: Mode = "min", tol: float = 0.0
-    ) -> None:
-        self.metric = metric
-        self._patience = Patience("EarlyStopping", patience, mode, tol)
+    def on_start(self, trainer: Trainer) -> None:
+        """Begin anew where nothing was trained yet, whatever another run was seen to do."""
+        if trainer.updates == trainer.epochs == 0:
+            self._patience.begin()
 
-    def is_over(self, value: float) -> bool:
-        """Take the metric of one more epoch and say whether it is time to stop."""
-        return self._patience.is_over(value)
+    # A loop of one's own may have no start.
+    on_epoch_start = on_start
 
-    def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Look at the metric of the epoch."""
-        if self.is_over(metric_of(metrics, self.metric, "EarlyStopping")):
-            trainer.stop(self._reason)
-
-    def on_resume(self, trainer: Trainer) -> None:
-        """Stay stopped where the run had come to its end."""
-        if self._patience.has_ended:
-            trainer.stop(self._reason)
-
-    @property
-    def _reason(self) -> str:
-        best = self._patience.best
-        known = "never a number" if best is None else f"best {best:g}"
-        return f"{self.metric} has not improved for {self._patience.epochs} epochs ({known})"
+    def value_in(self, metrics: Mapping[str, float]) -> float:
+        """Give the metric that is watched, or say which there are."""
+        return metric_of(metrics, self.metric, self._patience.who)
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs."""
@@ -148,7 +139,46 @@ class EarlyStopping:
         self._patience.load_state_dict(state)
 
 
-class ReduceOnPlateau:
+class EarlyStopping(_Watching):
+    """Stop when a metric has not improved by more than `tol` for `patience` epochs.
+
+    A run that was stopped stays so when it is started again; one that starts from the folder of another
+    waits anew.
+
+    >>> stopping = EarlyStopping("eval_loss", patience=2)
+    >>> [stopping.is_over(value) for value in [1.0, 0.5, 0.6, 0.55]]
+    [False, False, False, True]
+    """
+
+    def __init__(
+        self, metric: str = "eval_loss", *, patience: int = 3, mode: Mode = "min", tol: float = 0.0
+    ) -> None:
+        super().__init__(metric, Patience("EarlyStopping", patience, mode, tol))
+
+    def is_over(self, value: float) -> bool:
+        """Take the metric of one more epoch and say whether it is time to stop."""
+        return self._patience.is_over(value)
+
+    def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        """Look at the metric of the epoch."""
+        if self.is_over(self.value_in(metrics)):
+            trainer.stop(self._reason)
+
+    def on_resume(self, trainer: Trainer, own_folder: bool) -> None:
+        """Stay stopped where the run had come to its end; wait anew where this is another run."""
+        if not own_folder:
+            self._patience.begin()
+        elif self._patience.has_ended:
+            trainer.stop(self._reason)
+
+    @property
+    def _reason(self) -> str:
+        best = self._patience.best
+        known = "never a number" if best is None else f"best {best:g}"
+        return f"{self.metric} has not improved for {self._patience.epochs} epochs ({known})"
+
+
+class ReduceOnPlateau(_Watching):
     """Multiply the learning rate by `factor` when a metric has not improved for `patience` epochs.
 
     As for `EarlyStopping`, better is by more than `tol` than the best so far, lower or, with mode="max",
@@ -168,22 +198,14 @@ class ReduceOnPlateau:
     ) -> None:
         if not 0 < factor < 1:
             raise TrainError(f"ReduceOnPlateau: factor={factor}. Give a number between 0 and 1.")
-        self.metric, self.factor, self.least = metric, factor, least
-        self._patience = Patience("ReduceOnPlateau", patience, mode, tol)
+        super().__init__(metric, Patience("ReduceOnPlateau", patience, mode, tol))
+        self.factor, self.least = factor, least
 
     def on_epoch_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
         """Look at the metric of the epoch."""
-        if self._patience.is_over(metric_of(metrics, self.metric, "ReduceOnPlateau")):
+        if self._patience.is_over(self.value_in(metrics)):
             self._patience.waited = 0
             trainer.scale_lr(self.factor, least=self.least)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Give what a resumed run needs."""
-        return self._patience.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
-        self._patience.load_state_dict(state)
 
 
 class Phase:

@@ -26,7 +26,11 @@ class Patience:
             raise TrainError(f"{who}: mode={mode!r}. Use 'min' or 'max'.")
         if not tol >= 0:
             raise TrainError(f"{who}: tol={tol!r}. Give a number from 0 up: what an improvement must exceed.")
-        self.epochs, self.mode, self.tol = epochs, mode, tol
+        self.who, self.epochs, self.mode, self.tol = who, epochs, mode, tol
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget every value so far."""
         self.best: float | None = None
         self.waited = 0
 

@@ -16,6 +16,18 @@ def learning_rate(optimizer: Optimizer) -> float:
     return float(optimizer.param_groups[0]["lr"])
 
 
+def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Give what each group is set to, as it is now: a number that is on a device is read."""
+    return [
+        {
+            name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            for name, value in group.items()
+            if name not in ("params", "param_names")
+        }
+        for group in optimizer.param_groups
+    ]
+
+
 def watches_metric(schedule: Any) -> bool:
     """Say whether a schedule follows a metric, itself or below a warm-up, and is to be fed one."""
     while schedule is not None and not callable(getattr(schedule, "observe", None)):

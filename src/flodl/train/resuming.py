@@ -12,8 +12,10 @@ from flodl.core import TrainError
 from flodl.data import Loader
 
 from .differences import conflicting_modes, kept_modes, other_model, other_optimizer, other_settings
+from .hooks import EarlyStopping
 from .keeping import BUNDLES, RunDirectory
 from .modes import modes_of
+from .rates import optimizer_settings
 from .state import load_parts
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     # Its checksums were compared when it was found.
     parts = read_bundle(bundle, verify=False)
     own_folder = run.directory is not None and bundle.path.parent == run.directory.bundles
-    given = [dict(group) for group in run.optimizer.param_groups]
+    run.optimizer_at_start = given = optimizer_settings(run.optimizer)
     run.modes_at_start = own_modes = modes_of(run.model)
     load_parts(run, parts, loader=loader, with_modes=own_folder)
     run.is_fresh = False
@@ -42,17 +44,28 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     saved = parts["trainer"]
     differences = [
         *other_settings(run, parts.get("config") or {}),
-        *other_optimizer(given, run.optimizer.param_groups, scheduled=run.schedule is not None),
+        *other_optimizer(
+            given,
+            run.optimizer.param_groups,
+            at_start=saved.get("optimizer_at_start"),
+            scheduled=run.schedule is not None,
+        ),
         *other_model(run.model, saved.get("structural_hashes") or {}, parts["model"]),
         *(
             conflicting_modes(own_modes, saved["modes"], at_start=saved.get("modes_at_start"))
             if own_folder
             else kept_modes(own_modes, saved["modes"])
         ),
+        *(
+            f"the saved state of the hook {kind} finds no hook here"
+            for kind in run.hooks.without_place(parts["hooks"])
+        ),
     ]
-    message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *differences])
+    anew = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
+    notes = ["EarlyStopping waits anew"] if anew else []
+    message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *notes, *differences])
     run.tell("alert", message=message, level="warning" if differences else "info")
-    run.hooks.call("on_resume", epoch=run.epochs)
+    run.hooks.call("on_resume", epoch=run.epochs, own_folder=own_folder)
     return True
 
 

@@ -77,9 +77,12 @@ class Run:
         self.place = Place()
         self.stop_reason = ""
         self.num_empty_epochs = 0
-        # Whether no epoch was begun and no bundle loaded, and what was frozen before either.
+        # Whether no epoch was begun and no bundle loaded; what was frozen, and what the optimizer was given,
+        # before either.
         self.is_fresh = True
         self.modes_at_start: dict[str, list[str]] | None = None
+        self.optimizer_at_start: list[dict[str, Any]] | None = None
+        self.epochs_wanted: int | None = None
         self.num_batches: int | None = None
         self.epoch_began_s = 0.0
         self.num_rollbacks = 0
@@ -117,6 +120,11 @@ class Run:
         """How many optimizer updates are done."""
         return self.train_step.updates
 
+    @property
+    def why_stopped(self) -> str:
+        """Why the run ended before its time, or nothing: who stops it after the last epoch ends nothing."""
+        return "" if self.epochs == self.epochs_wanted else self.stop_reason
+
     @contextmanager
     def going(self, epochs: int) -> Iterator[None]:
         """Set up what lasts as long as a run (folder, monitor, signals, collector), and end it well."""
@@ -125,6 +133,7 @@ class Run:
         if self.telling is not None:
             raise TrainError("this trainer is running already. Make another one for a run inside a run.")
         self.stop_reason, self.num_empty_epochs, self.epoch_began_s = "", 0, time.perf_counter()
+        self.epochs_wanted = epochs
         with ExitStack() as stack:
             if self.directory is not None:
                 stack.callback(self.directory.release)
@@ -184,6 +193,10 @@ class Run:
         # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
         measured = self.place.measured_at == self.updates
         metrics = {k: v for row in self.history[-1:] for k, v in row.items() if measured and k != "epoch"}
+        self.directory.wait()
+        if not self.notice:
+            # Before this save can replace the one of before, or retention delete it.
+            self.tell_hooks_of_saves()
         self.directory.save(self.updates, parts_of(self), metrics, reason=reason, wait=wait)
         self.note_saved()
         if wait:
@@ -194,9 +207,13 @@ class Run:
         self._saved_at = (self.updates, self.epochs)
 
     def tell_hooks_of_saves(self) -> None:
-        """Let hooks know of the bundles that have reached the disk, from the thread of the training."""
-        if self.directory is not None:
-            for saved in self.directory.news():
+        """Let hooks know of the bundles that have reached the disk, from the thread of the training.
+
+        One that is gone already, replaced by a later save or deleted, is no news. A save begins when hooks
+        know of all before it, so none goes while a hook looks at it.
+        """
+        for saved in () if self.directory is None else self.directory.news():
+            if saved.path.is_dir():
                 self.hooks.call("on_save", step=saved.step, metrics=dict(saved.metrics), path=saved.path)
 
     def save_and_leave(self) -> NoReturn:
@@ -210,8 +227,8 @@ class Run:
         return FitResult(
             history=[dict(row) for row in self.history],
             steps=self.updates,
-            status="stopped" if self.stop_reason else "finished",
-            reason=self.stop_reason,
+            status="stopped" if self.why_stopped else "finished",
+            reason=self.why_stopped,
             run_dir=None if self.directory is None else self.directory.path,
             report=self.train_step.report(),
         )
@@ -248,7 +265,7 @@ class Run:
             total_epochs=epochs,
             config=described(self, epochs),
             log_every=self.settings.log_every,
-            why_stopped=lambda: self.stop_reason,
+            why_stopped=lambda: self.why_stopped,
         )
 
     def _tell_disk_error(self, error: WriteError) -> None:

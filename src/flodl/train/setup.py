@@ -40,6 +40,11 @@ def made_optimizer(given: Any, model: nn.Module) -> Optimizer:
     if next(model.parameters(), None) is None:
         raise TrainError(f"the {type(model).__name__} has no parameters, so there is nothing to train.")
     made = given if isinstance(given, Optimizer) else None
+    if isinstance(given, list | tuple):
+        raise TrainError(
+            f"optimizer is a {type(given).__name__} of {len(given)}, and a trainer has one. "
+            "Give one optimizer, or write a loop with one TrainStep for each optimizer."
+        )
     if made is None and callable(given):
         made = given(groups(model, {}))
     if not isinstance(made, Optimizer):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from flodl.core import TrainError
+from flodl.core import CursorError, TrainError
 from flodl.core.paths import suggestion
 from flodl.data import Loader
 from flodl.graph.remembered import remember, remembered
@@ -50,20 +50,31 @@ def parts_of(run: Run) -> dict[str, Any]:
             **asdict(run.place),
             "modes": modes_of(run.model),
             "modes_at_start": run.modes_at_start,
+            "optimizer_at_start": run.optimizer_at_start,
             "structural_hashes": graph_hashes(run.model),
             "parameters": _names_of_groups(run),
         },
-        "average": None if run.average is None else run.average.state_dict(),
+        "average": _averaged(run),
         "hooks": run.hooks.state_dict(),
         "graphs": remembered(run.model),
         "config": settings_of(run),
     }
 
 
+def _averaged(run: Run) -> dict[str, Tensor] | None:
+    """Give the state of the model with the averages in it; with buffers and tied names, it loads as one."""
+    if run.average is None:
+        return None
+    averages = run.average.state_dict()
+    of = {p: averages[name] for name, p in run.model.named_parameters() if name in averages}
+    named = run.model.named_parameters(remove_duplicate=False)
+    state = {name: value for name, value in run.model.state_dict().items() if isinstance(value, Tensor)}
+    return {**state, **{name: of[parameter] for name, parameter in named if parameter in of}}
+
+
 def expected_bytes(run: Run) -> int:
     """Give about how large a bundle of the run will be."""
-    average = None if run.average is None else run.average.state_dict()
-    states = run.model.state_dict(), run.optimizer.state_dict(), average
+    states = run.model.state_dict(), run.optimizer.state_dict(), _averaged(run)
     return num_bytes_of(states) + moments_to_come_bytes(run.optimizer)
 
 
@@ -74,6 +85,7 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
     """
     _check(run, parts)
     if loader is not None and parts["data"] is not None:
+        _check_seed(run, loader, parts["data"])
         loader.load_state_dict(parts["data"])
     load_weights(run, parts)
     run.history = list(parts["history"])
@@ -127,10 +139,21 @@ def _check(run: Run, parts: Mapping[str, Any]) -> None:
     if sizes[0] != sizes[1]:
         raise TrainError(
             f"the saved optimizer has groups of {sizes[0]} parameters, this one of {sizes[1]}. Nothing was "
-            "loaded. Build the optimizer with the groups that it had."
+            "loaded. Build the optimizer with the groups that it had. Groups that a hook adds cannot be "
+            "resumed: give all of them from the start, with groups(model, {…}), and freeze and thaw by Phase."
         )
     # Older bundles do not say.
     _check_order(parts["trainer"].get("parameters"), _names_of_groups(run))
+
+
+def _check_seed(run: Run, loader: Loader, saved: Mapping[str, Any]) -> None:
+    """Name the seed of the trainer where its loader has another than it had; a loader names its own."""
+    seed = saved.get("seed")
+    if run.feeding.makes_loader and seed is not None and seed != loader.seed:
+        raise CursorError(
+            f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={loader.seed}). "
+            f"Nothing was loaded. Give Trainer(seed={seed}), or choose another checkpoint_dir."
+        )
 
 
 def _names_of_groups(run: Run) -> list[list[str]]:
