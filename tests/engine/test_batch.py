@@ -219,3 +219,14 @@ def test_a_model_learns_from_a_batch_that_is_its_own_target_and_from_a_dict() ->
         lambda m, batch: (m(batch["x"]) - batch["y"]).square().mean(),
     )
     assert by_name({"x": x, "y": x}) > by_name({"x": x, "y": x})
+
+
+def test_a_static_copy_lies_in_memory_as_the_batch_does():
+    wide = torch.arange(12.0).reshape(3, 4)
+    batch = (wide[:, :2], wide.t(), wide[:1].expand(3, 4), wide[::2], torch.tensor(1.0))
+    copied = static_copy(batch)
+    for mine, theirs in zip(copied, batch):
+        assert torch.equal(mine, theirs)
+        assert mine.data_ptr() != theirs.data_ptr()
+    strides = [leaf.stride() for leaf in copied]
+    assert strides == [(4, 1), (1, 4), (4, 1), (8, 1), ()]

@@ -214,15 +214,20 @@ def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
 
     def copy_of(leaf: Any) -> Any:
         if id(leaf) not in made:
-            made[id(leaf)] = (
-                torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(leaf.detach())
-                if isinstance(leaf, Tensor)
-                else leaf.copy(order="K")
-            )
+            made[id(leaf)] = _blank(leaf).copy_(leaf.detach()) if isinstance(leaf, Tensor) else leaf.copy("K")
         return made[id(leaf)]
 
     copied: tuple[Any, ...] = mapped(copy_of, batch)
     return copied
+
+
+def _blank(leaf: Tensor) -> Tensor:
+    """Give a tensor that lies in memory as this one does, as far as it can be written to."""
+    if leaf.layout is not torch.strided:
+        return torch.empty_like(leaf)
+    if any(step == 0 and length > 1 for step, length in zip(leaf.stride(), leaf.shape)):
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
 
 
 def refill(static: list[Tensor], batch: Sequence[Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from operator import itemgetter
@@ -142,6 +143,8 @@ class RecordedRunner:
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
         cut_history(self.body.model)
+        if is_held(self.body.parameters):
+            gc.collect()  # what only holds itself
         if is_held(self.body.parameters):
             raise NotCapturable(
                 "a tensor of an earlier step is held with its history, outside the model: "
