@@ -97,9 +97,14 @@ class ScheduleBridge:
         number("scale", "factor", factor, at_least=0, hint="1.0 gives the schedule as it is.")
         self._move(self._step, float(factor))
 
+    @property
+    def watcher(self) -> Any:
+        """The schedule that follows a metric, itself or below a warm-up; None where none does."""
+        return _find(self._schedule, "observe")
+
     def observe(self, metric: SupportsFloat) -> None:
         """Hand a metric to a schedule that watches one, and set the rates that follow from it."""
-        watcher = _find(self._schedule, "observe")
+        watcher = self.watcher
         if watcher is None:
             raise ScheduleError(
                 f"{type(self._schedule).__name__} depends on the step alone and observes no metric. "

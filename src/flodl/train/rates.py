@@ -28,16 +28,15 @@ def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     ]
 
 
-def watches_metric(schedule: Any) -> bool:
-    """Say whether a schedule follows a metric, itself or below a warm-up, and is to be fed one."""
-    while schedule is not None and not callable(getattr(schedule, "observe", None)):
-        schedule = getattr(schedule, "inner", None)
-    if getattr(schedule, "mode", "min") == "max":
+def follows_loss(bridge: ScheduleBridge | None) -> bool:
+    """Say whether a schedule follows a metric and is to be fed the loss."""
+    watcher = None if bridge is None else bridge.watcher
+    if getattr(watcher, "mode", "min") == "max":
         raise TrainError(
-            f"schedule={schedule!r} waits for a metric to rise, and a trainer hands it the loss. "
+            f"schedule={watcher!r} waits for a metric to rise, and a trainer hands it the loss. "
             "Use mode='min', or for another metric the hook ReduceOnPlateau('eval_accuracy', mode='max')."
         )
-    return schedule is not None
+    return watcher is not None
 
 
 def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: float, least: float) -> None:

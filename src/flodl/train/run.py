@@ -28,7 +28,7 @@ from .hooks import Hooks
 from .keeping import RunDirectory
 from .leaving import Notice
 from .modes import modes_kept
-from .rates import watches_metric
+from .rates import follows_loss
 from .result import FitResult
 from .rollback import meet_not_finite
 from .settings import TrainerSettings
@@ -66,7 +66,7 @@ class Run:
                 tell=self.tell,
                 on_error=self._tell_disk_error,
             )
-        self.follows_loss = watches_metric(schedule)
+        self.follows_loss = follows_loss(train_step.schedule)
         self.feeding = Feeding(self.device, settings.seed)
         self.watch: FiniteWatch | None = None
         if settings.nan != "skip":
