@@ -171,6 +171,8 @@ from flodl.engine.runners import EagerRunner, fused
 # Set and put back, which torch tells from never having been set.
 torch.set_float32_matmul_precision("high")
 torch.set_float32_matmul_precision("highest")
+# Code for a CPU is written for so many threads.
+torch.set_num_threads(torch.get_num_threads() + 1)
 model = nn.Linear(16, 16)
 step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
 batch = (torch.ones(8, 16),)

@@ -41,7 +41,8 @@ def switches_now() -> dict[str, Any]:
     'highest'
     """
     found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
-    return {"products": products(), "dtype": torch.get_default_dtype(), **found}
+    threads = torch.get_num_threads()
+    return {"products": products(), "dtype": torch.get_default_dtype(), "threads": threads, **found}
 
 
 def set_switches(given: dict[str, Any]) -> None:
@@ -52,6 +53,7 @@ def set_switches(given: dict[str, Any]) -> None:
     if given["products"] not in (None, products()):
         torch.set_float32_matmul_precision(given["products"])
     torch.set_default_dtype(given["dtype"])
+    torch.set_num_threads(given["threads"])
     for place, part, name in _parts():
         if getattr(part, name) != given[f"{place}.{name}"]:
             setattr(part, name, given[f"{place}.{name}"])
