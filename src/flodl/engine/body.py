@@ -94,10 +94,6 @@ class StepBody:
         self.optimizer.zero_grad(set_to_none=True)
         self._statistics.note()
 
-    def put_statistics_back(self) -> None:
-        """Undo what the forwards of this window did to the running statistics."""
-        self._statistics.put_back()
-
     def note_statistics(self) -> None:
         """Note the running statistics before a micro-batch that does not open its window."""
         self._statistics_lately.note()

@@ -122,7 +122,7 @@ class FusedRunner(EagerRunner):
         except GuardFailed:
             randomness.restore(self.body.device)
             if micro.opens:
-                self.body.put_statistics_back()
+                self.body.undo_forward(opens=True)
             raise
         if micro.closes:
             self.body.update(micro.correction)
