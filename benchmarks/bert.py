@@ -104,6 +104,8 @@ def main() -> None:
     for name, timing in timings.items():
         ms = timing.median_s / options.steps * 1000
         note = "" if name not in steps else steps[name].report().tier
+        if note and note not in name:
+            print(f"{name} is on the {note} tier: {steps[name].report().reason}")
         rows.append([name, f"{ms:.2f}", f"{timing.jitter:.2%}", f"{base / timing.median_s:.2f}×", note])
         found[name] = {"ms": ms, "jitter": timing.jitter, "over_eager": base / timing.median_s, "tier": note}
     print(table(["BERT-base, bf16, 32 × 128", "ms a step", "jitter", "over eager", "tier"], rows))

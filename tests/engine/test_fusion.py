@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine import fusion
@@ -71,12 +72,41 @@ def test_other_number_formats_stay_as_they_are() -> None:
     assert calls[aten.addmm.default] == 1
 
 
-def test_a_large_result_keeps_its_bias_inside(monkeypatch) -> None:
-    monkeypatch.setattr(fusion, "_LARGE_BYTES", 16)
+def test_a_large_result_keeps_its_bias_inside() -> None:
     calls, _ = changed(
-        lambda b, x, w: aten.addmm.default(b, x, w), fusion.BiasOutside(), draw(5), draw(3, 4), draw(4, 5)
+        lambda b, x, w: aten.addmm.default(b, x, w), fusion.BiasOutside(16), draw(5), draw(3, 4), draw(4, 5)
     )
     assert calls[aten.addmm.default] == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
+def test_a_product_is_kept_for_the_backward_and_its_sum_with_the_bias_never_written(monkeypatch) -> None:
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    kept: list[set[object]] = []
+
+    class Watched(fusion.BiasOutside):
+        def __call__(self, graph: Graph) -> None:
+            super().__call__(graph)
+            given = next(node for node in graph.nodes if node.op == "output").args[0]
+            kept.append({node.target for node in given if node is not None})
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.GELU(), torch.nn.Linear(40, 50))
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    options = fusion.fusion_options() | {"post_grad_custom_post_pass": Watched(0)}
+    x, y = draw(30, 6), torch.arange(30)
+    torch.compile(loss_of, dynamic=False, options=options)(x, y).backward()
+    forward, _backward = kept
+    assert aten.mm.default in forward
+    assert not forward & {aten.add.Tensor, aten.addmm.default}
+    fused = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    loss_of(x, y).backward()
+    torch.testing.assert_close(fused, [parameter.grad for parameter in model.parameters()])
 
 
 def test_the_gradient_of_a_weight_that_a_loop_shares_becomes_one_product() -> None:

@@ -96,6 +96,21 @@ def test_silent_an_attribute_of_a_module_stays_as_it_was_recorded() -> None:
     assert loss > 0  # with p=1 every output, and so the loss, would be zero
 
 
+def test_what_is_drawn_on_the_cpu_stays_as_it_was_recorded_and_that_is_said() -> None:
+    drawn: list[float] = []
+
+    def dropping(model, x, y):
+        drawn.append(float(torch.rand([])))
+        return mse(model, x, y) * (0.0 if drawn[-1] < 0.0 else 1.0)
+
+    _, step = captured(dropping)
+    assert step.tier == "captured", step.report()
+    assert "random numbers that the step draws on the CPU stay as they were recorded" in step.report().reason
+    before = len(drawn)
+    feed(step, 3)
+    assert len(drawn) == before
+
+
 def test_silent_grad_is_not_refreshed_by_a_replay() -> None:
     model, step = captured(clip_norm=100.0)
     feed(step, 1, size=5)  # a ragged batch runs as Python and leaves its gradients

@@ -20,6 +20,7 @@ from .optimizer import Readiness, device_rates, prepare, take_rates
 from .outcome import Outcome as Outcome
 from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
+from .recordable import as_if_recorded
 from .settings import StepSettings
 from .tally import Tally
 
@@ -150,7 +151,7 @@ class StepBody:
         return Part(self._piece(piece, weight * share), weight, rows)
 
     def _piece(self, batch: tuple[Any, ...], share: Weight) -> Outcome:
-        with computing_in(self.settings.precision, self.device):
+        with computing_in(self.settings.precision, self.device), as_if_recorded(self.device):
             outcome = outcome_of(self.step_fn(self.model, *batch))
             whole = not isinstance(share, Tensor) and share == 1.0
             loss = outcome.loss if whole else weighed(outcome.loss, share)

@@ -26,6 +26,7 @@ from .batch import (
 from .blame import first_words, source_line
 from .hygiene import waits_are_errors
 from .mailbox import Mailbox, opened
+from .recordable import as_if_recorded
 
 T = TypeVar("T")
 # Torch still knows where these were; they stay, so that nothing else comes to lie there.
@@ -167,7 +168,7 @@ class Captured:
         if recording is None:
             if len(self._recordings) >= self._max:
                 return self._fn(*batch)
-            with torch.cuda.stream(_following(new_stream())):
+            with torch.cuda.stream(_following(new_stream())), as_if_recorded(torch.device("cuda")):
                 for _ in range(self._warmup):
                     self._fn(*batch)
             recording = self._recordings[shape] = record(self._fn, batch, pool=self._pool)

@@ -5,6 +5,7 @@ Imported only when something is compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx import Graph, Node
 
 _aten = torch.ops.aten
-# Above this size of a result, adding the bias by itself moves more memory than the slower kernel costs.
+# Above this size of a result, a sum of its own moves more memory than the slower kernel costs.
 _LARGE_BYTES = 64 << 20
 
 
@@ -22,15 +23,22 @@ class BiasOutside(CustomGraphPass):
 
     The product with a bias inside picks a slow kernel for many shapes (34 µs against 10 µs for one
     layer of the mlp on an H200), and the sum is free once it is fused into the kernel that follows.
+
+    It is done twice. Before forward and backward are told apart: the backward then keeps the product,
+    which lies in memory anyway, and adds the bias again, so the sum is never written; torch joins the two
+    again where a sum cannot be fused. After that: what torch joined, up to `most_bytes` of result.
     """
+
+    def __init__(self, most_bytes: float = math.inf) -> None:
+        self._most_bytes = most_bytes
 
     def __call__(self, graph: Graph) -> None:
         for node in list(graph.find_nodes(op="call_function", target=_aten.addmm.default)):
-            if not node.kwargs and _is_single_on_cuda(node) and node.meta["val"].nbytes <= _LARGE_BYTES:
+            if not node.kwargs and _is_single_on_cuda(node) and node.meta["val"].nbytes <= self._most_bytes:
                 _unfold(graph, node)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__,), "bias outside")
+        return get_hash_for_files((__file__,), f"bias outside up to {self._most_bytes}")
 
 
 class JoinedProducts(CustomGraphPass):
@@ -64,8 +72,9 @@ def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
+        "joint_custom_pre_pass": BiasOutside(),
         "post_grad_custom_pre_pass": JoinedProducts(),
-        "post_grad_custom_post_pass": BiasOutside(),
+        "post_grad_custom_post_pass": BiasOutside(_LARGE_BYTES),
     }
 
 

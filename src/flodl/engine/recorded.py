@@ -18,7 +18,7 @@ from .footing import LEARNS, TRAINING, Footing
 from .history import cut_history, is_held
 from .optimizer import host_settings, take_rates
 from .runners import EagerRunner, Micro, Phase, no_compiling
-from .snapshot import live_state
+from .snapshot import Randomness, live_state
 
 Lane = Callable[[tuple[Any, ...]], Tensor | None]
 
@@ -33,6 +33,8 @@ class RecordedRunner:
     def __init__(self, body: StepBody, *, update_inside: bool) -> None:
         self.body = body
         self.update_inside = update_inside
+        # Whether random numbers were drawn on the host while recording; replays keep what was drawn.
+        self.draws_on_host = False
         self._recordings: dict[tuple[Phase, float, Signature], Recording[Outcome]] = {}
         # What the recording that ran last writes its gradients to, and each one, where others read them.
         self._grads: list[Tensor | None] = []
@@ -152,6 +154,7 @@ class RecordedRunner:
             )
         # Replays write to these; while they live, their memory is not given away.
         self._held = list(live_state(self.body).values())
+        before = Randomness.now(self.body.device)
         try:
             with torch.cuda.device(self.body.device), no_compiling() if self.body.fused else nullcontext():
                 return record(
@@ -159,6 +162,7 @@ class RecordedRunner:
                 )
         finally:
             cut_history(self.body.model)
+            self.draws_on_host |= not before.same_on_host(Randomness.now(self.body.device))
 
     def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
         """Give how a whole step hands over its loss by address; None where it is not of that kind."""

@@ -26,6 +26,10 @@ class Randomness:
         on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(torch.get_rng_state(), on_device, random.getstate())
 
+    def same_on_host(self, other: Randomness) -> bool:
+        """Say whether nobody drew from the host's generators in between."""
+        return self.python == other.python and torch.equal(self.host, other.host)
+
     def restore(self, device: torch.device) -> None:
         """Put the states back."""
         torch.set_rng_state(self.host)

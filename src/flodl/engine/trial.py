@@ -136,6 +136,8 @@ class Trial:
         runner = self._candidate
         outside = isinstance(runner, RecordedRunner) and not runner.update_inside
         words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
+        if isinstance(runner, RecordedRunner) and runner.draws_on_host:
+            words += "; random numbers that the step draws on the CPU stay as they were recorded"
         return f"{equal} over {self._verified} updates{self._layout}{words}"
 
     def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
