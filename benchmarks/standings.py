@@ -155,7 +155,10 @@ def _cell(model: Results, rival: str) -> str:
 
 
 def _times(ratio: float | None) -> str:
-    return "—" if ratio is None else f"{ratio:.2f}×"
+    """In three digits, one more where it is close to even."""
+    if ratio is None:
+        return "—"
+    return f"{ratio:.3f}×" if 0.98 < ratio < 1.02 else f"{ratio:.2f}×"
 
 
 def _mean(ratios: Iterable[float | None]) -> str:
