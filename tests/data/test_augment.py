@@ -5,6 +5,8 @@ import torch
 
 from flodl.core import DataError
 from flodl.data import Chance, Compose, Normalize, RandomCrop, RandomFlip
+from flodl.data.augment import draws_by_chance
+from flodl.data.batching import as_augmentation
 from flodl.data.order import sample_keys
 
 COUNT = 64
@@ -28,6 +30,13 @@ def test_a_crop_is_a_window_of_the_padded_image(dtype):
         assert torch.equal(cropped[number], padded[number, :, top : top + 8, left : left + 6])
     assert cropped.is_contiguous()
     assert len(set(zip(down.tolist(), right.tolist()))) > 10
+
+
+def test_one_crop_serves_batches_of_any_size_and_shape():
+    crop = RandomCrop(2)
+    for images in (IMAGES[:5], IMAGES, IMAGES[:5], IMAGES[:, :, :4], IMAGES[:7, :1]):
+        expected = RandomCrop(2)(images, chance(len(images)))
+        assert torch.equal(crop(images, chance(len(images))), expected)
 
 
 def test_images_that_are_not_contiguous_are_cropped_alike():
@@ -122,3 +131,18 @@ def test_each_part_of_a_composition_draws_its_own():
 def test_wrong_use_is_told(call, message):
     with pytest.raises(DataError, match=message):
         call()
+
+
+def test_what_draws_by_chance_alone_is_known_of_ones_own_by_its_word():
+    def own(batch, chance):
+        return batch
+
+    def plain(batch):
+        return batch
+
+    assert draws_by_chance(None)
+    assert draws_by_chance(as_augmentation([RandomCrop(1), RandomFlip(), Normalize([0.5], [0.5])]))
+    assert not draws_by_chance(as_augmentation(own))
+    assert not draws_by_chance(as_augmentation([RandomFlip(), plain]))
+    own.draws_by_chance = plain.draws_by_chance = True
+    assert draws_by_chance(as_augmentation([RandomFlip(), [own, plain]]))

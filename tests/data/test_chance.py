@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flodl.data.chance import Chance, EpochChance
+from flodl.data.chance import Chance, EpochChance, PassingChance
 from flodl.data.order import sample_keys
 
 KEYS = sample_keys(11, torch.arange(4000))
@@ -30,6 +30,14 @@ def test_drawing_for_a_whole_epoch_gives_the_same_numbers():
     epoch = EpochChance(KEYS)
     for start, stop in ((0, 64), (64, 128), (3990, 4000)):
         cut = draws(epoch.between(start, stop))
+        assert all(torch.equal(a, b) for a, b in zip(cut, draws(Chance(KEYS[start:stop]))))
+
+
+def test_drawing_for_a_stretch_at_a_time_gives_the_same_numbers(monkeypatch):
+    monkeypatch.setattr("flodl.data.chance._STRETCH", 100)
+    passing = PassingChance(11, torch.device("cpu"))
+    for start, stop in ((7, 64), (64, 107), (107, 128), (128, 600), (600, 664), (0, 8), (3990, 4000)):
+        cut = draws(passing.between(start, stop))
         assert all(torch.equal(a, b) for a, b in zip(cut, draws(Chance(KEYS[start:stop]))))
 
 

@@ -598,3 +598,18 @@ def test_an_iterator_gives_once_and_is_not_rewound():
     assert next(batches).tolist() == [0, 1]
     loader.rewind()
     assert next(batches).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+def test_a_loader_that_was_read_for_inference_goes_on_for_training(mode):
+    pictures = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
+    augment = [RandomCrop(1), RandomFlip(), Normalize([0.5] * 3, [0.2] * 3)]
+    loader = Loader(pictures, 8, augment=augment, mode=mode)
+    with torch.inference_mode():
+        assert not any(batch.is_inference() for batch in loader)
+        if mode == "resident":
+            loader.begin_epoch()
+    weight = torch.ones(8, 8, requires_grad=True)
+    for batch in loader:
+        (batch * weight).sum().backward()
+    assert weight.grad is not None

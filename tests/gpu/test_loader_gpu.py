@@ -203,3 +203,69 @@ def test_a_model_learns_the_same_from_either_mode():
         return torch.stack(losses)
 
     assert torch.equal(train("resident"), train("streaming"))
+
+
+MODES = pytest.mark.parametrize("mode", ["resident", "streaming"])
+
+
+@MODES
+def test_a_loop_that_is_left_early_harms_no_later_one(mode):
+    whole = two_epochs(loader(augment=FULL))[:3]
+    given = loader(augment=FULL, mode=mode)
+    for _ in range(20):
+        for batch in given:
+            del batch
+            break
+        given.rewind()
+        torch.full((4_000_000,), -1, device="cuda")  # what was let go of is written to at once
+    assert_same([batch for batch, _ in zip(given, range(3))], whole)
+
+
+@MODES
+def test_memory_does_not_grow_with_the_lead_of_the_host(mode):
+    rows = torch.zeros(256, 1_000_000)  # batches of 64 MB
+    given = Loader(rows, 16, device="cuda", mode=mode, augment=Halved(ahead=True))
+    busy = torch.randn(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        for batch in given:
+            for _ in range(10):
+                busy = (busy @ busy).clamp_(-1, 1)
+            busy[0, 0] += batch.sum()
+    assert torch.cuda.max_memory_allocated() - before < 12 * 64 * 2**20
+
+
+class Halved:
+    """An augmentation that says where it is called."""
+
+    def __init__(self, *, ahead: bool) -> None:
+        self.draws_by_chance = ahead
+        self.streams: list[torch.cuda.Stream] = []
+
+    def __call__(self, batch, chance):
+        self.streams.append(torch.cuda.current_stream())
+        return batch * 0.5 if isinstance(batch, torch.Tensor) else (batch[0] * 0.5, *batch[1:])
+
+
+@MODES
+@pytest.mark.parametrize("ahead", [False, True])
+def test_only_what_draws_by_chance_alone_is_called_ahead(mode, ahead):
+    augment = Halved(ahead=ahead)
+    for number, _ in enumerate(loader(augment=augment, mode=mode)):
+        assert len(augment.streams) == min(number + 1 + ahead, 11)
+    beside = [stream != torch.cuda.current_stream() for stream in augment.streams]
+    assert beside == [ahead] * 11
+
+
+@MODES
+def test_batches_that_are_kept_stay_as_they_were(mode):
+    given = loader(augment=FULL, mode=mode)
+    busy = torch.randn(2048, 2048, device="cuda")
+    kept = []
+    for batch in given:
+        kept.append(batch)
+        for _ in range(5):
+            busy = (busy @ busy).clamp_(-1, 1)
+    assert_same(kept, two_epochs(loader(augment=FULL))[: len(kept)])

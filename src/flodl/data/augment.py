@@ -24,6 +24,17 @@ def augmented(augment: Augmentation, batch: Any, chance: Chance) -> Any:
     return given
 
 
+def draws_by_chance(augment: Augmentation | None) -> bool:
+    """Say whether everything random about an augmentation comes from the chance that it is given.
+
+    Then it makes no difference when it is called, and it may be called ahead of time. One's own says so with
+    an attribute `draws_by_chance = True`; of others it is not known.
+    """
+    if isinstance(augment, Compose):
+        return all(map(draws_by_chance, augment.parts))
+    return augment is None or bool(getattr(augment, "draws_by_chance", False))
+
+
 class Compose:
     """Augmentations one after another."""
 
@@ -41,6 +52,8 @@ class Compose:
 
 class _OfImages:
     """An augmentation of one part of the batch: `of` names it, or it is the first."""
+
+    draws_by_chance = True
 
     def __init__(self, of: int | str | None) -> None:
         self.of = of
@@ -81,20 +94,32 @@ class RandomCrop(_OfImages):
         if padding < 0:
             raise DataError(f"RandomCrop: padding={padding}. Give a number of pixels from 0 up.")
         self.padding, self.fill = padding, fill
+        self._grids: dict[tuple[object, ...], Tensor] = {}
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         _check_images(self, images)
-        count, channels, height, width = images.shape
+        width = images.shape[3]
         padded = functional.pad(images, [self.padding] * 4, value=self.fill).contiguous()
-        tall, wide = padded.shape[2:]
+        wide = padded.shape[3]
         down, right = chance.integers(2 * self.padding + 1, 2).unbind(1)
         # Each row of the result is a run of neighbours in memory: selecting rows of an overlapping view
         # copies whole runs, which is three times as fast as indexing a view of windows.
         runs = padded.view(-1).as_strided((padded.numel() - width + 1, width), (1, 1))
-        planes = torch.arange(count * channels, device=images.device).view(count, channels, 1) * (tall * wide)
-        rows = torch.arange(height, device=images.device) * wide
-        starts = planes + (down * wide + right).view(count, 1, 1) + rows
+        starts = self._grid_for(images) + (down * wide + right).view(-1, 1)
         return runs.index_select(0, starts.view(-1)).view(images.shape)
+
+    def _grid_for(self, images: Tensor) -> Tensor:
+        """Give where each row of an unmoved window starts, `[n, c * h]`; made once for the largest batch."""
+        count, channels, height, width = images.shape
+        key = (images.device, channels, height, width)
+        grid = self._grids.get(key)
+        if grid is None or len(grid) < count:
+            tall, wide = height + 2 * self.padding, width + 2 * self.padding
+            planes = torch.arange(count * channels).view(count, channels, 1) * (tall * wide)
+            # From the host, which waits for it once: any stream may read it from then on.
+            grid = (planes + torch.arange(height) * wide).view(count, -1).to(images.device)
+            self._grids[key] = grid
+        return grid[:count]
 
     def __repr__(self) -> str:
         return f"RandomCrop({self.padding})"

@@ -85,6 +85,10 @@ class _WithoutChance:
 
     augment: Callable[[Any], Any]
 
+    @property
+    def draws_by_chance(self) -> bool:
+        return bool(getattr(self.augment, "draws_by_chance", False))
+
     def __call__(self, batch: Any, chance: Chance) -> Any:
         return self.augment(batch)
 

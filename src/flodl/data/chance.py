@@ -8,9 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .order import STRIDE, mix
+from .order import STRIDE, mix, sample_keys
 
 _SMALL = 16  # numbers a sample up to which a whole epoch is drawn at once
+_STRETCH = 1 << 16  # samples for which draws are made at once where an epoch has no known end
 
 
 class Chance:
@@ -92,6 +93,28 @@ class EpochChance:
         if what not in self._table:
             self._table[what] = read(_bits(self.keys, what))
         return self._table[what]
+
+
+class PassingChance:
+    """The chances of batches that come one after another, drawn for a stretch of the epoch at a time.
+
+    >>> passing = PassingChance(7, torch.device("cpu"))
+    >>> passing.between(2, 4).integers(10).tolist(), passing.between(4, 6).keys.shape
+    ([5, 6], torch.Size([2]))
+    """
+
+    def __init__(self, key: int, device: torch.device) -> None:
+        self._key, self._device = key, device
+        self._first = self._end = 0
+        self._stretch = EpochChance(torch.empty(0, dtype=torch.int64))
+
+    def between(self, start: int, stop: int) -> Chance:
+        """Give the chance of the batch at these positions."""
+        if not self._first <= start <= stop <= self._end:
+            self._first, self._end = start, max(stop, start + _STRETCH)
+            positions = torch.arange(self._first, self._end, device=self._device)
+            self._stretch = EpochChance(sample_keys(self._key, positions))
+        return self._stretch.between(start - self._first, stop - self._first)
 
 
 class _Part(Chance):

@@ -42,7 +42,8 @@ class Feed:
 
     Two pinned buffers take turns: the host fills one while the other is on its way. As many batches lie
     ready on the device as `depth` says, fewer where `room` (bytes that may be used now) has no place for
-    them, and at least one.
+    them, and at least one. A copy begins once the steps that the host has asked for so far are done: memory
+    that they have let go of is used again at once, and the host is never many batches ahead of the device.
     """
 
     def __init__(self, device: torch.device, *, depth: int, room: Callable[[], int | None]) -> None:
@@ -80,6 +81,7 @@ class Feed:
         buffer.copied.synchronize()
         places = iter(range(len(tensors_in(handed.batch))))
         pinned = map_tensors(lambda tensor: buffer.hold(next(places), tensor), handed.batch)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
             batch = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), pinned)
             buffer.copied.record(self._stream)
@@ -88,11 +90,7 @@ class Feed:
         return Handed(batch, handed.position, handed.source_state), arrived
 
     def _receive(self, handed: Handed, arrived: torch.cuda.Event) -> Handed:
-        current = torch.cuda.current_stream(self.device)
-        current.wait_event(arrived)
-        for tensor in tensors_in(handed.batch):
-            # The memory came from the other stream's pool: it must not be given away while this one uses it.
-            tensor.record_stream(current)
+        torch.cuda.current_stream(self.device).wait_event(arrived)
         return handed
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from flodl.core.errors import DataError
 
 from .backends import Wishes, place
-from .batching import Epoch, as_augmentation
+from .batching import Epoch, Handed, as_augmentation
 from .cursor import Cursor
 from .order import spans
 from .placement import check_cap
@@ -148,7 +148,8 @@ class Loader:
 
     def begin_epoch(self) -> None:
         """Bring the order on the device to the current epoch, for `take`."""
-        self._resident().begin(self._plan())
+        with torch.inference_mode(False):
+            self._resident().begin(self._plan())
 
     def take(self, positions: Tensor) -> Any:
         """Give the batch at these positions of the epoch, for a step that picks its own samples.
@@ -177,7 +178,8 @@ class Loader:
         )
 
     def _rest_of_epoch(self, turn: int) -> Iterator[Any]:
-        for handed in self._backend.batches(self._plan()):
+        batches = self._backend.batches(self._plan())
+        while (handed := _next_of(batches)) is not None:
             self._check_turn(turn)
             self._position, self._source_state = handed.position, handed.source_state
             yield handed.batch
@@ -248,6 +250,12 @@ class Loader:
                 f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
                 "Give a smaller batch_size or drop_last=False."
             )
+
+
+@torch.inference_mode(False)
+def _next_of(batches: Iterator[Handed]) -> Handed | None:
+    """Give the next batch, of plain tensors: what is kept and what is made ahead may be used in training."""
+    return next(batches, None)
 
 
 def _refuse_to_share(stream: Stream, num_workers: int) -> None:

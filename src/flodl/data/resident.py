@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .augment import Augmentation, augmented
+from .ahead import Ahead
+from .augment import Augmentation, augmented, draws_by_chance
 from .batching import Epoch, Handed
 from .chance import Chance, EpochChance
 from .order import sample_keys
@@ -28,9 +29,14 @@ class Resident:
         self._order: Tensor | None = None
         self._keys: Tensor | None = None
         self._ready: tuple[int, int] | None = None
+        beside = source.device.type == "cuda" and draws_by_chance(augment)
+        self._ahead = Ahead(source.device) if beside else None
 
     def begin(self, epoch: Epoch) -> Tensor:
         """Bring order and keys to an epoch; gives the order."""
+        if self._ahead is not None:
+            # Batches that are still in the making read what is written here, or wrote it.
+            torch.cuda.current_stream(self._ahead.device).wait_stream(self._ahead.stream)
         if self._ready != (epoch.seed, epoch.number) or self._order is None:
             order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
             keys = sample_keys(epoch.key, torch.arange(len(order), device=order.device))
@@ -39,6 +45,11 @@ class Resident:
         return self._order
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
+        """Give the rest of an epoch."""
+        made = self._made(epoch)
+        return made if self._ahead is None else self._ahead.run(made)
+
+    def _made(self, epoch: Epoch) -> Iterator[Handed]:
         order = self.begin(epoch)
         assert self._keys is not None
         chance = EpochChance(self._keys)

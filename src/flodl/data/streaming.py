@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .augment import Augmentation, augmented
+from .ahead import Ahead
+from .augment import Augmentation, augmented, draws_by_chance
 from .batching import Epoch, Handed
-from .chance import Chance
+from .chance import Chance, PassingChance
 from .feed import Feed, moved
 from .form import tensors_in
 from .order import sample_keys
@@ -42,14 +43,18 @@ class Streaming:
             self._host = Workers(FetcherInWorker(source), num_workers) if num_workers else InProcess(source)
         elif num_workers:
             self._host = StreamWorkers(source, num_workers)
-        self._feed = Feed(device, depth=prefetch, room=room) if device.type == "cuda" else None
+        on_cuda = device.type == "cuda"
+        self._feed = Feed(device, depth=prefetch, room=room) if on_cuda else None
+        beside = on_cuda and augment is not None and draws_by_chance(augment)
+        self._ahead = Ahead(device) if beside else None
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
         on_host = self._on_host(epoch)
         sent = self._feed.run(on_host) if self._feed is not None else moved(on_host, self.device)
         if self.augment is None:
             return sent
-        return self._augmented(sent, self.augment, epoch)
+        made = self._augmented(sent, self.augment, epoch)
+        return made if self._ahead is None else self._ahead.run(made)
 
     def close(self) -> None:
         """End the workers."""
@@ -66,6 +71,10 @@ class Streaming:
         assert not isinstance(self.source, Stream)
         order = epoch.order(self.sampler, self.source.num_samples, _CPU)
         spans = epoch.spans(len(order))
+        if isinstance(self._host, InProcess) and isinstance(self.source, Gathered):
+            for start, stop in spans:
+                yield Handed(self.source.take(order[start:stop].to(self.source.device)), stop)
+            return
         made = self._host.batches(requests_of(order, epoch.key, spans))
         for (_, stop), batch in zip(spans, made):
             yield Handed(batch, stop)
@@ -79,12 +88,11 @@ class Streaming:
             self.source.refuse_nothing(epoch.number)
 
     def _augmented(self, sent: Iterator[Handed], augment: Augmentation, epoch: Epoch) -> Iterator[Handed]:
-        start = epoch.start
+        start, passing = epoch.start, PassingChance(epoch.key, self.device)
         for handed in sent:
-            keys = sample_keys(epoch.key, torch.arange(start, handed.position, device=self.device))
+            chance = passing.between(start, handed.position)
             if epoch.batch_size is None:  # one position, and as many samples as the item has
-                rows = len(tensors_in(handed.batch)[0])
-                keys = sample_keys(keys, torch.arange(rows, device=self.device))
-            batch = augmented(augment, handed.batch, Chance(keys))
-            yield Handed(batch, handed.position, handed.source_state)
+                rows = torch.arange(len(tensors_in(handed.batch)[0]), device=self.device)
+                chance = Chance(sample_keys(chance.keys, rows))
+            yield Handed(augmented(augment, handed.batch, chance), handed.position, handed.source_state)
             start = handed.position

@@ -1,0 +1,48 @@
+"""Batches made on a CUDA device beside the step that uses the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .batching import Handed
+
+
+class Ahead:
+    """Makes each batch on a stream of its own while the one before is used.
+
+    Gathering and augmenting are many small kernels. In the stream of the training they would stand between
+    two steps; beside it they find room in a step that is under way. A batch is begun once the steps that the
+    host has asked for so far are done, so memory that they have let go of is used again at once, however far
+    the host is ahead of the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
+        """Give the same batches; `source` is only asked while its stream is the current one."""
+        try:
+            ready = self._made(source)
+            while ready is not None:
+                following = self._made(source)
+                handed, done = ready
+                torch.cuda.current_stream(self.device).wait_event(done)
+                yield handed
+                ready = following
+        finally:
+            # Where the loop is left early, a batch may still be in the making: whatever is freed from here on
+            # must not be written to before it is done.
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    def _made(self, source: Iterator[Handed]) -> tuple[Handed, torch.cuda.Event] | None:
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            handed = next(source, None)
+            if handed is None:
+                return None
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record(self.stream)
+        return handed, done
