@@ -54,14 +54,19 @@ def interleave(
 
 
 def take_turns(
-    rivals: Mapping[str, Callable[[int], Sequence[float]]], *, rounds: int, repeats: int = 1
+    rivals: Mapping[str, Callable[[int], Sequence[float]]], *, rounds: int, repeats: int = 1, settle: int = 0
 ) -> dict[str, Timing]:
-    """Let each rival run and time `repeats` samples, round after round, each round in another order."""
+    """Let each rival run and time `repeats` samples, round after round, each round in another order.
+
+    `settle` runs before them do not count: what ran before has left the caches and the clock to itself.
+    """
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
+            if settle:
+                rivals[name](settle)
             samples[name].extend(rivals[name](repeats))
     return {name: Timing(tuple(taken)) for name, taken in samples.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -81,9 +82,7 @@ def test_a_large_result_keeps_its_bias_inside() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
-def test_a_product_is_kept_for_the_backward_and_its_sum_with_the_bias_never_written(monkeypatch) -> None:
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+def test_a_product_is_kept_for_the_backward_and_its_sum_with_the_bias_never_written() -> None:
     kept: list[set[object]] = []
 
     class Watched(fusion.BiasOutside):
@@ -91,6 +90,9 @@ def test_a_product_is_kept_for_the_backward_and_its_sum_with_the_bias_never_writ
             super().__call__(graph)
             given = next(node for node in graph.nodes if node.op == "output").args[0]
             kept.append({node.target for node in given if node is not None})
+
+        def uuid(self) -> object:
+            return uuid.uuid4().bytes  # nothing of it is found in a cache
 
     model = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.GELU(), torch.nn.Linear(40, 50))
 

@@ -123,6 +123,34 @@ def test_alerts_and_tiers_are_one_line_each():
     assert text == "  error (rank 2): at 'head': loss is nan\n  tier captured: equal to eager\n"
 
 
+def test_what_was_said_of_a_tier_is_not_said_again():
+    def tier(name, reason, **others):
+        return Event("tier", {"tier": name, "reason": reason, **others})
+
+    text = shown(
+        tier("eager", "training has just begun", what="eager"),
+        tier("eager", "training has just begun", gain=1.0),
+        tier("captured", "equal to eager", what="captured"),
+        tier("captured", "equal to eager; it is compiled soon", gain=3.25),
+        tier("captured", "a ragged last batch runs eagerly", what="eager"),
+        tier("captured", "equal to eager; it is compiled soon", gain=3.3),
+        tier("captured", "equal to eager; it is being compiled", gain=3.3),
+        tier("compiled", "close to eager", what="compiled"),
+        tier("compiled", "close to eager", gain=4.0),
+        tier("eager", "a module changed", what="eager"),
+    )
+    assert text.splitlines() == [
+        "  tier eager: training has just begun",
+        "  tier captured: equal to eager",
+        "  tier captured, 3.2× as fast as eager: it is compiled soon",
+        "  tier captured: a ragged last batch runs eagerly",
+        "  tier captured: it is being compiled",
+        "  tier compiled: close to eager",
+        "  tier compiled, 4.0× as fast as eager",
+        "  tier eager: a module changed",
+    ]
+
+
 def test_other_ranks_are_not_shown_but_for_their_alerts():
     assert shown(epoch(0, rank=1, loss=0.5)) == ""
 

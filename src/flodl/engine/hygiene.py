@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -66,7 +67,10 @@ def calm_collector() -> Iterator[Collector]:
 def waits_are_errors() -> Iterator[None]:
     """Let torch raise where the host would wait for a CUDA device, and put its setting back."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        # Torch says once that this is a prototype; who trains has not asked for it.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -191,9 +192,12 @@ class Trial:
         """Give the body with fused kernels, compiled by running the window."""
         body = fused(self._body, tune=self._tune, layout=layout)
         try:
-            # Twice: what the first run compiles, the second may still tune.
-            for micro in [*window, *window]:
-                EagerRunner(body).run(micro)
+            with warnings.catch_warnings():
+                # Advice to those who compile by hand; what the model has to say, it has said in eager steps.
+                warnings.simplefilter("ignore")
+                # Twice: what the first run compiles, the second may still tune.
+                for micro in [*window, *window]:
+                    EagerRunner(body).run(micro)
         except Exception as error:
             told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error

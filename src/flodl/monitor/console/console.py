@@ -55,6 +55,8 @@ class Console:
         self._epoch: int | None = None
         self._began: tuple[float, float] = (0.0, 0.0)
         self._printed_s: float | None = None
+        # The tier, its reason, and whether its gain was told.
+        self._tier_told = ("", "", False)
         self._lock = threading.RLock()
         self._bar = self._make_bar()
 
@@ -110,7 +112,7 @@ class Console:
             case "epoch":
                 self._finish_epoch(event)
             case "tier":
-                self._print(lines.tier_line(event.data))
+                self._tier(event.data)
             case "save":
                 self._print(lines.save_line(event.data), Verbosity.VERBOSE)
             case "run_end":
@@ -119,6 +121,17 @@ class Console:
     def _alert(self, event: Event) -> None:
         level = Verbosity.QUIET if event.data.get("level") == "error" else Verbosity.NORMAL
         self._print(lines.alert_line(event.data, rank=event.rank), level)
+
+    def _tier(self, data: Mapping[str, Any]) -> None:
+        """Print what is new about the tier: the same words come with the decision and with its gain."""
+        tier, reason = str(data["tier"]), str(data.get("reason") or "")
+        before, words, gain_is_told = self._tier_told if self._tier_told[0] == tier else (tier, "", False)
+        news = "; ".join(part for part in reason.split("; ") if part not in words.split("; "))
+        gain = None if gain_is_told or tier == "eager" else data.get("gain")
+        if news or gain is not None or before != self._tier_told[0]:
+            self._print(lines.tier_line(tier, news, gain))
+        if data.get("what") in (None, tier):
+            self._tier_told = (tier, reason, gain_is_told or gain is not None)
 
     def _finish_epoch(self, event: Event) -> None:
         epoch = int(event.data["epoch"])

@@ -124,14 +124,17 @@ def alert_line(data: Mapping[str, Any], *, rank: int = 0) -> Line:
     return [(f"  {plain(level)}{who}: ", _ALERTS.get(level, "")), (plain(where + str(data["message"])), "")]
 
 
-def tier_line(data: Mapping[str, Any]) -> Line:
-    """Give the line of a change of tier, with its reason.
+def tier_line(tier: str, reason: str | None, gain: float | None = None) -> Line:
+    """Give the line of a change of tier, with its reason and how many times faster than eager it is.
 
-    >>> text_of(tier_line({"tier": "captured", "reason": "equal to eager in 3 steps"}))
+    >>> text_of(tier_line("captured", "equal to eager in 3 steps"))
     '  tier captured: equal to eager in 3 steps'
+    >>> text_of(tier_line("captured", None, gain=3.21))
+    '  tier captured, 3.2× as fast as eager'
     """
-    reason = f": {plain(data['reason'])}" if data.get("reason") else ""
-    return [(f"  tier {plain(data['tier'])}{reason}", "cyan")]
+    faster = "" if gain is None else f", {gain:.1f}× as fast as eager"
+    why = f": {plain(reason)}" if reason else ""
+    return [(f"  tier {plain(tier)}{faster}{why}", "cyan")]
 
 
 def save_line(data: Mapping[str, Any]) -> Line:
