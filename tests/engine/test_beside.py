@@ -161,9 +161,9 @@ def test_the_process_ends_with_the_one_that_started_it() -> None:
 
 
 FOUND = """
+import sys
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from flodl.engine import TrainStep
 from flodl.engine.beside import CompilingBeside
 from flodl.engine.runners import EagerRunner, fused
@@ -177,11 +177,16 @@ model = nn.Linear(16, 16)
 step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
 batch = (torch.ones(8, 16),)
 micro = step._micro(batch, 8)
+patience_s = sys.getswitchinterval()
 compiling = CompilingBeside(step._body, micro)
 compiling.wait()
 assert compiling.failure is None, compiling.failure
+assert {"torch._dynamo", "torch._inductor.compile_fx", "flodl.engine.fusion"} <= set(sys.modules)
+assert sys.getswitchinterval() == patience_s
 for _ in range(2):
-    EagerRunner(fused(step._body)).run_without_update(micro)
+    EagerRunner(fused(step._body)[None]).run_without_update(micro)
+from torch._dynamo.utils import counters
+
 found = counters["inductor"]
 print(found["fxgraph_cache_hit"], found["fxgraph_cache_miss"])
 """

@@ -5,6 +5,7 @@ Compiling in a thread of the training process was measured to stall steps by up 
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import struct
@@ -12,11 +13,12 @@ import subprocess
 import sys
 import threading
 import weakref
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from flodl.core import log
 
 from .blame import first_words
 from .body import StepBody
@@ -25,6 +27,16 @@ from .switches import switches_now
 
 MAX_PAYLOAD_BYTES = 256 << 20
 PLACE = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r})"
+
+# What torch's compiler loads when it is used for the first time.
+COMPILER = (
+    "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.compile_fx",
+    f"{__package__}.fusion",
+)
+# How long another thread waits for its turn meanwhile; Python's own is ten times that.
+TURN_S = 5e-4
 
 
 class CompilingBeside:
@@ -97,13 +109,26 @@ class CompilingBeside:
 
 
 def _warm_up(on_cpu: bool) -> None:
-    """Do in this thread what the compiler does once in every process, so that promotion need not."""
+    """Do in this thread what the compiler does once in every process, so that promotion need not.
 
-    if on_cpu:
-        with suppress(Exception):
+    It is Python for seconds. The thread that trains gets its turn soon, so that steps go on meanwhile.
+    """
+    patience_s = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        for name in COMPILER:
+            importlib.import_module(name)
+        from torch._inductor.codecache import torch_key
+
+        torch_key()
+        if on_cpu:
             from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
             valid_vec_isa_list()
+    except Exception as error:  # promotion will do it, or say what is wrong
+        log.debug("the compiler is not ready yet: %s: %s", type(error).__name__, error)
+    finally:
+        sys.setswitchinterval(patience_s)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

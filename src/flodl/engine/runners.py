@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from .batch import Signature
-from .body import Outcome, StepBody
+from .body import Outcome, StepBody, StepFunction
 from .footing import Footing
 from .layout import OPTIONS, Layout
 from .snapshot import Randomness
@@ -152,14 +152,29 @@ def _guard_of(told: str) -> str:
     return named[0] if named else lines[-1]
 
 
-def fused(body: StepBody, *, tune: str | None = None, layout: Layout | None = None) -> StepBody:
-    """Give the same body with forward and backward fused by torch's compiler; state is shared."""
-    from .fusion import fusion_options
+def fused(
+    body: StepBody, *, tune: str | None = None, layouts: Sequence[Layout | None] = (None,)
+) -> dict[Layout | None, StepBody]:
+    """Give the same body with forward and backward fused by torch's compiler, for each layout.
 
+    State is shared, and so is the trace of the step.
+    """
+    from .fusion import fusion_options
+    from .variants import Variants
+
+    options = {layout: fusion_options(tune=tune) | OPTIONS[layout] for layout in layouts}
+    if len(layouts) == 1:
+        compiled = torch.compile(body.step_fn, dynamic=False, options=options[layouts[0]])
+        return {layouts[0]: _twin(body, compiled)}
+    variants = Variants(options)
+    compiled = torch.compile(body.step_fn, dynamic=False, backend=variants)
+    return {layout: _twin(body, variants.using(layout, compiled)) for layout in layouts}
+
+
+def _twin(body: StepBody, step_fn: StepFunction) -> StepBody:
     twin = copy.copy(body)
     twin.fused = True
-    options = fusion_options(tune=tune) | OPTIONS[layout]
-    twin.step_fn = torch.compile(body.step_fn, dynamic=False, options=options)
+    twin.step_fn = step_fn
     twin.tally = copy.copy(body.tally)
     twin.tally.account = torch.compile(body.tally.account, dynamic=False)
     return twin

@@ -161,13 +161,16 @@ class Trial:
         if self.tier != "compiled":
             return self._runner(self._body)
         candidates: dict[Layout | None, Runner] = {}
-        for layout in layouts_for(self._body):
+        bodies = fused(self._body, tune=self._tune, layouts=layouts_for(self._body))
+        for layout, body in bodies.items():
             try:
-                candidates[layout] = self._runner(self._compiled(window, layout))
+                self._compile(body, window)
+                candidates[layout] = self._runner(body)
                 before.restore()
                 self._learn(candidates[layout], window, before)
             except (NotCapturable, GuardFailed):
-                if layout == layouts_for(self._body)[-1] and not candidates:
+                candidates.pop(layout, None)
+                if layout == list(bodies)[-1] and not candidates:
                     raise
         turns = {layout: partial(self._time, runner, window) for layout, runner in candidates.items()}
         chosen, taken = fastest(turns)
@@ -188,9 +191,8 @@ class Trial:
             runner.run(micro)
         return (now_s(self._body.device) - started) / len(window)
 
-    def _compiled(self, window: list[Micro], layout: Layout | None) -> StepBody:
-        """Give the body with fused kernels, compiled by running the window."""
-        body = fused(self._body, tune=self._tune, layout=layout)
+    def _compile(self, body: StepBody, window: list[Micro]) -> None:
+        """Compile a body with fused kernels by running the window."""
         try:
             with warnings.catch_warnings():
                 # Advice to those who compile by hand; what the model has to say, it has said in eager steps.
@@ -201,7 +203,6 @@ class Trial:
         except Exception as error:
             told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error
-        return body
 
     def _difference(
         self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]

@@ -44,8 +44,7 @@ def compile_once(parts: dict[str, Any], *, tune: str | None) -> None:
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
-    for layout in layouts_for(body):
-        twin = fused(body, tune=tune, layout=layout)
+    for twin in fused(body, tune=tune, layouts=layouts_for(body)).values():
         for _ in range(2):
             EagerRunner(twin).run_without_update(parts["micro"])
 
