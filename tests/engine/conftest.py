@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.engine import compilation, ladder
+from flodl.engine import compilation, timing
 
 
 @pytest.fixture
@@ -50,13 +50,13 @@ def paced(monkeypatch: pytest.MonkeyPatch):
         def now(device: torch.device) -> float:
             return clock["s"]
 
-        real = step._ladder.end_window
+        real = step._ladder._run
 
-        def end_window(number: int) -> None:
-            clock["s"] += seconds[step.tier]
-            real(number)
+        def run(micro, number: int):
+            clock["s"] += seconds[step.tier] if micro.closes else 0.0
+            return real(micro, number)
 
-        monkeypatch.setattr(ladder, "now_s", now)
-        monkeypatch.setattr(step._ladder, "end_window", end_window)
+        monkeypatch.setattr(timing, "now_s", now)
+        monkeypatch.setattr(step._ladder, "_run", run)
 
     return pace

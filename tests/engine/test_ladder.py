@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from flodl.core import StepError
 from flodl.engine import TrainStep, compilation, ladder, trial
@@ -117,6 +119,113 @@ def test_a_trial_leaves_no_trace(quick_compiler) -> None:
     ours, theirs = (step._body.optimizer.state_dict()["state"] for step in (tried, eager))
     assert all(torch.equal(ours[k]["momentum_buffer"], theirs[k]["momentum_buffer"]) for k in theirs)
     assert tried.means() == eager.means()
+
+
+class Reassigning(torch.optim.Optimizer):
+    """Keeps its state wherever it likes."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.calls = 0
+        self.state["calls"] = 0
+        self.history: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        self.calls += 1
+        self.state["calls"] += 1
+        for group in self.param_groups:
+            group["decay"] = group.get("decay", torch.ones(())) * 0.9
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["mean"] = 0.9 * state.get("mean", 0.0) + parameter.grad
+                self.history = [*self.history, parameter.grad.clone()][-3:]
+                weight = group["decay"] / (1 + self.calls) + 0.01 * self.state["calls"]
+                parameter -= group["lr"] * weight * (state["mean"] + 0.1 * self.history[0].mean())
+
+
+def test_an_optimizer_may_keep_its_state_anywhere(quick_compiler) -> None:
+    hooked: list[str] = []
+    ends = {}
+    for tier in ("eager", "compiled"):
+        model = small_model()
+        optimizer = Reassigning(model.parameters())
+        optimizer.register_step_post_hook(lambda *_, tier=tier: hooked.append(tier))
+        step = TrainStep(model, optimizer, mse, tier=tier, clip_norm=0.5)
+        run(step, 14)
+        assert step.tier == tier, step.report()
+        ends[tier] = [p.detach().clone() for p in model.parameters()]
+    assert all(map(torch.equal, *ends.values()))
+    assert hooked == ["eager"] * 14 + ["compiled"] * 14
+
+
+def test_numbers_that_numpy_draws_are_those_of_eager(quick_compiler) -> None:
+    @torch.compiler.disable
+    def noise() -> float:
+        return float(np.random.rand())
+
+    drawn = {}
+    for tier in ("eager", "compiled"):
+        np.random.seed(0)
+        step = new_step(lambda model, x, y: mse(model, x, y) * (1 + noise()), tier=tier)
+        run(step, 14)
+        drawn[tier] = np.random.rand()
+    assert drawn["eager"] == drawn["compiled"]
+
+
+def test_a_batch_that_is_not_finite_says_nothing_against_a_tier(quick_compiler) -> None:
+    step = new_step(tier="compiled")
+    run(step, 3)
+    for _ in range(6):
+        step(torch.full((8, 4), torch.nan), torch.zeros(8, 2))
+    assert step.tier == "eager"
+    run(step, 3)
+    assert step.tier == "compiled", step.report()
+    assert int(step.num_skipped) == 6
+
+
+def test_a_model_that_gives_nothing_finite_stays_eager(quick_compiler, monkeypatch) -> None:
+    monkeypatch.setattr(trial, "MOST_SKIPPED", 5)
+    model = small_model()
+    # An update that was applied comes before anything is tried.
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="compiled")
+    run(step, 3)
+    for _ in range(8):
+        step(torch.full((8, 4), torch.nan), torch.zeros(8, 2))
+    assert step.report().reason == "the step cannot be compiled: 6 updates in a row were not finite"
+
+
+def test_a_function_that_many_steps_share_is_compiled_for_each_of_them(quick_compiler) -> None:
+    graphs = []
+    for _ in range(11):
+        before = counters["stats"]["unique_graphs"]
+        step = new_step(tier="compiled")
+        run(step, 8)
+        assert step.tier == "compiled", step.report()
+        graphs.append(counters["stats"]["unique_graphs"] - before)
+    assert min(graphs) > 0
+
+
+def test_every_change_of_tier_is_an_event(quick_compiler) -> None:
+    step = new_step(tier="compiled")
+    run(step, 8)
+    for learns in (False, True):
+        step._body.model.bias.requires_grad_(learns)
+        run(step, 8)
+    assert [event.kind for event in step.report().events] == ["compiled", "eager"] * 2 + ["compiled"]
+
+
+def test_a_batch_size_that_stays_is_compiled_anew(quick_compiler) -> None:
+    step = new_step(tier="compiled")
+    run(step, 8)
+    run(step, 7, size=16)
+    run(step, 1)
+    run(step, 7, size=16)
+    assert step.tier == "compiled"
+    run(step, 6, size=16)
+    assert any("batches have another shape now" in reason for reason in reasons(step))
+    assert step.tier == "compiled"
+    assert step._ladder._runner.fits(step._micro((torch.ones(16, 4), torch.zeros(16, 2)), 16))
 
 
 def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compiler) -> None:

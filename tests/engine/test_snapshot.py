@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.comparison import relative_difference
 from flodl.engine.snapshot import Snapshot
 
 
@@ -31,3 +32,7 @@ def test_numbers_that_an_optimizer_keeps_on_the_host_are_put_back():
     before.restore()
     assert optimizer.param_groups[0]["count"] == 1
     assert {state["seen"] for state in optimizer.state.values()} == {1}
+
+
+def test_imaginary_parts_of_gradients_are_compared() -> None:
+    assert relative_difference([torch.tensor([1 + 1j])], [torch.tensor([1 - 5j])]) > 1

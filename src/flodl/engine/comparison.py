@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .body import StepBody
+from .snapshot import widened
 from .switches import exact_convolutions, rounding_products
 
 # How far the gradients of a fused step may be from eager's, relative to their norm.
@@ -32,10 +33,16 @@ def relative_difference(one: Gradients, other: Gradients) -> float:
     another set of parameters gets gradient."""
     if [grad is None for grad in one] != [grad is None for grad in other]:
         return math.inf
-    pairs = [(a.double(), b.double()) for a, b in zip(one, other) if a is not None and b is not None]
-    apart = torch.stack([(a - b).square().sum() for a, b in pairs]).sum().sqrt()
-    size = torch.stack([a.square().sum() for a, _ in pairs]).sum().sqrt()
+    pairs = [(widened(a), widened(b)) for a, b in zip(one, other) if a is not None and b is not None]
+    apart = torch.stack([(a - b).abs().square().sum() for a, b in pairs]).sum().sqrt()
+    size = torch.stack([a.abs().square().sum() for a, _ in pairs]).sum().sqrt()
     return float(apart / size.clamp_min(1e-30))
+
+
+def same_bits(one: Gradients, other: Gradients) -> bool:
+    """Say whether two sets of gradients are the same, bit for bit."""
+    pairs = zip(one, other, strict=True)
+    return all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
 
 
 @contextmanager

@@ -21,14 +21,14 @@ class Event:
 
 @dataclass
 class Journal:
-    """Events in order; each distinct reason is said once."""
+    """Events in order; what may come with every batch is said once."""
 
     events: list[Event] = field(default_factory=list)
     _said: set[tuple[str, str]] = field(default_factory=set)
 
-    def say(self, step: int, kind: str, reason: str) -> None:
-        """Note an event, unless the same was said before."""
-        if (kind, reason) in self._said:
+    def say(self, step: int, kind: str, reason: str, *, again: bool = False) -> None:
+        """Note an event, unless the same was said before and need not be said `again`."""
+        if (kind, reason) in self._said and not again:
             return
         self._said.add((kind, reason))
         self.events.append(Event(step, kind, reason))

@@ -17,14 +17,16 @@ from .recorded import Lane, RecordedRunner, Runner
 from .runners import GuardFailed, Micro
 from .settings import StepSettings, Tier
 from .splitting import SplittingRunner
-from .trial import Disturbed, Refused, Trial, now_s, record_another
+from .timing import WindowTimes, now_s
+from .trial import Disturbed, Refused, Trial, record_another
 
 WARM_WINDOWS = 3
 SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
 MAX_COMPILES = 4
 MAX_DISTURBED = 4
-MEASURED_WINDOWS = {"eager": 2, "captured": 5, "compiled": 5}
+# Windows in a row of another shape before the step is compiled for that one.
+ANOTHER_SHAPE = 8
 # Looking around takes up to a millisecond: done after so many steps, or so much time if that comes first.
 LOOK_EVERY = 512
 LOOK_EVERY_S = 0.5
@@ -54,8 +56,8 @@ class Ladder:
         self._ground: Ground | None = None
         self._looked_at = 0
         self._seen: dict[Signature, int] = {}
-        self._mark: tuple[int, float] | None = None
-        self.step_s: dict[str, float] = {}
+        self._in_a_row = 0
+        self._times = WindowTimes(body.device)
         self.cost_s = 0.0
         self.num_compiles = 0
         # The short way for the next call, where a whole step is replayed like the last one.
@@ -66,6 +68,12 @@ class Ladder:
     def captures(self) -> int:
         """How many recordings the present tier has."""
         return self._runner.captures
+
+    @property
+    def step_s(self) -> dict[str, float]:
+        """The seconds of a step on each tier that was measured."""
+        taken = {tier: self._times.of(tier) for tier in ("eager", "captured", "compiled")}
+        return {tier: s / self._settings.accumulate for tier, s in taken.items() if s is not None}
 
     @property
     def why(self) -> str:
@@ -87,18 +95,30 @@ class Ladder:
     def run(self, micro: Micro, step: int) -> Outcome:
         """Run a micro-batch on the best tier that fits it."""
         self.lane = None
+        self._times.begin_call(self.tier, opens=micro.opens)
+        try:
+            return self._run(micro, step)
+        finally:
+            self._times.end_call()
+
+    def _run(self, micro: Micro, step: int) -> Outcome:
         if micro.opens:
             self._left_to_python = False
             self._body.meet_optimizer_again()
             self._consider(micro, step)
         if self._trial is not None:
+            self._times.spoil()
             return self._tried(micro, step)
         if self.tier == "eager" or self._left_to_python:
             return self._eagerly(micro, step)
         changed = self._runner.what_changed() or self._looked_around(step)
         if changed is None and not self._runner.fits(micro):
-            return self._other_shape(micro, step)
+            self._times.spoil()
+            changed = self._shape_that_stays(micro)
+            if changed is None:
+                return self._other_shape(micro, step)
         if changed is None:
+            self._in_a_row = 0
             try:
                 return self._runner.run(micro)
             except GuardFailed as failed:
@@ -155,14 +175,13 @@ class Ladder:
             return
         if not self._body.has_updated:
             return
-        if self.tier not in self.step_s and self._settings.tier == "auto":
+        if not self._times.knows(self.tier) and self._settings.tier == "auto":
             return
         target = self._rungs[0]
         if target == "compiled" and not self._may_compile(micro, step):
             return
         if target == "compiled":
             self.num_compiles += 1
-        self._mark = None
         self._trial = Trial(target, self._body, self._readiness, tune=self._compilation.tune)
 
     def _may_compile(self, micro: Micro, step: int) -> bool:
@@ -201,6 +220,16 @@ class Ladder:
         self._left_to_python = True
         return self._eager.run_and_tell(micro, self._journal, step)
 
+    def _shape_that_stays(self, micro: Micro) -> str | None:
+        """Say that batches have changed for good, where compiled code for their new shape may be had."""
+        if self.tier != "compiled" or micro.ragged or not micro.opens:
+            return None
+        self._in_a_row += 1
+        if self._in_a_row < ANOTHER_SHAPE or self.num_compiles >= MAX_COMPILES:
+            return None
+        self._in_a_row = 0
+        return "batches have another shape now"
+
     def _other_shape(self, micro: Micro, step: int) -> Outcome:
         """Run a shape that was not recorded; one that keeps coming back is recorded too, up to a limit."""
         if micro.ragged:
@@ -236,7 +265,7 @@ class Ladder:
     def _short_way(self, step: int) -> Lane | None:
         """Give the lane for the steps until the next look around, where they can be like the last one."""
         runner = self._runner
-        if self._trial is not None or self.tier not in self.step_s or not self._may_be_short:
+        if self._trial is not None or not self._times.knows(self.tier) or not self._may_be_short:
             return None
         if type(runner) is not RecordedRunner or self._left_to_python:
             return None
@@ -244,8 +273,10 @@ class Ladder:
 
     def _look_every(self) -> int:
         """How many steps may pass between two looks around, of which the next tier also waits for one."""
-        step_s = self.step_s.get(self.tier)
-        return LOOK_EVERY if not step_s else max(1, min(LOOK_EVERY, int(LOOK_EVERY_S / step_s)))
+        window_s = self._times.of(self.tier)
+        if not window_s:
+            return LOOK_EVERY
+        return max(1, min(LOOK_EVERY, int(LOOK_EVERY_S * self._settings.accumulate / window_s)))
 
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
         cut_history(self._body.model)
@@ -253,11 +284,13 @@ class Ladder:
         self._trial, self._ground, self._looked_at = None, self._ground_now(), step
         self.cost_s += trial.cost_s
         self._rungs = self._rungs[1:]
+        self._times.forget(trial.tier)
         self._stand_on(candidate, trial.tier, trial.words, step)
 
     def _stand_on(self, runner: Runner, tier: Tier, reason: str, step: int) -> None:
-        self._runner, self.tier, self.reason, self._mark = runner, tier, reason, None
-        self._journal.say(step, tier, reason)
+        self._runner, self.tier, self.reason = runner, tier, reason
+        self._times.spoil()
+        self._journal.say(step, tier, reason, again=True)
 
     def _end_trial(self, refused: Refused | torch.OutOfMemoryError, step: int) -> None:
         """Try again later where something only came in between; else stay where we are."""
@@ -265,7 +298,7 @@ class Ladder:
             self._give_up(_why_refused(refused), step)
             return
         self._disturbed += 1
-        self._trial, self._windows, self._mark = None, 0, None
+        self._trial, self._windows = None, 0
         self._journal.say(step, self.tier, f"{refused}; it is tried again")
 
     def _give_up(self, reason: str, step: int) -> None:
@@ -292,18 +325,13 @@ class Ladder:
         self._stand_on(self._eager, "eager", f"{reason}; {again}", step)
 
     def _measure(self, step: int) -> None:
-        """Take the time of a few windows between two waits for the device."""
-        tier = self.tier
-        if tier in self.step_s:
-            self._below = None
+        """Take in how long the window took; where that tells the time of the tier, decide about it."""
+        if self.tier != "eager" and self._left_to_python:
             return
-        if self._mark is None:
-            self._mark = (self._windows, now_s(self._body.device))
-        elif self._windows - self._mark[0] >= MEASURED_WINDOWS[tier]:
-            taken = (now_s(self._body.device) - self._mark[1]) / (self._windows - self._mark[0])
-            self.step_s[tier] = taken / self._settings.accumulate
-            self._mark = None
+        if self._times.end_window(self.tier):
             self._settle(step)
+        elif self._times.knows(self.tier):
+            self._below = None
 
     def _settle(self, step: int) -> None:
         """Under tier='auto', stay only where it was measured to be no slower than the tier below."""
@@ -311,7 +339,8 @@ class Ladder:
         if below is None or self._settings.tier != "auto":
             return
         runner, tier, why = below
-        before, here = self.step_s.get(tier), self.step_s[self.tier]
+        times = self.step_s
+        before, here = times.get(tier), times[self.tier]
         if before is not None and here > before:
             slower = f"{self.tier} was measured slower: {here * 1e3:.3f} ms against {before * 1e3:.3f} ms"
             if tier == "eager":

@@ -20,7 +20,7 @@ from .body import StepFunction, check_parts
 from .events import StepReport
 from .settings import TierChoice
 from .step import TrainStep
-from .trial import now_s
+from .timing import now_s
 
 # A plain torch loop runs beside the tiers, so that nobody has to take eager's word for it.
 Rival = Literal["torch", "eager", "captured", "compiled"]

@@ -177,13 +177,18 @@ class RecordedRunner:
 
     def run(self, micro: Micro) -> Outcome:
         """Replay one micro-batch, and update where its window ends."""
+        outcome = self.run_without_update(micro)
+        if micro.closes and not self.update_inside:
+            self.show_grads()
+            self.body.update(micro.correction)
+        return outcome
+
+    def run_without_update(self, micro: Micro) -> Outcome:
+        """Replay one micro-batch; an update that is part of its recording runs with it."""
         key = micro.phase, micro.share, micro.shape
         recording = self._recordings[key]
         outcome = recording.replay(tensors_of(micro.batch))
         self._grads = self._grads_of.get(key, self._grads)
-        if micro.closes and not self.update_inside:
-            self.show_grads()
-            self.body.update(micro.correction)
         flat = len(micro.batch) == len(recording.inputs)
         self._last = recording if flat and micro.phase == "only" and self.update_inside else None
         return outcome

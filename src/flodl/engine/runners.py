@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
@@ -110,7 +111,7 @@ class FusedRunner(EagerRunner):
         """The code was compiled when the candidate was made; remember for what."""
         self._known.add((micro.phase, micro.shape))
 
-    def run(self, micro: Micro) -> Outcome:
+    def run_without_update(self, micro: Micro) -> Outcome:
         """Run one micro-batch; where torch would have to compile again, it is as if nothing had run.
 
         Code that the compiler had to cut in two may have run its first part by then.
@@ -118,15 +119,12 @@ class FusedRunner(EagerRunner):
         randomness = Randomness.now(self.body.device)
         try:
             with no_compiling():
-                outcome = self.run_without_update(micro)
+                return super().run_without_update(micro)
         except GuardFailed:
             randomness.restore(self.body.device)
             if micro.opens:
                 self.body.undo_forward(opens=True)
             raise
-        if micro.closes:
-            self.body.update(micro.correction)
-        return outcome
 
 
 @contextmanager
@@ -163,12 +161,30 @@ def fused(
     from .variants import Variants
 
     options = {layout: fusion_options(tune=tune) | OPTIONS[layout] for layout in layouts}
+    step_fn = _with_code_of_its_own(body.step_fn)
     if len(layouts) == 1:
-        compiled = torch.compile(body.step_fn, dynamic=False, options=options[layouts[0]])
+        compiled = torch.compile(step_fn, dynamic=False, options=options[layouts[0]])
         return {layouts[0]: _twin(body, compiled)}
     variants = Variants(options)
-    compiled = torch.compile(body.step_fn, dynamic=False, backend=variants)
+    compiled = torch.compile(step_fn, dynamic=False, backend=variants)
     return {layout: _twin(body, variants.using(layout, compiled)) for layout in layouts}
+
+
+def _with_code_of_its_own(step_fn: StepFunction) -> StepFunction:
+    """Give the same function with another code object.
+
+    Torch compiles a code object a few times and then runs it as it is, without a word; a ninth step with
+    the same function would not be compiled.
+    """
+    if isinstance(step_fn, MethodType):
+        return MethodType(_with_code_of_its_own(step_fn.__func__), step_fn.__self__)
+    if not isinstance(step_fn, FunctionType):
+        return step_fn
+    code, closure = step_fn.__code__.replace(), step_fn.__closure__
+    twin = FunctionType(code, step_fn.__globals__, step_fn.__name__, step_fn.__defaults__, closure)
+    twin.__kwdefaults__ = step_fn.__kwdefaults__
+    twin.__dict__.update(step_fn.__dict__)
+    return twin
 
 
 def _twin(body: StepBody, step_fn: StepFunction) -> StepBody:

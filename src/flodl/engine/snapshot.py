@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,21 +21,25 @@ class Randomness:
     host: Tensor
     device: Tensor | None
     python: tuple[Any, ...]
+    numpy: dict[str, Any]
 
     @classmethod
     def now(cls, device: torch.device) -> Randomness:
         """Take the present states; the device is not waited for."""
         on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return cls(torch.get_rng_state(), on_device, random.getstate())
+        numpy = np.random.get_state(legacy=False)
+        return cls(torch.get_rng_state(), on_device, random.getstate(), numpy)
 
     def same_on_host(self, other: Randomness) -> bool:
         """Say whether nobody drew from the host's generators in between."""
-        return self.python == other.python and torch.equal(self.host, other.host)
+        same_numpy = pickle.dumps(self.numpy) == pickle.dumps(other.numpy)
+        return same_numpy and self.python == other.python and torch.equal(self.host, other.host)
 
     def restore(self, device: torch.device) -> None:
         """Put the states back."""
         torch.set_rng_state(self.host)
         random.setstate(self.python)
+        np.random.set_state(self.numpy)
         if self.device is not None:
             torch.cuda.set_rng_state(self.device, device)
 
@@ -49,9 +55,11 @@ class Snapshot:
         self._numbers = [
             (holder, name, value)
             for holder in (*body.optimizer.param_groups, *body.optimizer.state.values())
+            if isinstance(holder, dict)
             for name, value in holder.items()
             if isinstance(value, int | float)
         ]
+        self._changed_by_update = _changed_by_update(body)
         self._buffers = [
             (module, key, buffer)
             for module in body.model.modules()
@@ -77,14 +85,19 @@ class Snapshot:
                 return f"{key} of {type(module).__name__}"
         return None
 
-    def first_difference(self, other: Snapshot) -> str | None:
-        """Name the first tensor whose bits differ between two snapshots, with how far it is off."""
+    def first_difference(self, other: Snapshot, *, updated: bool = True) -> str | None:
+        """Name the first tensor whose bits differ between two snapshots, with how far it is off.
+
+        Where only one of them was `updated`, what an update changes is left out.
+        """
         for name, mine in self._kept.items():
+            if not updated and name in self._changed_by_update:
+                continue
             theirs = other._kept.get(name)
             if theirs is None:
                 return f"{name} exists in one run only"
             if not _same_bits(mine, theirs):
-                gap = (mine.double() - theirs.double()).abs().max().item()
+                gap = (widened(mine) - widened(theirs)).abs().max().item()
                 return f"{name} is off by {gap:.3g}"
         mine_rng, theirs_rng = self._randomness.device, other._randomness.device
         if mine_rng is not None and theirs_rng is not None and not torch.equal(mine_rng, theirs_rng):
@@ -94,20 +107,31 @@ class Snapshot:
 
 def live_state(body: StepBody) -> dict[str, Tensor]:
     """Give every tensor that a step may change, by name."""
+    state = _changed_by_update(body)
+    state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
+    state.update({f"mean of {', '.join(names)}": total for names, total in body.tally.totals.items()})
+    return state
+
+
+def _changed_by_update(body: StepBody) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     names = {id(parameter): name for name, parameter in body.model.named_parameters()}
     for position, parameter in enumerate(body.parameters):
         name = names.get(id(parameter), f"parameter {position}")
         state[name] = parameter.detach()
-        for key, value in body.optimizer.state.get(parameter, {}).items():
+        kept = body.optimizer.state.get(parameter, {})
+        for key, value in kept.items() if isinstance(kept, dict) else ():
             if isinstance(value, Tensor):
                 state[f"{name} ({key})"] = value
-    state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
     state["skipped updates"] = body.num_skipped
-    state.update({f"mean of {', '.join(names)}": total for names, total in body.tally.totals.items()})
     if body.scaler is not None:
         state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
     return state
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Give the same numbers in double precision, imaginary parts included."""
+    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -22,6 +22,7 @@ from .comparison import (
     exact_products,
     gradients,
     relative_difference,
+    same_bits,
 )
 from .footing import Footing
 from .layout import Layout, fastest, layouts_for
@@ -30,8 +31,11 @@ from .recorded import RecordedRunner, Runner
 from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, fused
 from .settings import Tier
 from .snapshot import Snapshot
+from .timing import now_s
 
 VERIFIED_WINDOWS = 2
+# Windows in a row that were skipped as not finite, which say nothing, before a trial is given up.
+MOST_SKIPPED = 50
 NO_MEMORY = "there is no memory left to record it in"
 
 
@@ -44,7 +48,12 @@ class Disturbed(Refused):
 
 
 class Trial:
-    """One candidate on its way up; the training itself goes on as eager has it."""
+    """One candidate on its way up; the training itself goes on as eager has it.
+
+    Of what the candidate runs a second time everything is put back. An update is run a second time only
+    where it is part of a recording, which only torch's own optimizers can be: what others keep, and where,
+    nobody knows.
+    """
 
     def __init__(self, tier: Tier, body: StepBody, readiness: Readiness, *, tune: str | None = None) -> None:
         self.tier = tier
@@ -58,6 +67,10 @@ class Trial:
         self._footing: Footing | None = None
         self._window: list[Micro] = []
         self._before: Snapshot | None = None
+        # Whether the candidate's update is part of it, and eager's gradients from before the update if not.
+        self._updates = body.device.type == "cuda" and readiness.capturable
+        self._added_up: Gradients = []
+        self._skipped = 0
         self._verified = 0
         self._repeats = True
         self._rounding = ""
@@ -71,12 +84,12 @@ class Trial:
             self._window = []
             self._before = Snapshot(self._body)
         elif self._before is None:
-            return self._eager.run(micro)
+            return self._real(micro)
         # By the end of the window the caller may have written the next batch into the same tensors.
         kept = micro if micro.closes else replace(micro, batch=static_copy(micro.batch))
         self._window.append(kept)
         if self._candidate is not None or self._body.device.type != "cuda":
-            return self._eager.run(micro)
+            return self._real(micro)
         if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
             raise Refused(
                 f"the step cannot be {self.tier}: the batch holds one number on the CPU, "
@@ -84,8 +97,8 @@ class Trial:
             )
         moment, added = Snapshot(self._body), None if micro.opens else gradients(self._body)
         try:
-            if self._readiness.capturable:
-                return rehearse(lambda: self._eager.run(micro))
+            if self._updates:
+                return rehearse(lambda: self._real(micro))
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
         except NotCapturable as error:
             moment.restore()
@@ -93,8 +106,27 @@ class Trial:
                 self._put_gradients(added)
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         if micro.closes:
-            self._body.update(micro.correction)
+            self._close(micro)
         return outcome
+
+    def _real(self, micro: Micro) -> Outcome:
+        """Run what counts."""
+        outcome = self._eager.run_without_update(micro)
+        if micro.closes:
+            self._close(micro)
+        return outcome
+
+    def _close(self, micro: Micro) -> None:
+        if not self._updates:
+            self._added_up = gradients(self._body)
+        self._body.update(micro.correction)
+
+    def _again(self, runner: Runner, micro: Micro) -> None:
+        """Run for comparison what was run."""
+        if self._updates:
+            runner.run(micro)
+        else:
+            runner.run_without_update(micro)
 
     def end_window(self) -> Runner | None:
         """Compare where a window has ended; gives the candidate once it has passed often enough."""
@@ -103,7 +135,15 @@ class Trial:
         if before is None or not window[-1].closes:
             # A window that was flushed before it was full says nothing about the others.
             return None
-        after, grads = Snapshot(self._body), gradients(self._body)
+        if bool(self._body.bad):
+            self._skipped += 1
+            if self._skipped > MOST_SKIPPED:
+                raise Refused(
+                    f"the step cannot be {self.tier}: {self._skipped} updates in a row were not finite"
+                )
+            return None
+        self._skipped = 0
+        after, grads = Snapshot(self._body), gradients(self._body) if self._updates else self._added_up
         replaced = before.first_replaced(after) if self._body.device.type == "cuda" else None
         if replaced is not None:
             raise Refused(
@@ -114,7 +154,7 @@ class Trial:
             before.restore()
             candidate = self._prepared(window, before)
             for micro in window:
-                candidate.run(micro)
+                self._again(candidate, micro)
             candidate.show_grads()
             difference = self._difference(after, grads, before, window)
         except (GuardFailed, NotCapturable) as error:
@@ -188,18 +228,19 @@ class Trial:
     def _time(self, runner: Runner, window: list[Micro]) -> float:
         started = now_s(self._body.device)
         for micro in window:
-            runner.run(micro)
+            self._again(runner, micro)
         return (now_s(self._body.device) - started) / len(window)
 
     def _compile(self, body: StepBody, window: list[Micro]) -> None:
         """Compile a body with fused kernels by running the window."""
         try:
-            with warnings.catch_warnings():
+            # Code that torch has compiled too often already would run as it is, which nobody would notice.
+            with warnings.catch_warnings(), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
                 # Advice to those who compile by hand; what the model has to say, it has said in eager steps.
                 warnings.simplefilter("ignore")
                 # Twice: what the first run compiles, the second may still tune.
                 for micro in [*window, *window]:
-                    EagerRunner(body).run(micro)
+                    self._again(EagerRunner(body), micro)
         except Exception as error:
             told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error
@@ -208,11 +249,14 @@ class Trial:
         self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
     ) -> str | None:
         """Say what the candidate's end of the window has against it; None where it may stand in for eager."""
+        candidate = gradients(self._body)
         if self.tier == "captured":
-            difference = after.first_difference(Snapshot(self._body))
+            difference = after.first_difference(Snapshot(self._body), updated=self._updates)
+            if difference is None and not self._updates and not same_bits(eager, candidate):
+                off = relative_difference(eager, candidate)
+                difference = f"the gradients are off by {off:.2g} of their norm"
             if difference is None or self._repeats_itself(before, window):
                 return difference
-        candidate = gradients(self._body)
         off = relative_difference(eager, candidate)
         if off <= TOLERANCE[self._settings.precision]:
             return None
@@ -229,14 +273,15 @@ class Trial:
         Some kernels (cuDNN's, under autotuning) add in an order that changes from run to run.
         """
         candidate = gradients(self._body)
-        ends = []
+        ends, grads = [], []
         for _ in range(2):
             before.restore()
             for micro in window:
-                self._eager.run(micro)
+                self._again(self._eager, micro)
             ends.append(Snapshot(self._body))
+            grads.append(gradients(self._body))
         self._put_gradients(candidate)
-        self._repeats = ends[0].first_difference(ends[1]) is None
+        self._repeats = ends[0].first_difference(ends[1]) is None and same_bits(*grads)
         return self._repeats
 
     def _put_gradients(self, grads: Gradients) -> None:
@@ -250,7 +295,7 @@ class Trial:
         before.restore()
         with exact_products() if body.device.type == "cuda" else nullcontext():
             for micro in window:
-                EagerRunner(body).run(micro)
+                self._again(EagerRunner(body), micro)
         return gradients(body)
 
 
@@ -264,7 +309,9 @@ def record_another(
     """
     before = Snapshot(body)
     try:
-        outcome = eager.run(micro)
+        outcome = eager.run_without_update(micro)
+        eager_grads = gradients(body)
+        body.update(micro.correction)
     except torch.OutOfMemoryError:
         before.restore()
         return None, NO_MEMORY
@@ -273,8 +320,11 @@ def record_another(
         before.restore()
         runner.learn(micro)
         before.restore()
-        runner.run(micro)
-        difference = after.first_difference(Snapshot(body))
+        runner.run_without_update(micro)
+        difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
+        if difference is None and not runner.update_inside:
+            runner.show_grads()
+            difference = None if same_bits(eager_grads, gradients(body)) else "its gradients differ"
     except NotCapturable as error:
         difference = str(error)
     except torch.OutOfMemoryError:
@@ -284,10 +334,3 @@ def record_another(
     if difference is not None:
         runner.forget(micro)
     return outcome, difference
-
-
-def now_s(device: torch.device) -> float:
-    """Give the time once the device has done everything that it was asked to."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
