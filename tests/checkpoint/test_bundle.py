@@ -208,3 +208,20 @@ def test_a_root_that_is_a_file_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(WriteError, match=r"cannot save step 3 in '.*file': File exists\. Earlier bundles"):
         save_bundle(tmp_path / "file", 3, {})
+
+
+def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = save_bundle("~/run", 1, {"data": {"epoch": 1}})
+    save_bundle("~/run", 2, {"data": {"epoch": 2}})
+    assert path == tmp_path / "run" / "step-00000001"
+    assert read_bundle("~/run/step-00000001") == {"data": {"epoch": 1}}
+    assert clean_bundles("~/run") == []
+    assert [bundle.step for bundle in prune_bundles("~/run", last(1))] == [1]
+    assert [bundle.step for bundle in list_bundles("~/run")] == [latest_bundle("~/run").bundle.step] == [2]
+
+
+def test_the_name_of_the_metadata_is_no_name_for_a_tensor(tmp_path):
+    with pytest.raises(CheckpointError, match="'__metadata__' is where a file keeps its metadata"):
+        save_bundle(tmp_path, 1, {"model": {"__metadata__": torch.ones(2)}})
+    assert not list(tmp_path.iterdir())

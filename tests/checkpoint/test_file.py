@@ -4,6 +4,7 @@ import io
 import json
 import os
 import struct
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from flodl import FlowBuilder, load_checkpoint, save_checkpoint
-from flodl.checkpoint import read_checkpoint
+from flodl.checkpoint import checkpoint_keys, migrate_checkpoint, read_checkpoint
 from flodl.core import CheckpointError
 
 TIED = torch.arange(6.0).reshape(2, 3)
@@ -470,3 +471,62 @@ def test_values_of_tied_names_are_equal_only_bit_for_bit():
 def test_values_of_tied_names_are_compared_as_the_model_will_have_them():
     file = {"embed.weight": torch.ones(4, 3), "head.weight": torch.ones(4, 3, dtype=torch.float64)}
     assert load_checkpoint(io.BytesIO(stored(file)), Tied().state_dict()).retyped == ("head.weight",)
+
+
+@pytest.mark.parametrize("format", ["safetensors", "fdlc"])
+def test_the_name_of_the_metadata_is_no_name_for_a_tensor(tmp_path, format):
+    with pytest.raises(CheckpointError, match="'__metadata__' is where a file keeps its metadata"):
+        save_checkpoint(tmp_path / "a.fdl", {"__metadata__": torch.ones(2)}, format=format)
+    assert not list(tmp_path.iterdir())
+    save_checkpoint(tmp_path / "a.fdl", {"part.__metadata__": torch.ones(2)}, format=format)
+    assert list(read_checkpoint(tmp_path / "a.fdl")[0]) == ["part.__metadata__"]
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        return torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (made_in_inference_mode(), "at 'b': the tensor was made in inference mode"),
+        (torch.zeros(1).expand(2), r"at 'b': one element in memory .*Give tensor\.clone"),
+        (torch.zeros(2).to_sparse(), "at 'b': the tensor is sparse_coo"),
+        (0.0, "at 'b': the value is a float"),
+    ],
+)
+def test_nothing_changes_when_one_tensor_cannot_be_written_to(last, message):
+    file = io.BytesIO(stored({"a": torch.ones(2), "b": torch.ones(2)}))
+    first = torch.zeros(2)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(file, {"a": first, "b": last})
+    assert first.tolist() == [0, 0]
+
+
+def test_tensors_of_inference_mode_are_filled_inside_it():
+    target = made_in_inference_mode()
+    with torch.inference_mode():
+        load_checkpoint(io.BytesIO(stored({"a": torch.ones(2)})), {"a": target})
+    assert target.tolist() == [1, 1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path):
+    path = tmp_path / "a.fdl"
+    save_checkpoint(path, {"a": torch.ones(2)})
+    path.chmod(0o640)
+    (tmp_path / "link.fdl").symlink_to(path)
+    for name in ("a.fdl", "link.fdl"):
+        save_checkpoint(tmp_path / name, {"a": torch.zeros(2)})
+        assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tensors = {"a": torch.ones(2)}
+    save_checkpoint("~/a.fdl", tensors)
+    migrate_checkpoint(Path("~/a.fdl"), "~/b.fdl", tensors)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.fdl", "b.fdl"]
+    assert checkpoint_keys("~/b.fdl") == list(read_checkpoint("~/b.fdl")[0]) == ["a"]
+    assert load_checkpoint("~/b.fdl", like(tensors)).is_complete

@@ -105,3 +105,40 @@ def test_a_model_whose_node_got_a_tag_loads_after_migration(tmp_path):
     assert migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", new.state_dict()).is_complete
     assert new.load_checkpoint(tmp_path / "new.fdl").is_complete
     assert torch.equal(old(torch.ones(1, 2)), new(torch.ones(1, 2)))
+
+
+def test_metadata_of_the_user_are_kept_and_reported(tmp_path):
+    old = FlowBuilder(nn.Linear(2, 2)).build()
+    notes = {"author": "someone", "structural_hash": old.structural_hash}
+    save_checkpoint(tmp_path / "old.fdl", old.state_dict(), metadata=notes)
+    model = FlowBuilder(nn.Linear(2, 2)).tag("only").build()
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model.state_dict())
+    assert report.metadata == ("author",)
+    assert str(report).endswith("1 kept in metadata (author)")
+    kept = read_checkpoint(tmp_path / "new.fdl")[1]
+    assert kept["author"] == "someone"
+    # It says what the old model computes.
+    assert "structural_hash" not in kept
+    assert model.load_checkpoint(tmp_path / "new.fdl").is_complete
+
+
+def test_metadata_that_have_no_place_are_reported(tmp_path):
+    tensors = filled(a=(2,))
+    save_checkpoint(tmp_path / "old.fdl", tensors, metadata={"author": "someone"})
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", tensors, format="fdlc")
+    assert (report.metadata, report.dropped_metadata) == ((), ("author",))
+    assert str(report) == "1 unchanged, 1 dropped from metadata (author)"
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        (lambda name: None, "rename gives None for 'a'. It must give a name: the old one where"),
+        ({"a": None}, "rename has None for 'a'. Give the new name or prefix as text"),
+    ],
+)
+def test_a_rename_that_gives_no_name_is_refused(tmp_path, rename, message):
+    save_checkpoint(tmp_path / "old.fdl", filled(a=(2,)))
+    with pytest.raises(CheckpointError, match=message):
+        migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename=rename)
+    assert not (tmp_path / "new.fdl").exists()

@@ -269,3 +269,22 @@ def test_settings_are_checked(tmp_path, wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(CheckpointError, match=f"{name}={value!r}"):
         BackgroundWriter(tmp_path, **wrong)
+
+
+def test_the_folder_stays_where_it_was_when_the_writer_was_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for root in ("run", "~/run"):
+        with BackgroundWriter(root) as writer:
+            (tmp_path / "elsewhere").mkdir(exist_ok=True)
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            writer.save(1, {"data": {}})
+        assert writer.last_saved is not None
+        assert writer.last_saved.parent == tmp_path / "run"
+        monkeypatch.chdir(tmp_path)
+    assert steps(tmp_path / "run") == [1]
+
+
+def test_the_name_of_the_metadata_is_refused_at_the_call(tmp_path):
+    with BackgroundWriter(tmp_path) as writer, pytest.raises(CheckpointError, match="'__metadata__'"):
+        writer.save(1, {"model": {"__metadata__": torch.ones(2)}})

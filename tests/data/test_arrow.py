@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from flodl.core import DataError
 from flodl.data import Loader
@@ -166,3 +167,37 @@ def test_a_dataset_and_its_iterable_sort_give_the_same_batch(datasets, more):
         assert one[name].dtype == other[name].dtype
     if more:
         assert one["text"] == other["text"] == more["text"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["bool", "uint8", "uint16", "int32", "int64", "float16", "float32", "float64"]
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "torch"},
+        {"type": "torch", "dtype": torch.float16},
+        {"type": "numpy"},
+        {"type": "numpy", "dtype": "f4"},
+    ],
+    ids=str,
+)
+def test_types_are_those_of_the_format_as_torch_gives_them(datasets, kind, form):
+    data = datasets.Dataset(table(n=pa.array(np.arange(10).astype(kind)))).with_format(**form)
+    given = Loader(data, 10, shuffle=False)
+    assert given.mode == "resident"
+    (batch,) = given
+    (expected,) = DataLoader(data, 10)
+    for name in ("x", "ids", "flag", "n"):
+        assert batch[name].dtype == expected[name].dtype
+        assert torch.equal(batch[name], expected[name])
+
+
+def test_a_format_for_some_columns_gives_the_others_as_they_are(datasets):
+    data = datasets.Dataset.from_dict({"x": [0.5, 1.5], "y": [1, 2], "z": [2.5, 3.5]})
+    (batch,) = Loader(data.with_format("torch", columns=["x"]), 2, shuffle=False, names=["x", "y"])
+    assert {name: part.dtype for name, part in batch.items()} == {"x": torch.float32, "y": torch.int64}
+    given = Loader(data.with_format("torch", columns=["x"], output_all_columns=True), 2, shuffle=False)
+    assert given.reason.startswith("the format of the dataset is for some of its columns, so samples")
+    (batch,) = given
+    assert [batch[name].dtype for name in "xyz"] == [torch.float32, torch.int64, torch.float64]

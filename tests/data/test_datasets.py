@@ -281,3 +281,9 @@ def test_a_file_that_is_not_text_is_told(tmp_path):
     (tmp_path / "input.txt").write_bytes(b"abc\xff\xfe")
     with pytest.raises(DataFileError, match="is not text: invalid start byte at byte 3"):
         tiny_shakespeare(tmp_path, 2, verify=False)
+
+
+def test_a_path_may_begin_with_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "small").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
+    assert read_idx("~/small").tolist() == [7, 9]

@@ -1,5 +1,7 @@
 """Samplers: which samples, in what order, as a function of seed and epoch."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -155,3 +157,55 @@ def test_a_sampler_with_a_generator_of_its_own_is_refused():
     source = torch.utils.data.DataLoader(range(8), shuffle=True, generator=torch.Generator())
     with pytest.raises(DataError, match="a generator of its own"):
         Loader(source, None)
+
+
+class Shuffling:
+    """Draws each order from a generator of its own."""
+
+    def __init__(self):
+        self.random, self.asked = random.Random(3), 0
+
+    def __iter__(self):
+        self.asked += 1
+        return iter(self.random.sample(range(20), 20))
+
+    def __len__(self):
+        return 20
+
+
+class ByEpoch(Shuffling):
+    def set_epoch(self, epoch):
+        self.random = random.Random(epoch)
+
+
+def test_a_sampler_that_draws_by_itself_is_refused():
+    with pytest.raises(DataError, match=r"two orders for epoch 0 .*set_epoch\(epoch\) or as a function"):
+        epochs(sampler=Shuffling())
+    own = Shuffling()
+    with pytest.raises(DataError, match="two orders for epoch 0"):
+        epochs(sampler=lambda epoch: own)
+
+
+def test_a_sampler_that_counts_its_epochs_is_refused():
+    class Counting:
+        epoch = 0
+
+        def __iter__(self):
+            self.epoch += 1
+            return iter(range(self.epoch, 20))
+
+    with pytest.raises(DataError, match="two orders for epoch 0"):
+        epochs(sampler=Counting())
+
+
+def test_a_sampler_that_draws_by_the_epoch_is_asked_twice_only_once():
+    sampler = ByEpoch()
+    assert epochs(3, sampler=sampler) == epochs(3, sampler=ByEpoch())
+    assert sampler.asked == 4
+
+
+def test_a_function_that_draws_from_the_global_generators_is_pure():
+    def drawn(epoch):
+        return [*random.sample(range(20), 3), *torch.randperm(20).tolist(), np.random.randint(20)]
+
+    assert epochs(sampler=drawn) == epochs(sampler=drawn)

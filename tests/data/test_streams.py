@@ -225,3 +225,15 @@ def test_a_source_that_became_shorter_is_noticed():
     second.load_state_dict(first.state_dict())
     with pytest.raises(CursorError, match="the source ended before item 8, where the cursor stands"):
         list(second)
+
+
+def test_a_list_of_batches_is_given_as_it_is():
+    batches = [(torch.ones(3), torch.zeros(3)), (torch.ones(2), torch.zeros(2))]
+    given = Loader(batches, None)
+    assert (len(given), given.num_samples) == (2, 2)
+    for _ in range(2):
+        assert [x.tolist() for x, _ in given] == [[1, 1, 1], [1, 1]]
+    next(iter(given))
+    again = Loader(batches, None)
+    again.load_state_dict(given.state_dict())
+    assert [len(x) for x, _ in again] == [2]

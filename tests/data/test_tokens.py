@@ -104,3 +104,9 @@ def test_wrong_shards_are_told(tmp_path, make, error, message):
     (tmp_path / "bad.npy").write_bytes(b"not numpy at all")
     with pytest.raises(error, match=message):
         make(tmp_path)
+
+
+def test_a_path_may_begin_with_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    np.arange(9, dtype=np.uint16).tofile(tmp_path / "part.bin")
+    assert len(TokenShards("~/part.bin", seq_len=4)) == 2

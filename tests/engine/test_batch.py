@@ -148,8 +148,9 @@ def test_only_functions_can_be_captured() -> None:
         capture(None)
 
 
-def test_tensors_of_different_lengths_in_accumulation_are_said_once() -> None:
-    def train(**settings) -> list[str]:
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_tensors_of_different_lengths_are_said_once_unless_the_count_is_told(accumulate: int) -> None:
+    def train(*, samples: int | None, **settings) -> list[str]:
         model = nn.Linear(4, 2)
         step = TrainStep(
             model,
@@ -158,14 +159,111 @@ def test_tensors_of_different_lengths_in_accumulation_are_said_once() -> None:
             **settings,
         )
         for length in (9, 8, 6):
-            step(torch.ones(6, 4), torch.ones(length))
+            step.call((torch.ones(6, 4), torch.ones(length)), samples=samples)
         return [f"{event.kind}: {event.reason}" for event in step.report().events]
 
-    assert train() == []
-    assert train(accumulate=3) == [
+    assert train(samples=None, accumulate=accumulate) == [
         "samples: the first tensor of a batch has 6 rows and others have 9; "
-        "the batch weighs as 6 samples in its window"
+        "it weighs as 6 samples, unless told otherwise"
     ]
+    assert train(samples=6, accumulate=accumulate) == []
+    assert train(samples=3, accumulate=accumulate) == []
+
+
+def by_time(model, x, y):
+    """A loss over sequences that lie with their time first."""
+    return nn.functional.mse_loss(model(x).sum(0), y)
+
+
+def sequences(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    source = torch.Generator().manual_seed(2)
+    return [
+        (torch.randn(length, 5, 4, generator=source).double(), torch.randn(5, 2, generator=source).double())
+        for length in lengths
+    ]
+
+
+def step_by_time(**settings) -> TrainStep:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), by_time, **settings)
+
+
+def test_a_batch_weighs_by_the_samples_that_were_told() -> None:
+    data = sequences(3, 30, 4, 9)
+    step = step_by_time(accumulate=2)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for number, (x, y) in enumerate(data):
+        loss = by_time(model, x, y)
+        (loss / 2).backward()
+        losses.append(loss.detach())
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        step.call((x, y), samples=5)
+    torch.testing.assert_close(list(step._body.model.parameters()), list(model.parameters()))
+    torch.testing.assert_close(step.means()["loss"], torch.stack(losses).mean())
+
+
+def test_a_told_count_decides_what_a_ragged_batch_is() -> None:
+    step = step_by_time(tail="drop")
+    assert not any(step.call(batch, samples=5).isnan() for batch in sequences(9, 3, 9, 2))
+
+
+def test_a_step_compiles_for_the_count_that_is_told(quick_compiler) -> None:
+    step = step_by_time(tier="compiled")
+    for number, batch in enumerate(sequences(*[6] * 10)):
+        step.call(batch, samples=5)
+        step.means()
+        assert step._body.tally.totals["loss",][0] == 5 * (number + 1)
+    assert step.tier == "compiled", step.report()
+    step(*batch)
+    assert step._body.tally.totals["loss",][0] == 56
+
+
+@pytest.mark.parametrize("samples", [-1, 2.0, True, "4"])
+def test_a_count_that_is_none_is_refused(samples) -> None:
+    with pytest.raises(StepError, match="Give the number of samples in the batch, or None"):
+        step_by_time().call(sequences(3)[0], samples=samples)
+
+
+@pytest.mark.parametrize("samples", [None, 5])
+def test_a_batch_that_does_not_lie_by_rows_is_not_cut_where_memory_runs_out(samples) -> None:
+    limit = 100
+
+    def hungry(model, x, y):
+        if x.numel() > limit:
+            raise torch.OutOfMemoryError("a small device")
+        return by_time(model, x, y)
+
+    step = step_by_time()
+    step._body.step_fn = hungry
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        step.call(sequences(7)[0], samples=samples)
+    expected = (
+        "it has 5 samples, and tensors of it have 7" if samples else "7 samples, and tensors of it have 5"
+    )
+    assert expected in caught.value.__notes__[0]
+    # Others went in pieces before.
+    step._body.pieces = 2
+    limit = 1000
+    whole = step_by_time()
+    assert step.call(sequences(7)[0], samples=samples) == whole.call(sequences(7)[0], samples=samples)
+
+
+def test_a_batch_without_rows_is_not_cut_either() -> None:
+    step = step_by_time()
+
+    def hungry(model, words):
+        raise torch.OutOfMemoryError("a small device")
+
+    step._body.step_fn = hungry
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        step.call((["a", "b"],), samples=2)
+    assert "it has 2 samples, and no tensor with rows" in caught.value.__notes__[0]
 
 
 def test_a_tensor_that_is_there_twice_has_another_signature_than_two_equal_ones() -> None:
@@ -199,10 +297,10 @@ def test_the_number_of_samples_is_found_in_any_structure() -> None:
     assert num_samples(("word", 3)) == 1
 
 
-def test_pieces_share_what_has_no_samples() -> None:
-    parts = pieces_of(({"x": torch.arange(4), "table": torch.zeros(9)},), 2)
+def test_pieces_share_what_has_no_rows() -> None:
+    parts = pieces_of(({"x": torch.arange(4), "scale": torch.tensor(9.0), "name": "a"},), 2)
     assert [part[0]["x"].tolist() for part in parts] == [[0, 1], [2, 3]]
-    assert all(part[0]["table"].shape == (9,) for part in parts)
+    assert all(part[0]["scale"] == 9 and part[0]["name"] == "a" for part in parts)
 
 
 def test_a_model_learns_from_a_batch_that_is_its_own_target_and_from_a_dict() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flodl.core import ScheduleError
+from flodl.core import ScheduleError, StepError
 from flodl.engine import TrainStep
 
 
@@ -300,3 +300,109 @@ def test_a_step_can_be_copied_and_pickled(copied) -> None:
     twin = copied(step)
     for batch in data[1:]:
         assert torch.equal(step(*batch), twin(*batch))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
+def test_a_copy_in_the_middle_of_a_window_has_its_gradients(copied) -> None:
+    data = batches(4)
+    step = new_step(accumulate=2, clip_norm=0.5)
+    for batch in data[:3]:
+        step(*batch)
+    other = copied(step)
+    assert not other.is_between_updates
+    for one in (step, other):
+        one(*data[3])
+    assert all(torch.equal(a, b) for a, b in zip(weights(step), weights(other)))
+    assert torch.equal(step.grad_norm, other.grad_norm)
+    half = new_step(accumulate=2)
+    half(*data[0])
+    other = copied(half)
+    half.flush()
+    assert not torch.equal(weights(other)[0], weights(half)[0])
+    other.flush()
+    assert all(torch.equal(a, b) for a, b in zip(weights(half), weights(other)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"guard": "gradients"},
+        {"precision": "fp16"},
+        {"precision": "fp16", "clip_norm": 1.0, "clip_value": 0.5},
+        {"guard": "gradients", "accumulate": 2},
+    ],
+    ids=str,
+)
+def test_sparse_gradients_go_through_guards_and_scaling(settings: dict) -> None:
+    def train(*, sparse: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        table = nn.Embedding(7, 3, sparse=sparse)
+        step = TrainStep(
+            table,
+            torch.optim.SGD(table.parameters(), lr=0.1),
+            lambda m, ids: m(ids).float().square().mean() * ids.sum().float(),
+            tier="eager",
+            **settings,
+        )
+        # The last window is of two sizes, which its gradients are corrected for.
+        for ids in ([0, 3, 3], [1, 3, 0], [2, 2, 5], [5]):
+            step(torch.tensor(ids))
+        assert step.num_skipped == 0
+        return table.weight.detach()
+
+    torch.testing.assert_close(train(sparse=True), train(sparse=False))
+
+
+@pytest.mark.parametrize("settings", [{"guard": "gradients"}, {"precision": "fp16"}], ids=str)
+def test_a_sparse_gradient_that_is_not_finite_skips_the_update(settings: dict) -> None:
+    table = nn.Embedding(7, 3, sparse=True)
+    before = table.weight.detach().clone()
+    step = TrainStep(
+        table,
+        torch.optim.SGD(table.parameters(), lr=0.1),
+        lambda m, ids: ((m(ids).float() * 0).sum() + 0.0).sqrt(),
+        tier="eager",
+        **settings,
+    )
+    step(torch.tensor([1, 1]))
+    assert step.num_skipped == 1
+    assert torch.equal(table.weight, before)
+
+
+class Ascending(torch.optim.SGD):
+    """An optimizer that evaluates the model itself, as sharpness-aware ones do."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
+    model = nn.Linear(4, 2)
+    with pytest.raises(
+        StepError, match=r"Ascending\.step\(\) needs a 'closure': it evaluates the model itself"
+    ):
+        TrainStep(model, Ascending(model.parameters(), lr=0.1), mse)
+
+
+def test_complex_parameters_are_clipped_by_norm_alone() -> None:
+    model = nn.Linear(4, 2, dtype=torch.complex64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def size(model, x):
+        return model(x).abs().square().mean()
+
+    with pytest.raises(StepError, match=r"clip_value=1\.0 with a complex parameter.*Use clip_norm"):
+        TrainStep(model, optimizer, size, clip_value=1.0)
+    x = torch.ones(3, 4, dtype=torch.complex64)
+    for settings in ({"clip_norm": 1.0}, {"guard": "gradients"}):
+        step = TrainStep(model, optimizer, size, tier="eager", **settings)
+        assert step(x) > step(x)
+
+
+def test_a_complex_loss_is_refused() -> None:
+    model = nn.Linear(4, 2, dtype=torch.complex64)
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).mean(), tier="eager"
+    )
+    with pytest.raises(StepError, match=r"the loss is complex \(torch\.complex64\).*loss\.real or loss\.abs"):
+        step(torch.ones(3, 4, dtype=torch.complex64))

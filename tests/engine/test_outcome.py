@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -62,4 +63,24 @@ def test_values_whose_shape_follows_no_rule_do_not_break_a_step() -> None:
 def test_a_name_that_is_no_string_is_refused() -> None:
     step = new_step(lambda m, x: (m(x).sum(), {0: x.mean()}))
     with pytest.raises(StepError, match=r"names a value 0, which is a int.*names that are strings"):
+        step(torch.ones(3, 4))
+
+
+def test_a_numpy_scalar_is_a_number() -> None:
+    given = {
+        "single": np.float32(0.5),
+        "whole": np.int64(3),
+        "truth": np.bool_(True),
+        "double": np.float64(2),
+    }
+    step = new_step(lambda m, x: (m(x).mean(), given))
+    step(torch.ones(3, 4))
+    assert {name: value.item() for name, value in step.values.items()} == given
+    assert step.means()["whole"] == 3
+
+
+@pytest.mark.parametrize("value", [1j, np.complex64(1j), torch.tensor(1j)], ids=["python", "numpy", "torch"])
+def test_a_complex_value_is_refused(value) -> None:
+    step = new_step(lambda m, x: (m(x).mean(), {"phase": value}))
+    with pytest.raises(StepError, match=r"names 'phase' with a complex value.*value\.real or abs\(value\)"):
         step(torch.ones(3, 4))

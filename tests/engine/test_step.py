@@ -271,3 +271,36 @@ def test_a_named_value_that_is_no_number_is_refused_by_name(value) -> None:
     )
     with pytest.raises(StepError, match="names 'right' with the value"):
         step(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_first_update_of_a_group_that_joins_has_the_scheduled_rate(accumulate: int) -> None:
+    body, head = nn.Linear(4, 4), nn.Linear(4, 2)
+    model = nn.Sequential(body, head)
+    optimizer = torch.optim.SGD(body.parameters(), lr=1.0)
+    rates: list[list[float]] = []
+    step = TrainStep(
+        model, optimizer, mse, schedule=lambda number: 0.5**number, accumulate=accumulate, tier="eager"
+    )
+    optimizer.register_step_pre_hook(
+        lambda *_: rates.append([float(group["lr"]) for group in optimizer.param_groups])
+    )
+    x, y = torch.ones(3, 4), torch.ones(3, 2)
+    for number in range(4):
+        if number == 2:
+            optimizer.add_param_group({"params": list(head.parameters()), "lr": 0.1})
+        for _ in range(accumulate):
+            step(x, y)
+    assert rates == [[1.0], [0.5], pytest.approx([0.25, 0.025]), pytest.approx([0.125, 0.0125])]
+
+
+def test_a_group_that_joins_in_the_middle_of_a_window_has_the_scheduled_rate_when_it_is_flushed() -> None:
+    body, head = nn.Linear(4, 4), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(body.parameters(), lr=1.0)
+    step = TrainStep(nn.Sequential(body, head), optimizer, mse, schedule=lambda number: 0.25, accumulate=2)
+    step(torch.ones(3, 4), torch.ones(3, 2))
+    optimizer.add_param_group({"params": list(head.parameters()), "lr": 1.0})
+    seen: list[float] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(optimizer.param_groups[1]["lr"]))
+    step.flush()
+    assert seen == [0.25]

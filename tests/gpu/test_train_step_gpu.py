@@ -187,6 +187,78 @@ def test_the_compiled_tier_follows_eager(settings: dict) -> None:
     torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("budget_s", "left"), [(240.0, False), (0.5, True)])
+def test_matrix_products_are_tuned_within_the_time_given(budget_s: float, left: bool) -> None:
+    eager, _, _ = train("eager", steps=20)
+    tuned, _, step = train("compiled", steps=20, tune="gemm", tune_budget_s=budget_s)
+    assert step.tier == "compiled", step.report()
+    told = [event.reason for event in step.report().events if event.kind == "tune"]
+    assert told == ([f"trying out kernels took longer than {budget_s:g} s and was left"] if left else [])
+    torch.testing.assert_close(tuned, eager, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_convolutions_are_compiled_both_ways_from_one_trace() -> None:
+    def train_images(tier: str) -> tuple[torch.Tensor, TrainStep]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 2)
+        ).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier=tier)
+        generator = torch.Generator("cuda").manual_seed(1)
+        images = [torch.randn(8, 3, 8, 8, device="cuda", generator=generator) for _ in range(16)]
+        return torch.stack([step(x) for x in images]), step
+
+    eager, _ = train_images("eager")
+    compiled, step = train_images("compiled")
+    assert step.tier == "compiled", step.report()
+    assert "as given " in step.report().reason
+    assert "channels last " in step.report().reason
+    torch.testing.assert_close(compiled, eager, rtol=1e-2, atol=1e-3)
+
+
+class Foreign(torch.optim.Optimizer):
+    """An optimizer that replaces its state in every update, and counts in an attribute."""
+
+    def __init__(self, parameters, lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.calls = 0
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        self.calls += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["mean"] = 0.9 * state.get("mean", 0.0) + parameter.grad
+                parameter -= group["lr"] / self.calls * state["mean"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"clip_norm": 0.5, "accumulate": 2}, {"precision": "fp16"}], ids=str
+)
+def test_a_foreign_optimizer_is_called_once_for_each_update(settings: dict) -> None:
+    step = assert_same(optimizer=Foreign, **settings)
+    assert step._body.optimizer.calls == step.report().updates - step.report().skipped
+    assert "the update stays outside" in step.report().reason
+
+
+def test_an_optimizer_with_step_hooks_keeps_its_update_outside() -> None:
+    calls = []
+
+    def hooked(parameters, lr):
+        optimizer = torch.optim.Adam(parameters, lr=lr)
+        optimizer.register_step_post_hook(lambda *_: calls.append(1))
+        return optimizer
+
+    _, _, step = train("captured", optimizer=hooked, steps=20)
+    assert step.tier == "captured", step.report()
+    assert len(calls) == 20
+    assert "step hooks" in step.report().reason
+
+
 def test_shapes_that_come_back_are_recorded_up_to_a_limit_and_memory_stays_flat() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)).cuda()

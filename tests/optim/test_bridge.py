@@ -277,3 +277,16 @@ def test_groups_that_vanish_are_refused():
         ScheduleError, match=r"has 1 parameter groups and had 2 before, .* Build a new optimizer"
     ):
         bridge.step()
+
+
+def test_a_group_that_joins_has_the_rate_of_the_next_update_at_once():
+    optimizer = _optimizer(1.0)
+    bridge = apply(StepDecay(1.0, 1, 0.5), optimizer)
+    bridge.step()
+    bridge.scale(0.5)
+    optimizer.add_param_group({"params": [_parameter()], "lr": 0.1})
+    bridge.meet_new_groups()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25, 0.025])
+    optimizer.param_groups[0]["lr"] = 7.0
+    bridge.meet_new_groups()
+    assert optimizer.param_groups[0]["lr"] == 7.0

@@ -202,3 +202,12 @@ def test_named_parameters_in_place_of_parameters_are_refused():
     message = r"clip_grad_norm: item 0 of the parameters is a tuple, not a tensor\. Pass the model itself"
     with pytest.raises(ScheduleError, match=message):
         clip_grad_norm(nn.Linear(2, 2).named_parameters(), 1.0)
+
+
+def test_complex_gradients_are_scaled_and_never_clamped():
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.complex64))
+    weight.grad = torch.tensor([3 + 4j])
+    with pytest.raises(ScheduleError, match=r"a gradient is complex.*Use clip_grad_norm"):
+        clip_grad_value([weight], 1.0)
+    assert clip_grad_norm([weight], 1.0) == 5
+    torch.testing.assert_close(weight.grad, torch.tensor([0.6 + 0.8j]))

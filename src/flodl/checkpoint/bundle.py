@@ -26,7 +26,7 @@ from .contents import open_safetensors, pack
 from .digest import Buffer, digest, start_digest
 from .disk import DiskFile, discard, hidden, is_hidden, shared_lock, sole_lock, sync_folder
 from .manifest import Bundle, FileFacts, folder_name, step_and_revision
-from .supply import Whole, map_file
+from .supply import Whole, at_home, map_file
 
 Encoded = tuple[Json, Mapping[str, Tensor]]
 
@@ -63,7 +63,7 @@ def read_bundle(
     Checksums are compared with the manifest unless `verify` is off, as it may be right after
     `latest_bundle`, which has compared them.
     """
-    known = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(Path(bundle))
+    known = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(at_home(bundle))
     names = known.parts if parts is None else list(parts)
     for name in names:
         if name not in known.parts:
@@ -122,7 +122,7 @@ def write_bundle(
     root: str | os.PathLike[str], step: int, parts: Mapping[str, Encoded], *, metrics: Mapping[str, float]
 ) -> Path:
     """Save parts that were taken apart already."""
-    folder = Path(root)
+    folder = at_home(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         clean_bundles(folder)
@@ -145,7 +145,7 @@ def clean_bundles(root: str | os.PathLike[str]) -> list[str]:
 
     Nothing happens while another save is under way in the same folder.
     """
-    folder = Path(root)
+    folder = at_home(root)
     left = [name for name in os.listdir(folder) if is_hidden(name)] if folder.is_dir() else []
     if not left:
         return []

@@ -32,6 +32,12 @@ from .supply import Place, Supply, Whole, named, supplied
 
 _FORMAT = "flodl_format"
 _CHECKSUM = "flodl_checksum"
+_HASHES = "structural_hash", "rust_hash"
+
+
+def is_of_flodl(key: str) -> bool:
+    """Say whether a note of a file is one that flodl wrote about it, rather than the user."""
+    return key.startswith("flodl_") or key in _HASHES
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .disk import DiskFile
 from .fit import check_ties, fit
 from .packing import name_within, packed, packing_of
 from .report import LoadReport
-from .supply import Place, named
+from .supply import Place, at_home, named
 
 Format = Literal["safetensors", "fdlc"]
 FORMATS: tuple[Format, ...] = ("safetensors", "fdlc")
@@ -41,7 +41,7 @@ def save_checkpoint(
     in `.gz` or `.zst` is compressed. `format="fdlc"` writes the layout of the Rust floDl. A name for files of
     `torch.save`, such as `.pt`, is refused.
     """
-    check_place(target, "write")
+    target = checked_place(target, "write")
     check_name(target)
     check_tensors(named_tensors)
     if format not in FORMATS:
@@ -80,7 +80,7 @@ def load_checkpoint(
     (only in the file) says otherwise. With `prefix`, only the names under it count, without it. Values are
     cast to the dtype of the model. `fdlc_names` says what the tensors are called in a file of the Rust floDl.
     """
-    check_place(source, "read")
+    source = checked_place(source, "read")
     check_tensors(named_tensors)
     with opened(source) as contents:
         is_fdlc = contents.metadata.get("flodl_layout") == "fdlc"
@@ -114,14 +114,14 @@ def read_checkpoint(source: Place) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Tensors from a path are mapped, not copied: a change to one never reaches the file.
     """
-    check_place(source, "read")
+    source = checked_place(source, "read")
     with opened(source) as contents:
         return contents.read(), dict(contents.metadata)
 
 
 def checkpoint_keys(source: Place) -> list[str]:
     """List the names in a checkpoint, in its order, without reading the values."""
-    check_place(source, "read")
+    source = checked_place(source, "read")
     with opened(source) as contents:
         return list(contents.shapes)
 
@@ -132,15 +132,18 @@ def _write(stream: BinaryIO, name: str, pieces: Iterable[Buffer]) -> None:
             sink.write(piece)
 
 
-def check_place(place: object, method: str) -> None:
-    """Refuse what is neither a path nor a stream of bytes."""
+def checked_place(place: Place, method: str) -> Place:
+    """Give the place, `~` in it expanded; refuse what is neither a path nor a stream of bytes."""
     if isinstance(place, io.TextIOBase):
         raise CheckpointError("the stream is one of text. Open it in binary mode: open(path, 'rb') or 'wb'.")
-    if not isinstance(place, str | os.PathLike) and not callable(getattr(place, method, None)):
+    if isinstance(place, str | os.PathLike):
+        return at_home(place)
+    if not callable(getattr(place, method, None)):
         raise CheckpointError(
             f"the place of the checkpoint is a {type(place).__name__}. Give a path or a binary stream first, "
             "then the tensors: save_checkpoint('model.fdl', model.state_dict())."
         )
+    return place
 
 
 def check_name(place: Place) -> None:

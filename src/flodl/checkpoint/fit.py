@@ -122,14 +122,7 @@ def _check_places(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
     for name in sources:
-        if is_lazy(wanted[name]):
-            raise CheckpointError("the parameter has no shape yet. Call the model once first.", path=name)
-        if wanted[name].is_meta:
-            raise CheckpointError(
-                "the tensor is on the meta device and cannot hold values. "
-                "Move the model to a device first, for example with to_empty(device='cpu').",
-                path=name,
-            )
+        _check_writable(name, wanted[name])
     wrong = [name for name, source in sources.items() if stored[source].shape != wanted[name].shape]
     if wrong:
         name = wrong[0]
@@ -147,6 +140,32 @@ def _check_places(
                 "Nothing was loaded. Convert the model's tensor, or leave this name out.",
                 path=name,
             )
+
+
+def _check_writable(name: str, tensor: object) -> None:
+    """Refuse what cannot be written to in place: found at its turn, the ones before it would be changed."""
+    if not isinstance(tensor, Tensor):
+        why = f"the value is a {type(tensor).__name__}. Only tensors can be filled."
+    elif is_lazy(tensor):
+        why = "the parameter has no shape yet. Call the model once first."
+    elif tensor.is_meta:
+        why = (
+            "the tensor is on the meta device and cannot hold values. "
+            "Move the model to a device first, for example with to_empty(device='cpu')."
+        )
+    elif tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+        why = f"the tensor is {kind}, and only dense ones can be filled. Give tensor.to_dense()."
+    elif tensor.is_inference() and not torch.is_inference_mode_enabled():
+        why = (
+            "the tensor was made in inference mode and cannot be changed outside it. Make the model outside, "
+            "or load inside torch.inference_mode()."
+        )
+    elif any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):
+        why = "one element in memory stands for several of the tensor (expand). Give tensor.clone()."
+    else:
+        return
+    raise CheckpointError(why, path=name)
 
 
 def _allows(pattern: str, name: str) -> bool:

@@ -37,6 +37,7 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+METADATA = "__metadata__"  # the one name in a header that is no tensor's
 MOST_HEADER_BYTES = 100_000_000  # the limit of the format itself
 _MOST_DIMENSIONS = 64  # the limit of torch
 
@@ -81,7 +82,7 @@ def pack_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
     for name in data_order(tensors):
         places[name] = position, position + tensors[name].nbytes
         position += tensors[name].nbytes
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    header: dict[str, Any] = {METADATA: dict(metadata)}
     for name, tensor in tensors.items():
         header[name] = {
             "dtype": DTYPE_NAMES[tensor.dtype],
@@ -103,7 +104,7 @@ def parse_header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
     header = json.loads(text)
     if not isinstance(header, dict):
         raise ValueError("its header is not a table")
-    notes = header.pop("__metadata__", {})
+    notes = header.pop(METADATA, {})
     if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
         raise ValueError("its metadata is not a table of strings")
     entries = {name: _entry(name, facts) for name, facts in header.items()}

@@ -10,7 +10,8 @@ from torch import Tensor
 from flodl.core import CheckpointError
 from flodl.core.paths import suggestion
 
-from .file import Format, check_place, check_tensors, read_checkpoint, save_checkpoint
+from .contents import is_of_flodl
+from .file import Format, check_tensors, checked_place, read_checkpoint, save_checkpoint
 from .report import MigrateReport
 from .supply import Place, named
 
@@ -31,7 +32,7 @@ def migrate_checkpoint(
     Names that you know go into `rename`: old names or prefixes to new ones, or a function of the old name.
     Then equal names with equal shapes are taken; then, unless `by_shape` is off, what is left in the model
     takes, in order, the first tensor that is left in the file with its shape and type. Read the report: two
-    layers of one shape are told apart by their order alone.
+    layers of one shape are told apart by their order alone. Metadata of your own are kept, except in `fdlc`.
 
     >>> import torch, tempfile
     >>> from flodl.checkpoint import save_checkpoint
@@ -41,22 +42,26 @@ def migrate_checkpoint(
     >>> print(migrate_checkpoint(f"{folder}/old.fdl", f"{folder}/new.fdl", model, rename={"fc": "head"}))
     0 unchanged, 1 remapped (fc.weight → head.weight), 1 dropped (gone)
     """
-    check_place(source, "read")
-    check_place(target, "write")
+    source, target = checked_place(source, "read"), checked_place(target, "write")
     check_tensors(named_tensors)
     _refuse_same_file(source, target)
-    stored, _ = read_checkpoint(source)
+    stored, notes = read_checkpoint(source)
     sources = _known_names(stored, named_tensors, rename, named(source))
     if by_shape:
         _fill_by_shape(sources, stored, named_tensors)
     ordered = {name: sources[name] for name in named_tensors if name in sources}
-    save_checkpoint(target, {name: stored[old] for name, old in ordered.items()}, format=format)
+    own = {key: value for key, value in notes.items() if not is_of_flodl(key)}
+    kept = own if format == "safetensors" else {}
+    tensors = {name: stored[old] for name, old in ordered.items()}
+    save_checkpoint(target, tensors, metadata=kept, format=format)
     used = set(ordered.values())
     return MigrateReport(
         unchanged=tuple(name for name, old in ordered.items() if old == name),
         remapped=tuple((old, name) for name, old in ordered.items() if old != name),
         dropped=tuple(old for old in stored if old not in used),
         missing=tuple(name for name in named_tensors if name not in ordered),
+        metadata=tuple(kept),
+        dropped_metadata=tuple(key for key in own if key not in kept),
     )
 
 
@@ -103,7 +108,12 @@ def _renamed(old: str, rename: Rename | None) -> str:
     if rename is None:
         return old
     if callable(rename):
-        return rename(old)
+        new = rename(old)
+        if not isinstance(new, str):
+            raise CheckpointError(
+                f"rename gives {new!r} for {old!r}. It must give a name: the old one where nothing changes."
+            )
+        return new
     if old in rename:
         return rename[old]
     # The longest prefix wins, so that 'encoder.attention' may go elsewhere than 'encoder'.
@@ -117,7 +127,9 @@ def _renamed(old: str, rename: Rename | None) -> str:
 
 
 def _check_rename(rename: Mapping[str, str], stored: Mapping[str, Tensor], where: str) -> None:
-    for lead in rename:
+    for lead, new in rename.items():
+        if not isinstance(new, str):
+            raise CheckpointError(f"rename has {new!r} for {lead!r}. Give the new name or prefix as text.")
         if lead not in stored and not any(name.startswith(f"{lead.rstrip('.')}.") for name in stored):
             raise CheckpointError(
                 f"rename has {lead!r}, which {where} lacks. {suggestion(lead, stored, known_as='names')}"

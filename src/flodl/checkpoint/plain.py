@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from flodl.core import CheckpointError
 
-from .layout import DTYPE_NAMES
+from .layout import DTYPE_NAMES, METADATA
 
 _ALIASES = "flodl_aliases"
 _DTYPES = "flodl_dtypes"
@@ -68,7 +68,11 @@ def place_of(tensor: Tensor) -> tuple[object, ...]:
 
 
 def check_storable(name: str, tensor: object) -> None:
-    """Refuse what has no values, or values of a kind that no file of ours can hold."""
+    """Refuse a name that the format needs, and what has no values or values that no file of ours can hold."""
+    if name == METADATA:
+        raise CheckpointError(
+            f"{METADATA!r} is where a file keeps its metadata, and cannot name a tensor. Call it otherwise."
+        )
     if not isinstance(tensor, Tensor):
         raise CheckpointError(
             f"the value is a {type(tensor).__name__}. Only tensors can be saved by name.", path=name

@@ -42,6 +42,8 @@ class LoadReport:
 class MigrateReport:
     """Names by fate: `unchanged`, `remapped` (old name, new name), `dropped` (only in the file), `missing`.
 
+    `metadata` are the notes of the file that were kept, `dropped_metadata` those that had no place.
+
     >>> print(MigrateReport(unchanged=("a",), remapped=(("old.b", "b"),)))
     1 unchanged, 1 remapped (old.b → b)
     """
@@ -50,6 +52,8 @@ class MigrateReport:
     remapped: tuple[tuple[str, str], ...] = ()
     dropped: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
+    dropped_metadata: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -59,7 +63,9 @@ class MigrateReport:
     def __str__(self) -> str:
         words = [f"{len(self.unchanged)} unchanged"]
         words += _counted("remapped", [f"{old} → {new}" for old, new in self.remapped])
-        return ", ".join(words + _counted("dropped", self.dropped) + _counted("missing", self.missing))
+        words += _counted("dropped", self.dropped) + _counted("missing", self.missing)
+        words += _counted("kept in metadata", self.metadata)
+        return ", ".join(words + _counted("dropped from metadata", self.dropped_metadata))
 
 
 def _counted(fate: str, names: Sequence[str]) -> list[str]:

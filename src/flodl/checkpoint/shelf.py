@@ -13,6 +13,7 @@ from .bundle import verify_bundle
 from .disk import discard, shared_lock
 from .manifest import Bundle, read_manifest, step_and_revision
 from .retention import Policy, divided, keep
+from .supply import at_home
 
 
 class Latest(NamedTuple):
@@ -25,7 +26,7 @@ class Latest(NamedTuple):
 def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     """Give the bundles under a folder, by step; files are looked at, not read."""
     found: dict[int, Bundle] = {}
-    for folder in _newest_first(Path(root)):
+    for folder in _newest_first(at_home(root)):
         try:
             bundle = read_manifest(folder)
         except DamagedError:
@@ -37,7 +38,7 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
 def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Latest:
     """Find the newest bundle whose every file is as it was written; pass over the others and say so."""
     skipped: list[str] = []
-    for folder in _newest_first(Path(root)):
+    for folder in _newest_first(at_home(root)):
         try:
             bundle = read_manifest(folder)
             if verify:
@@ -56,7 +57,7 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
     With `verify`, the checksums of the newest are compared before anything older goes. A metric that no
     bundle has is refused, and nothing is deleted.
     """
-    folder = Path(root)
+    folder = at_home(root)
     bundles = list_bundles(folder)
     while verify and bundles:
         try:

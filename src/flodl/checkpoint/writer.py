@@ -21,6 +21,7 @@ from .bundle import clean_bundles, encode_parts, numbers, write_bundle
 from .retention import Policy
 from .shelf import prune_while_saving
 from .snapshot import Staged, Staging
+from .supply import at_home
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class BackgroundWriter:
             raise CheckpointError(f"keep={keep!r}. Give a policy, such as last(3) | best('loss').")
         self._waits = when_full == "wait"
         self._keep, self._told_of_metrics = keep, False
-        self._worker = _Worker(Path(root), keep, depth, errors == "raise", on_error, on_saved)
+        # Absolute: a program that goes to another folder later saves where it said.
+        self._worker = _Worker(at_home(root).absolute(), keep, depth, errors == "raise", on_error, on_saved)
         self._thread = threading.Thread(target=self._worker.run, name="flodl-writer", daemon=True)
         self._thread.start()
         # Also when the program ends without close(): what was taken is written.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary sibling to write to; it takes the place of `path` when the block ends well.
 
     The content is flushed to the disk before the rename, so readers see the old file or the new one,
-    never half of it, also after a power cut. When the block raises, the old file stays. A link stays a
-    link, and what it leads to is replaced; a pipe or a device is written to.
+    never half of it, also after a power cut. When the block raises, the old file stays. A file that is
+    replaced keeps its permissions. A link stays a link, and what it leads to is replaced; a pipe or a device
+    is written to.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
@@ -37,7 +39,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         _flush(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, _mode_for(target))
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -78,6 +80,14 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _mode_for(target: Path) -> int:
+    """Give the permissions of the file that is there, else those of any new one."""
+    try:
+        return stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        return 0o666 & ~_umask()
 
 
 def _umask() -> int:

@@ -63,7 +63,12 @@ class Loader:
         _check(shuffle_buffer=shuffle_buffer)
         check_cap(memory_cap)
         self._source, obstacle = open_source(
-            source, transform=transform, collate=collate, names=names, buffer=shuffle_buffer
+            source,
+            transform=transform,
+            collate=collate,
+            names=names,
+            buffer=shuffle_buffer,
+            whole_batches=batch_size is None,
         )
         self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self._sampler = as_sampler(sampler, shuffle=shuffle)
@@ -151,19 +156,19 @@ class Loader:
         with torch.inference_mode(False):
             self._resident().begin(self._plan())
 
-    def take(self, positions: Tensor) -> Any:
+    def take(self, positions: Tensor | Sequence[int]) -> Any:
         """Give the batch at these positions of the epoch, for a step that picks its own samples.
 
-        Only for resident data, after `begin_epoch`; the positions are whole numbers on the device. Nothing
-        waits for the device, and the tensors behind it keep their place: a captured step may contain the
-        call.
+        Only for resident data, after `begin_epoch` for each epoch; the positions are whole numbers on the
+        device. Nothing waits for the device, and the tensors behind it keep their place: a captured step may
+        contain the call. So positions beyond the epoch are an error of flodl on the CPU alone.
 
         >>> loader = Loader(torch.arange(10), batch_size=4, seed=1)
         >>> loader.begin_epoch()
         >>> loader.take(torch.arange(4, 8))
         tensor([5, 6, 2, 0])
         """
-        return self._resident().take(positions)
+        return self._resident().take(positions, self._plan())
 
     def close(self) -> None:
         """End the workers; the loader gives no batches afterwards."""
@@ -240,12 +245,15 @@ class Loader:
             )
         if self.batch_size is None:
             raise DataError(
-                "batch_size is None, which is for iterables that give whole batches. "
-                "Give the samples of a batch, such as batch_size=32."
+                "batch_size is None, which is for a list of batches and for iterables that give whole "
+                "batches. Give the samples of a batch, such as batch_size=32; what makes batches by number "
+                "can be given as torch's DataLoader(source, batch_size=None)."
             )
         if self._source.num_samples == 0:
             raise DataError("the source has no samples. Give at least one.")
         if len(self) == 0:
+            if self.num_samples == 0:
+                raise DataError("the sampler gives no samples. Give at least one sample number.")
             raise DataError(
                 f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
                 "Give a smaller batch_size or drop_last=False."

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from flodl.core.errors import DataError
 
 from .ahead import Ahead
 from .augment import Augmentation, augmented, draws_by_chance
@@ -59,17 +62,52 @@ class Resident:
                 batch = augmented(self.augment, batch, chance.between(start, stop))
             yield Handed(batch, stop)
 
-    def take(self, positions: Tensor) -> Any:
+    def take(self, positions: Any, epoch: Epoch) -> Any:
         """Give the batch at these positions of the epoch; nothing here waits for the device."""
-        assert self._order is not None
-        assert self._keys is not None
-        batch = self.source.take(self._order.index_select(0, positions))
+        if self._order is None or self._keys is None or self._ready is None:
+            raise DataError("take reads the order of an epoch, and none was begun. Call begin_epoch() first.")
+        if self._ready != (epoch.seed, epoch.number):
+            raise DataError(
+                f"take would read the order of epoch {self._ready[1]}, and the loader is at epoch "
+                f"{epoch.number}. Call begin_epoch() again."
+            )
+        rows = _row_of_numbers(positions, self._order.device)
+        try:
+            chosen = self._order.index_select(0, rows)
+        except IndexError:  # only on the CPU: elsewhere it would have to be waited for
+            raise DataError(
+                f"take: a position is beyond the epoch, which has {len(self._order)} samples. "
+                f"Give numbers from 0 to {len(self._order) - 1}."
+            ) from None
+        batch = self.source.take(chosen)
         if self.augment is None:
             return batch
-        return augmented(self.augment, batch, Chance(self._keys.index_select(0, positions)))
+        return augmented(self.augment, batch, Chance(self._keys.index_select(0, rows)))
 
     def close(self) -> None:
         """Nothing runs beside a resident loader."""
+
+
+def _row_of_numbers(positions: Any, device: torch.device) -> Tensor:
+    """Give positions as a tensor; only on the CPU from something else, for a copy to a device may wait."""
+    rows: Tensor | None = positions if isinstance(positions, Tensor) else None
+    if rows is None and device.type == "cpu":
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+            rows = torch.tensor(positions, device=device)
+    if rows is None:
+        what = f"a {type(positions).__name__}"
+    elif rows.device != device or rows.dim() > 1 or not _holds_whole_numbers(rows):
+        what = f"{tuple(rows.shape)} {rows.dtype} on {rows.device}"
+    else:
+        return rows if rows.dtype in (torch.int32, torch.int64) else rows.to(torch.int64)
+    raise DataError(
+        f"take: the positions are {what}. Give one row of whole numbers on {device}, such as "
+        "torch.arange(0, 128, device=loader.device)."
+    )
+
+
+def _holds_whole_numbers(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def _in_place(old: Tensor | None, new: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -108,14 +108,19 @@ class CustomSampler:
         if not callable(source):
             refuse_mask(source)
         self.source = source
+        # What lies there as it is cannot change by being read.
+        self._is_pure = isinstance(source, list | tuple | range | Tensor | np.ndarray)
 
     def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
-        # Torch samplers draw from the global generators: seeded for the epoch, they are pure as well.
-        with globals_kept():
-            seed_globals(stream_key(seed, epoch, "order"))
-            given = self._given(seed, epoch)
-            refuse_mask(given)
-            found = given if isinstance(given, Tensor) else _numbers(given)
+        found = self._found(seed, epoch)
+        if not self._is_pure:  # found out once: an order of a million samples may take half a second
+            if not torch.equal(found, self._found(seed, epoch)):
+                raise DataError(
+                    f"the sampler gives two orders for epoch {epoch} when it is asked twice: it counts or "
+                    "draws by itself, so a resumed run would see another order. Let the order depend on the "
+                    "epoch alone, by a method set_epoch(epoch) or as a function: sampler=lambda epoch: …"
+                )
+            self._is_pure = True
         if found.dim() != 1 or found.dtype.is_floating_point or len(found) == 0:
             raise DataError(
                 f"the sampler gives {tuple(found.shape)} {found.dtype} for epoch {epoch}. "
@@ -132,11 +137,19 @@ class CustomSampler:
     def length(self, count: int) -> int | None:
         return len(self.source) if isinstance(self.source, Sized) else None
 
+    def _found(self, seed: int, epoch: int) -> Tensor:
+        # Torch samplers draw from the global generators: seeded for the epoch, they are pure as well.
+        with globals_kept():
+            seed_globals(stream_key(seed, epoch, "order"))
+            given = self._given(seed, epoch)
+            refuse_mask(given)
+            return given if isinstance(given, Tensor) else _numbers(given)
+
     def _given(self, seed: int, epoch: int) -> Iterable[int] | Tensor:
         if not callable(self.source):
             if hasattr(self.source, "set_epoch"):
                 self.source.set_epoch(epoch)
-            if iter(self.source) is self.source:
+            if isinstance(self.source, Iterator) and iter(self.source) is self.source:
                 raise DataError(
                     "the sampler is an iterator, which is used up after one epoch. "
                     "Give a list, a torch sampler, or a function of the epoch."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
+from flodl.optim.clipping import gradient_values
 
-from .batch import num_samples, pieces_of
+from .batch import num_samples, pieces_of, why_not_by_rows, without_count
 from .norms import RunningStatistics
 from .optimizer import Readiness, device_rates, prepare, take_rates
 from .outcome import Outcome as Outcome
@@ -56,6 +58,11 @@ class StepBody:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if not self.parameters:
             raise StepError("the optimizer has no parameters. Give it model.parameters().")
+        if settings.clip_value is not None and any(p.is_complex() for p in self.parameters):
+            raise StepError(
+                f"clip_value={settings.clip_value} with a complex parameter: complex numbers have no order "
+                "to clamp them by. Use clip_norm, which scales them."
+            )
         self.device = self.parameters[0].device
         self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
         self.grad_norm = torch.full((), torch.nan, device=self.device)
@@ -105,6 +112,11 @@ class StepBody:
 
     def cut_finer(self, batch: tuple[Any, ...], *, opens: bool) -> str | None:
         """Undo a micro-batch that ran out of memory, to run in more pieces; else say what would help."""
+        if why_not := why_not_by_rows(batch):
+            return (
+                f"The batch cannot be run in pieces: {why_not}, so where to cut them is not known. "
+                "Give smaller batches, or tensors with one row for each sample."
+            )
         if self.pieces >= num_samples(batch):
             return (
                 "One sample alone needs more memory than there is. Use precision='bf16', a smaller model, or "
@@ -129,10 +141,11 @@ class StepBody:
         if self.settings.tail == "pad":
             # The mask of the rows that are real; how many is known on the device, whatever was recorded.
             samples = batch[-1].sum(dtype=torch.float64)
-        if self.pieces == 1:
-            outcome = self._piece(batch, share)
+        inputs = without_count(batch)
+        if self.pieces == 1 or why_not_by_rows(batch):
+            outcome = self._piece(inputs, share)
         else:
-            outcome = joined([self._part(piece, share, samples) for piece in pieces_of(batch, self.pieces)])
+            outcome = joined([self._part(piece, share, samples) for piece in pieces_of(inputs, self.pieces)])
         self.loss_dtype = outcome.loss.dtype
         self.tally.add(outcome.loss, outcome.values, weight=samples, opens=opens)
         self.progress.touches = False
@@ -164,7 +177,7 @@ class StepBody:
     def update(self, correction: float = 1.0) -> None:
         """Unscale, clip, look for what is not finite, and update unless the device flag says no."""
         self.progress.touches = True
-        grads = [p.grad for p in self.parameters if p.grad is not None]
+        grads = gradient_values(self.parameters)
         if correction != 1.0:
             torch._foreach_mul_(grads, correction)
         if self.scaler is not None:
@@ -257,9 +270,24 @@ def check_parts(model: object, optimizer: object, step_fn: object) -> None:
             "LBFGS evaluates the model several times in one update, which one step cannot hold. "
             "Use another optimizer, or call it in a loop of your own."
         )
+    if (name := _needed_by_step(optimizer)) is not None:
+        raise StepError(
+            f"{type(optimizer).__name__}.step() needs a {name!r}: it evaluates the model itself during an "
+            "update, which one step cannot hold. Use another optimizer, or call it in a loop of your own."
+        )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if held and not any(id(parameter) in held for parameter in model.parameters()):
         raise StepError(
             "the optimizer holds none of the model's parameters, so nothing would learn. "
             "Give it model.parameters(), after the model was moved or copied."
         )
+
+
+def _needed_by_step(optimizer: Optimizer) -> str | None:
+    """Give the name of an argument that an optimizer's step cannot do without; None where there is none."""
+    try:
+        parameters = inspect.signature(optimizer.step).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return next((p.name for p in parameters if p.default is p.empty and p.kind not in optional), None)

@@ -160,20 +160,32 @@ class Captured:
         """How many shapes were recorded."""
         return len(self._recordings)
 
-    def __call__(self, *batch: Any) -> Any:
+    def __call__(self, *batch: Any, **named: Any) -> Any:
         if self._pool is None:
-            return self._fn(*batch)
-        shape = signature(batch)
+            return self._fn(*batch, **named)
+        # Named arguments are one more part of the batch, in an order that does not depend on the call.
+        given = (*batch, dict(sorted(named.items()))) if named else batch
+        fn = _by_name(self._fn) if named else self._fn
+        shape = (bool(named), *signature(given))
         recording = self._recordings.get(shape)
         if recording is None:
             if len(self._recordings) >= self._max:
-                return self._fn(*batch)
+                return fn(*given)
             with torch.cuda.stream(_following(new_stream())), as_if_recorded(torch.device("cuda")):
                 for _ in range(self._warmup):
-                    self._fn(*batch)
-            recording = self._recordings[shape] = record(self._fn, batch, pool=self._pool)
-        result = recording.replay(tensors_of(batch))
+                    fn(*given)
+            recording = self._recordings[shape] = record(fn, given, pool=self._pool)
+        result = recording.replay(tensors_of(given))
         return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)
+
+
+def _by_name(fn: Callable[..., T]) -> Callable[..., T]:
+    """Let a function take its named arguments as a last one.
+
+    >>> _by_name(dict)([], {"a": 1})
+    {'a': 1}
+    """
+    return lambda *given: fn(*given[:-1], **given[-1])
 
 
 def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -> Captured:
@@ -184,6 +196,9 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     """
     if not callable(fn):
         raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
+    for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise StepError(f"capture: {name}={value!r}. Give a whole number from {least} up.")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 
 

@@ -6,6 +6,7 @@ import torch
 
 from flodl.core import StepError
 
+from .another import record_another
 from .batch import Signature
 from .body import Outcome, StepBody
 from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
@@ -18,7 +19,7 @@ from .runners import GuardFailed, Micro
 from .settings import StepSettings, Tier
 from .splitting import SplittingRunner
 from .timing import WindowTimes, now_s
-from .trial import Disturbed, Refused, Trial, record_another
+from .trial import Disturbed, Refused, Trial
 
 WARM_WINDOWS = 3
 SEEN_BEFORE_RECORDING = 3

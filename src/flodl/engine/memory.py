@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flodl.core import StepError
 from flodl.core.formats import format_bytes
 
 
@@ -40,20 +41,42 @@ class MemoryUse:
 
 
 def memory_use(device: torch.device | str | int | None = None) -> MemoryUse | None:
-    """Give the memory of a CUDA device; None where there is no such device to ask."""
-    if not torch.cuda.is_available() or torch.device(device or "cuda").type != "cuda":
+    """Give the memory of a CUDA device, by default the current one; None for another kind of device."""
+    found = _checked(device)
+    if found is None:
         return None
-    stats = torch.cuda.memory_stats(device)
+    stats = torch.cuda.memory_stats(found)
     return MemoryUse(
         stats.get("allocated_bytes.all.current", 0),
         stats.get("reserved_bytes.all.current", 0),
         stats.get("allocated_bytes.all.peak", 0),
         stats.get("reserved_bytes.all.peak", 0),
-        torch.cuda.get_device_properties(device or 0).total_memory,
+        torch.cuda.get_device_properties(found).total_memory,
     )
 
 
 def forget_peaks(device: torch.device | str | int | None = None) -> None:
     """Count the most memory from now on."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats(device)
+    found = _checked(device)
+    if found is not None:
+        torch.cuda.reset_peak_memory_stats(found)
+
+
+def _checked(device: torch.device | str | int | None) -> torch.device | None:
+    """Give the CUDA device that is meant; None where that is none; refuse what does not exist."""
+    if device is None:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    try:
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise StepError(f"device={device!r} is no device. Use 'cuda', 'cuda:0' or 'cpu'.") from error
+    if found.type != "cuda":
+        return None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        raise StepError(f"device={device!r}, and there is no CUDA device here. Leave it out, or give 'cpu'.")
+    if found == torch.device("cuda"):
+        return torch.device("cuda", torch.cuda.current_device())
+    if not 0 <= found.index < count:
+        raise StepError(f"device={device!r}, and the CUDA devices here are 0 to {count - 1}.")
+    return found

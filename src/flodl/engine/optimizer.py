@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import optimizer as torch_optimizer
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,23 @@ def prepare(optimizer: Optimizer) -> Readiness:
             state["step"] = step.to(parameter.device, torch.float32)
     if fused:
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+    if has_step_hooks(optimizer):
+        # A replay calls no Python.
+        return Readiness(False, "the optimizer has step hooks", fused)
     return Readiness(True, f"{name} runs fused" if fused else f"{name} keeps its state on the device", fused)
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Say whether functions are called before or after every step of this optimizer, or of all.
+
+    >>> optimizer = SGD([torch.nn.Parameter(torch.zeros(1))])
+    >>> handle = optimizer.register_step_post_hook(print)
+    >>> has_step_hooks(optimizer), handle.remove(), has_step_hooks(optimizer)
+    (True, None, False)
+    """
+    own = (getattr(optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post"))
+    of_all = (getattr(torch_optimizer, f"_global_optimizer_{when}_hooks", None) for when in ("pre", "post"))
+    return any((*own, *of_all))
 
 
 def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,6 +79,11 @@ def outcome_of(given: Any) -> Outcome:
         raise StepError(
             f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}})."
         )
+    if loss.is_complex():
+        raise StepError(
+            f"the loss is complex ({loss.dtype}), and only a real number can be made smaller. "
+            "Return its real part or its magnitude: loss.real or loss.abs()."
+        )
     if not isinstance(values, Mapping):
         raise StepError(
             f"the second thing that the step function gives is a {type(values).__name__}. "
@@ -103,6 +109,13 @@ def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
         raise StepError(
             "the step function names a value 'loss', which is what the loss itself is called. "
             "Choose another name, such as 'task_loss'."
+        )
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, complex) or (isinstance(value, Tensor) and value.is_complex()):
+        raise StepError(
+            f"the step function names {name!r} with a complex value, and means are kept of real numbers. "
+            "Give its real part or its magnitude: value.real or abs(value)."
         )
     if isinstance(value, Tensor):
         return value

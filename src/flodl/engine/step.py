@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from flodl.core import ScheduleError, StepError
 from flodl.optim import Schedule, ScheduleBridge, apply
 
-from .batch import leading_lengths, num_samples, signature
+from .batch import Samples, leading_lengths, num_samples, signature, unclear_samples
 from .body import StepBody, StepFunction, check_parts
 from .events import Journal, StepReport
 from .ladder import Ladder
@@ -82,17 +82,25 @@ class TrainStep:
         self._updates = 0
         self._window = Window(accumulate)
         self._usual = UsualSize()
-        self._lengths_differ = False
+        # Whether somebody was told, or has told, what a batch weighs whose tensors differ in length.
+        self._lengths_told = False
         self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither a recording nor compiled code can be copied or sent away; a copy climbs by itself.
         self._ladder.show_grads()
-        return {name: value for name, value in vars(self).items() if name != "_ladder"}
+        state = {name: value for name, value in vars(self).items() if name != "_ladder"}
+        if not self.is_between_updates:
+            # Torch copies a parameter without its gradient, which the window under way has gathered.
+            state["_grads"] = [parameter.grad for parameter in self._body.parameters]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        grads = state.get("_grads", [])
+        vars(self).update({name: value for name, value in state.items() if name != "_grads"})
+        for parameter, grad in zip(self._body.parameters, grads):
+            parameter.grad = grad
         self._ladder = Ladder(self._body, self._settings, self._readiness, self._journal)
 
     @property
@@ -169,15 +177,38 @@ class TrainStep:
             self._bridge.step()
         return loss
 
+    def call(self, batch: tuple[Any, ...], *, samples: int | None) -> Tensor:
+        """Run one step on a batch of so many samples, where its tensors do not begin with one row for each.
+
+        >>> model = nn.GRU(3, 2)
+        >>> step = TrainStep(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x)[0].square().mean()
+        ... )
+        >>> by_time = torch.zeros(7, 4, 3)
+        >>> step.call((by_time,), samples=4).shape
+        torch.Size([])
+        """
+        if samples is None:
+            return self(*batch)
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
+            raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
+        self._lengths_told = True
+        if samples == num_samples(batch):
+            return self(*batch)
+        return self._long_way((*batch, Samples(samples)))
+
     def _long_way(self, batch: tuple[Any, ...]) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0
         samples = num_samples(batch)
+        if not self._lengths_told:
+            self._say_if_lengths_differ(batch)
         ragged = self._usual.is_tail(samples, may_grow=self.is_between_updates)
         if ragged and self._settings.tail == "drop":
             self._journal.say(self._steps, "dropped", "a ragged last batch, as tail='drop' asks")
             # The next batch must come by here, so that it is known whether another small one follows.
             self._ladder.lane = None
             return torch.full((), torch.nan, device=self._body.device)
+        self._meet_groups()
         self._window.count(samples)
         try:
             outcome = self._ladder.run(self._micro(batch, samples, ragged=ragged), self._steps)
@@ -202,6 +233,7 @@ class TrainStep:
         if self.is_between_updates:
             return
         self._ladder.show_grads()
+        self._meet_groups()
         try:
             self._body.update(self._window.correction)
         except BaseException:
@@ -283,8 +315,6 @@ class TrainStep:
     def _micro(self, batch: tuple[Any, ...], samples: int, *, ragged: bool = False) -> Micro:
         window = self._window
         share = window.share(samples)
-        if window.accumulate > 1:
-            self._say_if_lengths_differ(batch)
         if self._settings.tail == "pad":
             batch, ragged = padded(batch, self._usual.samples), False
         phase = phase_of(window.position, window.accumulate)
@@ -292,17 +322,15 @@ class TrainStep:
         return Micro(batch, signature(batch), phase, share, correction, ragged)
 
     def _say_if_lengths_differ(self, batch: tuple[Any, ...]) -> None:
-        """Say once what the weight of a micro-batch is taken from, where its tensors do not agree."""
-        if self._lengths_differ or len(lengths := leading_lengths(batch)) < 2:
+        """Say once what the weight of a batch is taken from, where its tensors do not agree."""
+        if len(lengths := leading_lengths(batch)) < 2:
             return
-        self._lengths_differ = True
-        others = ", ".join(map(str, lengths[1:]))
-        self._journal.say(
-            self._steps,
-            "samples",
-            f"the first tensor of a batch has {lengths[0]} rows and others have {others}; "
-            f"the batch weighs as {lengths[0]} samples in its window",
-        )
+        self._lengths_told = True
+        self._journal.say(self._steps, "samples", unclear_samples(lengths))
+
+    def _meet_groups(self) -> None:
+        if self._bridge is not None:
+            self._bridge.meet_new_groups()
 
     def _after_error(self, samples: int) -> None:
         """Leave out a micro-batch whose forward failed; give up a window whose gradients were touched."""

@@ -11,7 +11,7 @@ import torch
 
 from flodl.core import StepError
 
-from .batch import mapped, num_samples, tensors_of
+from .batch import mapped, num_samples, tensors_of, why_not_by_rows
 from .body import StepFunction
 
 
@@ -70,12 +70,17 @@ def padded(batch: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     >>> x, mask
     (tensor([5, 6, 7, 5]), tensor([ True,  True,  True, False]))
     """
+    if why_not := why_not_by_rows(batch):
+        raise StepError(
+            f"tail='pad' cannot fill this batch up: {why_not}. Use tail='eager', or give tensors with one "
+            "row for each sample; what belongs to no sample can be a buffer of the model."
+        )
     real = num_samples(batch)
     # An empty batch has no row to repeat.
     missing = max(size - real, 0) if real else 0
 
     def fill(leaf: Any) -> Any:
-        if missing == 0 or leaf.ndim == 0 or leaf.shape[0] != real:
+        if missing == 0 or leaf.ndim == 0:
             return leaf
         if isinstance(leaf, np.ndarray):
             return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)])

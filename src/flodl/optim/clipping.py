@@ -60,6 +60,11 @@ def clip_grad_value(parameters: Parameters, value: float) -> Tensor:
         grads, home = _gradients("clip_grad_value", parameters)
         if not grads:
             return torch.zeros((), device=home)
+        if any(grad.is_complex() for grad in grads):
+            raise ScheduleError(
+                "clip_grad_value: a gradient is complex, and complex numbers have no order to clamp them by. "
+                "Use clip_grad_norm, which scales them."
+            )
         largest = _norms(grads, math.inf, home).max()
         for group in _by_kind(grads).values():
             torch._foreach_clamp_min_(group, -value)
@@ -89,15 +94,24 @@ def _gradients(function: str, parameters: Parameters) -> tuple[list[Tensor], tor
                 f"{function}: item {index} of the parameters is a {type(parameter).__name__}, not a tensor. "
                 "Pass the model itself or model.parameters()."
             )
-    grads = [_dense(parameter) for parameter in given if parameter.grad is not None]
+    grads = gradient_values(given)
     home = given[0].device if given else torch.device("cpu")
     return [grad for grad in grads if grad.numel() > 0], home
 
 
-def _dense(parameter: Tensor) -> Tensor:
-    """Give the gradient, or the values that a sparse one stores, to be changed in place."""
-    grad = parameter.grad
-    assert grad is not None
+def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Give the gradients that exist, of sparse ones the values that they store, to be changed in place.
+
+    >>> import torch
+    >>> table = torch.nn.Embedding(9, 2, sparse=True)
+    >>> table(torch.tensor([3, 3])).sum().backward()
+    >>> gradient_values(table.parameters())
+    [tensor([[2., 2.]])]
+    """
+    return [_dense(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+
+
+def _dense(parameter: Tensor, grad: Tensor) -> Tensor:
     if not grad.is_sparse:
         return grad
     # Before coalescing, one element may be stored in several parts, whose norm says nothing.

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flodl.core import TrainError
-from flodl.engine.batch import num_samples
+from flodl.core import TrainError, log
+from flodl.engine.batch import leading_lengths, num_samples, unclear_samples
 from flodl.engine.precision import computing_in
 from flodl.engine.settings import Precision
 from flodl.graph.remembered import carrying_nothing
 
 from .average import AveragedWeights
 from .calling import refuse_misfit
+from .counting import counted
 from .modes import evaluating
 from .randomness import untouched_randomness
 
@@ -108,14 +109,20 @@ class Evaluator:
                 metric.to(self.device)
             metric.reset()
         with evaluating(self.model), carrying_nothing(self.model):
-            for batch in batches:
+            said = False
+            for batch, samples in counted(batches):
                 between()
                 arguments = as_arguments(batch)
+                if samples is None:
+                    samples, lengths = num_samples(arguments), leading_lengths(arguments)
+                    if len(lengths) > 1 and not said:
+                        log.warn("evaluation: %s", unclear_samples(lengths))
+                        said = True
                 with computing_in(self.precision, self.device):
                     given = self._given(arguments)
                     loss, values = given if isinstance(given, tuple) else (given, {})
                     check_names(values)
-                    sums.add({"loss": loss, **values}, num_samples(arguments))
+                    sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
                         predictions, targets = (self.outputs or _pair)(self.model, *arguments)
                         for metric in self.metrics.values():

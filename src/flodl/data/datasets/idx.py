@@ -20,7 +20,8 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 def read_idx(path: str | os.PathLike[str]) -> Tensor:
     """Read an IDX file, packed with gzip or not, of any type and shape."""
-    return parse_idx(unpacked(Path(path)), Path(path))
+    file = Path(os.path.expanduser(path))
+    return parse_idx(unpacked(file), file)
 
 
 def parse_idx(content: bytes, path: Path) -> Tensor:

@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from flodl.core.errors import DataError
 
-from .columns import Columns
+from .columns import Array, Columns, is_array
 
 
 def is_arrow(source: object) -> bool:
@@ -43,28 +45,47 @@ def _is_dataset(source: object) -> bool:
 def arrow_columns(source: Any, names: Sequence[str] | None) -> tuple[Columns | None, str]:
     """Give the columns as tensors; of a dataset that is not all numbers, nothing and the reason.
 
-    A dataset with a format or transform of its own gives what that makes of it, sample by sample. A table has
-    no samples to fall back on, and is refused.
+    The types are those that the format of a dataset gives. One with a transform of its own gives what that
+    makes of it, sample by sample. A table has no samples to fall back on, and is refused.
     """
-    table = source
     if _is_dataset(source):
-        kind = source.format["type"]
-        if kind not in (None, "torch", "numpy", "arrow"):
-            return None, f"the dataset has the format {kind!r}"
-        chosen = source.format["columns"] if source.format["type"] else source.column_names
-        names = list(names or chosen)
-        table = source.with_format("arrow")
-        table = (table.select_columns(_known(names, source.column_names)))[:]
-    wanted = _known(list(names or table.column_names), table.column_names)
+        return _dataset_columns(source, names)
     arrays = {}
+    for name in _known(names or source.column_names, source.column_names):
+        array, why = _array(source.column(name))
+        if array is None:
+            raise DataError(f"column {name!r} {why}. Leave it out with names=, or convert it first.")
+        arrays[name] = array
+    return Columns.of(arrays), ""
+
+
+def _dataset_columns(source: Any, names: Sequence[str] | None) -> tuple[Columns | None, str]:
+    form = source.format
+    kind = form["type"]
+    if kind not in (None, "torch", "numpy", "arrow"):
+        return None, f"the dataset has the format {kind!r}"
+    if kind is not None and form["output_all_columns"]:
+        return None, "the format of the dataset is for some of its columns"
+    wanted = _known(names or (form["columns"] if kind else source.column_names), source.column_names)
+    table = source.with_format("arrow").select_columns(wanted)[:]
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
     for name in wanted:
         array, why = _array(table.column(name))
-        if array is None and table is source:
-            raise DataError(f"column {name!r} {why}. Leave it out with names=, or convert it first.")
         if array is None:
             return None, f"column {name!r} {why}"
         arrays[name] = array
-    return Columns.of(arrays), ""
+    if kind not in ("torch", "numpy"):
+        return Columns.of(arrays), ""
+    # The formatter makes one row alone: the columns are cast to what that is.
+    row = source.with_format(kind, columns=wanted, **form["format_kwargs"])[:1]
+    for name, array in arrays.items():
+        if not is_array(row[name]) or row[name].shape[1:] != array.shape[1:]:
+            return None, f"the format {kind!r} makes something else of column {name!r}"
+    return Columns.of({name: _cast(array, row[name]) for name, array in arrays.items()}), ""
+
+
+def _cast(array: np.ndarray[Any, Any], like: Array) -> Array:
+    return torch.from_numpy(array).to(like) if isinstance(like, Tensor) else array.astype(like.dtype)
 
 
 def _known(names: Sequence[str], there: Sequence[str]) -> list[str]:

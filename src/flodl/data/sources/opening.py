@@ -54,15 +54,19 @@ def open_source(
     collate: Collate | None = None,
     names: Sequence[str] | None = None,
     buffer: int = 0,
+    whole_batches: bool = False,
 ) -> tuple[Source, str]:
     """Give the source, and why it is read sample by sample where that was not plain.
+
+    A list of `whole_batches` is read as an iterable is, in its own order.
 
     >>> open_source((torch.zeros(3, 2), torch.zeros(3)))[0].num_samples
     3
     """
     if isinstance(source, DataLoader):
         refuse_generator(source)
-    if isinstance(source, (IterableDataset, Iterator)) or _only_iterates(source):
+    given_whole = whole_batches and isinstance(source, list)
+    if given_whole or isinstance(source, (IterableDataset, Iterator)) or _only_iterates(source):
         return Stream(source, transform=transform, collate=collate, names=names, buffer=buffer), ""
     opened, why = _gathered(source, names)
     as_it_is = transform is None and collate is None and (names is None or isinstance(opened, Columns))

@@ -1,0 +1,51 @@
+"""Recording a further shape of batch, while training goes on."""
+
+from __future__ import annotations
+
+import torch
+
+from .body import Outcome, StepBody
+from .capture import NotCapturable
+from .comparison import gradients, same_bits
+from .recorded import RecordedRunner
+from .runners import EagerRunner, Micro
+from .snapshot import Snapshot
+
+NO_MEMORY = "there is no memory left to record it in"
+
+
+def record_another(
+    runner: RecordedRunner, eager: EagerRunner, body: StepBody, micro: Micro
+) -> tuple[Outcome | None, str | None]:
+    """Run a whole step eagerly and record it for its shape; the state is as eager left it.
+
+    Gives the outcome, none where memory ran out before there was one, and the reason where such a shape
+    cannot be captured.
+    """
+    before = Snapshot(body)
+    try:
+        outcome = eager.run_without_update(micro)
+        eager_grads = gradients(body)
+        body.update(micro.correction)
+    except torch.OutOfMemoryError:
+        before.restore()
+        return None, NO_MEMORY
+    after = Snapshot(body)
+    try:
+        before.restore()
+        runner.learn(micro)
+        before.restore()
+        runner.run_without_update(micro)
+        difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
+        if difference is None and not runner.update_inside:
+            runner.show_grads()
+            difference = None if same_bits(eager_grads, gradients(body)) else "its gradients differ"
+    except NotCapturable as error:
+        difference = str(error)
+    except torch.OutOfMemoryError:
+        difference = NO_MEMORY
+    finally:
+        after.restore()
+    if difference is not None:
+        runner.forget(micro)
+    return outcome, difference

@@ -1,0 +1,79 @@
+"""Batches by position: what `take` accepts, and what it says of the rest."""
+
+import numpy as np
+import pytest
+import torch
+
+from flodl.core import DataError
+from flodl.data import Loader
+
+
+def begun():
+    loader = Loader(torch.arange(10), batch_size=4, seed=1)
+    loader.begin_epoch()
+    return loader
+
+
+def read_only(numbers):
+    numbers.flags.writeable = False
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        [4, 5],
+        (4, 5),
+        range(4, 6),
+        np.array([4, 5]),
+        read_only(np.array([4, 5])),
+        np.array([4, 5], dtype=np.uint8),
+        torch.tensor([4, 5], dtype=torch.int32),
+        torch.tensor([4, 5], dtype=torch.uint8),
+    ],
+    ids=str,
+)
+def test_positions_may_be_any_row_of_whole_numbers(positions):
+    assert begun().take(positions).tolist() == [5, 6]
+
+
+def test_one_position_gives_a_batch_of_one():
+    assert begun().take(4).tolist() == begun().take(torch.tensor(4)).tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ([0, 10], "a position is beyond the epoch, which has 10 samples. Give numbers from 0 to 9."),
+        (torch.tensor([-1]), "a position is beyond the epoch"),
+        ([0.5], r"the positions are \(1,\) torch.float32 on cpu. Give one row of whole numbers on cpu"),
+        (torch.arange(10) < 3, r"the positions are \(10,\) torch.bool"),
+        ([[0, 1], [2, 3]], r"the positions are \(2, 2\) torch.int64"),
+        ("first", "the positions are a str"),
+        (None, "the positions are a NoneType"),
+        (torch.arange(2, device="meta"), "on meta. Give one row of whole numbers on cpu"),
+    ],
+)
+def test_other_positions_are_refused(positions, message):
+    with pytest.raises(DataError, match=message):
+        begun().take(positions)
+
+
+def test_nothing_is_taken_before_an_epoch_is_begun():
+    loader = Loader(torch.arange(10), batch_size=4)
+    with pytest.raises(DataError, match=r"none was begun\. Call begin_epoch\(\) first"):
+        loader.take(torch.arange(2))
+
+
+def test_an_epoch_that_is_over_is_not_served_for_the_next():
+    loader = begun()
+    loader.set_epoch(1)
+    with pytest.raises(
+        DataError, match=r"of epoch 0, and the loader is at epoch 1\. Call begin_epoch\(\) again"
+    ):
+        loader.take(torch.arange(2))
+    loader.begin_epoch()
+    assert loader.take(torch.arange(4)).tolist() == next(iter(loader)).tolist()
+    list(loader)
+    with pytest.raises(DataError, match="of epoch 1, and the loader is at epoch 2"):
+        loader.take(torch.arange(2))

@@ -1,0 +1,30 @@
+"""Memory is asked of devices that exist."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flodl.core import StepError
+from flodl.engine import forget_peaks, memory_use
+
+
+@pytest.mark.parametrize("ask", [memory_use, forget_peaks])
+@pytest.mark.parametrize("device", ["foo", "cuda:x", ""])
+def test_what_is_no_device_is_refused(ask, device) -> None:
+    with pytest.raises(StepError, match=f"device={device!r} is no device. Use 'cuda', 'cuda:0' or 'cpu'"):
+        ask(device)
+
+
+@pytest.mark.parametrize("ask", [memory_use, forget_peaks])
+def test_a_device_that_has_no_such_memory_gives_nothing(ask) -> None:
+    assert ask("cpu") is None
+    assert ask(torch.device("meta")) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+@pytest.mark.parametrize("ask", [memory_use, forget_peaks])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda")])
+def test_a_cuda_device_that_is_not_there_is_refused(ask, device) -> None:
+    with pytest.raises(StepError, match="there is no CUDA device here"):
+        ask(device)
