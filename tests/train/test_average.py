@@ -26,6 +26,48 @@ def test_the_average_follows_every_update(make, data):
     assert all(torch.equal(a, b) for a, b in zip(expected, trainer.average.state_dict().values()))
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_average_stays_where_an_update_was_skipped(make, data, accumulate):
+    def step_fn(model, x, y):
+        calls.append(True)
+        return (model(x) - y).square().mean() * (float("nan") if len(calls) == 4 else 1.0)
+
+    calls = []
+    trainer = make(step_fn=step_fn, ema=0.5, nan="skip", accumulate=accumulate)
+    expected = [p.detach().clone() for p in trainer.model.parameters()]
+    skipped = 0
+    for batch in trainer.epoch(data, batch_size=4):
+        updates = trainer.updates
+        trainer.step(batch)
+        if trainer.updates > updates and int(trainer.train_step.num_skipped) == skipped:
+            torch._foreach_lerp_(expected, [p.detach() for p in trainer.model.parameters()], 0.5)
+        skipped = int(trainer.train_step.num_skipped)
+    if accumulate == 2:  # the window that was flushed
+        torch._foreach_lerp_(expected, [p.detach() for p in trainer.model.parameters()], 0.5)
+    assert skipped == 1
+    assert all(torch.equal(a, b) for a, b in zip(expected, trainer.average.state_dict().values()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_an_average_on_a_device_asks_nobody_whether_to_move(dtype):
+    def moved(move):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2).to(dtype)
+        average = AveragedWeights(model, decay=0.9)
+        before = [value.clone() for value in average.state_dict().values()]
+        with torch.no_grad():
+            model.weight.add_(1.0)
+        move(average)
+        return before, list(average.state_dict().values())
+
+    _, by_lerp = moved(lambda average: average.update())
+    _, by_share = moved(lambda average: average._move_unless(torch.tensor(False)))
+    for one, other in zip(by_lerp, by_share):
+        torch.testing.assert_close(one, other)
+    before, after = moved(lambda average: average._move_unless(torch.tensor(True)))
+    assert all(map(torch.equal, before, after))
+
+
 def test_evaluation_uses_the_average_and_training_does_not(make, data):
     averaged, plain = make(ema=0.9), make()
     a = averaged.fit(data, epochs=2, batch_size=8, eval_data=data).history

@@ -64,7 +64,7 @@ def test_another_folder_leaves_what_this_program_thawed(make, data, tmp_path):
     said = "0.weight and 0.bias are trainable as this program has them; they were saved frozen"
     first, second = alerts(tmp_path / "b")
     assert first.endswith(said)
-    assert second.endswith("epoch 2")
+    assert second.endswith(f"epoch 2; its own folder comes before '{tmp_path / 'a'}'")
 
 
 def test_another_folder_leaves_what_this_program_has_in_evaluation(make, data, tmp_path):

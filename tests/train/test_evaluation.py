@@ -287,3 +287,35 @@ def test_a_torch_loader_is_evaluated_in_its_own_batches(make, data):
     assert found["loss"] == pytest.approx(trainer.evaluate(data)["loss"])
     with pytest.raises(TrainError, match="batch_size=5 beside a DataLoader whose batches are of 6"):
         trainer.evaluate(loader, batch_size=5)
+
+
+SEQUENCES = [(torch.full((length, 3), float(length)), float(length)) for length in (2, 9, 4, 5, 3)]
+
+
+def by_time(samples):
+    return nn.utils.rnn.pad_sequence([x for x, _ in samples]), torch.tensor([y for _, y in samples])
+
+
+def target_mean(model, x, y):
+    return y.mean() + 0 * model(x).sum()
+
+
+@pytest.mark.parametrize("collate", [by_time, lambda samples: tuple(zip(*samples))], ids=["time", "list"])
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_a_mean_is_over_samples_however_a_batch_lies(make, of_torch, collate):
+    def loss(model, x, y):
+        return target_mean(model, torch.zeros(1, 3), torch.as_tensor(y))
+
+    if of_torch:
+        batches = torch.utils.data.DataLoader(SEQUENCES, batch_size=2, collate_fn=collate)
+    else:
+        batches = Loader(SEQUENCES, batch_size=2, collate=collate, shuffle=False)
+    assert make(step_fn=loss).evaluate(batches) == {"loss": pytest.approx(23 / 5)}
+
+
+def test_ready_batches_whose_tensors_differ_are_said_once(make, capsys):
+    batches = [by_time(SEQUENCES[:2]), by_time(SEQUENCES[2:])]
+    make(step_fn=target_mean).evaluate(Loader(iter(batches), batch_size=None))
+    told = capsys.readouterr().err
+    assert told.count("the first tensor of a batch has 9 rows and others have 2; it weighs as 9 samples") == 1
+    assert told.count("rows") == 1

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flodl import Loader, Trainer
-from flodl.checkpoint import save_bundle
+from flodl.checkpoint import every, last, list_bundles, save_bundle
 from flodl.core import CursorError, TrainError
 from flodl.monitor import read
 from flodl.optim import CosineScheduler, StepDecay
@@ -159,6 +159,44 @@ def test_a_run_may_start_from_the_folder_of_another(make, data, tmp_path, own_fo
         result = make(**settings).fit(data, epochs=epochs, batch_size=8, resume=tmp_path / "a")
         assert result.history == whole.history[:epochs]
     assert len(make(checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8).history) == 1
+
+
+def test_a_run_may_start_from_a_chosen_bundle_of_another(make, data, tmp_path):
+    whole = make().fit(data, epochs=4, batch_size=8)
+    make(checkpoint_dir=tmp_path / "a", keep=last(1) | every(1)).fit(data, epochs=3, batch_size=8)
+    chosen = tmp_path / "a" / "bundles" / "step-00000003"
+    for epochs in (2, 4):  # the second time it goes on with its own folder
+        trainer = make(checkpoint_dir=tmp_path / "b")
+        assert trainer.fit(data, epochs=epochs, batch_size=8, resume=chosen).history == whole.history[:epochs]
+    assert list_bundles(tmp_path / "b" / "bundles")[0].step > 3
+    assert make().fit(data, epochs=2, batch_size=8, resume=str(chosen)).history == whole.history[:2]
+
+
+def test_a_run_goes_back_beside_its_newer_bundles_in_another_folder_only(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
+    older, newer = sorted((tmp_path / "bundles").iterdir())
+    words = "is at step 3, and the run in the same folder goes up to step 6.*another checkpoint_dir"
+    with pytest.raises(TrainError, match=words):
+        make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8, resume=older)
+    newest = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, resume=newer)
+    assert newest.steps == 6
+    newer.rename(tmp_path / "away")
+    result = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8, resume=older)
+    assert result.history == make().fit(data, epochs=3, batch_size=8).history
+
+
+def test_a_relative_folder_is_meant_as_it_was_given(make, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make(checkpoint_dir="run").fit(data, epochs=1, batch_size=8)
+    (tmp_path / "elsewhere").mkdir()
+
+    def on_start():
+        monkeypatch.chdir(tmp_path / "elsewhere")
+
+    for place in ("run", "~/run"):
+        monkeypatch.chdir(tmp_path)
+        assert make(hooks=[on_start]).fit(data, epochs=2, batch_size=8, resume=place).steps == 6
 
 
 def test_a_folder_without_a_run_is_said(make, data, tmp_path):

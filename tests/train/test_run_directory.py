@@ -292,3 +292,28 @@ def test_the_losses_of_short_epochs_are_told_too(make, data):
     steps = [entry.event.data["step"] for entry in read(monitor.run_dir) if entry.event.kind == "metrics"]
     assert len(steps) > 2
     assert steps == sorted(set(steps))
+
+
+def test_a_run_stays_in_its_folder_when_the_program_goes_to_another(make, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    def on_epoch_end(epoch):
+        if epoch == 0:
+            monkeypatch.chdir(tmp_path / "elsewhere")
+
+    result = make(checkpoint_dir="run", hooks=[on_epoch_end], monitor=None).fit(data, epochs=2, batch_size=8)
+    assert result.run_dir == tmp_path / "run"
+    assert steps_in(tmp_path / "run") == [3, 6]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_folder_may_be_given_from_home(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert make(checkpoint_dir="~/runs/a").run_dir == tmp_path / "runs" / "a"
+
+
+@pytest.mark.parametrize("given", [3, b"run"])
+def test_a_folder_that_is_no_path_is_refused(make, given):
+    with pytest.raises(TrainError, match=r"checkpoint_dir=.*Give the path of a folder"):
+        make(checkpoint_dir=given)

@@ -492,11 +492,3 @@ def test_a_cursor_that_was_loaded_is_kept(make, data):
 
     make(hooks=[on_step_end]).fit(again, epochs=1)
     assert seen == batches[1:]
-
-
-def test_a_loop_that_was_left_before_its_first_step_goes_on_with_the_next_batch(make, data):
-    trainer = make()
-    first = next(iter(trainer.epoch(data, batch_size=8)))[0].tolist()
-    rest = [batch[0].tolist() for batch in trainer.epoch(data, batch_size=8)]
-    assert len(rest) == 2
-    assert first not in rest

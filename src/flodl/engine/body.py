@@ -18,7 +18,7 @@ from flodl.optim.clipping import gradient_values
 
 from .batch import num_samples, pieces_of, why_not_by_rows, without_count
 from .norms import RunningStatistics
-from .optimizer import Readiness, device_rates, prepare, take_rates
+from .optimizer import Readiness, device_rates, is_foreign, prepare, take_rates
 from .outcome import Outcome as Outcome
 from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
@@ -82,6 +82,8 @@ class StepBody:
         self._statistics = RunningStatistics(modules)
         self._statistics_lately = RunningStatistics(modules)
         self._gates = readiness.gates
+        # Of a flag in the host's own memory it may ask; of what foreign code keeps nothing could be put back.
+        self._host_asks = self.device.type == "cpu" or is_foreign(optimizer)
         # Graphs, here or inside, that carry values from call to call.
         # A module that lacks the attribute is slow to say so; its class is not.
         self.carriers = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
@@ -213,9 +215,8 @@ class StepBody:
 
     def _apply(self) -> None:
         """Step the optimizer; where the flag is set, parameters and state stay as they are."""
-        if not self.has_updated or self.device.type == "cpu":
-            # The state that a first update makes cannot be put back, so the host asks until there is one;
-            # of a flag in the host's own memory it may always ask.
+        if not self.has_updated or self._host_asks:
+            # The state that a first update makes cannot be put back, so the host asks until there is one.
             if bool(self.bad):
                 return
             self.has_updated = True
@@ -227,7 +228,7 @@ class StepBody:
             finally:
                 del self.optimizer.found_inf, self.optimizer.grad_scale  # type: ignore[attr-defined]
             return
-        if self.device.type == "cpu":
+        if self._host_asks:
             self.optimizer.step()
             return
         self._apply_masked()

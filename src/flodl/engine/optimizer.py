@@ -32,6 +32,8 @@ def prepare(optimizer: Optimizer) -> Readiness:
     if not parameters or not all(p.is_cuda for p in parameters):
         return Readiness(False, "the parameters are not on a CUDA device")
     name = type(optimizer).__name__
+    if is_foreign(optimizer):
+        return Readiness(False, f"{name} is not one of torch's own, so what its update does is not known")
     fused = all(_fuse(optimizer, group) for group in optimizer.param_groups)
     if not fused and not all("capturable" in group for group in optimizer.param_groups):
         return Readiness(False, f"{name} keeps part of its state on the host")
@@ -48,6 +50,18 @@ def prepare(optimizer: Optimizer) -> Readiness:
         # A replay calls no Python.
         return Readiness(False, "the optimizer has step hooks", fused)
     return Readiness(True, f"{name} runs fused" if fused else f"{name} keeps its state on the device", fused)
+
+
+def is_foreign(optimizer: Optimizer) -> bool:
+    """Say whether an update is somebody's own code, which may keep state anywhere.
+
+    >>> class Own(SGD):
+    ...     def step(self, closure=None): ...
+    >>> parameters = [torch.nn.Parameter(torch.zeros(1))]
+    >>> is_foreign(SGD(parameters)), is_foreign(Own(parameters))
+    (False, True)
+    """
+    return not type(optimizer).step.__module__.startswith("torch.optim")
 
 
 def has_step_hooks(optimizer: Optimizer) -> bool:

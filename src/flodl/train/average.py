@@ -35,9 +35,23 @@ class AveragedWeights:
         self._live = [parameter.detach() for parameter in moving.values()]
         self._average = [weight.clone() for weight in self._live]
 
-    def update(self) -> None:
-        """Move the average towards the weights."""
-        torch._foreach_lerp_(self._average, self._live, 1.0 - self.decay)
+    def update(self, skipped: Tensor | None = None) -> None:
+        """Move the average towards the weights, unless a flag says that their update was skipped.
+
+        A flag on a device is not waited for.
+        """
+        if skipped is not None and skipped.device.type != "cpu":
+            self._move_unless(skipped)
+        elif skipped is None or not bool(skipped):
+            torch._foreach_lerp_(self._average, self._live, 1.0 - self.decay)
+
+    def _move_unless(self, skipped: Tensor) -> None:
+        """Move the average by a share that is nothing where the flag is set: no host read."""
+        kind = torch.float64 if self._live[0].dtype == torch.float64 else torch.float32
+        share = skipped.logical_not().to(kind) * (1.0 - self.decay)
+        ways = torch._foreach_sub(self._live, self._average)
+        torch._foreach_mul_(ways, share)
+        torch._foreach_add_(self._average, ways)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

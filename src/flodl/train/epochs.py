@@ -51,6 +51,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
         run.optimizer_at_start = optimizer_settings(run.optimizer)
         if run.place.epoch_step == 0:
             loader.rewind()
+    run.handing.go_back(loader)
     run.num_batches = num_batches(loader)
     if run.notice:
         run.save_and_leave()

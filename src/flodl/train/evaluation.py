@@ -26,7 +26,7 @@ Outputs = Callable[..., tuple[Any, Any]]
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
-    """Give a batch as the arguments of a step function: a tuple as it is, anything else as one."""
+    """Give a batch as the arguments of a step function: those of a tuple or a list, anything else as one."""
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from flodl.checkpoint import BackgroundWriter, Bundle, Policy, Saved, last, latest_bundle, list_bundles
+from flodl.checkpoint import (
+    BackgroundWriter,
+    Latest,
+    Policy,
+    Saved,
+    last,
+    latest_bundle,
+    list_bundles,
+)
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import write_atomic
@@ -20,12 +29,20 @@ from .room import lack_of_room, num_bytes_of
 BUNDLES = "bundles"
 
 
+def settled_path(given: str | os.PathLike[str], *, named: str) -> Path:
+    """Give a path that no later change of the working directory moves, "~" being the user's home."""
+    try:
+        return Path(os.path.expanduser(given)).absolute()
+    except TypeError:
+        raise TrainError(f"{named}={given!r}. Give the path of a folder.") from None
+
+
 class RunDirectory:
     """One folder for one run."""
 
     def __init__(
         self,
-        path: Path,
+        path: str | os.PathLike[str],
         *,
         keep: Policy | None,
         when_disk_fails: Literal["go on", "stop"],
@@ -36,7 +53,7 @@ class RunDirectory:
             raise TrainError(
                 f"keep={keep!r}. Give a policy of flodl.checkpoint, such as last(3) | best('loss')."
             )
-        self.path = path
+        self.path = settled_path(path, named="checkpoint_dir")
         self.keep = keep or last(2)
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
         self._tell, self._on_error = tell, on_error
@@ -123,9 +140,9 @@ class RunDirectory:
         if writer is not None:
             writer.close()
 
-    def find(self) -> Bundle | None:
-        """Give the newest whole bundle of this run."""
-        return latest_bundle(self.bundles).bundle if self.bundles.is_dir() else None
+    def find(self) -> Latest:
+        """Give the newest whole bundle of this run, and what is wrong with newer ones."""
+        return latest_bundle(self.bundles) if self.bundles.is_dir() else Latest(None, [])
 
     def _saved(self, saved: Saved) -> None:
         """Tell of a save when it is on the disk; this runs in the writer's thread."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flodl.checkpoint import Bundle, latest_bundle, read_bundle
+from flodl.checkpoint.manifest import NAME as MANIFEST
 from flodl.core import TrainError
 from flodl.data import Loader
 
 from .differences import conflicting_modes, kept_modes, other_model, other_optimizer, other_settings
 from .hooks import EarlyStopping
-from .keeping import BUNDLES, RunDirectory
+from .keeping import BUNDLES, RunDirectory, settled_path
 from .modes import modes_of
 from .rates import optimizer_settings
+from .salvage import none_whole, set_aside, whole_bundle
 from .state import load_parts
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     What was frozen or in evaluation comes back with the run's own folder, where its hooks may have changed
     it. Who starts from the folder of another run has set up the model for this one.
     """
-    bundle = None if run.updates else found_bundle(run.directory, how)
+    wish = wish_of(how)
+    if run.updates:
+        return False
+    bundle = found_bundle(run.directory, wish)
     if bundle is None:
+        _set_aside(run, after=None)
         return False
     # Its checksums were compared when it was found.
     parts = read_bundle(bundle, verify=False)
@@ -41,6 +46,7 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     run.count_updates()
     if own_folder:
         run.note_saved()
+        _set_aside(run, after=bundle)
     saved = parts["trainer"]
     differences = [
         *other_settings(run, parts.get("config") or {}),
@@ -63,56 +69,85 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     ]
     anew = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping waits anew"] if anew else []
+    if own_folder and isinstance(wish, Path) and not bundle.path.is_relative_to(wish):
+        notes.append(f"its own folder comes before {str(wish)!r}")
     message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *notes, *differences])
     run.tell("alert", message=message, level="warning" if differences else "info")
     run.hooks.call("on_resume", epoch=run.epochs, own_folder=own_folder)
     return True
 
 
-def found_bundle(directory: RunDirectory | None, resume: str | PathLike[str] | bool) -> Bundle | None:
+def _set_aside(run: Run, *, after: Bundle | None) -> None:
+    """Move damaged bundles out of the way of the saves to come, and say so."""
+    moved = [] if run.directory is None else set_aside(run.directory.bundles, after=after)
+    if moved:
+        names = ", ".join(path.name for path in moved)
+        message = f"damaged, and moved to {str(moved[0].parent)!r}: {names}"
+        run.tell("alert", message=message, level="warning")
+
+
+def found_bundle(directory: RunDirectory | None, wish: str | Path) -> Bundle | None:
     """Give the bundle to go on from: that of this run where there is one, else what the user names."""
-    wish = _wish(resume)
-    if directory is None and wish == "must":
-        raise TrainError(f"resume={resume!r} needs a checkpoint_dir to look into.")
-    own = None if directory is None else directory.find()
-    place = "" if directory is None else repr(str(directory.bundles))
+    named = wish if isinstance(wish, Path) else None
+    other = None if named is None else _bundle_at(named)
+    if directory is None:
+        if wish == "must":
+            raise TrainError(f"resume={wish!r} needs a checkpoint_dir to look into.")
+        return other
+    own, wrong = directory.find()
+    if own is None and wrong and wish != "never":
+        raise none_whole(directory.bundles, wrong, is_own=True)
+    place = repr(str(directory.bundles))
     if own is None and wish == "must":
-        raise TrainError(f"resume={resume!r}, and {place} holds no whole bundle to go on from.")
+        raise TrainError(f"resume={wish!r}, and {place} holds no whole bundle to go on from.")
     if own is not None and wish == "never":
         raise TrainError(
-            f"resume={resume!r}, and {place} holds a run up to step {own.step}. "
+            f"resume={wish!r}, and {place} holds a run up to step {own.step}. "
             "Choose another checkpoint_dir, or resume='auto' to go on."
         )
-    if own is not None or wish in ("auto", "never"):
-        return own
-    other = _bundle_in(wish)
-    if other is None:
-        raise _no_such(wish)
-    return other
+    if named is not None and other is not None and own is not None:
+        _refuse_to_go_back(directory, named, other, own)
+    return own or other
 
 
-def _wish(resume: Any) -> str:
-    """Give what the user wants, checked before anybody looks into this run's own folder."""
+def wish_of(resume: Any) -> str | Path:
+    """Give what the user wants: "auto", "must", "never", or a folder that is there."""
     if isinstance(resume, bool):
         return "must" if resume else "never"
-    try:
-        wish = str(os.fspath(resume))
-    except TypeError:
-        raise _no_such(resume) from None
-    if wish not in ("auto", "must", "never") and _bundle_in(wish) is None:
-        raise _no_such(wish)
-    return wish
+    if resume in ("auto", "must", "never"):
+        return str(resume)
+    if not resume or not isinstance(resume, str | PathLike):
+        raise _no_such(resume)
+    folder = settled_path(resume, named="resume")
+    if not folder.is_dir():
+        raise _no_such(resume)
+    return folder
 
 
-def _bundle_in(place: str) -> Bundle | None:
-    folder = Path(place)
-    return (
-        latest_bundle(folder / BUNDLES if (folder / BUNDLES).is_dir() else folder).bundle if place else None
-    )
+def _bundle_at(folder: Path) -> Bundle:
+    """Give the bundle that a folder is, or the newest whole one of those that it holds."""
+    if (folder / MANIFEST).exists():
+        return whole_bundle(folder)
+    inside = folder / BUNDLES if (folder / BUNDLES).is_dir() else folder
+    found, wrong = latest_bundle(inside)
+    if found is None:
+        raise none_whole(inside, wrong, is_own=False) if wrong else _no_such(str(folder))
+    return found
+
+
+def _refuse_to_go_back(directory: RunDirectory, named: Path, other: Bundle, own: Bundle) -> None:
+    """Refuse to go on from an earlier bundle of this run beside its newer ones."""
+    is_ours = other.path == named and named.parent.resolve() == directory.bundles.resolve()
+    if is_ours and other.step < own.step:
+        raise TrainError(
+            f"{str(named)!r} is at step {other.step}, and the run in the same folder goes up to step "
+            f"{own.step}: the next start could not tell with which of the two to go on. Choose another "
+            "checkpoint_dir to go on from there, or move the newer bundles away."
+        )
 
 
 def _no_such(resume: Any) -> TrainError:
     return TrainError(
         f"resume={resume!r} is neither 'auto', 'must' or 'never' nor a folder with a whole bundle. "
-        "Give the checkpoint_dir of another run."
+        "Give the checkpoint_dir of another run, or one of its bundles."
     )

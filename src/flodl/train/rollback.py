@@ -25,7 +25,7 @@ def meet_not_finite(run: Run, skipped: int) -> None:
     if run.settings.nan == "rollback" and directory is not None:
         if run.num_rollbacks < MAX_ROLLBACKS:
             directory.close()
-            bundle = directory.find()
+            bundle = directory.find().bundle
         advice = (
             f"The run went back {run.num_rollbacks} times already. "
             if run.num_rollbacks

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from os import PathLike
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -24,6 +23,7 @@ from .average import AveragedWeights
 from .evaluation import Evaluator
 from .feeding import Feeding
 from .finite import OVERFLOWS_IN_A_ROW, FiniteWatch
+from .handing import Handing
 from .hooks import Hooks
 from .keeping import RunDirectory
 from .leaving import Notice
@@ -60,7 +60,7 @@ class Run:
         self.directory: RunDirectory | None = None
         if checkpoint_dir is not None:
             self.directory = RunDirectory(
-                Path(checkpoint_dir),
+                checkpoint_dir,
                 keep=keep,
                 when_disk_fails=settings.when_disk_fails,
                 tell=self.tell,
@@ -68,6 +68,7 @@ class Run:
             )
         self.follows_loss = follows_loss(train_step.schedule)
         self.feeding = Feeding(self.device, settings.seed)
+        self.handing = Handing(self)
         self.watch: FiniteWatch | None = None
         if settings.nan != "skip":
             in_a_row = OVERFLOWS_IN_A_ROW if evaluator.precision == "fp16" else 1
@@ -177,7 +178,7 @@ class Run:
             return False
         self.count_updates()
         if self.average is not None:
-            self.average.update()
+            self.average.update(self.train_step.skipped)
         if self.watch is not None and (skipped := self.watch.skipped_since()):
             meet_not_finite(self, skipped)
         return True

@@ -43,7 +43,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         "optimizer": run.optimizer.state_dict(),
         "step": run.train_step.state_dict(),
         "rng": random_state(run.device),
-        "data": None if loader is None else loader.state_dict(),
+        "data": None if loader is None else run.handing.cursor(loader),
         "history": run.history,
         "trainer": {
             **_kinds(run),
@@ -87,6 +87,7 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
     if loader is not None and parts["data"] is not None:
         _check_seed(run, loader, parts["data"])
         loader.load_state_dict(parts["data"])
+        run.handing.forget()
     load_weights(run, parts)
     run.history = list(parts["history"])
     run.place = Place(**{name: parts["trainer"][name] for name in asdict(run.place)})

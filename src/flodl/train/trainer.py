@@ -29,7 +29,7 @@ from .feeding import refuse_iterator
 from .hooks import Hooks
 from .rates import scale_rates
 from .result import FitResult
-from .resuming import resume
+from .resuming import resume, wish_of
 from .run import Run
 from .settings import DiskPolicy, NanPolicy, TrainerSettings
 from .setup import chosen_device, made_optimizer
@@ -173,12 +173,12 @@ class Trainer:
         """Train until `epochs` epochs are done, counting those of before a resume.
 
         `resume` is "auto" (go on if there is something to go on from), "must", "never", or the folder of
-        another run to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and end the
-        program with exit code 75.
+        another run, or one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save
+        the run and end the program with exit code 75.
         """
-        loader = self.loader(train_data, batch_size)
+        loader, wish = self.loader(train_data, batch_size), wish_of(resume)
         with self.running(epochs):
-            self.resume(loader, how=resume)
+            self.resume(loader, how=wish)
             if self.epochs > epochs:
                 raise TrainError(
                     f"epochs={epochs}, and this run has {self.epochs} behind it. Give at least as many, "
@@ -207,7 +207,8 @@ class Trainer:
     def epoch(self, data: Any, batch_size: int | None = None, *, eval_data: Any = None) -> Iterator[Any]:
         """Give the batches of the current epoch, each to be handed to `step`; what ends an epoch follows.
 
-        A loop that is left early goes on with the next batch when `epoch` is called again. A run that was
+        A loop that is left early goes on behind the last batch that was trained on when `epoch` is called
+        again. A run that was
         stopped gives no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
         run, loader = self._run, self.loader(data, batch_size)
@@ -215,7 +216,7 @@ class Trainer:
             return
         if run.place.open_row is None:
             begin_epoch(run, loader)
-            for batch in loader:
+            for batch in run.handing.batches(loader):
                 yield batch
                 if (run.notice or run.stop_reason) and self.train_step.is_between_updates:
                     if run.notice:
@@ -229,7 +230,7 @@ class Trainer:
         given = batch[0] if len(batch) == 1 else batch
         arguments = given if type(given) is tuple else as_arguments(given)
         try:
-            loss = self.train_step(*arguments)
+            loss = self.train_step.call(arguments, samples=self._run.handing.counts.of(given))
         except TypeError as error:
             refuse_misfit(self.step_fn, arguments, error)
             raise

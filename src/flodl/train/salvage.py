@@ -1,0 +1,93 @@
+"""Damaged bundles: what is wrong with them, what can still be had of them, and a place out of the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flodl.checkpoint import Bundle, read_bundle
+from flodl.checkpoint.bundle import verify_bundle
+from flodl.checkpoint.manifest import read_manifest, step_and_revision
+from flodl.core import CheckpointError, DamagedError, TrainError
+
+DAMAGED = "bundles.damaged"
+
+
+def none_whole(bundles: Path, wrong: Sequence[str], *, is_own: bool) -> TrainError:
+    """Say what is wrong with each bundle of a folder, the run's own or another's, and what to do."""
+    # A reason ends with advice, which is to take another bundle.
+    reasons = "; ".join(reason.split(". Take another")[0].rstrip(".") for reason in wrong)
+    count = "a bundle that is not" if len(wrong) == 1 else f"{len(wrong)} bundles, none of them"
+    anew = (
+        " To begin anew, choose another checkpoint_dir, or resume='never', which moves what is damaged to "
+        f"{DAMAGED!r} beside it."
+    )
+    return TrainError(
+        f"{str(bundles)!r} holds {count} whole: {reasons}. Nothing there was touched. "
+        f"{_whole_weights(bundles)}{anew if is_own else ''}"
+    )
+
+
+def whole_bundle(folder: Path) -> Bundle:
+    """Give the bundle that a folder is; raises DamagedError with the reason where it is not whole."""
+    bundle = read_manifest(folder)
+    verify_bundle(bundle)
+    return bundle
+
+
+def set_aside(bundles: Path, *, after: Bundle | None) -> list[Path]:
+    """Move the damaged bundles that are newer than a whole one, or all, and give where they are now.
+
+    Where they stay, the saves to come would replace them, and a policy that keeps the last few would keep
+    these and delete whole ones.
+    """
+    newest = (-1, 0) if after is None else _place(after.path)
+    aside = bundles.with_name(DAMAGED)
+    moved = []
+    for folder in sorted(bundles.glob("step-*")):
+        if _place(folder) <= newest or _is_whole(folder):
+            continue
+        try:
+            aside.mkdir(exist_ok=True)
+            moved.append(folder.rename(_free(aside / folder.name)))
+        except OSError as error:
+            raise TrainError(
+                f"cannot move the damaged bundle {str(folder)!r} to {str(aside)!r}: "
+                f"{error.strerror or error}. Move it away, or choose another checkpoint_dir."
+            ) from error
+    return moved
+
+
+def _whole_weights(bundles: Path) -> str:
+    for folder in sorted(bundles.glob("step-*"), key=_place, reverse=True):
+        try:
+            read_bundle(folder, parts=["model"])
+        except CheckpointError:
+            continue
+        return (
+            f"The weights of {folder.name} are whole: load them into a model with "
+            f"load_checkpoint({str(folder / 'model.fdl')!r}, model.state_dict())."
+        )
+    return "No model.fdl among them is whole."
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        whole_bundle(folder)
+    except DamagedError:
+        return False
+    return True
+
+
+def _place(folder: Path) -> tuple[int, int]:
+    """Give step and revision; what is no bundle comes before all."""
+    return step_and_revision(folder.name) or (-1, 0)
+
+
+def _free(path: Path) -> Path:
+    """Give a path that is not taken: this one, or one with a number."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

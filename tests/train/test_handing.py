@@ -1,0 +1,147 @@
+"""A batch counts when it was trained on, not when it was handed out."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import Loader
+from flodl.core import DataError
+
+
+def failing_at(call, error=ValueError):
+    """Give a step function that fails once, at a call counted from 1."""
+    calls = []
+
+    def step_fn(model, x, y):
+        calls.append(True)
+        if len(calls) == call:
+            raise error("mine")
+        return nn.functional.mse_loss(model(x), y)
+
+    return step_fn
+
+
+def fit_twice(trainer, data, error, **settings):
+    with pytest.raises(error):
+        trainer.fit(data, epochs=2, **settings)
+    return trainer.fit(data, epochs=2, **settings)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("call", [1, 2, 5, 6, 10])
+def test_after_an_error_the_next_fit_goes_on_with_the_batch_that_was_not_trained_on(
+    make, data, call, accumulate, error
+):
+    whole = make(accumulate=accumulate)
+    expected = whole.fit(data, epochs=2, batch_size=4)
+    trainer = make(step_fn=failing_at(call, error), accumulate=accumulate)
+    result = fit_twice(trainer, data, error, batch_size=4)
+    assert (result.history, result.steps) == (expected.history, expected.steps)
+    assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
+
+
+def test_a_window_that_was_given_up_begins_again(make, data):
+    def trained(call):
+        """Train with a backward that fails once, which costs the gradients of the window so far."""
+        trainer, calls = make(accumulate=3), []
+
+        def fail_once(grad):
+            calls.append(True)
+            if len(calls) == call:
+                raise ValueError("mine")
+
+        trainer.model[3].bias.register_hook(fail_once)
+        if call is None:
+            trainer.fit(data, epochs=2, batch_size=4)
+        else:
+            fit_twice(trainer, data, ValueError, batch_size=4)
+        return trainer
+
+    whole, disturbed = trained(None), trained(3)
+    assert whole.updates == disturbed.updates
+    assert torch.equal(disturbed.model[0].weight, whole.model[0].weight)
+
+
+class Numbers(torch.utils.data.IterableDataset):
+    def __init__(self, data):
+        self.rows = list(zip(*data))
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+class NumbersWithPlace(Numbers):
+    """Knows where it stands."""
+
+    def __init__(self, data):
+        super().__init__(data)
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < len(self.rows):
+            self.at += 1
+            yield self.rows[self.at - 1]
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace])
+@pytest.mark.parametrize("call", [1, 3, 5])
+def test_an_iterable_gives_the_batch_again_too(make, data, kind, call):
+    expected = make().fit(Loader(kind(data), 4), epochs=2)
+    result = fit_twice(make(step_fn=failing_at(call)), Loader(kind(data), 4), ValueError)
+    assert (result.history, result.steps) == (expected.history, expected.steps)
+
+
+def test_an_iterator_has_given_what_it_gave(make, data):
+    trainer, loader = make(step_fn=failing_at(3)), Loader(iter(list(zip(*data))), 4)
+    with pytest.raises(ValueError, match="mine"):
+        trainer.fit(loader, epochs=1)
+    with pytest.raises(DataError, match="an iterator, which cannot go on after its loop was left"):
+        trainer.fit(loader, epochs=1)
+
+
+def test_who_looks_at_a_batch_of_an_epoch_gets_it_again(make, data):
+    trainer = make()
+    first = next(iter(trainer.epoch(data, batch_size=8)))[0].tolist()
+    rest = [batch[0].tolist() for batch in trainer.epoch(data, batch_size=8)]
+    assert len(rest) == 3
+    assert rest[0] == first
+
+
+def test_a_batch_that_the_loop_leaves_out_does_not_come_again(make, data):
+    trainer, seen = make(), []
+    for batch in trainer.epoch(data, batch_size=4):
+        seen.append(batch[0].tolist())
+        if len(seen) != 2:
+            trainer.step(batch)
+        if len(seen) == 3:
+            break
+    seen += [batch[0].tolist() for batch in trainer.epoch(data, batch_size=4)]
+    assert len(seen) == 5
+
+
+def test_a_loader_that_was_moved_since_stays_where_it_was_put(make, data):
+    trainer, loader = make(step_fn=failing_at(3)), Loader(data, 4)
+    with pytest.raises(ValueError, match="mine"):
+        trainer.fit(loader, epochs=1)
+    loader.set_epoch(0)
+    assert trainer.fit(loader, epochs=1).steps == 2 + 5
+
+
+def test_a_save_before_the_step_has_the_batch_before_it(make, data, tmp_path):
+    whole = make().fit(data, epochs=1, batch_size=4)
+    trainer = make(checkpoint_dir=tmp_path)
+    for number, batch in enumerate(trainer.epoch(data, batch_size=4)):
+        if number == 2:
+            trainer.save()
+            break
+        trainer.step(batch)
+    result = make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=4)
+    assert (result.history, result.steps) == (whole.history, whole.steps)
