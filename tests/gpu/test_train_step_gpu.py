@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep
+from flodl.engine import TrainStep, ladder
 from flodl.optim import CosineScheduler
 
 pytestmark = [
@@ -257,6 +257,19 @@ def test_an_optimizer_with_step_hooks_keeps_its_update_outside() -> None:
     assert step.tier == "captured", step.report()
     assert len(calls) == 20
     assert "step hooks" in step.report().reason
+
+
+def test_a_step_hook_that_comes_later_is_seen_after_a_while(monkeypatch) -> None:
+    monkeypatch.setattr(ladder, "LOOK_EVERY", 5)
+    monkeypatch.setattr(ladder, "LOOK_EVERY_S", 1e9)
+    _, _, step = train("captured", steps=20)
+    calls: list[int] = []
+    step._body.optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    for _ in range(30):
+        step(torch.zeros(32, 16, device="cuda"), torch.zeros(32, 4, device="cuda"))
+    assert step.tier == "captured", step.report()
+    assert len(calls) >= 24
+    assert "the update stays outside: the optimizer has step hooks" in step.report().reason
 
 
 def test_shapes_that_come_back_are_recorded_up_to_a_limit_and_memory_stays_flat() -> None:

@@ -13,7 +13,7 @@ from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
 from .events import Journal
 from .ground import Ground
 from .history import cut_history
-from .optimizer import Readiness
+from .optimizer import Readiness, has_step_hooks, prepare
 from .recorded import Lane, RecordedRunner, Runner
 from .runners import GuardFailed, Micro
 from .settings import StepSettings, Tier
@@ -260,6 +260,10 @@ class Ladder:
         if self._ground is None or step - self._looked_at < self._look_every():
             return None
         self._looked_at = step
+        if self._readiness.capturable and has_step_hooks(self._body.optimizer):
+            # A replay would not call them.
+            self._readiness = prepare(self._body.optimizer)
+            return "the optimizer got step hooks"
         changed = self._ground.what_changed()
         return changed and f"{changed} (seen within {LOOK_EVERY} steps)"
 
