@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -52,3 +53,20 @@ def test_steps_of_two_threads_that_overlap_leave_torchs_own_answer() -> None:
     may_leave.set()
     thread.join()
     assert torch.cuda.is_current_stream_capturing is asked
+
+
+def test_an_optimizer_of_torch_hears_what_is_the_case(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    asking: dict[str, Any] = {"__name__": "torch.optim.adam", "torch": torch}
+    exec("def ask(): return torch.cuda.is_current_stream_capturing()", asking)
+    with as_if_recorded(CUDA):
+        assert asking["ask"]() is False
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_code_that_is_compiled_may_ask() -> None:
+    compiled = torch.compile(
+        lambda x: x + 1 if torch.cuda.is_current_stream_capturing() else x, backend="eager", fullgraph=True
+    )
+    with as_if_recorded(CUDA):
+        assert compiled(torch.zeros(1)) == 1

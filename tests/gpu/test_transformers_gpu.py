@@ -70,6 +70,8 @@ def trained(make: Any, tier: str, given: list[tuple[Tensor, Tensor]]) -> tuple[T
     return step, torch.stack([step(*batch) for batch in given])
 
 
+@pytest.mark.filterwarnings("ignore:Memory Efficient attention")
+@pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled")
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("make", [bert, llama, gpt2, t5])
 def test_a_model_with_an_attention_mask_is_captured_with_eagers_bits(make, padded) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from .batching import Handed
+from .form import tensors_in
 
 
 class Ahead:
@@ -24,18 +27,22 @@ class Ahead:
 
     def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
         """Give the same batches; `source` is only asked while its stream is the current one."""
+        current = torch.cuda.current_stream(self.device)
         try:
             ready = self._made(source)
             while ready is not None:
                 following = self._made(source)
                 handed, done = ready
-                torch.cuda.current_stream(self.device).wait_event(done)
+                current = torch.cuda.current_stream(self.device)
+                current.wait_event(done)
+                keep_for(current, handed.batch)
                 yield handed
                 ready = following
         finally:
             # Where the loop is left early, a batch may still be in the making: whatever is freed from here on
-            # must not be written to before it is done.
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            # must not be written to before it is done. A stream that is being recorded cannot wait for it.
+            if not torch._C._cuda_isCurrentStreamCapturing():
+                current.wait_stream(self.stream)
 
     def _made(self, source: Iterator[Handed]) -> tuple[Handed, torch.cuda.Event] | None:
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -46,3 +53,15 @@ class Ahead:
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self.stream)
         return handed, done
+
+
+def keep_for(stream: torch.cuda.Stream, batch: Any) -> None:
+    """Keep the memory of a batch from being given away while a stream uses it.
+
+    Where one thread reads and trains, that follows from the order in which it asks. A thread that reads for
+    another one does not know what is asked for meanwhile.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        for tensor in tensors_in(batch):
+            if tensor.is_cuda:
+                tensor.record_stream(stream)

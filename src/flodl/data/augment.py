@@ -109,15 +109,25 @@ class RandomCrop(_OfImages):
         return runs.index_select(0, starts.view(-1)).view(images.shape)
 
     def _grid_for(self, images: Tensor) -> Tensor:
-        """Give where each row of an unmoved window starts, `[n, c * h]`; made once for the largest batch."""
+        """Give where each row of an unmoved window starts, `[n, c * h]`.
+
+        It is kept by powers of two of the batch and never given up, since a recording may read it.
+        """
         count, channels, height, width = images.shape
-        key = (images.device, channels, height, width)
+        rows = 1 << max(count - 1, 0).bit_length()
+        key = (images.device, rows, channels, height, width)
         grid = self._grids.get(key)
-        if grid is None or len(grid) < count:
+        if grid is None:
             tall, wide = height + 2 * self.padding, width + 2 * self.padding
-            planes = torch.arange(count * channels).view(count, channels, 1) * (tall * wide)
-            # From the host, which waits for it once: any stream may read it from then on.
-            grid = (planes + torch.arange(height) * wide).view(count, -1).to(images.device)
+            planes = torch.arange(rows * channels, device=images.device).view(rows, channels, 1)
+            lines = torch.arange(height, device=images.device)
+            grid = (planes * (tall * wide) + lines * wide).view(rows, -1)
+            is_captured = images.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
+            if is_captured or torch.compiler.is_compiling():
+                return grid[:count]  # part of the program that is being made
+            if images.is_cuda:
+                # Once, and any stream may read it from then on.
+                torch.cuda.current_stream(images.device).synchronize()
             self._grids[key] = grid
         return grid[:count]
 

@@ -54,7 +54,7 @@ def place(
     if placement.mode == "resident":
         try:
             placement, settled = _settled(source, placement, wishes.device)
-            return placement, Resident(settled, sampler, augment)
+            return placement, Resident(settled, sampler, augment, is_copy=settled is not source)
         except torch.OutOfMemoryError as error:
             first_line = str(error).splitlines()[0].rstrip(".") if str(error) else "out of memory"
             placement = Placement("streaming", f"the data did not fit on {wishes.device} ({first_line})")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flodl.core import log
 
+from .ahead import keep_for
 from .batching import Handed
 from .form import map_tensors, num_bytes_of, tensors_in
 
@@ -90,7 +91,9 @@ class Feed:
         return Handed(batch, handed.position, handed.source_state), arrived
 
     def _receive(self, handed: Handed, arrived: torch.cuda.Event) -> Handed:
-        torch.cuda.current_stream(self.device).wait_event(arrived)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(arrived)
+        keep_for(current, handed.batch)
         return handed
 
 

@@ -27,12 +27,15 @@ class Resident:
     captured step may read batches by position (`take`).
     """
 
-    def __init__(self, source: Gathered, sampler: Sampler, augment: Augmentation | None) -> None:
+    def __init__(
+        self, source: Gathered, sampler: Sampler, augment: Augmentation | None, *, is_copy: bool = False
+    ) -> None:
         self.source, self.sampler, self.augment = source, sampler, augment
         self._order: Tensor | None = None
         self._keys: Tensor | None = None
         self._ready: tuple[int, int] | None = None
-        beside = source.device.type == "cuda" and draws_by_chance(augment)
+        # What the user may still write to is read when its batch is due.
+        beside = is_copy and source.device.type == "cuda" and draws_by_chance(augment)
         self._ahead = Ahead(source.device) if beside else None
 
     def begin(self, epoch: Epoch) -> Tensor:

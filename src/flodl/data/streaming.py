@@ -45,7 +45,9 @@ class Streaming:
             self._host = StreamWorkers(source, num_workers)
         on_cuda = device.type == "cuda"
         self._feed = Feed(device, depth=prefetch, room=room) if on_cuda else None
-        beside = on_cuda and augment is not None and draws_by_chance(augment)
+        # Code of the user's that makes samples in this process may use the device: it runs when it is due.
+        on_host = num_workers > 0 or (isinstance(source, Gathered) and source.device.type == "cpu")
+        beside = on_cuda and on_host and augment is not None and draws_by_chance(augment)
         self._ahead = Ahead(device) if beside else None
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:

@@ -20,7 +20,7 @@ def record_another(
     """Run a whole step eagerly and record it for its shape; the state is as eager left it.
 
     Gives the outcome, none where memory ran out before there was one, and the reason where such a shape
-    cannot be captured.
+    cannot be captured. A step that was skipped as not finite says nothing, and nothing is recorded.
     """
     before = Snapshot(body)
     try:
@@ -30,6 +30,8 @@ def record_another(
     except torch.OutOfMemoryError:
         before.restore()
         return None, NO_MEMORY
+    if bool(body.bad):
+        return outcome, None
     after = Snapshot(body)
     try:
         before.restore()

@@ -37,6 +37,7 @@ COMPILER = (
 )
 # How long another thread waits for its turn meanwhile; Python's own is ten times that.
 TURN_S = 5e-4
+_warming = threading.Lock()
 
 
 class CompilingBeside:
@@ -113,22 +114,27 @@ def _warm_up(on_cpu: bool) -> None:
 
     It is Python for seconds. The thread that trains gets its turn soon, so that steps go on meanwhile.
     """
-    patience_s = sys.getswitchinterval()
-    sys.setswitchinterval(TURN_S)
-    try:
-        for name in COMPILER:
-            importlib.import_module(name)
-        from torch._inductor.codecache import torch_key
+    with _warming:
+        patience_s = sys.getswitchinterval()
+        sys.setswitchinterval(TURN_S)
+        try:
+            _load_compiler(on_cpu)
+        except Exception as error:  # promotion will do it, or say what is wrong
+            log.debug("the compiler is not ready yet: %s: %s", type(error).__name__, error)
+        finally:
+            sys.setswitchinterval(patience_s)
 
-        torch_key()
-        if on_cpu:
-            from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-            valid_vec_isa_list()
-    except Exception as error:  # promotion will do it, or say what is wrong
-        log.debug("the compiler is not ready yet: %s: %s", type(error).__name__, error)
-    finally:
-        sys.setswitchinterval(patience_s)
+def _load_compiler(on_cpu: bool) -> None:
+    for name in COMPILER:
+        importlib.import_module(name)
+    from torch._inductor.codecache import torch_key
+
+    torch_key()
+    if on_cpu:
+        from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+        valid_vec_isa_list()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

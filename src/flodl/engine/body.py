@@ -18,7 +18,7 @@ from flodl.optim.clipping import gradient_values
 
 from .batch import num_samples, pieces_of, why_not_by_rows, without_count
 from .norms import RunningStatistics
-from .optimizer import Readiness, device_rates, is_foreign, prepare, take_rates
+from .optimizer import Readiness, device_rates, is_foreign, prepare, take_rates, unfuse
 from .outcome import Outcome as Outcome
 from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
@@ -166,7 +166,11 @@ class StepBody:
         return Part(self._piece(piece, weight * share), weight, rows)
 
     def _piece(self, batch: tuple[Any, ...], share: Weight) -> Outcome:
-        with computing_in(self.settings.precision, self.device), as_if_recorded(self.device):
+        with as_if_recorded(self.device):
+            return self._forward_and_backward(batch, share)
+
+    def _forward_and_backward(self, batch: tuple[Any, ...], share: Weight) -> Outcome:
+        with computing_in(self.settings.precision, self.device):
             outcome = outcome_of(self.step_fn(self.model, *batch))
             whole = not isinstance(share, Tensor) and share == 1.0
             loss = outcome.loss if whole else weighed(outcome.loss, share)
@@ -219,6 +223,9 @@ class StepBody:
             # The state that a first update makes cannot be put back, so the host asks until there is one.
             if bool(self.bad):
                 return
+            if not self.has_updated and any(p.grad is not None and p.grad.is_sparse for p in self.parameters):
+                unfuse(self.optimizer)
+                self._gates = False
             self.has_updated = True
         if self._gates:
             self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]

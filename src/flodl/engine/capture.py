@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -163,6 +163,11 @@ class Captured:
     def __call__(self, *batch: Any, **named: Any) -> Any:
         if self._pool is None:
             return self._fn(*batch, **named)
+        devices = [leaf.device for leaf in tensors_of((batch, named)) if leaf.is_cuda]
+        with torch.cuda.device(devices[0]) if devices else nullcontext():
+            return self._called(batch, named)
+
+    def _called(self, batch: tuple[Any, ...], named: dict[str, Any]) -> Any:
         # Named arguments are one more part of the batch, in an order that does not depend on the call.
         given = (*batch, dict(sorted(named.items()))) if named else batch
         fn = _by_name(self._fn) if named else self._fn

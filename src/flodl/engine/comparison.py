@@ -41,8 +41,18 @@ def relative_difference(one: Gradients, other: Gradients) -> float:
 
 def same_bits(one: Gradients, other: Gradients) -> bool:
     """Say whether two sets of gradients are the same, bit for bit."""
-    pairs = zip(one, other, strict=True)
-    return all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
+    return all(map(_same, one, other))
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.is_sparse or b.is_sparse:
+        if a.layout != b.layout:
+            return False
+        a, b = a.coalesce(), b.coalesce()
+        return torch.equal(a.indices(), b.indices()) and torch.equal(a.values(), b.values())
+    return torch.equal(a, b)
 
 
 @contextmanager

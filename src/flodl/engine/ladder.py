@@ -181,6 +181,8 @@ class Ladder:
         target = self._rungs[0]
         if target == "compiled" and not self._may_compile(micro, step):
             return
+        if self._readiness.capturable and has_step_hooks(self._body.optimizer):
+            self._readiness = prepare(self._body.optimizer)
         if target == "compiled":
             self.num_compiles += 1
         self._trial = Trial(target, self._body, self._readiness, tune=self._compilation.tune)
@@ -250,6 +252,8 @@ class Ladder:
         outcome, why_not = record_another(self._runner, self._eager, self._body, micro)
         if why_not is not None:
             self._journal.say(step, "eager", f"a batch of another shape cannot be captured: {why_not}")
+        elif outcome is not None and not self._runner.fits(micro):
+            self._seen[micro.shape] -= 1
         return self._eagerly(micro, step) if outcome is None else outcome
 
     def _ground_now(self) -> Ground:

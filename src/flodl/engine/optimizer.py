@@ -89,6 +89,13 @@ def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     return True
 
 
+def unfuse(optimizer: Optimizer) -> None:
+    """Take back the fused kernel, which knows no sparse gradients."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            group["fused"] = False
+
+
 def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
     if isinstance(lr, Tensor):
         return lr.to(device, torch.float32)

@@ -189,7 +189,7 @@ class RecordedRunner:
         recording = self._recordings[key]
         outcome = recording.replay(tensors_of(micro.batch))
         self._grads = self._grads_of.get(key, self._grads)
-        flat = len(micro.batch) == len(recording.inputs)
+        flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
         self._last = recording if flat and micro.phase == "only" and self.update_inside else None
         return outcome
 

@@ -99,10 +99,12 @@ class Trial:
             if self._updates:
                 return rehearse(lambda: self._real(micro))
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
-        except NotCapturable as error:
+        except (NotCapturable, torch.OutOfMemoryError) as error:
             moment.restore()
             if added is not None:
                 self._put_gradients(added)
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         if micro.closes:
             self._close(micro)
