@@ -76,8 +76,9 @@ def outcome_of(given: Any) -> Outcome:
     loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        hint = " It has one: return its .loss." if isinstance(getattr(loss, "loss", None), Tensor) else ""
         raise StepError(
-            f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}})."
+            f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}}).{hint}"
         )
     if loss.is_complex():
         raise StepError(
