@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import CheckpointError, DamagedError, WriteError
+from flodl.core.files import at_home
 from flodl.core.paths import suggestion
 
 from . import manifest
@@ -26,7 +27,7 @@ from .contents import open_safetensors, pack
 from .digest import Buffer, digest, start_digest
 from .disk import DiskFile, discard, hidden, is_hidden, shared_lock, sole_lock, sync_folder
 from .manifest import Bundle, FileFacts, folder_name, step_and_revision
-from .supply import Whole, at_home, map_file
+from .supply import Whole, map_file
 
 Encoded = tuple[Json, Mapping[str, Tensor]]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import CheckpointError, WriteError
-from flodl.core.files import replacing
+from flodl.core.files import at_home, replacing
 from flodl.core.paths import suggestion
 
 from .contents import opened, pack, pack_fdlc
@@ -21,7 +21,7 @@ from .disk import DiskFile
 from .fit import check_ties, fit
 from .packing import name_within, packed, packing_of
 from .report import LoadReport
-from .supply import Place, at_home, named
+from .supply import Place, named
 
 Format = Literal["safetensors", "fdlc"]
 FORMATS: tuple[Format, ...] = ("safetensors", "fdlc")

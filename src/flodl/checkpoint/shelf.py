@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
+from flodl.core.files import at_home
 
 from .bundle import verify_bundle
 from .disk import discard, shared_lock
 from .manifest import Bundle, read_manifest, step_and_revision
 from .retention import Policy, divided, keep
-from .supply import at_home
 
 
 class Latest(NamedTuple):

@@ -131,15 +131,6 @@ def damaged(source: object, why: object) -> DamagedError:
     )
 
 
-def at_home(path: str | os.PathLike[str]) -> Path:
-    """Give a path with the home of the user in the place of `~`.
-
-    >>> at_home("~/runs") == Path.home() / "runs"
-    True
-    """
-    return Path(os.path.expanduser(path))
-
-
 def named(place: object) -> str:
     """Name a path or a stream in a message."""
     return repr(str(Path(place))) if isinstance(place, str | os.PathLike) else "the stream"

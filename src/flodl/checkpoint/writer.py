@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flodl.core import CheckpointError, WriteError, log
+from flodl.core.files import at_home
 from flodl.core.paths import suggestion
 
 from .bundle import clean_bundles, encode_parts, numbers, write_bundle
 from .retention import Policy
 from .shelf import prune_while_saving
 from .snapshot import Staged, Staging
-from .supply import at_home
 
 
 @dataclass(frozen=True)

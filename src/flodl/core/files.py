@@ -1,4 +1,4 @@
-"""Writing a file so that it is whole or not there."""
+"""Where a file is, and writing it so that it is whole or not there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def at_home(path: str | os.PathLike[str]) -> Path:
+    """Give a path with the home of the user in the place of `~`.
+
+    >>> at_home("~/runs") == Path.home() / "runs"
+    True
+    """
+    return Path(os.path.expanduser(path))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ class Compose:
         return f"Compose({', '.join(map(repr, self.parts))})"
 
 
-class _OfImages:
+class _OfImages(ABC):
     """An augmentation of one part of the batch: `of` names it, or it is the first."""
 
     draws_by_chance = True
@@ -74,8 +75,9 @@ class _OfImages:
             )
         return tuple(self.apply(part, chance) if at == place else part for at, part in enumerate(batch))
 
+    @abstractmethod
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
-        raise NotImplementedError
+        """Augment the images."""
 
 
 class RandomCrop(_OfImages):

@@ -136,6 +136,12 @@ class Loader:
             self._begin_at(*self._begun_at)
 
     @property
+    def torch_loader(self) -> DataLoader[Any] | None:
+        """The loader of torch that this one reads, if it reads one."""
+        source = self._source.source if isinstance(self._source, Stream) else None
+        return source if isinstance(source, DataLoader) else None
+
+    @property
     def gives_once(self) -> bool:
         """Whether the source is an iterator, of which nothing comes again."""
         return isinstance(self._source, Stream) and self._source.is_iterator

@@ -6,7 +6,7 @@ import torch
 
 from .body import Outcome, StepBody
 from .capture import NotCapturable
-from .comparison import gradients, same_bits
+from .comparison import gradients, same_gradients
 from .recorded import RecordedRunner
 from .runners import EagerRunner, Micro
 from .snapshot import Snapshot
@@ -41,7 +41,7 @@ def record_another(
         difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
         if difference is None and not runner.update_inside:
             runner.show_grads()
-            difference = None if same_bits(eager_grads, gradients(body)) else "its gradients differ"
+            difference = None if same_gradients(eager_grads, gradients(body)) else "its gradients differ"
     except NotCapturable as error:
         difference = str(error)
     except torch.OutOfMemoryError:

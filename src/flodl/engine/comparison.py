@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from .bits import same_bits, widened
 from .body import StepBody
-from .snapshot import widened
 from .switches import exact_convolutions, rounding_products
 
 # How far the gradients of a fused step may be from eager's, relative to their norm.
@@ -39,20 +39,10 @@ def relative_difference(one: Gradients, other: Gradients) -> float:
     return float(apart / size.clamp_min(1e-30))
 
 
-def same_bits(one: Gradients, other: Gradients) -> bool:
+def same_gradients(one: Gradients, other: Gradients) -> bool:
     """Say whether two sets of gradients are the same, bit for bit."""
-    return all(map(_same, one, other))
-
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    if a.is_sparse or b.is_sparse:
-        if a.layout != b.layout:
-            return False
-        a, b = a.coalesce(), b.coalesce()
-        return torch.equal(a.indices(), b.indices()) and torch.equal(a.values(), b.values())
-    return torch.equal(a, b)
+    pairs = zip(one, other, strict=True)
+    return all(a is b if a is None or b is None else same_bits(a, b) for a, b in pairs)
 
 
 @contextmanager

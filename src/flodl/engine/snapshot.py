@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .bits import same_bits, widened
 from .body import StepBody
 
 
@@ -96,7 +97,7 @@ class Snapshot:
             theirs = other._kept.get(name)
             if theirs is None:
                 return f"{name} exists in one run only"
-            if not _same_bits(mine, theirs):
+            if not same_bits(mine, theirs):
                 gap = (widened(mine) - widened(theirs)).abs().max().item()
                 return f"{name} is off by {gap:.3g}"
         mine_rng, theirs_rng = self._randomness.device, other._randomness.device
@@ -127,15 +128,3 @@ def _changed_by_update(body: StepBody) -> dict[str, Tensor]:
     if body.scaler is not None:
         state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
     return state
-
-
-def widened(tensor: Tensor) -> Tensor:
-    """Give the same numbers in double precision, imaginary parts included."""
-    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if torch.equal(a, b):
-        return True
-    same_nan = a.is_floating_point() and torch.equal(a.isnan(), b.isnan())
-    return same_nan and torch.equal(a.nan_to_num(), b.nan_to_num())

@@ -22,7 +22,7 @@ from .comparison import (
     exact_products,
     gradients,
     relative_difference,
-    same_bits,
+    same_gradients,
 )
 from .footing import Footing
 from .layout import Layout, fastest, layouts_for
@@ -253,7 +253,7 @@ class Trial:
         candidate = gradients(self._body)
         if self.tier == "captured":
             difference = after.first_difference(Snapshot(self._body), updated=self._updates)
-            if difference is None and not self._updates and not same_bits(eager, candidate):
+            if difference is None and not self._updates and not same_gradients(eager, candidate):
                 off = relative_difference(eager, candidate)
                 difference = f"the gradients are off by {off:.2g} of their norm"
             if difference is None or self._repeats_itself(before, window):
@@ -282,7 +282,7 @@ class Trial:
             ends.append(Snapshot(self._body))
             grads.append(gradients(self._body))
         self._put_gradients(candidate)
-        self._repeats = ends[0].first_difference(ends[1]) is None and same_bits(*grads)
+        self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
         return self._repeats
 
     def _put_gradients(self, grads: Gradients) -> None:

@@ -57,13 +57,13 @@ def _between(loader: Loader, before: int, after: int) -> int | None:
     """Give the samples that lie between two positions of a loader."""
     if loader.batch_size is None:
         # The source gives whole batches, and a position counts those.
-        return _of_torch(getattr(loader._source, "source", None), before)
+        return None if loader.torch_loader is None else _of_torch(loader.torch_loader, before)
     return after - before
 
 
-def _of_torch(loader: Any, number: int) -> int | None:
+def _of_torch(loader: DataLoader[Any], number: int) -> int | None:
     """Give the samples in a batch of torch's loader, by its number in the epoch, where they are as usual."""
-    if not isinstance(loader, DataLoader) or type(loader.batch_sampler) is not BatchSampler:
+    if type(loader.batch_sampler) is not BatchSampler:
         return None
     if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return None
