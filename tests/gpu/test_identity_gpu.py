@@ -319,7 +319,7 @@ def test_a_host_read_leaves_the_trajectory_of_eager(accumulate: int, at: int) ->
 
 def test_an_error_while_recording_leaves_the_trajectory_of_eager() -> None:
     def unrecordable(model, x, y):
-        if torch.cuda.is_current_stream_capturing():
+        if torch._C._cuda_isCurrentStreamCapturing():  # torch.cuda's own always says yes within a step
             raise ValueError("not while recording")
         return mse(model, x, y)
 

@@ -269,3 +269,174 @@ def test_batches_that_are_kept_stay_as_they_were(mode):
         for _ in range(5):
             busy = (busy @ busy).clamp_(-1, 1)
     assert_same(kept, two_epochs(loader(augment=FULL))[: len(kept)])
+
+
+def with_kernel(**settings):
+    """Give a loader whose batches come from one kernel, at its beginning."""
+    given = Loader(**{"source": (IMAGES, LABELS), "batch_size": 48, "seed": 5, "device": "cuda", **settings})
+    list(given)
+    given._backend._fused.wait()
+    assert given._backend._fused.is_ready
+    given.set_epoch(0)
+    return given
+
+
+CHAINS = {
+    "crop": [RandomCrop(4, fill=3)],
+    "flip": RandomFlip(0.3),
+    "normalize": Normalize([0.5] * 3, [0.25] * 3),
+    "bytes": BYTES,
+    "flip and normalize": [RandomFlip(), [Normalize([0.5] * 3, [0.25] * 3)]],
+    "all": [RandomCrop(4, fill=7), RandomFlip(), Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.3])],
+}
+
+
+@MODES
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32], ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_one_kernel_gives_the_bits_of_all_the_augmentations(chain, kind, mode):
+    source = (IMAGES.to(kind), LABELS.to(torch.uint16))
+    there = Loader(source, 48, seed=5, device="cuda", augment=chain, mode=mode)
+    there._backend._fused = None
+    expected = [batch for _ in range(2) for batch in there]
+    here = with_kernel(source=source, augment=chain, mode=mode)
+    found = [batch for _ in range(2) for batch in here]
+    assert_same(found, expected)
+    for (x, _), (its_x, _) in zip(found, expected):
+        assert (x.dtype, x.shape, x.stride()) == (its_x.dtype, its_x.shape, its_x.stride())
+
+
+@MODES
+def test_the_kernel_takes_over_by_itself(mode):
+    given = loader(batch_size=48, augment=FULL, mode=mode)
+    fused = given._backend._fused
+    for number, _ in enumerate(given):
+        assert (fused._thread is None) == (number < {"resident": 7, "streaming": 14}[mode])
+    fused.wait()
+    assert fused.is_ready
+
+
+@MODES
+def test_named_images_in_any_place_are_made_by_the_kernel(mode):
+    named = {"y": LABELS, "x": IMAGES}
+    augment = [RandomCrop(2, of="x"), RandomFlip(of="x")]
+    here = with_kernel(source=named, augment=augment, mode=mode)
+    there = Loader(named, 48, seed=5, augment=augment)
+    ours, theirs = ([(batch["x"], batch["y"]) for batch in given] for given in (here, there))
+    assert_same(ours, theirs)
+    alone = with_kernel(source=IMAGES, augment=RandomFlip(), mode=mode)
+    assert_same([[batch] for batch in alone], [[x] for x in Loader(IMAGES, 48, seed=5, augment=RandomFlip())])
+
+
+def test_images_of_another_size_are_augmented_step_by_step():
+    sizes = [*[32] * 20, *[16, 32] * 10]
+    source = [(torch.randint(0, 256, (8, 3, size, size), dtype=torch.uint8),) for size in sizes]
+    here, there = (Loader(source, None, device=device, augment=BYTES) for device in ("cuda", "cpu"))
+    for number, (ours, theirs) in enumerate(zip(here, there)):
+        assert_same([ours], [theirs])
+        if number == 16:
+            here._backend._fused.wait()
+            assert here._backend._fused.is_ready
+
+
+@MODES
+def test_a_loader_with_the_kernel_is_resumed_rewound_and_left_anywhere(mode):
+    given = with_kernel(augment=FULL, mode=mode)
+    whole = [batch for _ in range(3) for batch in given]
+    again = with_kernel(augment=FULL, mode=mode)
+    again.set_epoch(1)
+    for number, _ in enumerate(again):
+        if number == 6:
+            state = json.loads(json.dumps(again.state_dict()))
+            break
+    again.rewind()
+    assert_same(list(again), whole[21:42])
+    given.load_state_dict(state)
+    assert_same(list(given), whole[28:42])
+
+
+def test_nothing_waits_for_the_device_with_the_kernel_either():
+    given = with_kernel(augment=FULL)
+    list(given)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            for _ in given:
+                pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_an_epoch_may_be_longer_than_the_one_before():
+    class Growing:
+        def order(self, count, *, seed, epoch, device):
+            return torch.arange(800 + 48 * (epoch // 2), device=device)
+
+        def length(self, count):
+            return None
+
+    here, there = (loader(batch_size=48, sampler=Growing(), device=d, augment=BYTES) for d in ("cuda", "cpu"))
+    for _ in range(6):
+        assert_same(list(here), list(there))
+        here._backend._fused.wait()
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        [RandomFlip(), RandomCrop(4)],
+        [Normalize([0.5] * 3, [0.25] * 3), RandomFlip()],
+        [RandomFlip(), Halved(ahead=True)],
+        [RandomFlip(), RandomFlip()],
+    ],
+    ids=str,
+)
+def test_other_augmentations_are_called_one_by_one(augment):
+    given = loader(augment=augment)
+    assert given._backend._fused is None
+    assert len(list(given)) == 11
+
+
+def test_an_error_is_told_when_its_batch_is_due():
+    given = loader(batch_size=48)
+    take, taken = given._backend.source.take, []
+
+    def fails_once(indices):
+        taken.append(indices)
+        if len(taken) == 12:
+            raise ValueError("no twelfth batch")
+        return take(indices)
+
+    given._backend.source.take = fails_once
+    batches = iter(given)
+    got = [next(batches) for _ in range(11)]
+    with pytest.raises(ValueError, match="no twelfth batch"):
+        next(batches)
+    assert (len(got), given.position) == (11, 11 * 48)
+    assert_same(got, list(loader(batch_size=48))[:11])
+    assert len(list(given)) == 10
+
+
+def test_small_batches_are_made_several_at_a_time_and_large_ones_singly():
+    for batch_size, expected in ((48, [3, 7, 7, *[15] * 4, 21]), (COUNT // 5, [3, 5, 5, 5, 5])):
+        given = loader(batch_size=batch_size, augment=None)
+        take, taken = given._backend.source.take, []
+        given._backend.source.take = lambda indices, take=take, taken=taken: (taken.append(1), take(indices))[
+            1
+        ]
+        assert [len(taken) for _ in given][: len(expected)] == expected
+    rows = Loader(torch.zeros(64, 4_000_000), 8, device="cuda")  # batches of 128 MB
+    take, large = rows._backend.source.take, []
+    rows._backend.source.take = lambda indices: (large.append(1), take(indices))[1]
+    assert [len(large) for _ in rows] == [2, 3, 4, 5, 6, 7, 8, 8]
+
+
+def test_the_stream_may_change_from_batch_to_batch():
+    given, other = loader(batch_size=48, augment=FULL), torch.cuda.Stream()
+    batches, found = iter(given), []
+    for number in range(len(given)):
+        with torch.cuda.stream(other if number % 3 == 1 else torch.cuda.default_stream()):
+            found.append([part.clone() for part in next(batches)])
+    torch.cuda.synchronize()
+    assert_same(found, list(loader(batch_size=48, augment=FULL)))

@@ -3,56 +3,92 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 
 from .batching import Handed
-from .form import tensors_in
+from .form import num_bytes_of, tensors_in
+
+_GROUP_BYTES = 64 * 2**20
 
 
 class Ahead:
-    """Makes each batch on a stream of its own while the one before is used.
+    """Makes batches on a stream of its own while those before are used.
 
-    Gathering and augmenting are many small kernels. In the stream of the training they would stand between
-    two steps; beside it they find room in a step that is under way. A batch is begun once the steps that the
-    host has asked for so far are done, so memory that they have let go of is used again at once, however far
-    the host is ahead of the device.
+    In the stream of the training the work of making a batch would stand between two steps; beside it, it
+    finds room in a step that is under way. Where one stream waits for another, though, a step begins some
+    twenty microseconds late, so small batches are made several at a time (`most`). They are begun once the
+    steps that the host has asked for so far are done: memory that those have let go of is used again at
+    once, however far the host is ahead of the device.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, most: int = 1) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._most = most
 
     def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
         """Give the same batches; `source` is only asked while its stream is the current one."""
-        current = torch.cuda.current_stream(self.device)
+        current = self._current()
+        used = {current}
         try:
-            ready = self._made(source)
-            while ready is not None:
-                following = self._made(source)
-                handed, done = ready
-                current = torch.cuda.current_stream(self.device)
-                current.wait_event(done)
-                keep_for(current, handed.batch)
-                yield handed
-                ready = following
+            group = self._made(source, used, 1)
+            while group.batches:
+                following, used = self._after(group, source, used | {self._current()}), set()
+                while group.batches:
+                    current = self._current()
+                    if current not in used:
+                        current.wait_event(group.done)
+                        used.add(current)
+                    handed = group.batches.popleft()
+                    keep_for(current, handed.batch)
+                    yield handed
+                group = following
+            if group.error is not None:
+                raise group.error
         finally:
             # Where the loop is left early, a batch may still be in the making: whatever is freed from here on
             # must not be written to before it is done. A stream that is being recorded cannot wait for it.
             if not torch._C._cuda_isCurrentStreamCapturing():
                 current.wait_stream(self.stream)
 
-    def _made(self, source: Iterator[Handed]) -> tuple[Handed, torch.cuda.Event] | None:
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
-            handed = next(source, None)
-            if handed is None:
-                return None
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(self.stream)
-        return handed, done
+    def _after(self, group: _Group, source: Iterator[Handed], used: set[torch.cuda.Stream]) -> _Group:
+        """Make the group that follows: twice as many batches, as far as memory goes."""
+        if group.error is not None:
+            return _Group(error=group.error)
+        size = num_bytes_of(group.batches[0].batch)
+        count = max(1, min(2 * len(group.batches), self._most, _GROUP_BYTES // max(size, 1)))
+        return self._made(source, used, count)
+
+    def _current(self) -> torch.cuda.Stream:
+        # By its number: to find that of a device takes torch several times as long as the answer.
+        return torch.cuda.current_stream(self.device.index)
+
+    def _made(self, source: Iterator[Handed], used: set[torch.cuda.Stream], count: int) -> _Group:
+        group = _Group()
+        for stream in used:
+            self.stream.wait_stream(stream)
+        with self.stream:
+            try:
+                group.batches.extend(islice(source, count))
+            except Exception as error:  # of a later batch; it is told when that one is due
+                group.error = error
+            group.done.record(self.stream)
+        return group
+
+
+@dataclass
+class _Group:
+    """Batches made one after another, the event after the last, and why there are no more."""
+
+    batches: deque[Handed] = field(default_factory=deque)
+    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    error: Exception | None = None
 
 
 def keep_for(stream: torch.cuda.Stream, batch: Any) -> None:

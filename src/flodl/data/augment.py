@@ -194,11 +194,11 @@ class Normalize(_OfImages):
                 "Give one mean and one std for each channel."
             )
         values = images if images.is_floating_point() else images.to(torch.float32)
-        scale, shift = self._factors_for(images, values.dtype)
+        scale, shift = self.factors_for(images, values.dtype)
         # Into its own copy where there is one: memory that is new costs more than the arithmetic.
         return torch.addcmul(shift, values, scale, out=None if values is images else values)
 
-    def _factors_for(self, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def factors_for(self, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Give factor and summand by pixel, made once: a copy from the host would wait for the device."""
         key = (images.device, images.dtype, images.shape[1:])
         if key not in self._factors:

@@ -82,8 +82,8 @@ class Feed:
         buffer.copied.synchronize()
         places = iter(range(len(tensors_in(handed.batch))))
         pinned = map_tensors(lambda tensor: buffer.hold(next(places), tensor), handed.batch)
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
+        self._stream.wait_stream(torch.cuda.current_stream(self.device.index))
+        with self._stream:
             batch = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), pinned)
             buffer.copied.record(self._stream)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ class Feed:
         return Handed(batch, handed.position, handed.source_state), arrived
 
     def _receive(self, handed: Handed, arrived: torch.cuda.Event) -> Handed:
-        current = torch.cuda.current_stream(self.device)
+        current = torch.cuda.current_stream(self.device.index)
         current.wait_event(arrived)
         keep_for(current, handed.batch)
         return handed

@@ -15,9 +15,12 @@ from .ahead import Ahead
 from .augment import Augmentation, augmented, draws_by_chance
 from .batching import Epoch, Handed
 from .chance import Chance, EpochChance
+from .fused import Fused
 from .order import sample_keys
 from .samplers import Sampler
 from .sources.opening import Gathered
+
+_AHEAD = 8  # batches made at once, where they are small
 
 
 class Resident:
@@ -36,7 +39,10 @@ class Resident:
         self._ready: tuple[int, int] | None = None
         # What the user may still write to is read when its batch is due.
         beside = is_copy and source.device.type == "cuda" and draws_by_chance(augment)
-        self._ahead = Ahead(source.device) if beside else None
+        self._fused = Fused.for_augment(augment) if beside else None
+        # Code of the user's is called no earlier than it has to be.
+        most = _AHEAD if augment is None or self._fused is not None else 1
+        self._ahead = Ahead(source.device, most=most) if beside else None
 
     def begin(self, epoch: Epoch) -> Tensor:
         """Bring order and keys to an epoch; gives the order."""
@@ -60,9 +66,12 @@ class Resident:
         assert self._keys is not None
         chance = EpochChance(self._keys)
         for start, stop in epoch.spans(len(order)):
-            batch = self.source.take(order[start:stop])
-            if self.augment is not None:
-                batch = augmented(self.augment, batch, chance.between(start, stop))
+            samples, drawn = order[start:stop], chance.between(start, stop)
+            batch = None if self._fused is None else self._fused.taken(self.source, samples, drawn)
+            if batch is None:
+                batch = self.source.take(samples)
+                if self.augment is not None:
+                    batch = augmented(self.augment, batch, drawn)
             yield Handed(batch, stop)
 
     def take(self, positions: Any, epoch: Epoch) -> Any:
@@ -114,4 +123,5 @@ def _holds_whole_numbers(tensor: Tensor) -> bool:
 
 
 def _in_place(old: Tensor | None, new: Tensor) -> Tensor:
-    return old.copy_(new) if old is not None and old.shape == new.shape else new
+    # The first time a copy: what a sampler gives may be its own.
+    return old.copy_(new) if old is not None and old.shape == new.shape else new.clone()

@@ -12,6 +12,7 @@ from .batching import Epoch, Handed
 from .chance import Chance, PassingChance
 from .feed import Feed, moved
 from .form import tensors_in
+from .fused import Fused
 from .order import sample_keys
 from .parts import StreamWorkers
 from .samplers import Sampler
@@ -49,6 +50,7 @@ class Streaming:
         on_host = num_workers > 0 or (isinstance(source, Gathered) and source.device.type == "cpu")
         beside = on_cuda and on_host and augment is not None and draws_by_chance(augment)
         self._ahead = Ahead(device) if beside else None
+        self._fused = Fused.for_augment(augment) if on_cuda else None
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
         on_host = self._on_host(epoch)
@@ -96,5 +98,8 @@ class Streaming:
             if epoch.batch_size is None:  # one position, and as many samples as the item has
                 rows = torch.arange(len(tensors_in(handed.batch)[0]), device=self.device)
                 chance = Chance(sample_keys(chance.keys, rows))
-            yield Handed(augmented(augment, handed.batch, chance), handed.position, handed.source_state)
+            batch = None if self._fused is None else self._fused.augmented(handed.batch, chance)
+            if batch is None:
+                batch = augmented(augment, handed.batch, chance)
+            yield Handed(batch, handed.position, handed.source_state)
             start = handed.position

@@ -62,7 +62,7 @@ class Columns:
 
     def take(self, indices: Tensor) -> Any:
         """Give these rows as a batch."""
-        return self.form.build([_rows(column, indices) for column in self.columns])
+        return self.form.build([rows_of(column, indices) for column in self.columns])
 
     def to(self, device: torch.device) -> Columns:
         """Give the same data in the memory of a device."""
@@ -73,7 +73,7 @@ class Columns:
 
     def __getitem__(self, index: int) -> Any:
         # A copy: what is done to a sample must not reach the data.
-        return self.form.build([_rows(column, torch.tensor([index]))[0] for column in self.columns])
+        return self.form.build([rows_of(column, torch.tensor([index]))[0] for column in self.columns])
 
 
 def is_array(value: object) -> bool:
@@ -124,7 +124,8 @@ def _is_native(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.isnative and all(stride >= 0 for stride in array.strides)
 
 
-def _rows(column: Array, indices: Tensor) -> Tensor:
+def rows_of(column: Array, indices: Tensor) -> Tensor:
+    """Give these rows of a column as a tensor."""
     if isinstance(column, Tensor):
         twin = _GATHERED_AS.get(column.dtype)
         if twin is not None:
