@@ -92,3 +92,13 @@ def test_sure_things_are_sure():
 def test_wrong_requests_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(Chance(KEYS))
+
+
+def test_an_epoch_may_draw_beforehand_what_the_one_before_has_drawn():
+    first, second = EpochChance(KEYS), EpochChance(KEYS + 1)
+    first.between(0, 2).integers(9, 2)
+    first.between(0, 2).coin(0.5)
+    second.draw_like(first)
+    assert list(second._table) == list(first._table)
+    part = second.between(1, 3)
+    assert torch.equal(part.integers(9, 2), Chance(KEYS[1:3] + 1).integers(9, 2))

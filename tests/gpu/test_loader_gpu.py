@@ -440,3 +440,15 @@ def test_the_stream_may_change_from_batch_to_batch():
             found.append([part.clone() for part in next(batches)])
     torch.cuda.synchronize()
     assert_same(found, list(loader(batch_size=48, augment=FULL)))
+
+
+def test_the_next_epoch_is_prepared_where_nothing_can_change_it():
+    for sampler, expected in ((None, (5, 1)), (WeightedSampler(torch.ones(COUNT)), (5, 0))):
+        given = loader(augment=FULL, sampler=sampler)
+        list(given)
+        assert given._backend._ready == expected
+    plain, there = loader(augment=BYTES), loader(augment=BYTES, device="cpu")
+    for epoch in (0, 3, 4, 0):
+        plain.set_epoch(epoch)
+        there.set_epoch(epoch)
+        assert_same(list(plain), list(there))

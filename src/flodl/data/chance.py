@@ -10,6 +10,8 @@ from torch import Tensor
 
 from .order import STRIDE, mix, sample_keys
 
+_Read = Callable[[Tensor], Tensor]  # from random bits to what was asked for
+
 _SMALL = 16  # numbers a sample up to which a whole epoch is drawn at once
 _STRETCH = 1 << 16  # samples for which draws are made at once where an epoch has no known end
 
@@ -66,14 +68,12 @@ class Chance:
         radius = (-2.0 * torch.log1p(-self.uniform(*shape))).sqrt()
         return radius * torch.cos(2.0 * math.pi * self.uniform(*shape))
 
-    def _draw(
-        self, shape: tuple[int, ...], name: tuple[object, ...], read: Callable[[Tensor], Tensor]
-    ) -> Tensor:
+    def _draw(self, shape: tuple[int, ...], name: tuple[object, ...], read: _Read) -> Tensor:
         first, count = self._drawn, math.prod(shape)
         self._drawn += count
         return self._values((first, count, *name), read).view(len(self), *shape)
 
-    def _values(self, what: tuple[object, ...], read: Callable[[Tensor], Tensor]) -> Tensor:
+    def _values(self, what: tuple[object, ...], read: _Read) -> Tensor:
         return read(_bits(self._keys, what))
 
 
@@ -82,17 +82,22 @@ class EpochChance:
 
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
-        self._table: dict[tuple[object, ...], Tensor] = {}
+        self._table: dict[tuple[object, ...], tuple[_Read, Tensor]] = {}
 
     def between(self, start: int, stop: int) -> Chance:
         """Give the chance of the batch at these positions."""
         return _Part(self, start, stop)
 
-    def values(self, what: tuple[object, ...], read: Callable[[Tensor], Tensor]) -> Tensor:
+    def values(self, what: tuple[object, ...], read: _Read) -> Tensor:
         """Give this draw for the whole epoch."""
         if what not in self._table:
-            self._table[what] = read(_bits(self.keys, what))
-        return self._table[what]
+            self._table[what] = read, read(_bits(self.keys, what))
+        return self._table[what][1]
+
+    def draw_like(self, other: EpochChance) -> None:
+        """Draw already now what was drawn for another epoch."""
+        for what, (read, _) in other._table.items():
+            self.values(what, read)
 
 
 class PassingChance:
@@ -122,7 +127,7 @@ class _Part(Chance):
         super().__init__(epoch.keys[start:stop])
         self._epoch, self._start, self._stop = epoch, start, stop
 
-    def _values(self, what: tuple[object, ...], read: Callable[[Tensor], Tensor]) -> Tensor:
+    def _values(self, what: tuple[object, ...], read: _Read) -> Tensor:
         if isinstance(what[1], int) and what[1] > _SMALL:
             return super()._values(what, read)
         return self._epoch.values(what, read)[self._start : self._stop]

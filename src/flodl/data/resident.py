@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from .batching import Epoch, Handed
 from .chance import Chance, EpochChance
 from .fused import Fused
 from .order import sample_keys
-from .samplers import Sampler
+from .samplers import RandomSampler, Sampler, SequentialSampler
 from .sources.opening import Gathered
 
 _AHEAD = 8  # batches made at once, where they are small
@@ -36,6 +37,7 @@ class Resident:
         self.source, self.sampler, self.augment = source, sampler, augment
         self._order: Tensor | None = None
         self._keys: Tensor | None = None
+        self._chance: EpochChance | None = None
         self._ready: tuple[int, int] | None = None
         # What the user may still write to is read when its batch is due.
         beside = is_copy and source.device.type == "cuda" and draws_by_chance(augment)
@@ -53,26 +55,43 @@ class Resident:
             order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
             keys = sample_keys(epoch.key, torch.arange(len(order), device=order.device))
             self._order, self._keys = _in_place(self._order, order), _in_place(self._keys, keys)
+            self._chance = EpochChance(self._keys)
             self._ready = (epoch.seed, epoch.number)
         return self._order
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
         """Give the rest of an epoch."""
         made = self._made(epoch)
-        return made if self._ahead is None else self._ahead.run(made)
+        yield from made if self._ahead is None else self._ahead.run(made)
+        # Others may be told something by the user between two epochs.
+        knows_order = type(self.sampler) in (RandomSampler, SequentialSampler)
+        if self.source.device.type == "cuda" and knows_order:
+            self._prepare(replace(epoch, number=epoch.number + 1, start=0))
 
     def _made(self, epoch: Epoch) -> Iterator[Handed]:
-        order = self.begin(epoch)
-        assert self._keys is not None
-        chance = EpochChance(self._keys)
+        order, chance = self.begin(epoch), self._chance
+        assert chance is not None
         for start, stop in epoch.spans(len(order)):
+            if self.augment is None:
+                yield Handed(self.source.take(order[start:stop]), stop)
+                continue
             samples, drawn = order[start:stop], chance.between(start, stop)
             batch = None if self._fused is None else self._fused.taken(self.source, samples, drawn)
             if batch is None:
-                batch = self.source.take(samples)
-                if self.augment is not None:
-                    batch = augmented(self.augment, batch, drawn)
+                batch = augmented(self.augment, self.source.take(samples), drawn)
             yield Handed(batch, stop)
+
+    def _prepare(self, following: Epoch) -> None:
+        """Begin the next epoch while the device still has steps of this one to do.
+
+        It is a hundred small kernels. At the start of an epoch, where metrics have just been read and the
+        device waits for work, their launches would be seen.
+        """
+        before = self._chance
+        with self._ahead.stream if self._ahead is not None else nullcontext():
+            self.begin(following)
+            if before is not None and self._chance is not None:
+                self._chance.draw_like(before)
 
     def take(self, positions: Any, epoch: Epoch) -> Any:
         """Give the batch at these positions of the epoch; nothing here waits for the device."""
