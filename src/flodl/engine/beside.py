@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -37,6 +39,8 @@ COMPILER = (
 )
 # How long another thread waits for its turn meanwhile; Python's own is ten times that.
 TURN_S = 5e-4
+# What the other process says of itself in the end.
+LOADED = "flodl loaded: "
 _warming = threading.Lock()
 
 
@@ -52,6 +56,7 @@ class CompilingBeside:
         self.tune = body.settings.tune
         self._budget_s = body.settings.tune_budget_s
         self._on_cpu = body.device.type == "cpu"
+        self._modules: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         try:
@@ -72,7 +77,7 @@ class CompilingBeside:
         if said:
             self.failure = f"torch's compiler failed in another process: {said[:300]}"
         else:
-            _warm_up(self._on_cpu)
+            _warm_up(self._on_cpu, self._modules)
 
     def _run(self, payload: bytes, limit_s: float | None) -> str | None:
         """Give what a failed process said last, nothing if it went well, None if it took too long."""
@@ -80,16 +85,17 @@ class CompilingBeside:
         self._process = process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
         weakref.finalize(self, _end, process)
         try:
-            _, said = process.communicate(struct.pack("!i", len(payload)) + payload, timeout=limit_s)
+            told, said = process.communicate(struct.pack("!i", len(payload)) + payload, timeout=limit_s)
         except subprocess.TimeoutExpired:
             _end(process)
             process.communicate()
             return None
+        self._modules = loaded_in(told)
         lines = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         return lines[-1] if process.returncode else ""
 
@@ -109,7 +115,17 @@ class CompilingBeside:
             _end(self._process)
 
 
-def _warm_up(on_cpu: bool) -> None:
+def loaded_in(told: bytes) -> list[str]:
+    """Give the modules that the other process had loaded in the end, by what it wrote.
+
+    >>> loaded_in(b"epoch 1\\nflodl loaded: torch._dynamo torch.fx\\n"), loaded_in(b"a model that prints")
+    (['torch._dynamo', 'torch.fx'], [])
+    """
+    last = told.decode(errors="replace").rpartition(LOADED)
+    return last[2].split() if last[1] else []
+
+
+def _warm_up(on_cpu: bool, modules: Sequence[str] = ()) -> None:
     """Do in this thread what the compiler does once in every process, so that promotion need not.
 
     It is Python for seconds. The thread that trains gets its turn soon, so that steps go on meanwhile.
@@ -118,16 +134,19 @@ def _warm_up(on_cpu: bool) -> None:
         patience_s = sys.getswitchinterval()
         sys.setswitchinterval(TURN_S)
         try:
-            _load_compiler(on_cpu)
+            _load_compiler(on_cpu, modules)
         except Exception as error:  # promotion will do it, or say what is wrong
             log.debug("the compiler is not ready yet: %s: %s", type(error).__name__, error)
         finally:
             sys.setswitchinterval(patience_s)
 
 
-def _load_compiler(on_cpu: bool) -> None:
+def _load_compiler(on_cpu: bool, modules: Sequence[str] = ()) -> None:
     for name in COMPILER:
         importlib.import_module(name)
+    for name in modules:
+        with suppress(Exception):  # such as code that torch's compiler wrote for the other process
+            importlib.import_module(name)
     from torch._inductor.codecache import torch_key
 
     torch_key()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .beside import LOADED
 from .blame import first_words
 from .body import StepBody
 from .layout import layouts_for
@@ -35,6 +36,9 @@ def main(tune: str | None) -> None:
     except Exception as error:
         told = first_words(error)
         sys.exit(f"{type(error).__name__}: {told}")
+    # So that the process that trains can load them in time.
+    names = [name for name in list(sys.modules) if name.startswith(("torch.", "triton."))]
+    print(f"\n{LOADED}{' '.join(names)}", flush=True)
 
 
 def compile_once(parts: dict[str, Any], *, tune: str | None) -> None:
