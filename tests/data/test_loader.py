@@ -258,10 +258,12 @@ def test_an_order_taken_by_position_is_that_of_the_iteration():
 def test_what_take_reads_stays_in_its_place_from_epoch_to_epoch():
     given = loader()
     given.begin_epoch()
-    before = given._backend._order.data_ptr(), given._backend._keys.data_ptr()
+    now = given._backend._now
+    before = now.order.data_ptr(), now.chance.keys.data_ptr()
     given.set_epoch(1)
     given.begin_epoch()
-    assert (given._backend._order.data_ptr(), given._backend._keys.data_ptr()) == before
+    now = given._backend._now
+    assert (now.order.data_ptr(), now.chance.keys.data_ptr()) == before
     assert given.take(torch.arange(4))[1].tolist() == next(iter(given))[1].tolist()
 
 

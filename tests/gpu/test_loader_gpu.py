@@ -443,12 +443,32 @@ def test_the_stream_may_change_from_batch_to_batch():
 
 
 def test_the_next_epoch_is_prepared_where_nothing_can_change_it():
-    for sampler, expected in ((None, (5, 1)), (WeightedSampler(torch.ones(COUNT)), (5, 0))):
+    for sampler, expected in ((None, (5, 1)), (WeightedSampler(torch.ones(COUNT)), None)):
         given = loader(augment=FULL, sampler=sampler)
         list(given)
-        assert given._backend._ready == expected
+        prepared = given._backend._next
+        assert (prepared and prepared.name) == expected
     plain, there = loader(augment=BYTES), loader(augment=BYTES, device="cpu")
-    for epoch in (0, 3, 4, 0):
+    for epoch in (0, 3, 4, 5, 0, 1):
         plain.set_epoch(epoch)
         there.set_epoch(epoch)
         assert_same(list(plain), list(there))
+
+
+@MODES
+@pytest.mark.parametrize("augment", [None, BYTES, Halved(ahead=True)], ids=["bare", "own", "foreign"])
+def test_a_batch_is_not_written_over_while_a_step_that_reads_it_still_waits(mode, augment):
+    """The host lets go of each batch long before the device gets to its step, over the ends of epochs too."""
+    calm = loader(batch_size=48, augment=augment, mode=mode)
+    expected = [batch for _ in range(4) for batch in calm]
+    expected = [(x.double().sum(), y.sum()) for x, y in expected]
+    given = loader(batch_size=48, augment=augment, mode=mode)
+    busy = torch.randn(4096, 4096, device="cuda")
+    found = []
+    for _ in range(4):
+        for x, y in given:
+            for _ in range(3):
+                busy = (busy @ busy).clamp_(-1, 1)
+            found.append((x.double().sum(), y.sum()))
+            del x, y
+    assert_same(found, expected)

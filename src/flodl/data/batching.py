@@ -29,6 +29,11 @@ class Epoch:
     source_state: Any = None
 
     @property
+    def name(self) -> tuple[int, int]:
+        """What its order and everything random about it follow from."""
+        return self.seed, self.number
+
+    @property
     def key(self) -> int:
         """The key from which every sample of the epoch has its randomness."""
         return stream_key(self.seed, self.number, "augment")

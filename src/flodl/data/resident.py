@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,15 @@ from .sources.opening import Gathered
 _AHEAD = 8  # batches made at once, where they are small
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """The order of an epoch, and what is random about its samples."""
+
+    name: tuple[int, int]
+    order: Tensor
+    chance: EpochChance
+
+
 class Resident:
     """Gives batches without the host touching the data: a slice of the order, a gather, the augmentation.
 
@@ -35,42 +44,37 @@ class Resident:
         self, source: Gathered, sampler: Sampler, augment: Augmentation | None, *, is_copy: bool = False
     ) -> None:
         self.source, self.sampler, self.augment = source, sampler, augment
-        self._order: Tensor | None = None
-        self._keys: Tensor | None = None
-        self._chance: EpochChance | None = None
-        self._ready: tuple[int, int] | None = None
+        self._now: _Drawn | None = None
+        self._next: _Drawn | None = None
         # What the user may still write to is read when its batch is due.
         beside = is_copy and source.device.type == "cuda" and draws_by_chance(augment)
         self._fused = Fused.for_augment(augment) if beside else None
         # Code of the user's is called no earlier than it has to be.
         most = _AHEAD if augment is None or self._fused is not None else 1
         self._ahead = Ahead(source.device, most=most) if beside else None
+        # Other samplers may be told something by the user between two epochs.
+        knows_order = type(sampler) in (RandomSampler, SequentialSampler)
+        self._can_go_on = source.device.type == "cuda" and knows_order
 
     def begin(self, epoch: Epoch) -> Tensor:
         """Bring order and keys to an epoch; gives the order."""
         if self._ahead is not None:
             # Batches that are still in the making read what is written here, or wrote it.
             torch.cuda.current_stream(self._ahead.device).wait_stream(self._ahead.stream)
-        if self._ready != (epoch.seed, epoch.number) or self._order is None:
-            order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
-            keys = sample_keys(epoch.key, torch.arange(len(order), device=order.device))
-            self._order, self._keys = _in_place(self._order, order), _in_place(self._keys, keys)
-            self._chance = EpochChance(self._keys)
-            self._ready = (epoch.seed, epoch.number)
-        return self._order
+        if self._now is None or self._now.name != epoch.name:
+            drawn = self._next if self._next is not None and self._next.name == epoch.name else None
+            self._now, self._next = self._taken_over(drawn or self._drawn(epoch)), None
+        return self._now.order
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
         """Give the rest of an epoch."""
         made = self._made(epoch)
-        yield from made if self._ahead is None else self._ahead.run(made)
-        # Others may be told something by the user between two epochs.
-        knows_order = type(self.sampler) in (RandomSampler, SequentialSampler)
-        if self.source.device.type == "cuda" and knows_order:
-            self._prepare(replace(epoch, number=epoch.number + 1, start=0))
+        return made if self._ahead is None else self._ahead.run(made)
 
     def _made(self, epoch: Epoch) -> Iterator[Handed]:
-        order, chance = self.begin(epoch), self._chance
-        assert chance is not None
+        order = self.begin(epoch)
+        assert self._now is not None
+        chance = self._now.chance
         for start, stop in epoch.spans(len(order)):
             if self.augment is None:
                 yield Handed(self.source.take(order[start:stop]), stop)
@@ -80,40 +84,47 @@ class Resident:
             if batch is None:
                 batch = augmented(self.augment, self.source.take(samples), drawn)
             yield Handed(batch, stop)
+        if self._can_go_on:
+            # A hundred small kernels. At the start of an epoch, where metrics have just been read and the
+            # device waits for work, their launches would be seen; now it still has steps to do.
+            self._next = self._drawn(replace(epoch, number=epoch.number + 1))
+            self._next.chance.draw_like(chance)
 
-    def _prepare(self, following: Epoch) -> None:
-        """Begin the next epoch while the device still has steps of this one to do.
+    def _drawn(self, epoch: Epoch) -> _Drawn:
+        order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
+        keys = sample_keys(epoch.key, torch.arange(len(order), device=order.device))
+        return _Drawn(epoch.name, order, EpochChance(keys))
 
-        It is a hundred small kernels. At the start of an epoch, where metrics have just been read and the
-        device waits for work, their launches would be seen.
-        """
-        before = self._chance
-        with self._ahead.stream if self._ahead is not None else nullcontext():
-            self.begin(following)
-            if before is not None and self._chance is not None:
-                self._chance.draw_like(before)
+    def _taken_over(self, drawn: _Drawn) -> _Drawn:
+        """Give what was drawn in the memory of the epoch before, where it has the same length."""
+        now = self._now
+        if now is None or now.order.shape != drawn.order.shape:
+            return replace(drawn, order=drawn.order.clone())  # what a sampler gives may be its own
+        now.order.copy_(drawn.order)
+        drawn.chance.keys = now.chance.keys.copy_(drawn.chance.keys)
+        return replace(drawn, order=now.order)
 
     def take(self, positions: Any, epoch: Epoch) -> Any:
         """Give the batch at these positions of the epoch; nothing here waits for the device."""
-        if self._order is None or self._keys is None or self._ready is None:
+        if self._now is None:
             raise DataError("take reads the order of an epoch, and none was begun. Call begin_epoch() first.")
-        if self._ready != (epoch.seed, epoch.number):
+        if self._now.name != epoch.name:
             raise DataError(
-                f"take would read the order of epoch {self._ready[1]}, and the loader is at epoch "
+                f"take would read the order of epoch {self._now.name[1]}, and the loader is at epoch "
                 f"{epoch.number}. Call begin_epoch() again."
             )
-        rows = _row_of_numbers(positions, self._order.device)
+        rows = _row_of_numbers(positions, self._now.order.device)
         try:
-            chosen = self._order.index_select(0, rows)
+            chosen = self._now.order.index_select(0, rows)
         except IndexError:  # only on the CPU: elsewhere it would have to be waited for
             raise DataError(
-                f"take: a position is beyond the epoch, which has {len(self._order)} samples. "
-                f"Give numbers from 0 to {len(self._order) - 1}."
+                f"take: a position is beyond the epoch, which has {len(self._now.order)} samples. "
+                f"Give numbers from 0 to {len(self._now.order) - 1}."
             ) from None
         batch = self.source.take(chosen)
         if self.augment is None:
             return batch
-        return augmented(self.augment, batch, Chance(self._keys.index_select(0, rows)))
+        return augmented(self.augment, batch, Chance(self._now.chance.keys.index_select(0, rows)))
 
     def close(self) -> None:
         """Nothing runs beside a resident loader."""
@@ -139,8 +150,3 @@ def _row_of_numbers(positions: Any, device: torch.device) -> Tensor:
 
 def _holds_whole_numbers(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-
-
-def _in_place(old: Tensor | None, new: Tensor) -> Tensor:
-    # The first time a copy: what a sampler gives may be its own.
-    return old.copy_(new) if old is not None and old.shape == new.shape else new.clone()
