@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -130,6 +131,30 @@ def notes(results: Results) -> list[str]:
             )
             found.setdefault(words, []).append(name)
     return [f"{', '.join(names)}: {words}" for words, names in found.items()]
+
+
+def within_turn(model: Results, rival: str) -> float | None:
+    """The jitter of a rival's epochs around the median of their own turn, over the median of all."""
+    taken, per_turn = model["rivals"].get(rival, {}), model["measured"]["epochs"]
+    if "epochs_ms" not in taken or per_turn < 2:
+        return None
+    epochs = taken["epochs_ms"]
+    turns = [epochs[at : at + per_turn] for at in range(0, len(epochs), per_turn)]
+    apart = [abs(epoch - statistics.median(turn)) for turn in turns for epoch in turn]
+    return 1.4826 * statistics.median(apart) / statistics.median(epochs)
+
+
+def steadiness_note(results: Results) -> str | None:
+    """One sentence on how steady each rival is while nothing else has its turn."""
+    ranges = []
+    for rival in present(results):
+        found = [within_turn(model, rival) for model in _counted(results)]
+        known = [jitter for jitter in found if jitter is not None]
+        if known:
+            ranges.append(f"{RIVALS[rival].label} {min(known):.2%} to {max(known):.2%}")
+    if not ranges:
+        return None
+    return f"Jitter within a turn, without what the machine changes from turn to turn: {', '.join(ranges)}."
 
 
 def identity_note(results: Results) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from chart import chart
 from harness import RESULTS, ROOT
-from standings import identity_note, notes, ratios, times
+from standings import identity_note, notes, ratios, steadiness_note, times
 
 README = ROOT / "benchmarks" / "README.md"
 
@@ -35,7 +35,9 @@ def facts(results: dict[str, Any]) -> str:
 def train_step(results: dict[str, Any]) -> str:
     settings = results["settings"]
     timed = f"{settings['rounds'] * settings['epochs']} timed epochs of {settings['batches']} steps"
-    said = [f"- {line}" for line in [*notes(results), identity_note(results)] if line]
+    said = [
+        f"- {line}" for line in [*notes(results), steadiness_note(results), identity_note(results)] if line
+    ]
     chart_at = f"results/train_step_{settings['device'].partition(':')[0]}.svg"
     return "\n\n".join(
         [

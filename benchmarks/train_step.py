@@ -23,7 +23,7 @@ from harness import RESULTS, machine, table, take_turns, write_results
 from identity import identity
 from models import SUITE, Batches, Reference, small_suite
 from rivals import RIVALS, Runner, Unavailable
-from standings import identity_note, notes, ratios, times
+from standings import identity_note, notes, ratios, steadiness_note, times
 
 
 def ready(
@@ -143,7 +143,7 @@ def main() -> None:
         path = write_results(title, results, folder=options.json)
         print(f"{name}: {time.perf_counter() - started:.0f} s {_setups(found)}", flush=True)
     print(table(*times(results)), table(*ratios(results)), sep="\n\n")
-    for line in [*notes({"machine": facts, **results}), identity_note(results)]:
+    for line in [*notes({"machine": facts, **results}), steadiness_note(results), identity_note(results)]:
         if line:
             print(line)
     path.with_suffix(".svg").write_text(chart({"machine": facts, **results}))
