@@ -61,12 +61,39 @@ def named(batch: Any, names: Sequence[str] | None) -> Any:
 
 def tensors_in(batch: Any) -> list[Tensor]:
     """Give the tensors of a batch of any structure."""
+    parts = _plain_parts(batch)
+    if parts is not None:
+        return parts
     return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """Give the same structure with other tensors."""
-    return pytree.tree_map_only(Tensor, function, batch)
+    """Give the same structure with other tensors.
+
+    >>> import torch
+    >>> map_tensors(torch.Tensor.neg, {"x": torch.tensor(1), "more": [torch.tensor(2), "a"]})
+    {'x': tensor(-1), 'more': [tensor(-2), 'a']}
+    """
+    parts = _plain_parts(batch)
+    if parts is None:
+        return pytree.tree_map_only(Tensor, function, batch)
+    made = [function(part) for part in parts]
+    if isinstance(batch, dict):
+        return dict(zip(batch, made))
+    return made[0] if isinstance(batch, Tensor) else type(batch)(made)
+
+
+def _plain_parts(batch: Any) -> list[Tensor] | None:
+    """Give the parts of a batch that is a tensor, or a tuple, list or dictionary of nothing but tensors.
+
+    Most are, and torch's way through any structure takes a tenth of a millisecond each time.
+    """
+    if isinstance(batch, Tensor):
+        return [batch]
+    parts = list(batch.values()) if type(batch) is dict else batch
+    if type(parts) in (tuple, list) and all(isinstance(part, Tensor) for part in parts):
+        return list(parts)
+    return None
 
 
 def num_bytes_of(batch: Any) -> int:
