@@ -1,6 +1,7 @@
 """Losses and gradients that are no longer numbers: the weights never get to know them."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -133,6 +134,47 @@ def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
 def test_rollback_without_a_bundle_says_so(make, data, tmp_path):
     trainer = make(step_fn=bad_at(2), nan="rollback", checkpoint_dir=tmp_path)
     with pytest.raises(NotFiniteError, match="There is no bundle yet to go back to"):
+        trainer.fit(data, epochs=1, batch_size=4)
+
+
+class Damaging:
+    """Damages the bundle of a step once it is on the disk."""
+
+    def __init__(self, of: int) -> None:
+        self.of = of
+
+    def on_step_end(self, trainer, step):
+        if step != self.of + 1:
+            return
+        end = time.monotonic() + 30
+        while not (found := list(trainer.run_dir.glob(f"bundles/step-*{self.of}/model.fdl"))):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        found[0].write_bytes(b"x" * found[0].stat().st_size)
+
+
+def test_rollback_passes_over_a_damaged_bundle_and_moves_it_away(make, data, tmp_path):
+    kept = Weights()
+    trainer = make(
+        step_fn=bad_at(6),
+        hooks=[Damaging(4), kept],
+        nan="rollback",
+        checkpoint_dir=tmp_path,
+        save_every_steps=2,
+        save_every=None,
+        monitor=None,
+    )
+    trainer.fit(data, epochs=2, batch_size=4)
+    assert torch.equal(kept.seen[5], kept.seen[1])
+    assert "Went back to step 2" in (tmp_path / "journal.jsonl").read_text()
+    assert len(list((tmp_path / "bundles.damaged").iterdir())) == 1
+
+
+def test_rollback_with_nothing_but_damaged_bundles_says_what_is_wrong_with_them(make, data, tmp_path):
+    trainer = make(
+        step_fn=bad_at(4), hooks=[Damaging(2)], nan="rollback", checkpoint_dir=tmp_path, save_every_steps=2
+    )
+    with pytest.raises(NotFiniteError, match=r"there is a bundle that is not whole: .*step-.*is damaged"):
         trainer.fit(data, epochs=1, batch_size=4)
 
 

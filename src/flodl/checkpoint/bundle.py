@@ -208,6 +208,5 @@ def _blamed(bundle: Bundle, file: str) -> Iterator[None]:
     except OSError as error:
         raise DamagedError(f"cannot read {str(bundle.path / file)!r}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
-        raise DamagedError(
-            f"{str(bundle.path / file)!r} is damaged: {error}. Take another bundle: latest_bundle finds one."
-        ) from error
+        what = f"{str(bundle.path / file)!r} is damaged: {error}"
+        raise DamagedError(what, advice="Take another bundle: latest_bundle finds one.") from error

@@ -94,11 +94,11 @@ def read_manifest(folder: Path) -> Bundle:
                 raise ValueError(f"{name} has {length} bytes, the manifest says {facts.num_bytes}")
     except OSError as error:
         missing = Path(error.filename or NAME).name
-        raise DamagedError(
-            f"the bundle {str(folder)!r}: {missing}: {error.strerror}. Take another."
-        ) from error
+        what = f"the bundle {str(folder)!r}: {missing}: {error.strerror}"
+        raise DamagedError(what, advice="Take another.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"the bundle {str(folder)!r} is damaged: {error}. Take another.") from error
+        what = f"the bundle {str(folder)!r} is damaged: {error}"
+        raise DamagedError(what, advice="Take another.") from error
     return bundle
 
 

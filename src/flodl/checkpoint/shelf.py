@@ -45,7 +45,7 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Lates
                 verify_bundle(bundle)
         except DamagedError as error:
             log.warn("passing over a bundle: %s", error)
-            skipped.append(str(error))
+            skipped.append(error.what)
             continue
         return Latest(bundle, skipped)
     return Latest(None, skipped)

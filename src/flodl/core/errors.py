@@ -124,7 +124,11 @@ class CheckpointError(FlodlError):
 
 
 class DamagedError(CheckpointError):
-    """A file or bundle is not what was written."""
+    """A file or bundle is not what was written; `what` says so without the advice."""
+
+    def __init__(self, what: str, *, advice: str = "") -> None:
+        super().__init__(f"{what}. {advice}" if advice else what)
+        self.what = what
 
 
 class WriteError(CheckpointError):

@@ -16,7 +16,7 @@ from .hooks import EarlyStopping
 from .keeping import BUNDLES, RunDirectory, settled_path
 from .modes import modes_of
 from .rates import optimizer_settings
-from .salvage import none_whole, set_aside, whole_bundle
+from .salvage import none_whole, set_aside_and_say, whole_bundle
 from .state import load_parts
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
         return False
     bundle = found_bundle(run.directory, wish)
     if bundle is None:
-        _set_aside(run, after=None)
+        set_aside_and_say(run, after=None)
         return False
     # Its checksums were compared when it was found.
     parts = read_bundle(bundle, verify=False)
@@ -46,7 +46,7 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     run.count_updates()
     if own_folder:
         run.note_saved()
-        _set_aside(run, after=bundle)
+        set_aside_and_say(run, after=bundle)
     saved = parts["trainer"]
     differences = [
         *other_settings(run, parts.get("config") or {}),
@@ -75,15 +75,6 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     run.tell("alert", message=message, level="warning" if differences else "info")
     run.hooks.call("on_resume", epoch=run.epochs, own_folder=own_folder)
     return True
-
-
-def _set_aside(run: Run, *, after: Bundle | None) -> None:
-    """Move damaged bundles out of the way of the saves to come, and say so."""
-    moved = [] if run.directory is None else set_aside(run.directory.bundles, after=after)
-    if moved:
-        names = ", ".join(path.name for path in moved)
-        message = f"damaged, and moved to {str(moved[0].parent)!r}: {names}"
-        run.tell("alert", message=message, level="warning")
 
 
 def found_bundle(directory: RunDirectory | None, wish: str | Path) -> Bundle | None:

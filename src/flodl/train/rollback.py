@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flodl.checkpoint import read_bundle
+from flodl.checkpoint import Bundle, read_bundle
 from flodl.core import NotFiniteError
 
+from .salvage import set_aside_and_say, what_is_wrong
 from .state import load_weights
 
 if TYPE_CHECKING:
@@ -21,20 +22,12 @@ def meet_not_finite(run: Run, skipped: int) -> None:
         f"the loss or the gradients were not finite in {skipped} of the updates up to {run.updates}. "
         "Those updates were skipped, so the weights are good."
     )
-    directory, bundle, advice = run.directory, None, ""
-    if run.settings.nan == "rollback" and directory is not None:
-        if run.num_rollbacks < MAX_ROLLBACKS:
-            directory.close()
-            bundle = directory.find().bundle
-        advice = (
-            f"The run went back {run.num_rollbacks} times already. "
-            if run.num_rollbacks
-            else "There is no bundle yet to go back to. "
-        )
+    bundle, advice = _last_whole(run) if run.settings.nan == "rollback" else (None, "")
     if bundle is None:
         raise NotFiniteError(
             f"{what} {advice}Lower the learning rate or clip the gradients; with nan='skip' training goes on."
         )
+    set_aside_and_say(run, after=bundle)
     run.num_rollbacks += 1
     count = run.train_step.num_skipped
     skipped_so_far = count.clone()
@@ -45,3 +38,15 @@ def meet_not_finite(run: Run, skipped: int) -> None:
         run.watch.forget()
     run.count_updates()
     run.tell("alert", message=f"{what} Went back to step {bundle.step}.", level="warning")
+
+
+def _last_whole(run: Run) -> tuple[Bundle | None, str]:
+    """Give the newest whole bundle, or say why the run cannot go back to one."""
+    assert run.directory is not None
+    if run.num_rollbacks >= MAX_ROLLBACKS:
+        return None, f"The run went back {run.num_rollbacks} times already. "
+    run.directory.close()
+    bundle, wrong = run.directory.find()
+    if wrong:
+        return bundle, f"To go back to there is {what_is_wrong(wrong)}. "
+    return bundle, "There is no bundle yet to go back to. "

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flodl.checkpoint import Bundle, read_bundle
 from flodl.checkpoint.bundle import verify_bundle
 from flodl.checkpoint.manifest import read_manifest, step_and_revision
 from flodl.core import CheckpointError, DamagedError, TrainError
 
+if TYPE_CHECKING:
+    from .run import Run
+
 DAMAGED = "bundles.damaged"
 
 
 def none_whole(bundles: Path, wrong: Sequence[str], *, is_own: bool) -> TrainError:
     """Say what is wrong with each bundle of a folder, the run's own or another's, and what to do."""
-    # A reason ends with advice, which is to take another bundle.
-    reasons = "; ".join(reason.split(". Take another")[0].rstrip(".") for reason in wrong)
-    count = "a bundle that is not" if len(wrong) == 1 else f"{len(wrong)} bundles, none of them"
     anew = (
         " To begin anew, choose another checkpoint_dir, or resume='never', which moves what is damaged to "
         f"{DAMAGED!r} beside it."
     )
     return TrainError(
-        f"{str(bundles)!r} holds {count} whole: {reasons}. Nothing there was touched. "
+        f"{str(bundles)!r} holds {what_is_wrong(wrong)}. Nothing there was touched. "
         f"{_whole_weights(bundles)}{anew if is_own else ''}"
     )
+
+
+def what_is_wrong(reasons: Sequence[str]) -> str:
+    """Say that none of the bundles is whole, and why.
+
+    >>> what_is_wrong(["'step-1' is damaged: model.fdl has 3 bytes"])
+    "a bundle that is not whole: 'step-1' is damaged: model.fdl has 3 bytes"
+    """
+    count = "a bundle that is not" if len(reasons) == 1 else f"{len(reasons)} bundles, none of them"
+    return f"{count} whole: {'; '.join(reason.rstrip('.') for reason in reasons)}"
 
 
 def whole_bundle(folder: Path) -> Bundle:
@@ -33,6 +44,15 @@ def whole_bundle(folder: Path) -> Bundle:
     bundle = read_manifest(folder)
     verify_bundle(bundle)
     return bundle
+
+
+def set_aside_and_say(run: Run, *, after: Bundle | None) -> None:
+    """Move damaged bundles out of the way of the saves to come, and say so."""
+    moved = [] if run.directory is None else set_aside(run.directory.bundles, after=after)
+    if moved:
+        names = ", ".join(path.name for path in moved)
+        message = f"damaged, and moved to {str(moved[0].parent)!r}: {names}"
+        run.tell("alert", message=message, level="warning")
 
 
 def set_aside(bundles: Path, *, after: Bundle | None) -> list[Path]:
