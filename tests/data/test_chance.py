@@ -102,3 +102,20 @@ def test_an_epoch_may_draw_beforehand_what_the_one_before_has_drawn():
     assert list(second._table) == list(first._table)
     part = second.between(1, 3)
     assert torch.equal(part.integers(9, 2), Chance(KEYS[1:3] + 1).integers(9, 2))
+
+
+def test_draws_may_be_changed_in_place_without_a_trace():
+    epoch = EpochChance(KEYS)
+    expected = epoch.between(0, 3).uniform().clone()
+    epoch.between(0, 3).uniform().mul_(2)
+    assert torch.equal(epoch.between(0, 3).uniform(), expected)
+    shared = epoch.between(0, 3, shared=True).uniform()
+    assert shared.data_ptr() == epoch.between(0, 3, shared=True).uniform().data_ptr()
+
+
+def test_an_epoch_keeps_a_few_draws_and_makes_the_others_batch_by_batch():
+    epoch = EpochChance(KEYS)
+    for bound in range(1, 100):
+        found = epoch.between(1, 4).integers(bound)
+        assert torch.equal(found, Chance(KEYS[1:4]).integers(bound))
+    assert len(epoch._table) == 16

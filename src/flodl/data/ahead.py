@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -31,47 +32,52 @@ class Ahead:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._most = most
+        # All streams in which batches were ever used: some of them may still be.
+        self._used: set[torch.cuda.Stream] = set()
 
     def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
         """Give the same batches; `source` is only asked while its stream is the current one."""
+        is_ending = sys.is_finalizing
         current = self._current()
-        used = {current}
         try:
-            group = self._made(source, used, 1)
+            group = self._made(source, 1)
             while group.batches:
-                following, used = self._after(group, source, used | {self._current()}), set()
+                following = self._after(group, source)
+                waiting: set[torch.cuda.Stream] = set()
                 while group.batches:
                     current = self._current()
-                    if current not in used:
+                    if current not in waiting:
                         current.wait_event(group.done)
-                        used.add(current)
+                        waiting.add(current)
+                        self._used.add(current)
                     handed = group.batches.popleft()
                     keep_for(current, handed.batch)
                     yield handed
+                    del handed  # its memory may be needed for the next one
                 group = following
-            if group.error is not None:
-                raise group.error
+            group.raise_error()
         finally:
             # Where the loop is left early, a batch may still be in the making: whatever is freed from here on
             # must not be written to before it is done. A stream that is being recorded cannot wait for it.
-            if not torch._C._cuda_isCurrentStreamCapturing():
+            if not is_ending() and not torch._C._cuda_isCurrentStreamCapturing():
                 current.wait_stream(self.stream)
 
-    def _after(self, group: _Group, source: Iterator[Handed], used: set[torch.cuda.Stream]) -> _Group:
+    def _after(self, group: _Group, source: Iterator[Handed]) -> _Group:
         """Make the group that follows: twice as many batches, as far as memory goes."""
         if group.error is not None:
             return _Group(error=group.error)
         size = num_bytes_of(group.batches[0].batch)
         count = max(1, min(2 * len(group.batches), self._most, _GROUP_BYTES // max(size, 1)))
-        return self._made(source, used, count)
+        return self._made(source, count)
 
     def _current(self) -> torch.cuda.Stream:
         # By its number: to find that of a device takes torch several times as long as the answer.
         return torch.cuda.current_stream(self.device.index)
 
-    def _made(self, source: Iterator[Handed], used: set[torch.cuda.Stream], count: int) -> _Group:
+    def _made(self, source: Iterator[Handed], count: int) -> _Group:
         group = _Group()
-        for stream in used:
+        self._used.add(self._current())
+        for stream in self._used:
             self.stream.wait_stream(stream)
         with self.stream:
             try:
@@ -87,8 +93,17 @@ class _Group:
     """Batches made one after another, the event after the last, and why there are no more."""
 
     batches: deque[Handed] = field(default_factory=deque)
-    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    done: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
     error: Exception | None = None
+
+    def raise_error(self) -> None:
+        """Raise what went wrong, if anything did, and let go of it: what it saw may hold much memory."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
 
 
 def keep_for(stream: torch.cuda.Stream, batch: Any) -> None:

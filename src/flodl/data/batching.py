@@ -29,7 +29,7 @@ class Epoch:
     source_state: Any = None
 
     @property
-    def name(self) -> tuple[int, int]:
+    def name(self) -> tuple[int, ...]:
         """What its order and everything random about it follow from."""
         return self.seed, self.number
 

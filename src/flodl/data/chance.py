@@ -13,6 +13,7 @@ from .order import STRIDE, mix, sample_keys
 _Read = Callable[[Tensor], Tensor]  # from random bits to what was asked for
 
 _SMALL = 16  # numbers a sample up to which a whole epoch is drawn at once
+_FEW = 16  # draws of a batch that are made for a whole epoch
 _STRETCH = 1 << 16  # samples for which draws are made at once where an epoch has no known end
 
 
@@ -84,9 +85,17 @@ class EpochChance:
         self.keys = keys
         self._table: dict[tuple[object, ...], tuple[_Read, Tensor]] = {}
 
-    def between(self, start: int, stop: int) -> Chance:
-        """Give the chance of the batch at these positions."""
-        return _Part(self, start, stop)
+    def between(self, start: int, stop: int, *, shared: bool = False) -> Chance:
+        """Give the chance of the batch at these positions.
+
+        With `shared`, for those who only read them, draws are parts of the epoch's own memory.
+        """
+        return _Part(self, start, stop, shared=shared)
+
+    def draws_at_once(self, what: tuple[object, ...]) -> bool:
+        """Say whether a draw is made for the whole epoch: one of a few small ones."""
+        is_small = isinstance(what[1], int) and what[1] <= _SMALL
+        return what in self._table or (is_small and len(self._table) < _FEW)
 
     def values(self, what: tuple[object, ...], read: _Read) -> Tensor:
         """Give this draw for the whole epoch."""
@@ -113,24 +122,25 @@ class PassingChance:
         self._first = self._end = 0
         self._stretch = EpochChance(torch.empty(0, dtype=torch.int64))
 
-    def between(self, start: int, stop: int) -> Chance:
-        """Give the chance of the batch at these positions."""
+    def between(self, start: int, stop: int, *, shared: bool = False) -> Chance:
+        """Give the chance of the batch at these positions; `shared` as of an epoch's."""
         if not self._first <= start <= stop <= self._end:
             self._first, self._end = start, max(stop, start + _STRETCH)
             positions = torch.arange(self._first, self._end, device=self._device)
             self._stretch = EpochChance(sample_keys(self._key, positions))
-        return self._stretch.between(start - self._first, stop - self._first)
+        return self._stretch.between(start - self._first, stop - self._first, shared=shared)
 
 
 class _Part(Chance):
-    def __init__(self, epoch: EpochChance, start: int, stop: int) -> None:
+    def __init__(self, epoch: EpochChance, start: int, stop: int, *, shared: bool) -> None:
         super().__init__(epoch.keys[start:stop])
-        self._epoch, self._start, self._stop = epoch, start, stop
+        self._epoch, self._start, self._stop, self._shared = epoch, start, stop, shared
 
     def _values(self, what: tuple[object, ...], read: _Read) -> Tensor:
-        if isinstance(what[1], int) and what[1] > _SMALL:
+        if not self._epoch.draws_at_once(what):
             return super()._values(what, read)
-        return self._epoch.values(what, read)[self._start : self._stop]
+        values = self._epoch.values(what, read)[self._start : self._stop]
+        return values if self._shared else values.clone()
 
 
 def _bits(keys: Tensor, what: tuple[object, ...]) -> Tensor:

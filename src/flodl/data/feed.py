@@ -23,7 +23,7 @@ _BUFFERS = 2
 class _Buffer:
     """Pinned memory for one batch, and the event after which it may be written again."""
 
-    copied: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    copied: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
     memory: list[Tensor] = field(default_factory=list)
 
     def hold(self, place: int, tensor: Tensor) -> Tensor:
@@ -52,20 +52,35 @@ class Feed:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._buffers = [_Buffer() for _ in range(_BUFFERS)]
         self._turn = 0
+        # All streams in which batches were ever used: some of them may still be.
+        self._used: set[torch.cuda.Stream] = set()
         self.ahead = depth
 
     def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
         """Give the same batches, on the device."""
         ready: deque[tuple[Handed, torch.cuda.Event]] = deque()
         limit: int | None = None
-        for handed in source:
-            if limit is None:
-                limit = self._limit(num_bytes_of(handed.batch))
-            ready.append(self._send(handed))
+        error: Exception | None = None
+        while True:
+            try:
+                handed = next(source, None)
+                if handed is None:
+                    break
+                if limit is None:
+                    limit = self._limit(num_bytes_of(handed.batch))
+                ready.append(self._send(handed))
+            except Exception as problem:  # of a later batch; it is told when that one is due
+                error = problem
+                break
             if len(ready) > limit:
                 yield self._receive(*ready.popleft())
         while ready:
             yield self._receive(*ready.popleft())
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # what it saw may hold much memory
 
     def _limit(self, batch_bytes: int) -> int:
         room = self._room()
@@ -82,7 +97,9 @@ class Feed:
         buffer.copied.synchronize()
         places = iter(range(len(tensors_in(handed.batch))))
         pinned = map_tensors(lambda tensor: buffer.hold(next(places), tensor), handed.batch)
-        self._stream.wait_stream(torch.cuda.current_stream(self.device.index))
+        self._used.add(torch.cuda.current_stream(self.device.index))
+        for stream in self._used:
+            self._stream.wait_stream(stream)
         with self._stream:
             batch = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), pinned)
             buffer.copied.record(self._stream)
@@ -92,6 +109,7 @@ class Feed:
 
     def _receive(self, handed: Handed, arrived: torch.cuda.Event) -> Handed:
         current = torch.cuda.current_stream(self.device.index)
+        self._used.add(current)
         current.wait_event(arrived)
         keep_for(current, handed.batch)
         return handed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +119,8 @@ class Fused:
         return dict(zip(batch, made)) if isinstance(batch, dict) else form.build(made)
 
     def _images(self, images: Any, samples: Tensor | None, chance: Chance) -> Tensor | None:
+        if samples is None and (not isinstance(images, Tensor) or len(images) != len(chance)):
+            return None  # not one for each sample
         kernel = self._kernel
         if kernel is None:
             self._seen += 1
@@ -141,6 +144,7 @@ class _Kernel:
 
     def __init__(self, chain: Chain, images: Tensor, *, gathers: bool) -> None:
         self._chain, self._device, self._dtype = chain, images.device, images.dtype
+        self._as_current = torch.cuda.device(images.device)
         self._shape = images.shape[1:]
         self._num_blocks = -(-self._shape.numel() // _BLOCK)
         self._nothing = torch.zeros(1, dtype=torch.int64, device=self._device)
@@ -179,7 +183,7 @@ class _Kernel:
         """Compile; nothing here runs on the device, where another thread may be recording."""
         from .kernels import make_images
 
-        with torch.cuda.device(self._device):
+        with self._as_current:
             make_images.warmup(*self._example, grid=(1, self._num_blocks), **self._constants)
         self._launch = make_images
 
@@ -192,7 +196,8 @@ class _Kernel:
             coins = chance.coin(self._chain.flip.p)
         made = self._empty(len(chance))
         given = (images, self._nothing if samples is None else samples, places, coins, *self._factors, made)
-        self._launch[(len(chance), self._num_blocks)](*given, **self._constants)
+        with nullcontext() if torch.cuda.current_device() == self._device.index else self._as_current:
+            self._launch[(len(chance), self._num_blocks)](*given, **self._constants)
         return made
 
     def _empty(self, count: int) -> Tensor:

@@ -194,6 +194,7 @@ class Loader:
             self._check_turn(turn)
             self._position, self._source_state = handed.position, handed.source_state
             yield handed.batch
+            del handed  # its memory may be needed for the next one
             self._check_turn(turn)
         self._check_turn(turn)
         self._begin_at(self._epoch + 1, 0, None)

@@ -28,7 +28,7 @@ _AHEAD = 8  # batches made at once, where they are small
 class _Drawn:
     """The order of an epoch, and what is random about its samples."""
 
-    name: tuple[int, int]
+    name: tuple[int, ...]
     order: Tensor
     chance: EpochChance
 
@@ -76,19 +76,22 @@ class Resident:
         assert self._now is not None
         chance = self._now.chance
         for start, stop in epoch.spans(len(order)):
-            if self.augment is None:
-                yield Handed(self.source.take(order[start:stop]), stop)
-                continue
-            samples, drawn = order[start:stop], chance.between(start, stop)
-            batch = None if self._fused is None else self._fused.taken(self.source, samples, drawn)
-            if batch is None:
-                batch = augmented(self.augment, self.source.take(samples), drawn)
-            yield Handed(batch, stop)
+            yield Handed(self._batch(order[start:stop], chance, start, stop), stop)
         if self._can_go_on:
             # A hundred small kernels. At the start of an epoch, where metrics have just been read and the
             # device waits for work, their launches would be seen; now it still has steps to do.
-            self._next = self._drawn(replace(epoch, number=epoch.number + 1))
-            self._next.chance.draw_like(chance)
+            with suppress(torch.OutOfMemoryError):  # then they are drawn when they are due
+                following = self._drawn(replace(epoch, number=epoch.number + 1))
+                following.chance.draw_like(chance)
+                self._next = following
+
+    def _batch(self, samples: Tensor, chance: EpochChance, start: int, stop: int) -> Any:
+        if self.augment is None:
+            return self.source.take(samples)
+        # flodl's own augmentations, which are all that there are then, leave draws as they are.
+        drawn = chance.between(start, stop, shared=self._fused is not None)
+        batch = None if self._fused is None else self._fused.taken(self.source, samples, drawn)
+        return augmented(self.augment, self.source.take(samples), drawn) if batch is None else batch
 
     def _drawn(self, epoch: Epoch) -> _Drawn:
         order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
@@ -100,13 +103,14 @@ class Resident:
         now = self._now
         if now is None or now.order.shape != drawn.order.shape:
             return replace(drawn, order=drawn.order.clone())  # what a sampler gives may be its own
+        self._now = replace(now, name=())  # until all of it is there
         now.order.copy_(drawn.order)
         drawn.chance.keys = now.chance.keys.copy_(drawn.chance.keys)
         return replace(drawn, order=now.order)
 
     def take(self, positions: Any, epoch: Epoch) -> Any:
         """Give the batch at these positions of the epoch; nothing here waits for the device."""
-        if self._now is None:
+        if self._now is None or not self._now.name:
             raise DataError("take reads the order of an epoch, and none was begun. Call begin_epoch() first.")
         if self._now.name != epoch.name:
             raise DataError(

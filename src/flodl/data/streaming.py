@@ -94,7 +94,8 @@ class Streaming:
     def _augmented(self, sent: Iterator[Handed], augment: Augmentation, epoch: Epoch) -> Iterator[Handed]:
         start, passing = epoch.start, PassingChance(epoch.key, self.device)
         for handed in sent:
-            chance = passing.between(start, handed.position)
+            # flodl's own augmentations, which are all that there are then, leave draws as they are.
+            chance = passing.between(start, handed.position, shared=self._fused is not None)
             if epoch.batch_size is None:  # one position, and as many samples as the item has
                 rows = torch.arange(len(tensors_in(handed.batch)[0]), device=self.device)
                 chance = Chance(sample_keys(chance.keys, rows))
