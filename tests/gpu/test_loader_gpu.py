@@ -390,7 +390,7 @@ def test_an_epoch_may_be_longer_than_the_one_before():
         [RandomFlip(), Halved(ahead=True)],
         [RandomFlip(), RandomFlip()],
     ],
-    ids=str,
+    ids=["another order", "normalised first", "one's own", "twice"],
 )
 def test_other_augmentations_are_called_one_by_one(augment):
     given = loader(augment=augment)
