@@ -32,6 +32,13 @@ def test_a_crop_is_a_window_of_the_padded_image(dtype):
     assert len(set(zip(down.tolist(), right.tolist()))) > 10
 
 
+def test_the_border_of_a_crop_may_be_changed_on_the_way():
+    crop = RandomCrop(2)
+    crop(IMAGES, chance())
+    crop.padding, crop.fill = 3, 9
+    assert torch.equal(crop(IMAGES, chance()), RandomCrop(3, fill=9)(IMAGES, chance()))
+
+
 def test_one_crop_serves_batches_of_any_size_and_shape():
     crop = RandomCrop(2)
     for images in (IMAGES[:5], IMAGES, IMAGES[:5], IMAGES[:, :, :4], IMAGES[:7, :1]):

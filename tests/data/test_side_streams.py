@@ -244,6 +244,19 @@ def test_images_that_are_more_than_the_samples_are_left_to_the_augmentations(cud
     assert not launches
 
 
+def test_a_crop_that_was_changed_is_left_to_the_augmentations(cuda, monkeypatch):
+    launches, crop = simulate_the_kernel(cuda, monkeypatch), RandomCrop(2)
+    given = loader("bare", augment=crop)
+    list(given)
+    given._backend._fused.wait()
+    list(given)
+    before = len(launches)
+    assert before
+    crop.padding = 3
+    list(given)
+    assert len(launches) == before
+
+
 @contextmanager
 def failing(given, number, error):
     """Let one batch fail, counted from here on."""

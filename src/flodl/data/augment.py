@@ -117,7 +117,7 @@ class RandomCrop(_OfImages):
         """
         count, channels, height, width = images.shape
         rows = 1 << max(count - 1, 0).bit_length()
-        key = (images.device, rows, channels, height, width)
+        key = (images.device, rows, channels, height, width, self.padding)
         grid = self._grids.get(key)
         if grid is None:
             tall, wide = height + 2 * self.padding, width + 2 * self.padding

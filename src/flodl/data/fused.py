@@ -52,6 +52,11 @@ class Chain:
         """Which part of the batch the images are, as the augmentations call it."""
         return next(part.of for part in (self.crop, self.flip, self.normalize) if part is not None)
 
+    @property
+    def border(self) -> tuple[int, float]:
+        """How wide the border of a crop is, and what it is filled with."""
+        return (0, 0) if self.crop is None else (self.crop.padding, self.crop.fill)
+
     def fits(self, images: Any) -> bool:
         """Say whether the kernel gives what the augmentations would give for these images."""
         if not isinstance(images, Tensor) or images.dim() != 4 or not images.numel():
@@ -60,8 +65,7 @@ class Chain:
             return False
         if self.normalize is not None and len(self.normalize.mean) != images.shape[1]:
             return False
-        fill = 0 if self.crop is None else self.crop.fill
-        can_be_filled = images.dtype == torch.float32 or fill in range(256)
+        can_be_filled = images.dtype == torch.float32 or self.border[1] in range(256)
         return can_be_filled and images[0].numel() <= _MOST_PIXELS
 
 
@@ -152,12 +156,12 @@ class _Kernel:
         if chain.normalize is not None:
             self._factors = chain.normalize.factors_for(images, torch.float32)
         self._made_dtype = self._dtype if chain.normalize is None else torch.float32
-        fill = 0 if chain.crop is None else chain.crop.fill
+        self._border = padding, fill = chain.border
         self._constants = {
             "CHANNELS": self._shape[0],
             "HEIGHT": self._shape[1],
             "WIDTH": self._shape[2],
-            "PADDING": 0 if chain.crop is None else chain.crop.padding,
+            "PADDING": padding,
             "FILL": float(fill) if images.is_floating_point() else int(fill),
             "GATHERS": gathers,
             "CROPS": chain.crop is not None,
@@ -177,6 +181,7 @@ class _Kernel:
             and images.dtype == self._dtype
             and images.device == self._device
             and images.is_contiguous()
+            and self._chain.border == self._border  # which somebody may change on the way
         )
 
     def compile(self) -> None:
