@@ -15,7 +15,7 @@ import torch
 from .batching import Handed
 from .form import num_bytes_of, tensors_in
 
-_GROUP_BYTES = 64 * 2**20
+_GROUP_BYTES = 32 * 2**20  # of batches made at once; twice that may be waiting
 
 
 class Ahead:

@@ -130,7 +130,8 @@ class Fused:
             self._seen += 1
             if self._seen == _FIRST and self._chain.fits(images):
                 made = _Kernel(self._chain, images, gathers=samples is not None)
-                self._thread = threading.Thread(target=self._compile, args=(made,), daemon=True)
+                # Not a daemon: Python waits for it in the end, since a compiler is not to be broken off.
+                self._thread = threading.Thread(target=self._compile, args=(made,))
                 self._thread.start()
             return None
         return kernel.run(images, samples, chance) if kernel.fits(images) else None
