@@ -257,6 +257,21 @@ def test_a_crop_that_was_changed_is_left_to_the_augmentations(cuda, monkeypatch)
     assert len(launches) == before
 
 
+def test_an_iterable_may_refill_its_own_pinned_memory(cuda):
+    def refilled():
+        memory = torch.zeros(4, pin_memory=True)
+        for number in range(12):
+            yield memory.fill_(number)
+
+    found = []
+    for batch in Loader(refilled(), None, device="cuda", prefetch=3):
+        train(batch)
+        found.append(batch.tolist())
+        del batch
+    assert found == [[number] * 4 for number in range(12)]
+    assert cuda.races == []
+
+
 @contextmanager
 def failing(given, number, error):
     """Let one batch fail, counted from here on."""

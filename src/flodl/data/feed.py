@@ -26,9 +26,12 @@ class _Buffer:
     copied: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
     memory: list[Tensor] = field(default_factory=list)
 
-    def hold(self, place: int, tensor: Tensor) -> Tensor:
-        """Copy a tensor into the pinned memory; it grows when a batch is larger than any before."""
-        if tensor.device.type != "cpu" or tensor.numel() == 0 or tensor.is_pinned():
+    def hold(self, place: int, tensor: Tensor, *, is_fresh: bool) -> Tensor:
+        """Copy a tensor into the pinned memory; it grows when a batch is larger than any before.
+
+        What is pinned already, and `is_fresh`, so that nobody writes to it any more, stays where it is.
+        """
+        if tensor.device.type != "cpu" or tensor.numel() == 0 or (is_fresh and tensor.is_pinned()):
             return tensor
         while len(self.memory) <= place:
             self.memory.append(torch.empty(0, dtype=torch.uint8))
@@ -45,10 +48,13 @@ class Feed:
     ready on the device as `depth` says, fewer where `room` (bytes that may be used now) has no place for
     them, and at least one. A copy begins once the steps that the host has asked for so far are done: memory
     that they have let go of is used again at once, and the host is never many batches ahead of the device.
+    Where batches are not `fresh`, their source may write the next one into the same memory.
     """
 
-    def __init__(self, device: torch.device, *, depth: int, room: Callable[[], int | None]) -> None:
-        self.device, self.depth, self._room = device, depth, room
+    def __init__(
+        self, device: torch.device, *, depth: int, room: Callable[[], int | None], fresh: bool = True
+    ) -> None:
+        self.device, self.depth, self._room, self._fresh = device, depth, room, fresh
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._buffers = [_Buffer() for _ in range(_BUFFERS)]
         self._turn = 0
@@ -96,7 +102,9 @@ class Feed:
         self._turn += 1
         buffer.copied.synchronize()
         places = iter(range(len(tensors_in(handed.batch))))
-        pinned = map_tensors(lambda tensor: buffer.hold(next(places), tensor), handed.batch)
+        pinned = map_tensors(
+            lambda tensor: buffer.hold(next(places), tensor, is_fresh=self._fresh), handed.batch
+        )
         self._used.add(torch.cuda.current_stream(self.device.index))
         for stream in self._used:
             self._stream.wait_stream(stream)

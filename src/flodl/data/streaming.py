@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from torch.utils.data import DataLoader
 
 from .ahead import Ahead
 from .augment import Augmentation, augmented, draws_by_chance
@@ -45,7 +46,9 @@ class Streaming:
         elif num_workers:
             self._host = StreamWorkers(source, num_workers)
         on_cuda = device.type == "cuda"
-        self._feed = Feed(device, depth=prefetch, room=room) if on_cuda else None
+        # Code of the user's may give the same memory again, refilled.
+        fresh = not isinstance(source, Stream) or isinstance(source.source, DataLoader)
+        self._feed = Feed(device, depth=prefetch, room=room, fresh=fresh) if on_cuda else None
         # Code of the user's that makes samples in this process may use the device: it runs when it is due.
         on_host = num_workers > 0 or (isinstance(source, Gathered) and source.device.type == "cpu")
         beside = on_cuda and on_host and augment is not None and draws_by_chance(augment)
