@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class StepBody:
         self.optimizer = optimizer
         self.step_fn = step_fn
         self.settings = settings
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._prepared = self.parameters = held_by(optimizer)
         if not self.parameters:
             raise StepError("the optimizer has no parameters. Give it model.parameters().")
         if settings.clip_value is not None and any(p.is_complex() for p in self.parameters):
@@ -77,6 +78,8 @@ class StepBody:
         self.loss_dtype: torch.dtype | None = None
         # Whether forward and backward were put through torch's compiler.
         self.fused = False
+        # Whether the compiler had to cut it in pieces, with Python between them.
+        self.is_split = False
         modules = list(model.modules())
         # As they were when the window opened, and before its present micro-batch.
         self._statistics = RunningStatistics(modules)
@@ -91,12 +94,13 @@ class StepBody:
     def meet_optimizer_again(self) -> None:
         """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""
         take_rates(self.rates)
-        groups = self.optimizer.param_groups
-        if self.optimizer.state is not self._prepared_state or len(groups) != self._num_groups:
+        groups, held = self.optimizer.param_groups, held_by(self.optimizer)
+        same = len(groups) == self._num_groups and same_objects(held, self._prepared)
+        if not same or self.optimizer.state is not self._prepared_state:
             self._gates = prepare(self.optimizer).gates
             self._prepared_state, self._num_groups = self.optimizer.state, len(groups)
             self.has_updated = False
-            self.parameters = [p for group in groups for p in group["params"]]
+            self._prepared = self.parameters = held
             self.rates = device_rates(self.optimizer)
 
     def clear(self) -> None:
@@ -183,7 +187,11 @@ class StepBody:
     def update(self, correction: float = 1.0) -> None:
         """Unscale, clip, look for what is not finite, and update unless the device flag says no."""
         self.progress.touches = True
-        grads = gradient_values(self.parameters)
+        # A group may have come within the window.
+        self.parameters = held_by(self.optimizer)
+        # The values of sparse gradients are added up for it, which the optimizer does in another order.
+        wanted = correction != 1.0 or self.scaler is not None or self.settings.guard == "gradients"
+        grads = gradient_values(self.parameters) if wanted else []
         if correction != 1.0:
             torch._foreach_mul_(grads, correction)
         if self.scaler is not None:
@@ -291,10 +299,21 @@ def check_parts(model: object, optimizer: object, step_fn: object) -> None:
         )
 
 
+def held_by(optimizer: Optimizer) -> list[Tensor]:
+    """Give the parameters that an optimizer updates now."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def same_objects(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Say whether two lists hold the same tensors in the same order."""
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
 def _needed_by_step(optimizer: Optimizer) -> str | None:
     """Give the name of an argument that an optimizer's step cannot do without; None where there is none."""
     try:
-        parameters = inspect.signature(optimizer.step).parameters.values()
+        # Of the class: torch's schedulers put a function of their own in the place of the method.
+        parameters = [*inspect.signature(type(optimizer).step).parameters.values()][1:]
     except (TypeError, ValueError):
         return None
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

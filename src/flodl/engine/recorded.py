@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .batch import Signature, shared_places, tensors_of
-from .body import Outcome, StepBody
+from .body import Outcome, StepBody, held_by
 from .capture import NotCapturable, Recording, new_stream, record
 from .footing import LEARNS, TRAINING, Footing
 from .history import cut_history, is_held
@@ -69,7 +69,7 @@ class RecordedRunner:
             return "the optimizer has another number of groups"
         if changed := self._footing.what_changed():
             return changed
-        if [p.data_ptr() for p in self.body.parameters] != self._places:
+        if [p.data_ptr() for p in held_by(self.body.optimizer)] != self._places:
             return "a parameter was moved or replaced"
         for group, key, value in self._baked_in:
             if group[key] is not value and group[key] != value:

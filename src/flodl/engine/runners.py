@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from .attributes import Attributes
 from .batch import Signature
 from .body import Outcome, StepBody, StepFunction
 from .footing import Footing
@@ -114,14 +115,19 @@ class FusedRunner(EagerRunner):
     def run_without_update(self, micro: Micro) -> Outcome:
         """Run one micro-batch; where torch would have to compile again, it is as if nothing had run.
 
-        Code that the compiler had to cut in two may have run its first part by then.
+        Code that the compiler had to cut in two may have run its first part by then, with what it keeps.
         """
+        if micro.opens:
+            self.body.meet_optimizer_again()
         randomness = Randomness.now(self.body.device)
+        attributes = Attributes(self.body.model) if self.body.is_split else None
         try:
             with no_compiling():
                 return super().run_without_update(micro)
         except GuardFailed:
             randomness.restore(self.body.device)
+            if attributes is not None:
+                attributes.restore()
             if micro.opens:
                 self.body.undo_forward(opens=True)
             raise

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .attributes import Attributes
 from .bits import same_bits, widened
 from .body import StepBody
 
@@ -46,12 +47,13 @@ class Randomness:
 
 
 class Snapshot:
-    """A copy of parameters, buffers, optimizer state and numbers, scaler and randomness."""
+    """A copy of parameters, buffers, plain attributes, optimizer state and numbers, scaler and randomness."""
 
     def __init__(self, body: StepBody) -> None:
         self._live = live_state(body)
         self._kept = {name: tensor.clone() for name, tensor in self._live.items()}
         self._randomness = Randomness.now(body.device)
+        self._attributes = Attributes(body.model)
         self._device = body.device
         self._numbers = [
             (holder, name, value)
@@ -71,6 +73,7 @@ class Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Write everything back in place; a buffer that was replaced since is put back as well."""
+        self._attributes.restore()
         for module, key, buffer in self._buffers:
             module._buffers[key] = buffer
         for holder, key, number in self._numbers:

@@ -188,9 +188,14 @@ class TrainStep:
         >>> step.call((by_time,), samples=4).shape
         torch.Size([])
         """
+        if not isinstance(batch, tuple | list):
+            raise StepError(
+                f"call was given a {type(batch).__name__}. Give what the step function takes as a tuple: "
+                "call((x, y), samples=8)."
+            )
         if samples is None:
             return self(*batch)
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
         self._lengths_told = True
         if samples == num_samples(batch):

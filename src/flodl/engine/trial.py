@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from .batch import static_copy, tensors_of
+from .batch import Signature, static_copy, tensors_of
 from .blame import first_words
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
@@ -34,6 +34,8 @@ from .snapshot import Snapshot
 from .timing import now_s
 
 VERIFIED_WINDOWS = 2
+# How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
+EAGER_AGAIN = 0.01
 # Windows in a row that were skipped as not finite, which say nothing, before a trial is given up.
 MOST_SKIPPED = 50
 
@@ -70,6 +72,7 @@ class Trial:
         self._updates = body.device.type == "cuda" and readiness.capturable
         self._added_up: Gradients = []
         self._skipped = 0
+        self._shapes: list[Signature] = []
         self._verified = 0
         self._repeats = True
         self._rounding = ""
@@ -136,14 +139,18 @@ class Trial:
         if before is None or not window[-1].closes:
             # A window that was flushed before it was full says nothing about the others.
             return None
-        if bool(self._body.bad):
+        shapes = [micro.shape for micro in window]
+        says_nothing = "were not finite" if bool(self._body.bad) else ""
+        if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
+            says_nothing = "had another shape"
+        if says_nothing:
             self._skipped += 1
             if self._skipped > MOST_SKIPPED:
                 raise Refused(
-                    f"the step cannot be {self.tier}: {self._skipped} updates in a row were not finite"
+                    f"the step cannot be {self.tier}: {self._skipped} updates in a row {says_nothing}"
                 )
             return None
-        self._skipped = 0
+        self._skipped, self._shapes = 0, shapes
         after, grads = Snapshot(self._body), gradients(self._body) if self._updates else self._added_up
         replaced = before.first_replaced(after) if self._body.device.type == "cuda" else None
         if replaced is not None:
@@ -234,6 +241,9 @@ class Trial:
 
     def _compile(self, body: StepBody, window: list[Micro]) -> None:
         """Compile a body with fused kernels by running the window."""
+        from torch._dynamo.utils import counters
+
+        breaks = sum(counters["graph_break"].values())
         try:
             # Code that torch has compiled too often already would run as it is, which nobody would notice.
             with warnings.catch_warnings(), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
@@ -245,6 +255,7 @@ class Trial:
         except Exception as error:
             told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error
+        body.is_split = sum(counters["graph_break"].values()) > breaks
 
     def _difference(
         self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
@@ -261,6 +272,13 @@ class Trial:
         off = relative_difference(eager, candidate)
         if off <= TOLERANCE[self._settings.precision]:
             return None
+        again = relative_difference(eager, self._eager_gradients(before, window))
+        if again > max(EAGER_AGAIN, 2 * TOLERANCE[self._settings.precision]):
+            return (
+                f"the gradients are off by {off:.2g} of their norm, and eager's by {again:.2g} from its own "
+                "when it runs again: what the step keeps other than in parameters, buffers and plain "
+                "attributes of modules cannot be put back"
+            )
         exact = self._exact_gradients(before, window)
         mine, theirs = relative_difference(exact, candidate), relative_difference(exact, eager)
         if mine <= AS_FAR_AS_EAGER * theirs:
@@ -284,6 +302,13 @@ class Trial:
         self._put_gradients(candidate)
         self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
         return self._repeats
+
+    def _eager_gradients(self, before: Snapshot, window: list[Micro]) -> Gradients:
+        """Give the gradients that eager comes to when it runs the window once more."""
+        before.restore()
+        for micro in window:
+            self._again(self._eager, micro)
+        return gradients(self._body)
 
     def _put_gradients(self, grads: Gradients) -> None:
         for parameter, grad in zip(self._body.parameters, grads):
