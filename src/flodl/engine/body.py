@@ -66,7 +66,9 @@ class StepBody:
             )
         self.device = self.parameters[0].device
         self.scaler = LossScaler(self.device) if settings.precision == "fp16" else None
-        self.grad_norm = torch.full((), torch.nan, device=self.device)
+        wide = any(p.dtype in (torch.float64, torch.complex128) for p in self.parameters)
+        dtype = torch.float64 if wide else torch.float32
+        self.grad_norm = torch.full((), torch.nan, dtype=dtype, device=self.device)
         self.num_skipped = torch.zeros((), dtype=torch.float64, device=self.device)
         self.tally = Tally(self.device)
         self.bad = self.tally.bad
