@@ -38,7 +38,7 @@ def test_weights_decide_how_often_a_sample_comes():
 
 def test_a_sampler_of_batches_is_told():
     with pytest.raises(
-        DataError, match=r"not 'list'\. Give one number after another; the loader makes batches"
+        DataError, match=r"an integer\. Give one number after another; the loader makes batches"
     ):
         epochs(sampler=BatchSampler(range(20), 4, drop_last=False))
 

@@ -39,8 +39,15 @@ def draws_by_chance(augment: Augmentation | None) -> bool:
 class Compose:
     """Augmentations one after another."""
 
-    def __init__(self, *parts: Augmentation) -> None:
-        self.parts = parts
+    def __init__(self, *parts: Augmentation | Sequence[Augmentation]) -> None:
+        given: list[Any] = [
+            inner for part in parts for inner in (part if isinstance(part, list | tuple) else [part])
+        ]
+        if wrong := [part for part in given if not callable(part) or isinstance(part, type)]:
+            raise DataError(
+                f"Compose: {wrong[0]!r} is no augmentation. Give functions augment(batch, chance)."
+            )
+        self.parts: tuple[Augmentation, ...] = tuple(given)
 
     def __call__(self, batch: Any, chance: Chance) -> Any:
         for part in self.parts:

@@ -77,9 +77,9 @@ def as_augmentation(augment: Any) -> Augmentation | None:
     """
     if augment is None:
         return None
-    if isinstance(augment, Sequence):
+    if isinstance(augment, Sequence) and not isinstance(augment, str | bytes):
         return Compose(*(part for part in map(as_augmentation, augment) if part is not None))
-    if not callable(augment):
+    if not callable(augment) or isinstance(augment, type):
         raise DataError(f"augment={augment!r}. Give a function augment(batch, chance), or a list of them.")
     return augment if _takes_chance(augment) else _WithoutChance(augment)
 
@@ -100,7 +100,9 @@ class _WithoutChance:
 
 def _takes_chance(augment: Callable[..., Any]) -> bool:
     try:
-        parameters = inspect.signature(augment).parameters.values()
+        # A module takes what its forward takes.
+        called = augment.forward if isinstance(augment, torch.nn.Module) else augment
+        parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return True
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -123,8 +123,11 @@ class Feed:
         return handed
 
 
-def moved(source: Iterator[Handed], device: torch.device) -> Iterator[Handed]:
+def moved(source: Iterator[Handed], device: torch.device, *, copies: bool = False) -> Iterator[Handed]:
     """Give the same batches on a device without streams, or as they are where they lie there already."""
     for handed in source:
-        batch: Any = map_tensors(lambda tensor: tensor.to(device), handed.batch)
+        batch: Any = map_tensors(
+            lambda tensor: tensor.clone() if copies and tensor.device == device else tensor.to(device),
+            handed.batch,
+        )
         yield Handed(batch, handed.position, handed.source_state)

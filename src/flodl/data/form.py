@@ -48,6 +48,8 @@ def named(batch: Any, names: Sequence[str] | None) -> Any:
     """
     if names is None:
         return batch
+    if isinstance(names, str) or len(set(names)) < len(names):
+        raise DataError(f"names={names!r}. Give a list of names, each of them once.")
     if isinstance(batch, Mapping):
         missing = [name for name in names if name not in batch]
         if missing:

@@ -17,7 +17,7 @@ from .cursor import Cursor
 from .order import spans
 from .placement import check_cap
 from .resident import Resident
-from .samplers import as_sampler
+from .samplers import CustomSampler, as_sampler
 from .sources import Source, Stream, open_source
 from .sources.opening import Gathered
 
@@ -214,6 +214,8 @@ class Loader:
         count = self._source.num_samples
         if count is None or isinstance(self._source, Stream):
             return count
+        if isinstance(self._sampler, CustomSampler):
+            self._sampler.tell_epoch(epoch)
         length = self._sampler.length(count)
         if length is None:
             order = self._sampler.order(count, seed=self.seed, epoch=epoch, device=torch.device("cpu"))
@@ -228,7 +230,7 @@ class Loader:
     def _cursor_in(self, epoch: int) -> Cursor:
         order = type(self._sampler).__name__
         if isinstance(self._source, Stream):
-            order = f"a buffer of {self._source.buffer}" if self._source.buffer else "that of the source"
+            order = self._source.order_name
             order += f", by {self._num_parts} workers" if self._num_parts > 1 else ""
         count = self._samples_in(epoch)
         return Cursor(self.seed, epoch, self._position, count, order, self._source_state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
@@ -137,6 +138,11 @@ class CustomSampler:
     def length(self, count: int) -> int | None:
         return len(self.source) if isinstance(self.source, Sized) else None
 
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell a sampler that wants to know it the epoch, which its length may depend on."""
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+
     def _found(self, seed: int, epoch: int) -> Tensor:
         # Torch samplers draw from the global generators: seeded for the epoch, they are pure as well.
         with globals_kept():
@@ -182,7 +188,7 @@ def as_sampler(sampler: object, *, shuffle: bool) -> Sampler:
 
 def _numbers(given: Iterable[Any]) -> Tensor:
     try:
-        return torch.as_tensor([int(index) for index in given])
+        return torch.as_tensor([operator.index(index) for index in given], dtype=torch.int64)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"the sampler gives something that is no number of a sample: {error}. Give one number after "

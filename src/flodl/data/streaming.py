@@ -57,7 +57,11 @@ class Streaming:
 
     def batches(self, epoch: Epoch) -> Iterator[Handed]:
         on_host = self._on_host(epoch)
-        sent = self._feed.run(on_host) if self._feed is not None else moved(on_host, self.device)
+        # Items that come as batches are the user's own, and an augmentation may change them in place.
+        is_own = self.augment is not None and epoch.batch_size is None
+        sent = (
+            self._feed.run(on_host) if self._feed is not None else moved(on_host, self.device, copies=is_own)
+        )
         if self.augment is None:
             return sent
         made = self._augmented(sent, self.augment, epoch)

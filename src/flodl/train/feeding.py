@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Feeding:
         elif self.training is None or not _same((data, batch_size), self._made_of):
             self.training = Loader(data, batch_size, seed=self._seed, device=self._device)
             self.training.set_epoch(epoch)
-            self._made_of = (data, batch_size)
+            self._made_of = (_listed(data), batch_size)
         assert self.training is not None
         return self.training
 
@@ -56,13 +57,20 @@ class Feeding:
                 raise TrainError("this loader feeds the training. Give the evaluation a loader of its own.")
             self._check(data)
             return _from_the_start(data)
-        if not isinstance(data, DataLoader):
+        if not isinstance(data, DataLoader) and not (batch_size is None and self._takes_batches(data)):
             usual = None if self.training is None else self.training.batch_size
             batch_size = batch_size or usual or EVALUATED_AT_ONCE
         if self._evaluation is None or not _same((data, batch_size), self._evaluated):
             self._evaluation = Loader(data, batch_size, shuffle=False, device=self._device)
-            self._evaluated = (data, batch_size)
+            self._evaluated = (_listed(data), batch_size)
         return _from_the_start(self._evaluation)
+
+    def _takes_batches(self, data: Any) -> bool:
+        """Say whether data are a list of batches, since the training took one for that."""
+        if not isinstance(data, list) or self._made_of is None:
+            return False
+        given, size = self._made_of
+        return isinstance(given, list) and size is None
 
     def _check(self, loader: Loader) -> None:
         if loader.device != self._device:
@@ -82,6 +90,17 @@ def _beside(data: Any, batch_size: int | None) -> int | None:
             f"{data.batch_size}. Leave batch_size out, or give the data instead of the loader."
         )
     return None
+
+
+@contextmanager
+def place_kept(data: Any) -> Iterator[None]:
+    """Put a loader back to where it stands, whatever is read of it meanwhile."""
+    place = data.state_dict() if isinstance(data, Loader) and not data.gives_once else None
+    try:
+        yield
+    finally:
+        if place is not None:
+            data.load_state_dict(place)
 
 
 def refuse_iterator(eval_data: Any) -> None:
@@ -111,6 +130,13 @@ def num_batches(loader: Loader) -> int | None:
         return len(loader)
     except TypeError:
         return None
+
+
+def _listed(data: Any) -> Any:
+    """Give a list or table of the same things, which stays as it is when the caller's is changed."""
+    if type(data) is list:
+        return list(data)
+    return dict(data) if isinstance(data, Mapping) else data
 
 
 def _same(given: tuple[Any, int | None], known: tuple[Any, int | None] | None) -> bool:

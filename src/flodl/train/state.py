@@ -48,6 +48,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         "trainer": {
             **_kinds(run),
             **asdict(run.place),
+            "num_rollbacks": run.num_rollbacks,
             "modes": modes_of(run.model),
             "modes_at_start": run.modes_at_start,
             "optimizer_at_start": run.optimizer_at_start,
@@ -90,6 +91,7 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
         run.handing.forget()
     load_weights(run, parts)
     run.history = list(parts["history"])
+    run.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
     run.place = Place(**{name: parts["trainer"][name] for name in asdict(run.place)})
     run.hooks.load_state_dict(parts["hooks"])
     if with_modes:

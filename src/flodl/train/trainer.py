@@ -25,7 +25,7 @@ from .average import AveragedWeights
 from .calling import refuse_misfit
 from .epochs import begin_epoch, close_training, finish_epoch, is_stopped
 from .evaluation import Evaluator, Outputs, as_arguments, checked
-from .feeding import refuse_iterator
+from .feeding import place_kept, refuse_iterator
 from .hooks import Hooks
 from .rates import scale_rates
 from .result import FitResult
@@ -242,7 +242,8 @@ class Trainer:
 
         The averaged weights are used where there are any. Random numbers of the training stay untouched.
         """
-        return self._run.evaluator(self._run.feeding.for_evaluation(data, batch_size))
+        with place_kept(data):
+            return self._run.evaluator(self._run.feeding.for_evaluation(data, batch_size))
 
     def result(self) -> FitResult:
         """Give what the run came to so far."""

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.data import DataLoader
 
 from flodl.core.errors import CursorError, DataError
 
@@ -83,6 +84,19 @@ class Stream:
         )
 
     @property
+    def order_name(self) -> str:
+        """What its order depends on, in words."""
+        if self.buffer:
+            return f"a buffer of {self.buffer}"
+        source = self.source
+        if not isinstance(source, DataLoader):
+            return "that of the source"
+        by = f"batch_size={source.batch_size}, {type(source.sampler).__name__}"
+        if source.batch_size is None:
+            by = type(source.sampler if source.batch_sampler is None else source.batch_sampler).__name__
+        return f"that of a DataLoader({by}, num_workers={source.num_workers})"
+
+    @property
     def is_iterator(self) -> bool:
         """Whether what it has given is gone."""
         return isinstance(self.source, Iterator) and iter(self.source) is self.source
@@ -132,6 +146,9 @@ class Stream:
 
     def _raw(self, key: int, first: int) -> Iterator[Any]:
         seed_globals(next(_keys(key, first)))  # a torch loader with workers draws its order when it is begun
+        if isinstance(self.source, DataLoader) and getattr(self.source, "_iterator", None) is not None:
+            # Workers that stay get no new seed, which is drawn before the order where they are new.
+            torch.empty((), dtype=torch.int64).random_()
         iterator = iter(self.source)
         for item_key in _keys(key, first):
             seed_globals(item_key)
