@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -36,11 +36,16 @@ class Timing:
     def jitter(self) -> float:
         """Scaled MAD over the median."""
         middle = self.median_s
-        return 1.4826 * statistics.median(abs(sample - middle) for sample in self.samples_s) / middle
+        return scaled_mad(sample - middle for sample in self.samples_s) / middle
 
     @property
     def best_s(self) -> float:
         return min(self.samples_s)
+
+
+def scaled_mad(apart: Iterable[float]) -> float:
+    """What a standard deviation would be, from distances to the middle, however wild some of them are."""
+    return 1.4826 * statistics.median(map(abs, apart))
 
 
 def interleave(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from harness import scaled_mad
 from rivals import RIVALS
 
 # Not one of the ten: its work depends on the data, so it stays out of the means.
@@ -140,8 +141,8 @@ def within_turn(model: Results, rival: str) -> float | None:
         return None
     epochs = taken["epochs_ms"]
     turns = [epochs[at : at + per_turn] for at in range(0, len(epochs), per_turn)]
-    apart = [abs(epoch - statistics.median(turn)) for turn in turns for epoch in turn]
-    return 1.4826 * statistics.median(apart) / statistics.median(epochs)
+    apart = (epoch - statistics.median(turn) for turn in turns for epoch in turn)
+    return scaled_mad(apart) / statistics.median(epochs)
 
 
 def steadiness_note(results: Results) -> str | None:

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 from flodl.core import DataError
-from flodl.data import Chance, Compose, Normalize, RandomCrop, RandomFlip
+from flodl.data import Chance, Compose, Loader, Normalize, RandomCrop, RandomFlip
 from flodl.data.augment import draws_by_chance
 from flodl.data.batching import as_augmentation
 from flodl.data.order import sample_keys
@@ -153,3 +154,33 @@ def test_what_draws_by_chance_alone_is_known_of_ones_own_by_its_word():
     assert not draws_by_chance(as_augmentation([RandomFlip(), plain]))
     own.draws_by_chance = plain.draws_by_chance = True
     assert draws_by_chance(as_augmentation([RandomFlip(), [own, plain]]))
+
+
+def test_an_augmentation_in_place_does_not_reach_a_list_of_batches():
+    batches = [(torch.zeros(4, 2),) for _ in range(3)]
+    given = Loader(batches, None, augment=lambda batch: (batch[0].add_(1),))
+    for _ in range(3):
+        assert [float(x[0, 0]) for (x,) in given] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Loader((IMAGES, IMAGES), 4, names=("a", "a")), "each of them once"),
+        (lambda: Loader((IMAGES, IMAGES), 4, names="ab"), "Give a list of names"),
+        (lambda: list(Loader(IMAGES, 4, sampler=[0.5])), "no number of a sample"),
+        (lambda: Loader(IMAGES, 4, augment="x"), "augment='x'"),
+        (lambda: Loader(IMAGES, 4, augment=RandomFlip), "Give a function augment"),
+        (lambda: Compose([3]), "3 is no augmentation"),
+    ],
+)
+def test_wrong_settings_are_refused_in_words(make, told):
+    with pytest.raises(DataError, match=told):
+        make()
+
+
+def test_a_list_and_a_module_may_be_augmentations():
+    images = torch.arange(16.0).view(4, 1, 2, 2)
+    assert Compose([RandomFlip(), RandomFlip()]).parts[1].p == 0.5
+    given = next(iter(Loader(images, 4, shuffle=False, augment=[nn.Identity(), nn.Flatten()])))
+    assert given.shape == (4, 4)

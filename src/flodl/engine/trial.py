@@ -36,7 +36,7 @@ from .timing import now_s
 VERIFIED_WINDOWS = 2
 # How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
 EAGER_AGAIN = 0.01
-# Windows in a row that were skipped as not finite, which say nothing, before a trial is given up.
+# Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
 
 

@@ -240,7 +240,8 @@ class Trainer:
     def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:
         """Give loss, named values and metrics over a data set, each sample counted once.
 
-        The averaged weights are used where there are any. Random numbers of the training stay untouched.
+        The averaged weights are used where there are any. Random numbers of the training stay untouched, and
+        a loader stays where it stands.
         """
         with place_kept(data):
             return self._run.evaluator(self._run.feeding.for_evaluation(data, batch_size))
