@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder
-from flodl.engine.history import cut_history, is_held
+from flodl.engine.history import Revisited, cut_history, is_held
 
 
 class Keeping(nn.Linear):
@@ -97,3 +97,24 @@ def test_a_module_that_cannot_detach_its_state_is_passed_over():
     out = model(torch.ones(1, 3)).detach()
     cut_history(model)
     assert torch.equal(model.tagged("out"), out)
+
+
+def test_what_a_step_goes_back_through_again_is_found():
+    model = nn.Linear(3, 3)
+    turned, last = model.weight.t(), model(torch.ones(1, 3))
+    last.sum().backward()
+    watched = Revisited([turned, last])
+    (model(torch.ones(1, 3)) @ turned).sum().backward()
+    (found,) = watched.end()
+    assert found is turned
+    assert not turned._backward_hooks
+    assert not Revisited([]).end()
+
+
+def test_what_lasts_keeps_its_history():
+    model = nn.Linear(3, 3)
+    model.turned, model.pair = model.weight.t(), (model.weight.t(), model.weight * 2)
+    cut_history(model, [model.turned, model.pair[0]])
+    assert model.turned.grad_fn is not None
+    assert model.pair[0].grad_fn is not None
+    assert model.pair[1].grad_fn is None

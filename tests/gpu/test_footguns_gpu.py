@@ -370,6 +370,52 @@ def test_silent_what_a_model_keeps_is_of_the_last_step_that_ran_as_python() -> N
     assert model[0].last.shape[0] == 5
 
 
+class KeepingSometimes(nn.Linear):
+    """Keeps what it gave at first, with its history."""
+
+    first: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        if self.first is None:
+            self.first = out
+        return out
+
+
+def test_a_model_may_keep_what_it_computed_long_ago() -> None:
+    model = nn.Sequential(KeepingSometimes(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
+    model, step = captured(model=model)
+    assert step.tier == "captured", step.report()
+    assert model[0].first is not None
+    assert model[0].first.grad_fn is None
+
+
+class Tied(nn.Module):
+    """Keeps a view of its weight, through which gradients flow in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.out = nn.Linear(16, 16, bias=False, device="cuda"), nn.Linear(16, 4, device="cuda")
+        self.turned = self.line.weight.t()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(nn.functional.linear(self.line(x).tanh(), self.turned))
+
+
+@pytest.mark.parametrize("tier", ["captured", "compiled"])
+def test_silent_a_view_of_a_weight_that_a_model_keeps_goes_on_learning(tier) -> None:
+    def losses(tier) -> tuple[torch.Tensor, TrainStep]:
+        torch.manual_seed(0)
+        model = Tied()
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier=tier)
+        return torch.stack(feed(step, 20)), step
+
+    wanted, _ = losses("eager")
+    found, step = losses(tier)
+    assert torch.equal(found, wanted)
+    assert "the attribute 'turned' was computed from parameters before the step" in events(step), events(step)
+
+
 def test_a_history_that_is_held_outside_the_model_is_named() -> None:
     held: list[torch.Tensor] = []
 

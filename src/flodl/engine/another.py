@@ -23,6 +23,7 @@ def record_another(
     cannot be captured. A step that was skipped as not finite says nothing, and nothing is recorded.
     """
     before = Snapshot(body)
+    watched = before.watch_histories()
     try:
         outcome = eager.run_without_update(micro)
         eager_grads = gradients(body)
@@ -30,9 +31,13 @@ def record_another(
     except torch.OutOfMemoryError:
         before.restore()
         return None, NO_MEMORY
+    finally:
+        body.lasting = watched.end()
     if bool(body.bad):
         return outcome, None
     after = Snapshot(body)
+    for moment in (before, after):
+        moment.cut_histories(body.lasting)
     try:
         before.restore()
         runner.learn(micro)

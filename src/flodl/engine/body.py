@@ -82,6 +82,8 @@ class StepBody:
         self.fused = False
         # Whether the compiler had to cut it in pieces, with Python between them.
         self.is_split = False
+        # What attributes of modules keep with a history that every step goes back through.
+        self.lasting: list[Tensor] = []
         modules = list(model.modules())
         # As they were when the window opened, and before its present micro-batch.
         self._statistics = RunningStatistics(modules)

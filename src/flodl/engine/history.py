@@ -7,9 +7,10 @@ its stream; a recording runs on a stream of its own and breaks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,11 +20,43 @@ from .batch import leaves_of, mapped
 
 _TORCHS_OWN = {"_parameters", "_buffers", "_modules"}
 _MARK = "flodl.history"
-_DEEP = 8
+DEEP = 8
 
 
-def cut_history(model: nn.Module) -> None:
+class Revisited:
+    """Which of some tensors, made before a step, the step's backward goes through once more.
+
+    >>> weight = nn.Parameter(Tensor([1.0, 2.0]))
+    >>> turned, over = weight.flip(0), weight * 2
+    >>> watched = Revisited([turned, over])
+    >>> (turned * 3).sum().backward()
+    >>> [tensor is turned for tensor in watched.end()]
+    [True]
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._watched = list(tensors)
+        self._seen: set[int] = set()
+        self._handles = [
+            tensor.register_hook(partial(self._note, place))  # type: ignore[no-untyped-call]
+            for place, tensor in enumerate(self._watched)
+        ]
+
+    def end(self) -> list[Tensor]:
+        """Watch no longer, and give those that were gone through."""
+        for handle in self._handles:
+            handle.remove()
+        watched, self._watched, self._handles = self._watched, [], []
+        return [watched[place] for place in sorted(self._seen)]
+
+    def _note(self, place: int, _: Tensor) -> None:
+        self._seen.add(place)
+
+
+def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
     """Detach what the modules of a model keep of earlier steps; the values stay as they are.
+
+    Those that are `lasting`, since every step goes back through them, keep their history.
 
     >>> model = nn.Linear(2, 1)
     >>> model.last = [model(Tensor([[1.0, 2.0]]))]
@@ -37,7 +70,22 @@ def cut_history(model: nn.Module) -> None:
                 module.detach_state()  # type: ignore[operator]
         kept = vars(module)
         for name in kept.keys() - _TORCHS_OWN:
-            kept[name] = _cut(kept[name], depth=0)
+            kept[name] = without_history(kept[name], lasting)
+
+
+def place_of(tensor: Tensor, model: nn.Module) -> str:
+    """Name the attribute of a module that is a tensor; nothing where it lies deeper.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2))
+    >>> model[0].turned = model[0].weight.t()
+    >>> place_of(model[0].turned, model)
+    '0.turned'
+    """
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if value is tensor:
+                return f"{path}.{name}".lstrip(".")
+    return ""
 
 
 def is_held(parameters: Iterable[Tensor]) -> bool:
@@ -62,19 +110,19 @@ def _notes_of(parameter: Tensor) -> dict[str, Any]:
     return notes  # type: ignore[no-any-return]
 
 
-def _cut(value: Any, depth: int) -> Any:
-    """Give a value without its history; lists and dicts stay the objects that they are."""
+def without_history(value: Any, lasting: Collection[Tensor] = (), depth: int = 0) -> Any:
+    """Give a value without its history; lists, deques and dicts stay the objects that they are."""
     if isinstance(value, Tensor):
-        return value if value.grad_fn is None else value.detach()
-    if depth > _DEEP:  # as in a list that holds itself
+        keeps = value.grad_fn is None or any(value is one for one in lasting)
+        return value if keeps else value.detach()
+    if depth > DEEP:  # as in a list that holds itself
         return value
-    if isinstance(value, list):
-        value[:] = [_cut(item, depth + 1) for item in value]
-    elif isinstance(value, dict):
-        for key, item in list(value.items()):
-            if (cut := _cut(item, depth + 1)) is not item:
+    if isinstance(value, list | deque | dict):
+        for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if (cut := without_history(item, lasting, depth + 1)) is not item:
                 value[key] = cut
-    elif isinstance(value, tuple | deque) or is_dataclass(value):
+    elif isinstance(value, tuple) or is_dataclass(value):
         has_history = any(isinstance(leaf, Tensor) and leaf.grad_fn is not None for leaf in leaves_of(value))
-        return mapped(lambda leaf: _cut(leaf, depth + 1), value) if has_history else value
+        if has_history:
+            return mapped(lambda leaf: without_history(leaf, lasting, depth + 1), value)
     return value

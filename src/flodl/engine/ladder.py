@@ -288,7 +288,7 @@ class Ladder:
         return max(1, min(LOOK_EVERY, int(LOOK_EVERY_S * self._settings.accumulate / window_s)))
 
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
-        cut_history(self._body.model)
+        cut_history(self._body.model, self._body.lasting)
         self._below = (self._runner, self.tier, self.reason)
         self._trial, self._ground, self._looked_at = None, self._ground_now(), step
         self.cost_s += trial.cost_s

@@ -15,7 +15,7 @@ from .batch import Signature, shared_places, tensors_of
 from .body import Outcome, StepBody, held_by
 from .capture import NotCapturable, Recording, new_stream, record
 from .footing import LEARNS, TRAINING, Footing
-from .history import cut_history, is_held
+from .history import cut_history, is_held, place_of
 from .optimizer import host_settings, take_rates
 from .runners import EagerRunner, Micro, Phase, no_compiling
 from .snapshot import Randomness, live_state
@@ -144,14 +144,11 @@ class RecordedRunner:
 
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
-        cut_history(self.body.model)
+        cut_history(self.body.model, self.body.lasting)
         if is_held(self.body.parameters):
             gc.collect()  # what only holds itself
         if is_held(self.body.parameters):
-            raise NotCapturable(
-                "a tensor of an earlier step is held with its history, outside the model: "
-                "keep it with .detach()"
-            )
+            raise NotCapturable(self._what_is_held())
         # Replays write to these; while they live, their memory is not given away.
         self._held = list(live_state(self.body).values())
         before = Randomness.now(self.body.device)
@@ -161,8 +158,21 @@ class RecordedRunner:
                     region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
                 )
         finally:
-            cut_history(self.body.model)
+            cut_history(self.body.model, self.body.lasting)
             self.draws_on_host |= not before.same_on_host(Randomness.now(self.body.device))
+
+    def _what_is_held(self) -> str:
+        if not self.body.lasting:
+            return (
+                "a tensor of an earlier step is held with its history, outside the model: "
+                "keep it with .detach()"
+            )
+        name = place_of(self.body.lasting[0], self.body.model)
+        kept = f"the attribute {name!r}" if name else "a tensor within an attribute of the model"
+        return (
+            f"{kept} was computed from parameters before the step, and every step goes back through it: "
+            "compute it in forward()"
+        )
 
     def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
         """Give how a whole step hands over its loss by address; None where it is not of that kind."""

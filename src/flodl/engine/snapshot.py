@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from .attributes import Attributes
 from .bits import same_bits, widened
 from .body import StepBody
+from .history import Revisited
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,14 @@ class Snapshot:
         for name, tensor in self._live.items():
             tensor.copy_(self._kept[name])
         self._randomness.restore(self._device)
+
+    def watch_histories(self) -> Revisited:
+        """Watch whether the step goes back through what attributes of modules keep from before it."""
+        return Revisited(self._attributes.with_history())
+
+    def cut_histories(self, lasting: Collection[Tensor]) -> None:
+        """Let go of the history of what attributes keep, but of those that steps go back through again."""
+        self._attributes.cut_history(lasting)
 
     def first_replaced(self, later: Snapshot) -> str | None:
         """Name the first buffer that is another tensor in a later snapshot."""

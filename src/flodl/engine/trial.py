@@ -25,6 +25,7 @@ from .comparison import (
     same_gradients,
 )
 from .footing import Footing
+from .history import Revisited
 from .layout import Layout, fastest, layouts_for
 from .optimizer import Readiness
 from .recorded import RecordedRunner, Runner
@@ -68,6 +69,8 @@ class Trial:
         self._footing: Footing | None = None
         self._window: list[Micro] = []
         self._before: Snapshot | None = None
+        self._watched = Revisited(())
+        body.lasting = []
         # Whether the candidate's update is part of it, and eager's gradients from before the update if not.
         self._updates = body.device.type == "cuda" and readiness.capturable
         self._added_up: Gradients = []
@@ -80,11 +83,19 @@ class Trial:
 
     def watch(self, micro: Micro) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""
+        try:
+            return self._watch(micro)
+        except BaseException:
+            self._watched.end()
+            raise
+
+    def _watch(self, micro: Micro) -> Outcome:
         if micro.opens:
             if self._footing is not None and (changed := self._footing.what_changed()):
                 raise Disturbed(f"{changed} while the {self.tier} step was being compared with eager")
             self._window = []
             self._before = Snapshot(self._body)
+            self._watched = self._before.watch_histories()
         elif self._before is None:
             return self._real(micro)
         # By the end of the window the caller may have written the next batch into the same tensors.
@@ -136,6 +147,7 @@ class Trial:
         """Compare where a window has ended; gives the candidate once it has passed often enough."""
         before, window = self._before, self._window
         self._before, self._window = None, []
+        self._body.lasting += self._watched.end()
         if before is None or not window[-1].closes:
             # A window that was flushed before it was full says nothing about the others.
             return None
@@ -152,6 +164,8 @@ class Trial:
             return None
         self._skipped, self._shapes = 0, shapes
         after, grads = Snapshot(self._body), gradients(self._body) if self._updates else self._added_up
+        for moment in (before, after):
+            moment.cut_histories(self._body.lasting)
         replaced = before.first_replaced(after) if self._body.device.type == "cuda" else None
         if replaced is not None:
             raise Refused(
