@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from flodl.engine import TrainStep, beside, compilation
 from flodl.engine.batch import signature
@@ -76,6 +77,19 @@ def test_what_travels_has_the_same_shapes_and_the_same_sharing() -> None:
     assert not parts["micro"].batch[0].any()
 
 
+def test_a_model_with_parametrizations_is_sent_whole() -> None:
+    import cloudpickle
+
+    model = nn.Sequential(weight_norm(nn.Linear(4, 4)), spectral_norm(nn.Linear(4, 2)))
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    batch = (torch.ones(8, 4), torch.zeros(8, 2))
+    parts = cloudpickle.loads(packed(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    made = parts["model"]
+    assert made(batch[0]).shape == (8, 2)
+    assert all(a is b for a, b in zip(made.parameters(), parts["parameters"], strict=True))
+    assert [name for name, _ in made.named_parameters()] == [name for name, _ in model.named_parameters()]
+
+
 def test_a_step_function_that_cannot_be_sent_says_so_and_training_goes_on(monkeypatch) -> None:
     monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
     lock = threading.Lock()
@@ -127,7 +141,7 @@ def test_closing_ends_the_process() -> None:
 @unix
 def test_tuning_that_takes_longer_than_its_time_is_ended_and_compiled_without(monkeypatch) -> None:
     monkeypatch.setattr(
-        beside, "PLACE", "import time; tune = {tune!r}; time.sleep(600 if tune else 0)#{path}"
+        beside, "PROGRAM", "import time; tune = {tune!r}; time.sleep(600 if tune else 0)#{path}"
     )
     compiling = CompilingBeside(*body_and_micro(tune="gemm", tune_budget_s=0.5))
     compiling.wait()

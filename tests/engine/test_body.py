@@ -406,3 +406,123 @@ def test_a_complex_loss_is_refused() -> None:
     )
     with pytest.raises(StepError, match=r"the loss is complex \(torch\.complex64\).*loss\.real or loss\.abs"):
         step(torch.ones(3, 4, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.Adam, torch.optim.SGD])
+def test_a_late_parameter_whose_first_update_is_bad_begins_with_the_next_one(kind) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    settings = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind(model.parameters(), lr=0.1, **settings)
+    step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager")
+    # As on a device that is not asked.
+    step._body._host_asks = False
+    step(torch.ones(3, 2))
+    model[0].requires_grad_(True)
+    before = model[0].weight.detach().clone()
+    step(torch.full((3, 2), torch.nan))
+    assert step.num_skipped == 1
+    assert torch.equal(model[0].weight, before)
+    assert not optimizer.state.get(model[0].weight)
+    step(torch.ones(3, 2))
+    assert torch.isfinite(model[0].weight).all()
+    assert not torch.equal(model[0].weight, before)
+
+
+def test_on_a_device_the_host_asks_only_before_a_first_update() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager")
+    step._body._host_asks = False
+    model[0].requires_grad_(False)
+    step(torch.ones(3, 2))
+    with NothingRead():
+        step(torch.ones(3, 2))
+    model[0].requires_grad_(True)
+    with pytest.raises(AssertionError, match="the host waits"), NothingRead():
+        step(torch.ones(3, 2))
+    step(torch.ones(3, 2))
+    with NothingRead():
+        step(torch.ones(3, 2))
+
+
+def test_finite_gradients_in_half_precision_pass_the_guard() -> None:
+    model = nn.Linear(1, 2000, bias=False).half()
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1e-6),
+        lambda m, x: (m(x).float() * 2000).sum(),
+        tier="eager",
+        guard="gradients",
+    )
+    step(torch.ones(1, 1).half())
+    assert not bool(step.skipped)
+    step(torch.full((1, 1), 60000.0).half())
+    assert bool(step.skipped)
+
+
+def test_half_and_other_gradients_are_guarded_together() -> None:
+    model = nn.ModuleList([nn.Linear(2, 1).half(), nn.Linear(2, 1).double(), nn.Linear(2, 1)])
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda ms, x: sum(m(x.to(m.weight.dtype)).double().sum() for m in ms),
+        tier="eager",
+        guard="gradients",
+    )
+    step(torch.ones(1, 2))
+    assert not bool(step.skipped)
+
+
+def test_what_is_learned_need_not_be_part_of_the_model() -> None:
+    prompt = nn.Parameter(torch.zeros(4, 2))
+    step = TrainStep(
+        nn.Identity(), torch.optim.SGD([prompt], lr=0.1), lambda m, x, y: (m(x) @ prompt - y).square().mean()
+    )
+    losses = [step(torch.ones(3, 4), torch.ones(3, 2)) for _ in range(3)]
+    assert losses[2] < losses[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"clip_norm": 1.0}, {"precision": "fp16"}], ids=str)
+def test_an_optimizer_whose_parameters_get_no_gradient_is_refused_before_its_first_update(settings) -> None:
+    model, other = nn.Linear(4, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1, weight_decay=0.5)
+    step = TrainStep(model, optimizer, mse, **settings)
+    with pytest.raises(
+        StepError, match=r"no parameter of the optimizer got a gradient.*model\.parameters\(\).*frozen"
+    ):
+        step(torch.ones(3, 4), torch.ones(3, 2))
+    assert step.updates == 0
+    assert step.is_between_updates
+
+
+def test_a_window_without_gradients_is_no_error_once_something_was_learned() -> None:
+    model = nn.Linear(4, 2)
+    free = nn.Parameter(torch.ones(()))
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, x, y: mse(m, x, y) if len(x) > 2 else free * 1.0,
+        tier="eager",
+    )
+    step(torch.ones(3, 4), torch.ones(3, 2))
+    before = model.weight.detach().clone()
+    step(torch.ones(2, 4), torch.ones(2, 2))
+    assert torch.equal(model.weight, before)
+
+
+def test_a_faster_tier_is_not_tried_while_a_parameter_has_still_to_begin() -> None:
+    step = new_step(tier="eager")
+    body = step._body
+    x, y = batches(1)[0]
+    assert not body.has_updated
+    body.model[0].requires_grad_(False)
+    step(x, y)
+    assert body.has_updated
+    body.model[0].requires_grad_(True)
+    assert not body.has_updated
+    step(x * torch.nan, y)
+    assert not body.has_updated
+    step(x, y)
+    step(x * torch.nan, y)
+    assert body.has_updated

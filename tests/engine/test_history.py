@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder
-from flodl.engine.history import Revisited, cut_history, is_held
+from flodl.engine.history import cut_history, is_held
 
 
 class Keeping(nn.Linear):
@@ -99,18 +99,6 @@ def test_a_module_that_cannot_detach_its_state_is_passed_over():
     assert torch.equal(model.tagged("out"), out)
 
 
-def test_what_a_step_goes_back_through_again_is_found():
-    model = nn.Linear(3, 3)
-    turned, last = model.weight.t(), model(torch.ones(1, 3))
-    last.sum().backward()
-    watched = Revisited([turned, last])
-    (model(torch.ones(1, 3)) @ turned).sum().backward()
-    (found,) = watched.end()
-    assert found is turned
-    assert not turned._backward_hooks
-    assert not Revisited([]).end()
-
-
 def test_what_lasts_keeps_its_history():
     model = nn.Linear(3, 3)
     model.turned, model.pair = model.weight.t(), (model.weight.t(), model.weight * 2)
@@ -118,3 +106,25 @@ def test_what_lasts_keeps_its_history():
     assert model.turned.grad_fn is not None
     assert model.pair[0].grad_fn is not None
     assert model.pair[1].grad_fn is None
+
+
+def test_a_shared_dataclass_stays_the_one_object_that_it_is():
+    @dataclass
+    class Context:
+        hidden: torch.Tensor | None = None
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    model[0].context = model[1].context = context = Context()
+    context.hidden = model(torch.ones(1, 3))
+    cut_history(model)
+    assert model[0].context is model[1].context is context
+    assert context.hidden.grad_fn is None
+
+
+def test_a_gradient_that_was_asked_for_stays_readable():
+    model = nn.Linear(3, 2)
+    model.last = model(torch.ones(1, 3))
+    model.last.retain_grad()
+    model.last.sum().backward()
+    cut_history(model)
+    assert torch.equal(model.last.grad, torch.ones(1, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from flodl.core import StepError
-from flodl.engine import TrainStep, compilation, ladder, trial
+from flodl.engine import TrainStep, compilation, ladder, splitting, trial
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -323,8 +324,10 @@ def test_a_model_that_changes_in_every_trial_is_left_in_peace(quick_compiler) ->
     for number in range(60):
         step._body.model.train(number % 2 == 0)
         run(step, 1)
-    assert step.tier == "eager"
-    assert step.report().compiles == ladder.MAX_DISTURBED + 1
+    report = step.report()
+    assert report.tier == "eager"
+    assert report.compiles == ladder.MAX_COMPILES
+    assert report.reason.endswith("; it was compiled 4 times already and is not compiled again")
 
 
 def test_compiled_code_that_differs_from_eager_is_refused(monkeypatch) -> None:
@@ -352,11 +355,14 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", fail)
     step = new_step(tier="compiled")
     run(step, 8)
-    assert step.report().reason == ("the step cannot be compiled: torch's compiler failed: cannot be fused")
+    report = step.report()
+    assert report.reason == ("the step cannot be compiled: torch's compiler failed: cannot be fused")
+    assert (report.compiles, report.promotion_cost_s > 0) == (1, True)
+    assert " s to prepare, 0 recordings, compiled once" in str(report)
 
 
 def test_no_memory_for_a_trial_is_no_reason_to_stop(quick_compiler, monkeypatch) -> None:
-    def too_large(body):
+    def too_large(*_):
         raise torch.OutOfMemoryError("a copy of everything does not fit")
 
     monkeypatch.setattr(trial, "Snapshot", too_large)
@@ -364,6 +370,137 @@ def test_no_memory_for_a_trial_is_no_reason_to_stop(quick_compiler, monkeypatch)
     assert torch.isfinite(torch.stack(run(step, 8))).all()
     assert step.report().reason == "there is no memory left to try a faster tier in"
     assert step.report().updates == 8
+
+
+def test_no_memory_for_a_trial_leaves_running_statistics_alone(quick_compiler, monkeypatch) -> None:
+    def too_large(*_):
+        raise torch.OutOfMemoryError("a copy of everything does not fit")
+
+    monkeypatch.setattr(trial, "Snapshot", too_large)
+    steps = [new_step(make=model_with_everything, tier=tier) for tier in ("eager", "compiled")]
+    for step in steps:
+        torch.manual_seed(1)
+        run(step, 5)
+    eager, tried = map(weights, steps)
+    assert all(torch.equal(value, tried[name]) for name, value in eager.items())
+
+
+@pytest.mark.parametrize("failing", ["Snapshot", "Trial.end_window"])
+def test_a_trial_that_fails_is_given_up_and_training_goes_on(quick_compiler, monkeypatch, failing) -> None:
+    def fail(*_):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(f"flodl.engine.trial.{failing}", fail)
+    eager, step = (new_step(tier=tier, schedule=lambda k: 0.1 * 0.9**k) for tier in ("eager", "compiled"))
+    assert torch.equal(torch.stack(run(step, 8)), torch.stack(run(eager, 8)))
+    report = step.report()
+    assert report.reason == "trying the compiled step failed: maximum recursion depth exceeded"
+    assert (report.steps, report.updates, step.schedule.current_step) == (8, 8, 8)
+
+
+def test_an_interrupt_while_a_tier_is_compared_leaves_the_schedule_in_step(
+    quick_compiler, monkeypatch
+) -> None:
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    step = new_step(tier="compiled", schedule=lambda k: 0.1 * 0.9**k)
+    run(step, 3)
+    with monkeypatch.context() as context:
+        context.setattr(trial.Trial, "end_window", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(step, 1)
+    assert (step.updates, step.schedule.current_step) == (4, 4)
+    run(step, 4)
+    assert (step.tier, step.schedule.current_step) == ("compiled", 8)
+
+
+def test_gradients_stay_readable_after_a_refusal(monkeypatch) -> None:
+    def doubled(given):
+        return None if given is None else 2 * given
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *a, **k: doubled(function(*a, **k)))
+    eager, step = new_step(tier="eager"), new_step(tier="compiled")
+    run(eager, 4), run(step, 4)
+    assert "differs from eager" in step.report().reason
+    for ours, theirs in zip(step._body.parameters, eager._body.parameters):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+class RunsOut(torch.optim.SGD):
+    """Runs out of memory before its second group, in one call."""
+
+    calls, fails_at = 0, 5
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        self.calls += 1
+        for number, group in enumerate(self.param_groups):
+            if number == 1 and self.calls == self.fails_at:
+                raise torch.OutOfMemoryError("no room for the second group")
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+def test_an_update_that_ran_out_of_memory_during_a_trial_is_not_run_again(quick_compiler) -> None:
+    model = small_model()
+    optimizer = RunsOut([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1)
+    step = TrainStep(model, optimizer, mse, tier="compiled")
+    run(step, 4)
+    assert "is being compared with eager" in step.report().reason
+    with pytest.raises(torch.OutOfMemoryError, match="the second group"):
+        run(step, 1)
+    assert (optimizer.calls, step.updates) == (5, 4)
+    assert step.report().reason == "there is no memory left to try a faster tier in"
+    run(step, 1)
+    assert (optimizer.calls, step.updates) == (6, 5)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_error_of_the_step_in_a_rehearsal_reaches_the_user_as_it_is(
+    quick_compiler, monkeypatch, strict
+) -> None:
+    """On CUDA a trial rehearses the step, and an error there refuses the tier."""
+    watched, failing = trial.Trial._watch, {"now": False}
+
+    def rehearsed(self, micro):
+        try:
+            return watched(self, micro)
+        except ValueError as error:
+            raise trial.Refused(f"the step cannot be compiled: {error}") from error
+
+    def fragile(model, x, y):
+        if failing["now"]:
+            raise ValueError("a bad batch")
+        return mse(model, x, y)
+
+    monkeypatch.setattr(trial.Trial, "_watch", rehearsed)
+    step = new_step(fragile, tier="compiled", strict=strict)
+    run(step, 4)
+    failing["now"] = True
+    with pytest.raises(ValueError, match="a bad batch"):
+        run(step, 1)
+    failing["now"] = False
+    run(step, 4)
+    assert (step.tier, step.updates) == ("compiled", 8), step.report()
+
+
+def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> None:
+    watching: list[str] = []
+
+    @contextmanager
+    def no_waiting():
+        watching.append("begun")
+        yield
+        watching.append("ended")
+
+    monkeypatch.setattr(splitting, "no_waiting", no_waiting)
+    step = new_step(tier="eager", strict=True, accumulate=2)
+    step._body.optimizer.register_step_pre_hook(lambda *_: watching.append("update"))
+    run(step, 3)
+    step.flush()
+    alone, inside = ["begun", "ended"], ["begun", "update", "ended"]
+    assert watching == [*alone, *alone, "update", *alone, *inside]
 
 
 def test_an_error_in_the_step_function_during_a_trial_reaches_the_user_and_nothing_else(

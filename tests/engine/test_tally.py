@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.tally import Tally
+from flodl.engine.runners import _with_code_of_its_own
+from flodl.engine.tally import Tally, account
 
 
 class Answer(nn.Module):
@@ -143,3 +144,31 @@ def test_long_epochs_lose_no_precision() -> None:
     step._body.tally.add(torch.tensor(1.0), {}, weight=10**9, opens=True)
     step(big)
     assert float(next(iter(step._body.tally.totals.values()))[0]) == 10**9 + 1
+
+
+def test_names_that_change_late_count_once_and_compile_nothing(quick_compiler) -> None:
+    late = [False]
+
+    @torch._dynamo.disable
+    def step_fn(model, x):
+        return told(model, x), {"a": x.sum(), **({"b": 1.0} if late[0] else {})}
+
+    step = new_step(step_fn, tier="compiled", accumulate=2)
+    for value in range(12):
+        step(torch.full((4,), float(value)))
+    assert step.tier == "compiled", step.report()
+    late[0] = True
+    for value in (12.0, 13.0):
+        step(torch.full((4,), value))
+    assert step.tier == "compiled", step.report()
+    assert step.means()["loss"] == 6.5
+
+
+def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compiler) -> None:
+    """As `_twin` compiles it where the step is recorded: torch compiles one code object eight times only."""
+    tally = Tally(torch.device("cpu"))
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for weight in range(2, 13):
+            tally.account = torch.compile(_with_code_of_its_own(account))
+            tally.add(torch.tensor(1.0), {}, weight=weight, opens=True)
+    assert tally.means()["loss"] == 1.0

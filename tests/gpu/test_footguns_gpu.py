@@ -382,12 +382,12 @@ class KeepingSometimes(nn.Linear):
         return out
 
 
-def test_a_model_may_keep_what_it_computed_long_ago() -> None:
+def test_a_history_that_stays_from_step_to_step_is_named() -> None:
     model = nn.Sequential(KeepingSometimes(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
     model, step = captured(model=model)
-    assert step.tier == "captured", step.report()
-    assert model[0].first is not None
-    assert model[0].first.grad_fn is None
+    assert step.tier == "eager"
+    assert "the attribute '0.first' keeps its history from step to step" in events(step), events(step)
+    assert model[0].first.grad_fn is not None
 
 
 class Tied(nn.Module):
@@ -413,7 +413,82 @@ def test_silent_a_view_of_a_weight_that_a_model_keeps_goes_on_learning(tier) -> 
     wanted, _ = losses("eager")
     found, step = losses(tier)
     assert torch.equal(found, wanted)
-    assert "the attribute 'turned' was computed from parameters before the step" in events(step), events(step)
+    assert "the attribute 'turned' keeps its history from step to step" in events(step), events(step)
+
+
+class Moving(nn.Module):
+    """Moves a target, whose parameters no optimizer holds, in the forward."""
+
+    def __init__(self, *, replaces: bool) -> None:
+        super().__init__()
+        self.online, self.target = nn.Linear(16, 4), nn.Linear(16, 4).requires_grad_(False)
+        self.replaces = replaces
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for target, online in zip(self.target.parameters(), self.online.parameters()):
+                if self.replaces:
+                    target.data = target.data * 0.95 + online.data * 0.05
+                else:
+                    target.lerp_(online, 0.05)
+        return self.online(x) - self.target(x + 1)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_silent_a_target_that_the_forward_moves_is_that_of_eager(replaces) -> None:
+    def run(tier) -> tuple[torch.Tensor, TrainStep, nn.Module]:
+        torch.manual_seed(0)
+        model = Moving(replaces=replaces).cuda()
+        step = TrainStep(model, torch.optim.SGD(model.online.parameters(), lr=0.1), mse, tier=tier)
+        return torch.stack(feed(step, 20)), step, model
+
+    wanted, _, model = run("eager")
+    found, step, other = run("captured")
+    assert torch.equal(found, wanted)
+    assert torch.equal(model.target.weight, other.target.weight)
+    assert step.tier == ("eager" if replaces else "captured"), step.report()
+
+
+@pytest.mark.parametrize("zero", ["by None", "by zero", "never"])
+def test_silent_gradients_of_parameters_outside_the_optimizer_add_up_as_in_eager(zero) -> None:
+    def run(tier) -> tuple[torch.Tensor, TrainStep]:
+        torch.manual_seed(0)
+        model = new_model()
+        first, other = model[0].parameters(), torch.optim.SGD(model[2].parameters(), lr=0.01)
+        step = TrainStep(model, torch.optim.SGD(first, lr=0.1), mse, tier=tier)
+        source, losses = torch.Generator("cuda").manual_seed(0), []
+        for _ in range(20):
+            x = torch.randn(8, 16, device="cuda", generator=source)
+            losses.append(step(x, x[:, :4].contiguous()))
+            other.step()
+            if zero != "never":
+                other.zero_grad(set_to_none=zero == "by None")
+        return torch.stack(losses), step
+
+    wanted, _ = run("eager")
+    found, step = run("captured")
+    assert step.tier == "captured", step.report()
+    assert torch.equal(found, wanted)
+
+
+def test_a_batch_that_is_written_to_keeps_the_step_eager() -> None:
+    def halving(model, x, y):
+        x.mul_(0.5)
+        return mse(model, x, y)
+
+    _, step = captured(halving)
+    assert step.tier == "eager"
+    assert "it writes into its batch" in events(step), events(step)
+
+
+def test_a_batch_whose_gradient_is_wanted_keeps_the_step_eager() -> None:
+    model = new_model()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="captured")
+    for _ in range(8):
+        x = torch.randn(8, 16, device="cuda", requires_grad=True)
+        step(x, torch.zeros(8, 4, device="cuda"))
+        assert x.grad is not None
+    assert "leaves a gradient there" in events(step), events(step)
 
 
 def test_a_history_that_is_held_outside_the_model_is_named() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.core import StepError
 from flodl.engine import TrainStep
 from flodl.engine.capture import NotCapturable, Recording, record
 
@@ -146,6 +147,179 @@ def test_a_replay_that_was_interrupted_is_found_again() -> None:
     for number in range(60, 200):
         assert torch.equal(plain(*batch(number)), step(*batch(number))), number
     assert_same(plain, step)
+
+
+def test_a_state_of_the_optimizer_that_is_cleared_is_noticed_at_once() -> None:
+    eager, step = new_step("eager"), new_step()
+    for number in range(60):
+        if number == 30:
+            assert step.tier == "captured", step.report()
+            eager._body.optimizer.state.clear(), step._body.optimizer.state.clear()
+        assert torch.equal(eager(*batch(number)), step(*batch(number))), number
+    assert step.tier == "captured", step.report()
+    assert "the optimizer's state was cleared" in str(step.report())
+    assert_same(eager, step)
+
+
+@pytest.fixture
+def look_often(monkeypatch) -> None:
+    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY", 32)
+    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY_S", 1e9)
+
+
+def empty(optimizer, parameter) -> None:
+    optimizer.state[parameter] = {}
+
+
+def replace(optimizer, parameter) -> None:
+    optimizer.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
+
+
+@pytest.mark.parametrize("change", [empty, replace])
+def test_a_state_of_the_optimizer_that_is_replaced_is_seen_after_a_while(change, look_often) -> None:
+    step = new_step()
+    for number in range(20):
+        step(*batch(number))
+    assert step.tier == "captured", step.report()
+    change(step._body.optimizer, step._body.parameters[0])
+    for number in range(20, 90):
+        step(*batch(number))
+    assert "the state of the optimizer for '0.weight (" in str(step.report())
+    assert step.tier == "captured", step.report()
+
+
+def with_backbone() -> tuple[nn.Sequential, TrainStep]:
+    """A frozen convolution that the optimizer does not hold, and a head that learns."""
+    torch.manual_seed(0)
+    backbone = nn.Conv2d(4, 8, 3).requires_grad_(False)
+    model = nn.Sequential(backbone, nn.Flatten(), nn.Linear(8 * 36, 2)).cuda()
+    optimizer = torch.optim.Adam(model[2].parameters())
+    return model, TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="captured")
+
+
+def images(number: int) -> torch.Tensor:
+    return torch.randn(4, 4, 8, 8, device="cuda", generator=torch.Generator("cuda").manual_seed(number))
+
+
+def lie_another_way(model: nn.Sequential) -> None:
+    model[0].to(memory_format=torch.channels_last)
+
+
+def give_other_memory(model: nn.Sequential) -> None:
+    model[0].weight.data = model[0].weight.data.clone()
+
+
+@pytest.mark.parametrize("change", [lie_another_way, give_other_memory])
+def test_weights_outside_the_optimizer_that_move_are_seen_and_held_until_then(change, look_often) -> None:
+    (model, step), (_, twin) = with_backbone(), with_backbone()
+    for number in range(20):
+        step(images(number)), twin(images(number))
+    assert step.tier == twin.tier == "captured", step.report()
+    change(model)
+    # Whoever is given that memory next writes something else there.
+    others = [torch.full((288,), torch.nan, device="cuda") for _ in range(50)]
+    for number in range(20, 90):
+        torch.testing.assert_close(step(images(number)), twin(images(number)), rtol=1e-3, atol=1e-3)
+    assert "the parameter '0.weight' changed" in str(step.report())
+    assert step.tier == "captured", step.report()
+    assert all(torch.isnan(other).all() for other in others)
+
+
+def test_a_hook_on_a_gradient_is_seen_after_a_while(look_often) -> None:
+    step = new_step()
+    for number in range(20):
+        step(*batch(number))
+    assert step.tier == "captured", step.report()
+    step._body.parameters[-1].register_hook(torch.zeros_like)
+    for number in range(20, 90):
+        step(*batch(number))
+    assert "the parameter '4.bias' changed" in str(step.report())
+    assert step.tier == "captured", step.report()
+
+
+def test_every_recording_holds_what_it_writes_to() -> None:
+    step = new_step()
+    for number in range(40):
+        step(*batch(number, 8 if number < 20 else 6))
+    runner = step._ladder._runner
+    assert step.report().captures == 2, step.report()
+    assert runner._held.keys() == runner._recordings.keys()
+    for held in runner._held.values():
+        places = {tensor.data_ptr() for tensor in held}
+        assert {p.data_ptr() for p in step._body.model.parameters()} <= places
+        assert {s["exp_avg"].data_ptr() for s in step._body.optimizer.state.values()} <= places
+
+
+def alternating(step: TrainStep, count: int) -> torch.Tensor:
+    sizes = [8 if number < 8 or number % 2 else 16 for number in range(count)]
+    return torch.stack([step(*batch(number, size)) for number, size in enumerate(sizes)])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad], ids=["inside", "outside"])
+def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
+    eager, step = new_step("eager", optimizer=optimizer), new_step("compiled", optimizer=optimizer)
+    losses = alternating(step, 60)
+    torch.testing.assert_close(losses, alternating(eager, 60), rtol=1e-3, atol=1e-3)
+    report = step.report()
+    assert (report.tier, report.captures, report.compiles) == ("compiled", 2, 1), report
+    assert "a batch of another shape than the compiled one is replayed" in str(report)
+    assert step._ladder._others.captures == 1
+    # A replay calls no Python, as a step that ran eagerly would.
+    called: list[int] = []
+    step._body.model.register_forward_hook(lambda *_: called.append(1))
+    step(*batch(100, 16)), step(*batch(101, 8))
+    assert not called
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_step_that_was_compiled_often_enough_is_captured(monkeypatch) -> None:
+    monkeypatch.setattr("flodl.engine.ladder.MAX_COMPILES", 1)
+    step = new_step("compiled")
+    for number in range(10):
+        step(*batch(number))
+    assert step.tier == "compiled", step.report()
+    step._body.parameters[0].requires_grad_(False)
+    for number in range(10, 30):
+        step(*batch(number))
+    assert (step.tier, step.report().compiles) == ("captured", 1), step.report()
+
+
+def test_strict_finds_a_wait_in_the_update() -> None:
+    step = new_step("eager", strict=True)
+    for number in range(3):
+        step(*batch(number))
+    weight = step._body.parameters[0]
+
+    def ask(*_) -> None:
+        weight.sum().item()
+
+    step._body.optimizer.register_step_pre_hook(ask)
+    with pytest.raises(StepError, match="the host waited for the device"):
+        step(*batch(3))
+    assert torch.isfinite(torch.randn(3, device="cuda")).all()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_error_of_the_step_in_a_trial_reaches_the_user_and_the_step_is_captured_later(strict) -> None:
+    failing = {"now": False}
+
+    def fragile(model, x, y):
+        if failing["now"]:
+            raise ValueError("a bad batch")
+        return mse(model, x, y)
+
+    model = new_model()
+    step = TrainStep(model, torch.optim.Adam(model.parameters()), fragile, tier="captured", strict=strict)
+    for number in range(3):
+        step(*batch(number))
+    failing["now"] = True
+    with pytest.raises(ValueError, match="a bad batch"):
+        step(*batch(3))
+    failing["now"] = False
+    for number in range(12):
+        step(*batch(number))
+    assert step.tier == "captured", step.report()
 
 
 def test_after_a_broken_recording_stream_and_memory_are_as_before() -> None:

@@ -22,22 +22,25 @@ def record_another(
     Gives the outcome, none where memory ran out before there was one, and the reason where such a shape
     cannot be captured. A step that was skipped as not finite says nothing, and nothing is recorded.
     """
-    before = Snapshot(body)
-    watched = before.watch_histories()
+    before: Snapshot | None = None
     try:
+        before = Snapshot(body, micro.batch, body.written)
         outcome = eager.run_without_update(micro)
         eager_grads = gradients(body)
-        body.update(micro.correction)
     except torch.OutOfMemoryError:
-        before.restore()
+        if before is not None:
+            before.restore()
         return None, NO_MEMORY
-    finally:
-        body.lasting = watched.end()
+    body.update(micro.correction)
     if bool(body.bad):
         return outcome, None
-    after = Snapshot(body)
-    for moment in (before, after):
-        moment.cut_histories(body.lasting)
+    after = Snapshot(body, micro.batch, body.written)
+    if before.around.written_without_copy(after.around):
+        return outcome, "it writes to other large tensors than before"
+    if replaced := before.first_replaced(after):
+        return outcome, f"it replaces {replaced}"
+    before.lets_go(after, body)
+    before.around.narrow(after.around)
     try:
         before.restore()
         runner.learn(micro)

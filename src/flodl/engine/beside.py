@@ -5,6 +5,7 @@ Compiling in a thread of the training process was measured to stall steps by up 
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import io
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from flodl.core import log
 
@@ -28,7 +30,7 @@ from .runners import Micro
 from .switches import switches_now
 
 MAX_PAYLOAD_BYTES = 256 << 20
-PLACE = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r})"
+PROGRAM = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r})"
 
 # What torch's compiler loads when it is used for the first time.
 COMPILER = (
@@ -81,7 +83,7 @@ class CompilingBeside:
 
     def _run(self, payload: bytes, limit_s: float | None) -> str | None:
         """Give what a failed process said last, nothing if it went well, None if it took too long."""
-        program = PLACE.format(path=sys.path, tune=self.tune)
+        program = PROGRAM.format(path=sys.path, tune=self.tune)
         self._process = process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
@@ -169,6 +171,9 @@ def packed(body: StepBody, micro: Micro) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if type(obj) is Tensor or type(obj) is nn.Parameter:
                 return _blank, _outline(obj)
+            if isinstance(obj, nn.Module) and is_parametrized(obj):
+                # Torch refuses to pickle it because it made the class of it on the spot; that is sent along.
+                return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
             return super().reducer_override(obj)
 
     buffer = io.BytesIO()

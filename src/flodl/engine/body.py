@@ -6,6 +6,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from flodl.optim.clipping import gradient_values
 
 from .batch import num_samples, pieces_of, why_not_by_rows, without_count
 from .norms import RunningStatistics
-from .optimizer import Readiness, device_rates, is_foreign, prepare, take_rates, unfuse
+from .optimizer import Readiness, device_rates, first_updates_apart, is_foreign, prepare, take_rates, unfuse
 from .outcome import Outcome as Outcome
 from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
@@ -75,15 +76,23 @@ class StepBody:
         self.pieces = 1
         # Shared with the compiled twin of this body.
         self.progress = Progress()
-        # Whether an update was applied, so that the optimizer's state has begun from numbers that are finite.
-        self.has_updated = False
+        # The parameters that were updated, so that their state has begun from numbers that are finite.
+        # Shared with the compiled twin.
+        self._begun: set[Tensor] = set()
+        self._num_states = 0
+        # Which parameters were to learn in the last update; nothing where one has still to begin.
+        self._learned: list[bool] = []
         self.loss_dtype: torch.dtype | None = None
         # Whether forward and backward were put through torch's compiler.
         self.fused = False
         # Whether the compiler had to cut it in pieces, with Python between them.
         self.is_split = False
-        # What attributes of modules keep with a history that every step goes back through.
+        # What attributes of modules keep with a history from step to step.
         self.lasting: list[Tensor] = []
+        # Large tensors that the step was seen to write to, beside its parameters and buffers.
+        self.written: list[Tensor] = []
+        # Tensors outside the optimizer that the step gives gradients to.
+        self.foreign: list[Tensor] = []
         modules = list(model.modules())
         # As they were when the window opened, and before its present micro-batch.
         self._statistics = RunningStatistics(modules)
@@ -95,15 +104,22 @@ class StepBody:
         # A module that lacks the attribute is slow to say so; its class is not.
         self.carriers = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
 
+    @property
+    def has_updated(self) -> bool:
+        """Whether the last update was applied, and the next one begins nothing, as far as can be told."""
+        return self._learned == [parameter.requires_grad for parameter in self.parameters]
+
     def meet_optimizer_again(self) -> None:
         """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""
         take_rates(self.rates)
         groups, held = self.optimizer.param_groups, held_by(self.optimizer)
         same = len(groups) == self._num_groups and same_objects(held, self._prepared)
-        if not same or self.optimizer.state is not self._prepared_state:
+        was_cleared = len(self.optimizer.state) < self._num_states
+        if not same or was_cleared or self.optimizer.state is not self._prepared_state:
             self._gates = prepare(self.optimizer).gates
             self._prepared_state, self._num_groups = self.optimizer.state, len(groups)
-            self.has_updated = False
+            self._begun.clear()
+            self._learned = []
             self._prepared = self.parameters = held
             self.rates = device_rates(self.optimizer)
 
@@ -193,6 +209,13 @@ class StepBody:
         self.progress.touches = True
         # A group may have come within the window.
         self.parameters = held_by(self.optimizer)
+        if not self._begun and not self._with_gradient():
+            raise StepError(
+                "no parameter of the optimizer got a gradient, so nothing would learn. Either it holds other "
+                "tensors than the model computes with: give it model.parameters() after the model was moved "
+                "or copied. Or the loss does not depend on them: they are frozen, or cut off by .detach() or "
+                "torch.no_grad()."
+            )
         # The values of sparse gradients are added up for it, which the optimizer does in another order.
         wanted = correction != 1.0 or self.scaler is not None or self.settings.guard == "gradients"
         grads = gradient_values(self.parameters) if wanted else []
@@ -217,7 +240,7 @@ class StepBody:
         if settings.clip_value is not None and settings.clip_norm is not None:
             norm = clip_grad_norm(self.parameters, math.inf)
         elif settings.clip_norm is None and settings.guard == "gradients" and self.scaler is None and grads:
-            self._note_if_not_finite(torch.stack(torch._foreach_norm(grads)).sum())
+            self._note_if_not_finite(torch.stack(_norms(grads)).sum())
         if settings.clip_value is not None:
             clip_grad_value(self.parameters, settings.clip_value)
         if settings.clip_norm is not None:
@@ -231,14 +254,31 @@ class StepBody:
 
     def _apply(self) -> None:
         """Step the optimizer; where the flag is set, parameters and state stay as they are."""
-        if not self.has_updated or self._host_asks:
-            # The state that a first update makes cannot be put back, so the host asks until there is one.
-            if bool(self.bad):
-                return
-            if not self.has_updated and any(p.grad is not None and p.grad.is_sparse for p in self.parameters):
-                unfuse(self.optimizer)
-                self._gates = False
-            self.has_updated = True
+        begins = self.begins_state()
+        if (begins or self._host_asks) and bool(self.bad):
+            self._learned = [] if begins else self._learned
+            return
+        learning = self._with_gradient() if begins else []
+        if any(p.grad is not None and p.grad.is_sparse for p in learning):
+            unfuse(self.optimizer)
+            self._gates = False
+        with first_updates_apart(self.optimizer) if begins else nullcontext():
+            self._step_optimizer()
+        self._begun.update(learning)
+        self._num_states = len(self.optimizer.state)
+        self._learned = [parameter.requires_grad for parameter in self.parameters]
+
+    def begins_state(self) -> bool:
+        """Say whether the update is some parameter's first.
+
+        The state that it makes cannot be put back, so the host asks before it whether it is to be skipped.
+        """
+        return not self._begun.issuperset(self._with_gradient())
+
+    def _with_gradient(self) -> list[Tensor]:
+        return [parameter for parameter in self.parameters if parameter.grad is not None]
+
+    def _step_optimizer(self) -> None:
         if self._gates:
             self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
             self.optimizer.grad_scale = None  # type: ignore[attr-defined]
@@ -295,12 +335,6 @@ def check_parts(model: object, optimizer: object, step_fn: object) -> None:
             f"{type(optimizer).__name__}.step() needs a {name!r}: it evaluates the model itself during an "
             "update, which one step cannot hold. Use another optimizer, or call it in a loop of your own."
         )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if held and not any(id(parameter) in held for parameter in model.parameters()):
-        raise StepError(
-            "the optimizer holds none of the model's parameters, so nothing would learn. "
-            "Give it model.parameters(), after the model was moved or copied."
-        )
 
 
 def held_by(optimizer: Optimizer) -> list[Tensor]:
@@ -311,6 +345,19 @@ def held_by(optimizer: Optimizer) -> list[Tensor]:
 def same_objects(one: list[Tensor], other: list[Tensor]) -> bool:
     """Say whether two lists hold the same tensors in the same order."""
     return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _norms(grads: list[Tensor]) -> list[Tensor]:
+    """Give the norm of each gradient; those of float16 in float32, as in float16 they end at 65504.
+
+    >>> _norms([torch.full((4,), 4e4, dtype=torch.float16)])
+    [tensor(80000.)]
+    """
+    half = [grad for grad in grads if grad.dtype == torch.float16]
+    if not half:
+        return list(torch._foreach_norm(grads))
+    others = [grad for grad in grads if grad.dtype != torch.float16]
+    return [*torch._foreach_norm(half, dtype=torch.float32), *(_norms(others) if others else ())]
 
 
 def _needed_by_step(optimizer: Optimizer) -> str | None:

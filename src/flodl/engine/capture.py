@@ -134,7 +134,7 @@ def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
     with suppress(RuntimeError, AttributeError, TypeError):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     torch.cuda.synchronize()
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream()):
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream(), capture_error_mode="thread_local"):
         torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
 

@@ -47,6 +47,8 @@ def split_words(pieces: int) -> str:
 class StepReport:
     """Which tier runs, why, what it cost and what it gains.
 
+    `compiles` and `promotion_cost_s` count what was tried, also where nothing came of it.
+
     >>> print(StepReport(tier="eager", reason="the model is on cpu", steps=3, updates=3))
     tier      eager: the model is on cpu
     steps     3 (3 updates)

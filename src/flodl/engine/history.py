@@ -10,47 +10,14 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import is_dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from .batch import leaves_of, mapped
-
 _TORCHS_OWN = {"_parameters", "_buffers", "_modules"}
 _MARK = "flodl.history"
-DEEP = 8
-
-
-class Revisited:
-    """Which of some tensors, made before a step, the step's backward goes through once more.
-
-    >>> weight = nn.Parameter(Tensor([1.0, 2.0]))
-    >>> turned, over = weight.flip(0), weight * 2
-    >>> watched = Revisited([turned, over])
-    >>> (turned * 3).sum().backward()
-    >>> [tensor is turned for tensor in watched.end()]
-    [True]
-    """
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._watched = list(tensors)
-        self._seen: set[int] = set()
-        self._handles = [
-            tensor.register_hook(partial(self._note, place))  # type: ignore[no-untyped-call]
-            for place, tensor in enumerate(self._watched)
-        ]
-
-    def end(self) -> list[Tensor]:
-        """Watch no longer, and give those that were gone through."""
-        for handle in self._handles:
-            handle.remove()
-        watched, self._watched, self._handles = self._watched, [], []
-        return [watched[place] for place in sorted(self._seen)]
-
-    def _note(self, place: int, _: Tensor) -> None:
-        self._seen.add(place)
+MAX_DEPTH = 8
 
 
 def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
@@ -111,18 +78,30 @@ def _notes_of(parameter: Tensor) -> dict[str, Any]:
 
 
 def without_history(value: Any, lasting: Collection[Tensor] = (), depth: int = 0) -> Any:
-    """Give a value without its history; lists, deques and dicts stay the objects that they are."""
+    """Give a value without its history; containers and dataclasses stay the objects that they are."""
     if isinstance(value, Tensor):
         keeps = value.grad_fn is None or any(value is one for one in lasting)
-        return value if keeps else value.detach()
-    if depth > DEEP:  # as in a list that holds itself
+        return value if keeps else _detached(value)
+    if depth > MAX_DEPTH:  # as in a list that holds itself
         return value
     if isinstance(value, list | deque | dict):
         for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
             if (cut := without_history(item, lasting, depth + 1)) is not item:
                 value[key] = cut
-    elif isinstance(value, tuple) or is_dataclass(value):
-        has_history = any(isinstance(leaf, Tensor) and leaf.grad_fn is not None for leaf in leaves_of(value))
-        if has_history:
-            return mapped(lambda leaf: without_history(leaf, lasting, depth + 1), value)
+    elif isinstance(value, tuple):
+        items = [without_history(item, lasting, depth + 1) for item in value]
+        if any(cut is not item for cut, item in zip(items, value)):
+            return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name, item in list(vars(value).items()) if hasattr(value, "__dict__") else ():
+            if (cut := without_history(item, lasting, depth + 1)) is not item:
+                object.__setattr__(value, name, cut)  # past what a frozen one forbids
     return value
+
+
+def _detached(value: Tensor) -> Tensor:
+    """Give a tensor without its history, with the gradient that it was asked to keep."""
+    cut = value.detach()
+    if value.retains_grad:
+        cut.grad = value.grad
+    return cut

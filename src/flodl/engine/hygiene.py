@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -16,6 +17,11 @@ from .blame import source_line
 
 # New containers since the last collection; about 100 MB of small dictionaries.
 MANY_OBJECTS = 500_000
+_WAITED = "called a synchronizing CUDA operation"
+_lock = threading.Lock()
+# The threads that must not wait, each as often as it has said so, and what to undo after the last of them.
+_hurried: list[int] = []
+_afterwards = ExitStack()
 
 
 class Collector:
@@ -65,16 +71,50 @@ def calm_collector() -> Iterator[Collector]:
 
 @contextmanager
 def waits_are_errors() -> Iterator[None]:
-    """Let torch raise where the host would wait for a CUDA device, and put its setting back."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        # Torch says once that this is a prototype; who trains has not asked for it.
-        warnings.filterwarnings("ignore", message="Synchronization debug mode")
-        torch.cuda.set_sync_debug_mode("error")
+    """Raise where this thread waits for a CUDA device; others, such as one that logs, may wait."""
+    thread = threading.get_ident()
+    with _lock:
+        if not _hurried:
+            _afterwards.enter_context(_waits_are_heard())
+        _hurried.append(thread)
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        with _lock:
+            _hurried.remove(thread)
+            if not _hurried:
+                _afterwards.close()
+
+
+@contextmanager
+def _waits_are_heard() -> Iterator[None]:
+    """Let torch warn of waits, and make errors of those that come from a thread which must not.
+
+    Torch's own errors would be for all threads: its setting is one for the process. A backward runs in
+    threads of torch's, so a wait inside of one is an error as well, whoever began it.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    # What Python calls first, without a frame of its own: the error is to end with the line that waits.
+    show = warnings._showwarnmsg  # type: ignore[attr-defined]
+
+    def hear(told: warnings.WarningMessage) -> None:
+        waited = str(told.message).startswith(_WAITED)
+        if waited and (threading.get_ident() in _hurried or torch._C._current_graph_task_id() != -1):
+            raise RuntimeError(_WAITED)
+        if before or not waited:
+            show(told)
+
+    with warnings.catch_warnings():
+        # Torch says once that this is a prototype; who trains has not asked for it.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        warnings.filterwarnings("always", message=_WAITED)
+        warnings._showwarnmsg = hear  # type: ignore[attr-defined]
+        torch.cuda.set_sync_debug_mode(before or "warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            warnings._showwarnmsg = show  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -87,7 +127,7 @@ def no_waiting() -> Iterator[None]:
         with waits_are_errors():
             yield
     except RuntimeError as error:
-        if "synchronizing CUDA operation" not in str(error):
+        if _WAITED not in str(error):
             raise
         where = source_line(error)
         raise StepError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-from flodl.core import StepError
-
-from .another import record_another
-from .batch import Signature
 from .body import Outcome, StepBody
 from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
 from .events import Journal
@@ -15,19 +15,17 @@ from .ground import Ground
 from .history import cut_history
 from .optimizer import Readiness, has_step_hooks, prepare
 from .recorded import Lane, RecordedRunner, Runner
+from .refusal import Refusal, is_of_the_step, may_have_updated, refusal
 from .runners import GuardFailed, Micro
 from .settings import StepSettings, Tier
+from .shapes import OtherShapes
 from .splitting import SplittingRunner
 from .timing import WindowTimes, now_s
-from .trial import Disturbed, Refused, Trial
+from .trial import Trial
 
 WARM_WINDOWS = 3
-SEEN_BEFORE_RECORDING = 3
-MAX_CAPTURES = 8
 MAX_COMPILES = 4
 MAX_DISTURBED = 4
-# Windows in a row of another shape before the step is compiled for that one.
-ANOTHER_SHAPE = 8
 # Looking around takes up to a millisecond: done after so many steps, or so much time if that comes first.
 LOOK_EVERY = 512
 LOOK_EVERY_S = 0.5
@@ -52,12 +50,11 @@ class Ladder:
         self._compilation = Compilation(body, journal)
         self._windows = 0
         self._disturbed = 0
-        # Whether part of this window ran as Python: its gradients are where Python keeps them.
+        # Whether part of this window did not run on the runner: its gradients are where Python keeps them.
         self._left_to_python = False
         self._ground: Ground | None = None
         self._looked_at = 0
-        self._seen: dict[Signature, int] = {}
-        self._in_a_row = 0
+        self._others = OtherShapes(body, self._eager, journal)
         self._times = WindowTimes(body.device)
         self.cost_s = 0.0
         self.num_compiles = 0
@@ -67,8 +64,8 @@ class Ladder:
 
     @property
     def captures(self) -> int:
-        """How many recordings the present tier has."""
-        return self._runner.captures
+        """How many recordings there are."""
+        return self._runner.captures + self._others.captures
 
     @property
     def step_s(self) -> dict[str, float]:
@@ -119,7 +116,7 @@ class Ladder:
             if changed is None:
                 return self._other_shape(micro, step)
         if changed is None:
-            self._in_a_row = 0
+            self._others.usual_again()
             try:
                 return self._runner.run(micro)
             except GuardFailed as failed:
@@ -141,14 +138,27 @@ class Ladder:
             # Another runner writes its values elsewhere, where nobody has looked yet.
             self.lane = self._short_way(step) if self._runner is ran else None
             return
+        trial, candidate = self._trial, None
         try:
-            candidate = self._trial.end_window()
-        except (Refused, torch.OutOfMemoryError) as refused:
-            self._end_trial(refused, step)
-            self._body.clear()
-            return
+            with self._counting(trial):
+                candidate = trial.end_window()
+        except Exception as error:
+            # The update is done, so nothing that a trial comes to may stop the training.
+            self._end_trial(refusal(error, trial.tier), step)
         if candidate is not None:
-            self._promote(candidate, self._trial, step)
+            self._promote(candidate, trial, step)
+
+    @contextmanager
+    def _counting(self, trial: Trial) -> Iterator[None]:
+        """Count the time that a trial takes, and the compilation if there is one, whatever comes of it."""
+        started, is_new, has_failed = time.perf_counter(), trial.cost_s == 0, True
+        try:
+            yield
+            has_failed = False
+        finally:
+            self.cost_s += time.perf_counter() - started
+            if trial.tier == "compiled" and is_new and (has_failed or trial.cost_s > 0):
+                self.num_compiles += 1
 
     def close(self) -> None:
         """End what runs beside the training."""
@@ -183,39 +193,51 @@ class Ladder:
             return
         if self._readiness.capturable and has_step_hooks(self._body.optimizer):
             self._readiness = prepare(self._body.optimizer)
-        if target == "compiled":
-            self.num_compiles += 1
         self._trial = Trial(target, self._body, self._readiness, tune=self._compilation.tune)
 
     def _may_compile(self, micro: Micro, step: int) -> bool:
+        started = time.perf_counter()
         try:
-            return self._compilation.may_begin(micro, step)
+            may_begin = self._compilation.may_begin(micro, step)
         except NotCompiled as reason:
             self._rungs = []
             self._say_why_not(str(reason), step)
             return False
+        if may_begin:
+            self.cost_s += time.perf_counter() - started
+        return may_begin
 
     def _say_why_not(self, reason: str, step: int) -> None:
         self._journal.say(step, self.tier, reason)
         self.reason = f"{self.reason}; {reason}" if self.reason else reason
 
     def _tried(self, micro: Micro, step: int) -> Outcome:
+        """Let the trial watch a micro-batch; one that it fails at is run without.
+
+        Only then it counts against the tier: an error of the step's own, or a wait that strict=True forbids,
+        comes again and says nothing about it.
+        """
         assert self._trial is not None
         self._left_to_python = True
         if not micro.opens:
             self._body.note_statistics()
         try:
             return self._trial.watch(micro)
-        except (Refused, torch.OutOfMemoryError) as refused:
-            hard = isinstance(refused, Refused) and not isinstance(refused, Disturbed)
-            if self._settings.strict and hard:
-                raise StepError(f"{refused} With strict=True that is an error.") from refused
-            self._end_trial(refused, step)
-            if isinstance(refused, torch.OutOfMemoryError):
-                if self._body.progress.touches and not micro.opens:
+        except Exception as error:
+            no_memory, of_the_step = isinstance(error, torch.OutOfMemoryError), is_of_the_step(error)
+            if of_the_step and not no_memory:
+                raise
+            refused = refusal(error, self._trial.tier)
+            if no_memory:
+                self._end_trial(refused, step)
+            if of_the_step:
+                if may_have_updated(error) or (self._body.progress.touches and not micro.opens):
                     raise
                 self._body.undo_forward(opens=micro.opens)
-        return self._eagerly(micro, step)
+        outcome = self._eagerly(micro, step)
+        if self._trial is not None:
+            self._end_trial(refused, step)
+        return outcome
 
     def _eagerly(self, micro: Micro, step: int) -> Outcome:
         if not micro.opens:
@@ -227,37 +249,25 @@ class Ladder:
         """Say that batches have changed for good, where compiled code for their new shape may be had."""
         if self.tier != "compiled" or micro.ragged or not micro.opens:
             return None
-        self._in_a_row += 1
-        if self._in_a_row < ANOTHER_SHAPE or self.num_compiles >= MAX_COMPILES:
+        if not self._others.stays(micro) or self._compiled_enough:
             return None
-        self._in_a_row = 0
         return "batches have another shape now"
 
     def _other_shape(self, micro: Micro, step: int) -> Outcome:
-        """Run a shape that was not recorded; one that keeps coming back is recorded too, up to a limit."""
-        if micro.ragged:
-            self._journal.say(step, "eager", "a ragged last batch runs eagerly")
+        outcome = self._others.run(micro, self._runner, step)
+        if outcome is None:
             return self._eagerly(micro, step)
-        seen = self._seen[micro.shape] = self._seen.get(micro.shape, 0) + 1
-        exact = self.tier == "captured" and micro.phase == "only"
-        if not exact or seen != SEEN_BEFORE_RECORDING:
-            self._journal.say(step, "eager", "a batch of another shape than the recorded one runs eagerly")
-            return self._eagerly(micro, step)
-        if self.captures >= MAX_CAPTURES:
-            self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
-            return self._eagerly(micro, step)
-        assert isinstance(self._runner, RecordedRunner)
-        # Eager's outcome counts for this step, so the next one must not be told by what was replayed.
+        # The next step must not be told by what the runner replayed last.
         self._left_to_python = True
-        outcome, why_not = record_another(self._runner, self._eager, self._body, micro)
-        if why_not is not None:
-            self._journal.say(step, "eager", f"a batch of another shape cannot be captured: {why_not}")
-        elif outcome is not None and not self._runner.fits(micro):
-            self._seen[micro.shape] -= 1
-        return self._eagerly(micro, step) if outcome is None else outcome
+        return outcome
 
-    def _ground_now(self) -> Ground:
-        return Ground(self._body.model, with_tensors=self._body.device.type == "cuda")
+    def _ground_for(self, runner: Runner) -> Ground:
+        updates = isinstance(runner, RecordedRunner) and runner.update_inside
+        return Ground(
+            self._body.model,
+            with_tensors=self._body.device.type == "cuda",
+            optimizer=self._body.optimizer if updates else None,
+        )
 
     def _looked_around(self, step: int) -> str | None:
         """Name what changed in the model, every so many calls."""
@@ -288,27 +298,50 @@ class Ladder:
         return max(1, min(LOOK_EVERY, int(LOOK_EVERY_S * self._settings.accumulate / window_s)))
 
     def _promote(self, candidate: Runner, trial: Trial, step: int) -> None:
-        cut_history(self._body.model, self._body.lasting)
+        if self._body.device.type == "cuda":
+            cut_history(self._body.model, self._body.lasting)
         self._below = (self._runner, self.tier, self.reason)
-        self._trial, self._ground, self._looked_at = None, self._ground_now(), step
-        self.cost_s += trial.cost_s
+        self._others.begin(self._kept_beside(candidate))
+        self._trial, self._ground, self._looked_at = None, self._ground_for(candidate), step
         self._rungs = self._rungs[1:]
         self._times.forget(trial.tier)
         self._stand_on(candidate, trial.tier, trial.words, step)
+
+    def _kept_beside(self, candidate: Runner) -> RecordedRunner | None:
+        """Give the recordings that go on serving other shapes beside a compiled step; None where none can."""
+        before = self._runner
+        if not isinstance(before, RecordedRunner) or not isinstance(candidate, RecordedRunner):
+            return None
+        if self._settings.accumulate > 1 or before.update_inside != candidate.update_inside:
+            return None
+        # They rest on the model as it was before the trial.
+        return before if self._ground is not None and self._ground.what_changed() is None else None
 
     def _stand_on(self, runner: Runner, tier: Tier, reason: str, step: int) -> None:
         self._runner, self.tier, self.reason = runner, tier, reason
         self._times.spoil()
         self._journal.say(step, tier, reason, again=True)
 
-    def _end_trial(self, refused: Refused | torch.OutOfMemoryError, step: int) -> None:
+    def _end_trial(self, refused: Refusal, step: int) -> None:
         """Try again later where something only came in between; else stay where we are."""
-        if not isinstance(refused, Disturbed) or self._disturbed >= MAX_DISTURBED:
-            self._give_up(_why_refused(refused), step)
+        assert self._trial is not None
+        reason, may_repeat = refused.reason, refused.may_repeat and self._disturbed < MAX_DISTURBED
+        if may_repeat and self._trial.tier == "compiled" and self._compiled_enough:
+            may_repeat, reason = False, f"{reason}; {self._not_again}"
+        if not may_repeat:
+            self._give_up(reason, step)
             return
         self._disturbed += 1
         self._trial, self._windows = None, 0
-        self._journal.say(step, self.tier, f"{refused}; it is tried again")
+        self._journal.say(step, self.tier, f"{reason}; it is tried again")
+
+    @property
+    def _compiled_enough(self) -> bool:
+        return self.num_compiles >= MAX_COMPILES
+
+    @property
+    def _not_again(self) -> str:
+        return f"it was compiled {self.num_compiles} times already and is not compiled again"
 
     def _give_up(self, reason: str, step: int) -> None:
         """Stay where we are; a compiled step that was asked for and cannot be had may still be captured."""
@@ -327,10 +360,11 @@ class Ladder:
         now_s(self._body.device)  # replays that are under way still read what the recordings hold
         self._rungs, _ = self._rungs_ahead()
         again = "the step is prepared anew"
-        if self.num_compiles >= MAX_COMPILES and "compiled" in self._rungs:
-            self._rungs.remove("compiled")
-            again = f"it was compiled {self.num_compiles} times already and is not compiled again"
+        if self._compiled_enough and "compiled" in self._rungs:
+            self._rungs = ["captured"] if self._body.device.type == "cuda" else []
+            again = self._not_again
         self._trial, self._below = None, None
+        self._others.begin()
         self._stand_on(self._eager, "eager", f"{reason}; {again}", step)
 
     def _measure(self, step: int) -> None:
@@ -354,8 +388,7 @@ class Ladder:
             slower = f"{self.tier} was measured slower: {here * 1e3:.3f} ms against {before * 1e3:.3f} ms"
             if tier == "eager":
                 self._rungs = [rung for rung in self._rungs if rung == "compiled"]
+            self._others.begin()
             self._stand_on(runner, tier, f"{why}; {slower}" if why else slower, step)
-
-
-def _why_refused(error: Refused | torch.OutOfMemoryError) -> str:
-    return str(error) if isinstance(error, Refused) else "there is no memory left to try a faster tier in"
+        else:
+            self._others.leave_to(self._runner)

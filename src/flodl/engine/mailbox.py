@@ -8,6 +8,7 @@ recording follow them.
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,9 @@ SLOTS = 256
 PACE = 64
 _BLOCK = 1024
 _ADDRESS = Tensor.data_ptr
+# Tables of mailboxes that are gone. Replays may still be queued that read them, which torch does not know:
+# they stay until the device was waited for.
+_LEFT: dict[torch.device, list[Tensor]] = {}
 
 
 class Mailbox:
@@ -40,6 +44,7 @@ class Mailbox:
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
         self._places: list[tuple[Tensor, int]] = []
         self._device = device
+        weakref.finalize(self, _LEFT.setdefault(device, []).append, self._table).atexit = False
 
     def receive(self) -> None:
         """Fill the inputs from the addresses of this turn; part of the recording."""
@@ -119,10 +124,13 @@ def opened(inputs: Sequence[Tensor]) -> Mailbox | None:
     )
     if not inputs or not plain:
         return None
+    device = inputs[0].device
     try:
         mailbox = Mailbox(inputs)
         mailbox.rehearse(inputs)
-        torch.cuda.synchronize()
+        left = len(_LEFT[device])
+        torch.cuda.synchronize(device)
+        del _LEFT[device][:left]
     except Exception as error:
         log.debug("inputs are copied one by one: %s: %s", type(error).__name__, error)
         return None

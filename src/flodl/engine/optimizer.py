@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +42,14 @@ def prepare(optimizer: Optimizer) -> Readiness:
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
-        group["lr"] = _on_device(group["lr"], group["params"][0].device)
+        # A group may be empty.
+        group["lr"] = _on_device(group["lr"], (group["params"] or parameters)[0].device)
     for parameter, state in optimizer.state.items():
-        if isinstance(step := state.get("step"), Tensor):
-            state["step"] = step.to(parameter.device, torch.float32)
+        for key, value in state.items():
+            # Single numbers that an optimizer kept on the host so far: step counts, NAdam's product.
+            if isinstance(value, Tensor) and value.dim() == 0:
+                dtype = torch.float32 if key == "step" else value.dtype
+                state[key] = value.to(parameter.device, dtype)
     if fused:
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     if has_step_hooks(optimizer):
@@ -94,6 +100,43 @@ def unfuse(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if group.get("fused"):
             group["fused"] = False
+
+
+@contextmanager
+def first_updates_apart(optimizer: Optimizer) -> Iterator[None]:
+    """Keep parameters whose momentum begins with this update in a group of their own.
+
+    Torch's fused SGD takes the momenta of a group as all new or all kept, and fails where both are there:
+    a part that is thawed late, or used for the first time.
+
+    >>> early, late = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    >>> optimizer = SGD([early, late], lr=0.1, momentum=0.9, fused=True)
+    >>> early.grad = torch.ones(1)
+    >>> optimizer.step()
+    >>> late.grad = torch.ones(1)
+    >>> with first_updates_apart(optimizer):
+    ...     len(optimizer.param_groups), optimizer.step()
+    (2, None)
+    >>> len(optimizer.param_groups), late
+    (1, Parameter containing:
+    tensor([0.9000], requires_grad=True))
+    """
+    groups = optimizer.param_groups
+    optimizer.param_groups = [part for group in groups for part in _by_momentum(optimizer, group)]
+    try:
+        yield
+    finally:
+        optimizer.param_groups = groups
+
+
+def _by_momentum(optimizer: Optimizer, group: dict[str, Any]) -> list[dict[str, Any]]:
+    if not isinstance(optimizer, SGD) or not group["fused"] or not group["momentum"]:
+        return [group]
+    parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for parameter in group["params"]:
+        kept = optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
+        parts[kept].append(parameter)
+    return [{**group, "params": part} for part in parts] if all(parts) else [group]
 
 
 def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:

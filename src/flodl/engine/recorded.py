@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from operator import itemgetter
 from typing import Any
@@ -42,12 +42,16 @@ class RecordedRunner:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
         self._last: Recording[Outcome] | None = None
-        self._held: list[Tensor] = []
+        # What each one writes to and reads; while it lives, its memory is not given away.
+        self._held: dict[tuple[Phase, float, Signature], list[Tensor]] = {}
+        # What is outside the optimizer and gets gradients too, each with the tensor that they are added to.
+        self._foreign: dict[Tensor, Tensor] = {}
         self._footing = Footing(body)
         self._places = [p.data_ptr() for p in body.parameters]
         self._baked_in = host_settings(body.optimizer) if update_inside else []
         self._settings = _together(self._baked_in)
         self._optimizer_state = body.optimizer.state
+        self._num_states = len(body.optimizer.state) if update_inside else 0
         self._num_groups = len(body.optimizer.param_groups)
 
     @property
@@ -65,6 +69,8 @@ class RecordedRunner:
         take_rates(self.body.rates)
         if self.body.optimizer.state is not self._optimizer_state:
             return "the optimizer's state was loaded anew"
+        if len(self._optimizer_state) < self._num_states:
+            return "the optimizer's state was cleared"
         if len(self.body.optimizer.param_groups) != self._num_groups:
             return "the optimizer has another number of groups"
         if changed := self._footing.what_changed():
@@ -84,10 +90,11 @@ class RecordedRunner:
         nothing. This is all that the host does in most steps: every name here is local on purpose.
         """
         recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
-        if recording is None:
+        if recording is None or self._foreign:
             return None
         fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
-        state, num_groups, settings = self._optimizer_state, self._num_groups, self._settings
+        state, num_states = self._optimizer_state, self._num_states
+        num_groups, settings = self._num_groups, self._settings
         footing, parameters = self._footing, self.body.parameters
         learns, modules, training = footing.learns, footing.modules, footing.training
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
@@ -102,6 +109,7 @@ class RecordedRunner:
                 return None
             if (
                 optimizer.state is not state
+                or len(state) < num_states
                 or len(optimizer.param_groups) != num_groups
                 or first() != first_place
                 or last() != last_place
@@ -134,9 +142,13 @@ class RecordedRunner:
 
         if not micro.opens:
             self.show_grads()
+        self._meet_foreign(self.body.foreign)
+        used = (*live_state(self.body).values(), *self.body.model.parameters())
+        # Other tensors over the same memory: `.data = …` gives one other memory and lets go of its own.
+        held = [tensor.detach() for tensor in used]
         recording = self._record(region, micro)
         key = micro.phase, micro.share, micro.shape
-        self._recordings[key] = recording
+        self._recordings[key], self._held[key] = recording, held
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
         if micro.phase != "only" or not self.update_inside:
@@ -149,8 +161,6 @@ class RecordedRunner:
             gc.collect()  # what only holds itself
         if is_held(self.body.parameters):
             raise NotCapturable(self._what_is_held())
-        # Replays write to these; while they live, their memory is not given away.
-        self._held = list(live_state(self.body).values())
         before = Randomness.now(self.body.device)
         try:
             with torch.cuda.device(self.body.device), no_compiling() if self.body.fused else nullcontext():
@@ -170,8 +180,7 @@ class RecordedRunner:
         name = place_of(self.body.lasting[0], self.body.model)
         kept = f"the attribute {name!r}" if name else "a tensor within an attribute of the model"
         return (
-            f"{kept} was computed from parameters before the step, and every step goes back through it: "
-            "compute it in forward()"
+            f"{kept} keeps its history from step to step: compute it in forward(), or keep it with .detach()"
         )
 
     def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
@@ -181,9 +190,18 @@ class RecordedRunner:
 
     def forget(self, micro: Micro) -> None:
         """Drop what was recorded for such a micro-batch, if anything was."""
-        dropped = self._recordings.pop((micro.phase, micro.share, micro.shape), None)
+        self._drop((micro.phase, micro.share, micro.shape))
+
+    def forget_shapes_of(self, other: RecordedRunner) -> None:
+        """Drop what was recorded for shapes that another runner has, too."""
+        for key in other._recordings:
+            self._drop(key)
+
+    def _drop(self, key: tuple[Phase, float, Signature]) -> None:
+        dropped = self._recordings.pop(key, None)
         self._last = None if self._last is dropped else self._last
-        self._grads_of.pop((micro.phase, micro.share, micro.shape), None)
+        self._grads_of.pop(key, None)
+        self._held.pop(key, None)
 
     def run(self, micro: Micro) -> Outcome:
         """Replay one micro-batch, and update where its window ends."""
@@ -197,11 +215,25 @@ class RecordedRunner:
         """Replay one micro-batch; an update that is part of its recording runs with it."""
         key = micro.phase, micro.share, micro.shape
         recording = self._recordings[key]
+        if self._foreign:
+            self._meet_foreign(self._foreign)
         outcome = recording.replay(tensors_of(micro.batch))
         self._grads = self._grads_of.get(key, self._grads)
         flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
         self._last = recording if flat and micro.phase == "only" and self.update_inside else None
         return outcome
+
+    @torch.no_grad()
+    def _meet_foreign(self, leaves: Iterable[Tensor]) -> None:
+        """Let gradients outside the optimizer be those that recordings add to, whatever was done to them."""
+        for leaf in list(leaves):
+            if (own := self._foreign.get(leaf)) is None:
+                own = self._foreign[leaf] = torch.zeros_like(leaf)
+            if leaf.grad is None:
+                own.zero_()
+            elif leaf.grad is not own:
+                own.copy_(leaf.grad)
+            leaf.grad = own
 
     def show_grads(self) -> None:
         """Put the gradients that the recordings write to where everybody looks for them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ from typing import Any, Literal
 
 import torch
 
-from .attributes import Attributes
 from .batch import Signature
 from .body import Outcome, StepBody, StepFunction
 from .footing import Footing
 from .layout import OPTIONS, Layout
 from .snapshot import Randomness
+from .surroundings import Surroundings
 
 Phase = Literal["only", "first", "middle", "last"]
 
@@ -120,29 +121,58 @@ class FusedRunner(EagerRunner):
         if micro.opens:
             self.body.meet_optimizer_again()
         randomness = Randomness.now(self.body.device)
-        attributes = Attributes(self.body.model) if self.body.is_split else None
+        around = self._around() if self.body.is_split else None
         try:
             with no_compiling():
                 return super().run_without_update(micro)
         except GuardFailed:
             randomness.restore(self.body.device)
-            if attributes is not None:
-                attributes.restore()
+            if around is not None:
+                around.restore()
             if micro.opens:
                 self.body.undo_forward(opens=True)
             raise
+
+    def _around(self) -> Surroundings:
+        model = self.body.model
+        return Surroundings(model, copied=(*model.parameters(), *model.buffers()))
 
 
 @contextmanager
 def no_compiling() -> Iterator[None]:
     """Refuse to compile again, and name the guard that asked for it."""
-    with torch.compiler.set_stance("fail_on_recompile"):
+    with _only_what_is_compiled:
         try:
             yield
         except RuntimeError as error:
             if "fail_on_recompile" not in str(error):
                 raise
             raise GuardFailed(f"the compiled code no longer fits ({_guard_of(str(error))})") from error
+
+
+class _OnlyWhatIsCompiled:
+    """Torch's stance against compiling again, one for all threads: the last one out takes it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stance: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                # Set where it is made.
+                self._stance = torch.compiler.set_stance("fail_on_recompile")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._stance.__exit__(None, None, None)
+
+
+_only_what_is_compiled = _OnlyWhatIsCompiled()
 
 
 def _guard_of(told: str) -> str:
@@ -198,5 +228,7 @@ def _twin(body: StepBody, step_fn: StepFunction) -> StepBody:
     twin.fused = True
     twin.step_fn = step_fn
     twin.tally = copy.copy(body.tally)
-    twin.tally.account = torch.compile(body.tally.account, dynamic=False)
+    if body.device.type == "cuda":
+        # Fewer kernels to record. From Python, a guard that fails here would come after the backward.
+        twin.tally.account = torch.compile(_with_code_of_its_own(body.tally.account), dynamic=False)
     return twin

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attributes import Attributes
 from .bits import same_bits, widened
 from .body import StepBody
-from .history import Revisited
+from .capture import NotCapturable
+from .surroundings import Surroundings
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,21 @@ class Randomness:
 
 
 class Snapshot:
-    """A copy of parameters, buffers, plain attributes, optimizer state and numbers, scaler and randomness."""
+    """A copy of parameters, buffers, optimizer state and numbers, scaler, randomness, and of what else the
+    step reaches; of its large tensors only those that are `wanted`."""
 
-    def __init__(self, body: StepBody) -> None:
+    def __init__(self, body: StepBody, batch: Any = (), wanted: Collection[Tensor] = ()) -> None:
         self._live = live_state(body)
         self._kept = {name: tensor.clone() for name, tensor in self._live.items()}
+        self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.grad_norm)]
         self._randomness = Randomness.now(body.device)
-        self._attributes = Attributes(body.model)
+        self.around = Surroundings(
+            body.model,
+            (body.step_fn, batch),
+            without=(body.optimizer,),
+            copied=(*body.parameters, *body.model.buffers()),
+            wanted=wanted,
+        )
         self._device = body.device
         self._numbers = [
             (holder, name, value)
@@ -75,29 +83,37 @@ class Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Write everything back in place; a buffer that was replaced since is put back as well."""
-        self._attributes.restore()
+        self.around.restore()
         for module, key, buffer in self._buffers:
             module._buffers[key] = buffer
         for holder, key, number in self._numbers:
             holder[key] = number
         for name, tensor in self._live.items():
-            tensor.copy_(self._kept[name])
+            _write(tensor, self._kept[name])
+        for tensor, told in self._told:
+            tensor.copy_(told)
         self._randomness.restore(self._device)
 
-    def watch_histories(self) -> Revisited:
-        """Watch whether the step goes back through what attributes of modules keep from before it."""
-        return Revisited(self._attributes.with_history())
-
-    def cut_histories(self, lasting: Collection[Tensor]) -> None:
-        """Let go of the history of what attributes keep, but of those that steps go back through again."""
-        self._attributes.cut_history(lasting)
-
     def first_replaced(self, later: Snapshot) -> str | None:
-        """Name the first buffer that is another tensor in a later snapshot."""
+        """Name the first buffer that is another tensor in a later snapshot, or a tensor with other memory."""
         for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):
             if mine is not theirs:
-                return f"{key} of {type(module).__name__}"
-        return None
+                return f"the buffer {key} of {type(module).__name__}"
+        moved = self.around.first_moved(later.around)
+        return None if moved is None else f"the memory of a tensor of shape {tuple(moved.shape)} (p.data = …)"
+
+    def lets_go(self, later: Snapshot, body: StepBody) -> None:
+        """Get both ready for a recording between them: hold no history that one could not hold, and note
+        which tensors outside the optimizer the step gives gradients to."""
+        body.lasting = self.around.lasting(later.around)
+        for moment in (self, later):
+            moment.around.cut_history(body.lasting)
+        own = {*map(id, body.parameters)}
+        body.foreign = [
+            tensor
+            for tensor in self.around.written(later.around)
+            if tensor.is_leaf and tensor.grad is not None and id(tensor) not in own
+        ]
 
     def first_difference(self, other: Snapshot, *, updated: bool = True) -> str | None:
         """Name the first tensor whose bits differ between two snapshots, with how far it is off.
@@ -117,6 +133,15 @@ class Snapshot:
         if mine_rng is not None and theirs_rng is not None and not torch.equal(mine_rng, theirs_rng):
             return "the device's random numbers went another way"
         return None
+
+
+def _write(tensor: Tensor, kept: Tensor) -> None:
+    """Write a copy back; one whose places lie on each other (`expand`) can only stay as it is."""
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+        if not same_bits(tensor, kept):
+            raise NotCapturable("it changes a tensor whose places share their memory (expand)")
+    else:
+        tensor.copy_(kept)
 
 
 def live_state(body: StepBody) -> dict[str, Tensor]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from .body import StepBody
 from .events import Journal, split_words
 from .hygiene import no_waiting
+from .optimizer import is_foreign
 from .outcome import Outcome
 from .runners import EagerRunner, Micro
 
@@ -22,7 +24,7 @@ class SplittingRunner(EagerRunner):
             body.note_statistics()
         while True:
             try:
-                with no_waiting() if body.settings.strict else nullcontext():
+                with _strictly(body):
                     outcome = self.run_without_update(micro)
                 break
             except torch.OutOfMemoryError as error:
@@ -34,5 +36,20 @@ class SplittingRunner(EagerRunner):
                 torch.cuda.empty_cache()
             journal.say(step, "split", split_words(body.pieces))
         if micro.closes:
-            body.update(micro.correction)
+            update_strictly(body, micro.correction)
         return outcome
+
+
+def update_strictly(body: StepBody, correction: float) -> None:
+    """Update; with strict=True a hidden wait in it is an error, unless it is flodl's own."""
+    with nullcontext() if _asks_first(body) else _strictly(body):
+        body.update(correction)
+
+
+def _strictly(body: StepBody) -> AbstractContextManager[None]:
+    return no_waiting() if body.settings.strict else nullcontext()
+
+
+def _asks_first(body: StepBody) -> bool:
+    """Say whether the host asks if the update is to be skipped: where it makes state, and of foreign ones."""
+    return body.begins_state() or is_foreign(body.optimizer)

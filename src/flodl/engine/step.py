@@ -22,6 +22,7 @@ from .optimizer import prepare
 from .runners import Micro, phase_of
 from .saved import check_saved
 from .settings import Guard, Precision, StepSettings, Tail, Tier, TierChoice, Tune
+from .splitting import update_strictly
 from .tail import UsualSize, padded, with_mask
 from .window import Window
 
@@ -240,7 +241,7 @@ class TrainStep:
         self._ladder.show_grads()
         self._meet_groups()
         try:
-            self._body.update(self._window.correction)
+            update_strictly(self._body, self._window.correction)
         except BaseException:
             self._after_error(0)
             raise
@@ -350,6 +351,9 @@ class TrainStep:
     def _end_window(self) -> None:
         self._window.close()
         self._updates += 1
-        self._ladder.end_window(self._steps)
-        if self._bridge is not None:
-            self._bridge.step()
+        try:
+            self._ladder.end_window(self._steps)
+        finally:
+            # Also where somebody interrupts a trial: the update is done.
+            if self._bridge is not None:
+                self._bridge.step()

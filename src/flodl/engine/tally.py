@@ -36,7 +36,8 @@ class Tally:
         if total is None:
             total = torch.zeros(len(names) + 1, dtype=torch.float64, device=loss.device)
             self.totals[names] = total
-        self.account([self._one.to(loss.device), loss, *numbers.values()], total, self.bad, weight, opens)
+        with torch.no_grad():
+            self.account([self._one.to(loss.device), loss, *numbers.values()], total, self.bad, weight, opens)
 
     def means(self) -> dict[str, Tensor]:
         """Give the means so far, on the device; NaN where nothing was counted."""
@@ -61,7 +62,6 @@ class Tally:
             total.zero_()
 
 
-@torch.no_grad()
 def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int | Tensor, opens: bool) -> None:
     """Add the numbers to the sums unless the loss is not finite, which sets the flag for the window."""
     loss = numbers[1]

@@ -8,6 +8,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -25,7 +26,6 @@ from .comparison import (
     same_gradients,
 )
 from .footing import Footing
-from .history import Revisited
 from .layout import Layout, fastest, layouts_for
 from .optimizer import Readiness
 from .recorded import RecordedRunner, Runner
@@ -68,9 +68,8 @@ class Trial:
         self._candidate: Runner | None = None
         self._footing: Footing | None = None
         self._window: list[Micro] = []
+        self._given: list[Any] = []
         self._before: Snapshot | None = None
-        self._watched = Revisited(())
-        body.lasting = []
         # Whether the candidate's update is part of it, and eager's gradients from before the update if not.
         self._updates = body.device.type == "cuda" and readiness.capturable
         self._added_up: Gradients = []
@@ -86,21 +85,28 @@ class Trial:
         try:
             return self._watch(micro)
         except BaseException:
-            self._watched.end()
+            # What is left of the window says nothing.
+            self._before = None
             raise
 
     def _watch(self, micro: Micro) -> Outcome:
         if micro.opens:
             if self._footing is not None and (changed := self._footing.what_changed()):
                 raise Disturbed(f"{changed} while the {self.tier} step was being compared with eager")
-            self._window = []
-            self._before = Snapshot(self._body)
-            self._watched = self._before.watch_histories()
+            self._window, self._given = [], []
+            self._before = Snapshot(self._body, micro.batch, self._body.written)
+            if self._before.around.iterators:
+                kind = type(self._before.around.iterators[0]).__name__
+                raise Refused(
+                    f"the step cannot be {self.tier}: it reaches an iterator ({kind}), which cannot be read "
+                    "a second time for the comparison; read it before the step and pass what it gives"
+                )
         elif self._before is None:
             return self._real(micro)
         # By the end of the window the caller may have written the next batch into the same tensors.
-        kept = micro if micro.closes else replace(micro, batch=static_copy(micro.batch))
+        kept = micro if micro.phase == "only" else replace(micro, batch=static_copy(micro.batch))
         self._window.append(kept)
+        self._given.append(micro.batch)
         if self._candidate is not None or self._body.device.type != "cuda":
             return self._real(micro)
         if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
@@ -108,7 +114,7 @@ class Trial:
                 f"the step cannot be {self.tier}: the batch holds one number on the CPU, "
                 "which a recording would keep as it is; give a tensor on the device, or a plain number"
             )
-        moment, added = Snapshot(self._body), None if micro.opens else gradients(self._body)
+        moment, added = Snapshot(self._body, micro.batch), None if micro.opens else gradients(self._body)
         try:
             if self._updates:
                 return rehearse(lambda: self._real(micro))
@@ -133,7 +139,11 @@ class Trial:
 
     def _close(self, micro: Micro) -> None:
         if not self._updates:
-            self._added_up = gradients(self._body)
+            try:
+                self._added_up = gradients(self._body)
+            except torch.OutOfMemoryError:
+                # The window is good; there is no room to compare it.
+                self._before = None
         self._body.update(micro.correction)
 
     def _again(self, runner: Runner, micro: Micro) -> None:
@@ -147,31 +157,16 @@ class Trial:
         """Compare where a window has ended; gives the candidate once it has passed often enough."""
         before, window = self._before, self._window
         self._before, self._window = None, []
-        self._body.lasting += self._watched.end()
         if before is None or not window[-1].closes:
             # A window that was flushed before it was full says nothing about the others.
             return None
-        shapes = [micro.shape for micro in window]
-        says_nothing = "were not finite" if bool(self._body.bad) else ""
-        if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
-            says_nothing = "had another shape"
-        if says_nothing:
-            self._skipped += 1
-            if self._skipped > MOST_SKIPPED:
-                raise Refused(
-                    f"the step cannot be {self.tier}: {self._skipped} updates in a row {says_nothing}"
-                )
+        after = Snapshot(self._body, self._given, self._body.written)
+        if self._says_nothing(before, after, [micro.shape for micro in window], window):
             return None
-        self._skipped, self._shapes = 0, shapes
-        after, grads = Snapshot(self._body), gradients(self._body) if self._updates else self._added_up
-        for moment in (before, after):
-            moment.cut_histories(self._body.lasting)
-        replaced = before.first_replaced(after) if self._body.device.type == "cuda" else None
-        if replaced is not None:
-            raise Refused(
-                f"the step cannot be {self.tier}: it replaces the buffer {replaced} "
-                "by another tensor, which a recording would not read back; write into it with copy_()"
-            )
+        grads = gradients(self._body) if self._updates else self._added_up
+        if self._body.device.type == "cuda":
+            self._refuse_what_recordings_break(before, after)
+        before.around.narrow(after.around)
         try:
             before.restore()
             candidate = self._prepared(window, before)
@@ -186,7 +181,46 @@ class Trial:
         if difference is not None:
             raise Refused(f"the {self.tier} step differs from eager: {difference}")
         self._verified += 1
-        return candidate if self._verified >= VERIFIED_WINDOWS else None
+        if self._verified < VERIFIED_WINDOWS:
+            return None
+        candidate.show_grads()
+        return candidate
+
+    def _says_nothing(
+        self, before: Snapshot, after: Snapshot, shapes: list[Signature], window: list[Micro]
+    ) -> bool:
+        """Say whether a window is no ground for a comparison; raises where that has gone on for too long."""
+        why = "were not finite" if bool(self._body.bad) else ""
+        if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
+            why = "had another shape"
+        if written := before.around.written_without_copy(after.around):
+            # Only now it is known that they have to be copied before a window.
+            self._body.written += written
+            why = "wrote to other large tensors than those before"
+        if not why:
+            self._skipped, self._shapes = 0, shapes
+            return False
+        self._skipped += 1
+        if self._skipped > MOST_SKIPPED:
+            raise Refused(f"the step cannot be {self.tier}: {self._skipped} updates in a row {why}")
+        return True
+
+    def _refuse_what_recordings_break(self, before: Snapshot, after: Snapshot) -> None:
+        """Refuse a step that replaces what a recording would go on reading, or hold on to its history."""
+        replaced = before.first_replaced(after)
+        if replaced is not None:
+            raise Refused(
+                f"the step cannot be {self.tier}: it replaces {replaced} "
+                "by another tensor, which a recording would not read back; write into it with copy_()"
+            )
+        given = {id(leaf) for batch in self._given for leaf in tensors_of(batch)}
+        written = before.around.written(after.around)
+        if any(id(tensor) in given for tensor in written):
+            raise Refused(
+                f"the step cannot be {self.tier}: it writes into its batch or leaves a gradient there, and a "
+                "recording works on a copy; clone what the step changes, and give what it makes as a value"
+            )
+        before.lets_go(after, self._body)
 
     @property
     def words(self) -> str:
@@ -226,7 +260,7 @@ class Trial:
         bodies = fused(self._body, tune=self._tune, layouts=layouts_for(self._body))
         for layout, body in bodies.items():
             try:
-                self._compile(body, window)
+                self._compile(body, window, before)
                 candidates[layout] = self._runner(body)
                 before.restore()
                 self._learn(candidates[layout], window, before)
@@ -234,7 +268,7 @@ class Trial:
                 candidates.pop(layout, None)
                 if layout == list(bodies)[-1] and not candidates:
                     raise
-        turns = {layout: partial(self._time, runner, window) for layout, runner in candidates.items()}
+        turns = {layout: partial(self._time, r, window, before) for layout, r in candidates.items()}
         chosen, taken = fastest(turns)
         before.restore()
         if taken:
@@ -247,13 +281,14 @@ class Trial:
             return FusedRunner(body)
         return RecordedRunner(body, update_inside=self._readiness.capturable)
 
-    def _time(self, runner: Runner, window: list[Micro]) -> float:
+    def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
+        before.restore()
         started = now_s(self._body.device)
         for micro in window:
             self._again(runner, micro)
         return (now_s(self._body.device) - started) / len(window)
 
-    def _compile(self, body: StepBody, window: list[Micro]) -> None:
+    def _compile(self, body: StepBody, window: list[Micro], before: Snapshot) -> None:
         """Compile a body with fused kernels by running the window."""
         from torch._dynamo.utils import counters
 
@@ -264,8 +299,10 @@ class Trial:
                 # Advice to those who compile by hand; what the model has to say, it has said in eager steps.
                 warnings.simplefilter("ignore")
                 # Twice: what the first run compiles, the second may still tune.
-                for micro in [*window, *window]:
-                    self._again(EagerRunner(body), micro)
+                for _ in range(2):
+                    before.restore()
+                    for micro in window:
+                        self._again(EagerRunner(body), micro)
         except Exception as error:
             told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine.attributes import Attributes
 from flodl.engine.history import is_held
+from flodl.engine.surroundings import Surroundings
 
 
 def test_what_was_put_in_taken_out_or_written_to_is_as_before() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].kept = kept = {"list": [1, torch.zeros(2)], "queue": deque([1, 2], maxlen=2), "set": {1}}
     model[0].gone = "here"
-    before = Attributes(model)
+    before = Surroundings(model)
     kept["list"][1].add_(1)
     kept["list"].append(3)
     kept["queue"].append(3)
@@ -54,7 +54,7 @@ def _draws(source: Any) -> Any:
 def test_a_generator_draws_the_same_again(source: Any) -> None:
     model = nn.Linear(2, 2)
     model.sources = [source]
-    before = Attributes(model)
+    before = Surroundings(model)
     first = _draws(source)
     before.restore()
     assert _draws(source) == first
@@ -64,7 +64,7 @@ def test_a_list_that_holds_itself_is_put_back() -> None:
     model = nn.Linear(2, 2)
     model.ring = [1]
     model.ring.append(model.ring)
-    before = Attributes(model)
+    before = Surroundings(model)
     model.ring.append(2)
     before.restore()
     assert len(model.ring) == 2
@@ -91,12 +91,11 @@ def test_histories_of_what_steps_made_are_let_go() -> None:
     moments = []
     for _ in range(2):
         model(torch.ones(1, 3)).sum().backward()
-        moments.append(Attributes(model))
+        moments.append(Surroundings(model))
     last, nested = model[0].last.detach().clone(), model[0].nested
     assert is_held(model.parameters())
     for moment in moments:
         moment.cut_history(())
-        assert not moment.with_history()
     moments[0].restore()
     assert not is_held(model.parameters())
     moments[1].restore()
@@ -107,14 +106,17 @@ def test_histories_of_what_steps_made_are_let_go() -> None:
     assert torch.equal(nested["queue"][0], last)
 
 
-def test_a_history_that_steps_go_back_through_lasts() -> None:
+def test_a_history_that_stays_from_step_to_step_lasts() -> None:
     model = nn.Linear(3, 3)
-    model.turned = model.weight.t()
+    model.turned = turned = model.weight.t()
     model.last = model(torch.ones(1, 3))
-    moment = Attributes(model)
-    assert [id(one) for one in moment.with_history()] == [id(model.turned), id(model.last)]
-    moment.cut_history([model.turned])
+    before = Surroundings(model)
+    model.last = model(torch.ones(1, 3))
+    after = Surroundings(model)
+    (lasting,) = before.lasting(after)
+    assert lasting is turned
+    before.cut_history([lasting])
     model.turned = model.last = None
-    moment.restore()
+    before.restore()
     assert model.turned.grad_fn is not None
     assert model.last.grad_fn is None
