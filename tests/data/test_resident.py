@@ -65,6 +65,36 @@ def test_nothing_is_taken_before_an_epoch_is_begun():
         loader.take(torch.arange(2))
 
 
+def growing(epoch):
+    return range(4 + epoch // 2)
+
+
+def test_an_epoch_of_another_length_is_refused_once_something_was_taken():
+    loader = Loader(torch.arange(10), batch_size=4, sampler=growing)
+    loader.begin_epoch()
+    loader.take(torch.arange(2))
+    loader.set_epoch(1)
+    loader.begin_epoch()
+    loader.set_epoch(2)
+    with pytest.raises(
+        DataError, match="an order of 4 samples, and that of epoch 2 has 5: it lies elsewhere"
+    ):
+        loader.begin_epoch()
+    untaken = Loader(torch.arange(10), batch_size=4, sampler=growing)
+    assert [len(torch.cat(list(untaken))) for _ in range(4)] == [4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+def test_a_sampler_that_was_changed_is_asked_again_within_an_epoch(mode):
+    numbers = [0, 1, 2, 3]
+    loader = Loader(torch.arange(8), batch_size=2, sampler=numbers, mode=mode)
+    assert next(iter(loader)).tolist() == [0, 1]
+    numbers[:] = [7, 6, 5, 4]
+    assert next(iter(loader)).tolist() == [5, 4]
+    loader.set_epoch(0)
+    assert next(iter(loader)).tolist() == [7, 6]
+
+
 def test_an_epoch_that_is_over_is_not_served_for_the_next():
     loader = begun()
     loader.set_epoch(1)

@@ -14,8 +14,9 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-from flodl.data import Loader, Normalize, RandomCrop, RandomFlip, ahead, feed, fused
+from flodl.data import Loader, Normalize, RandomCrop, RandomFlip, WeightedSampler, ahead, feed, fused
 from flodl.data.batching import Handed
 from flodl.data.form import tensors_in
 
@@ -272,6 +273,124 @@ def test_an_iterable_may_refill_its_own_pinned_memory(cuda):
     assert cuda.races == []
 
 
+def test_an_iterable_may_refill_its_own_memory_on_the_device(cuda):
+    def refilled():
+        memory = torch.zeros(4, device="cuda")
+        for number in range(12):
+            yield memory.fill_(number)
+
+    found = []
+    for batch in Loader(refilled(), None, device="cuda", prefetch=3):
+        train(batch)
+        found.append(batch.tolist())
+        del batch
+    assert found == [[number] * 4 for number in range(12)]
+    assert cuda.races == []
+
+
+def test_an_augmentation_that_changes_batches_in_place_leaves_the_list_of_them_as_it_is(cuda):
+    batches = [torch.full((4,), number, device="cuda") for number in range(5)]
+    given = Loader(batches, None, device="cuda", augment=lambda batch: batch.add_(10))
+    for _ in range(2):
+        assert [batch[0].item() for batch in given] == [10, 11, 12, 13, 14]
+
+
+class Numbers:
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+    def as_stream(self):
+        return (self[index] for index in range(24))
+
+
+FILLED_AGAIN = {
+    "samples": lambda collate: Loader(Numbers(), 4, shuffle=False, device="cuda", collate=collate),
+    "iterable": lambda collate: Loader(Numbers().as_stream(), 4, device="cuda", collate=collate),
+    "torch loader": lambda collate: Loader(
+        DataLoader(Numbers(), batch_size=4, collate_fn=collate), None, device="cuda"
+    ),
+    "transform": lambda collate: Loader(
+        DataLoader(Numbers(), batch_size=4), None, device="cuda", transform=lambda batch: collate([*batch])
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILLED_AGAIN)
+@pytest.mark.parametrize(
+    "memory", [{"pin_memory": True}, {"device": "cuda"}], ids=["pinned", "on the device"]
+)
+def test_a_collate_function_may_fill_the_same_memory_again(cuda, kind, memory):
+    memory = torch.empty(4, dtype=torch.int64, **memory)
+    found = []
+    for batch in FILLED_AGAIN[kind](lambda samples: memory.copy_(torch.stack(samples))):
+        train(batch)
+        found += batch.tolist()
+        del batch
+    assert found == list(range(24))
+    assert cuda.races == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Loader(Numbers(), 4, device="cuda"),
+        lambda: Loader(Numbers().as_stream(), 4, device="cuda"),
+        lambda: Loader(DataLoader(Numbers(), batch_size=4), None, device="cuda"),
+        lambda: Loader(torch.arange(24), 4, device="cuda", mode="streaming"),
+    ],
+)
+def test_memory_that_nobody_fills_again_is_not_copied_twice(cuda, make, monkeypatch):
+    run, told = feed.Feed.run, []
+    monkeypatch.setattr(
+        feed.Feed, "run", lambda *given, fresh: told.append(fresh) or run(*given, fresh=fresh)
+    )
+    assert len(list(make())) == 6
+    assert told == [True]
+
+
+def test_batches_that_grow_are_kept_within_the_memory_cap(cuda):
+    sizes = [1, 1, 1, 1, 40, 1, 1, 60, 1, 1]
+    sent = []
+
+    def batches():
+        for size in sizes:
+            sent.append(size)
+            yield torch.zeros(size, dtype=torch.int64)
+
+    given = Loader(batches(), None, device="cuda", prefetch=4, memory_cap=8 * 100)
+    waiting = []
+    for number, _ in enumerate(given, start=1):
+        waiting.append(len(sent) - number)
+    assert waiting == [4, 3, 2, 2, 2, 2, 1, 1, 1, 0]
+    assert given._backend._feed.ahead == 1
+
+
+def test_resident_data_are_stale_once_their_tensors_were_written_to(cuda):
+    images, labels = torch.zeros(8, 2), torch.arange(8)
+    given = Loader({"x": images, "y": labels}, 4, device="cuda")
+    list(given)
+    assert given.mode == "resident"
+    assert not given.is_stale
+    labels += 1
+    assert given.is_stale
+    assert not Loader({"x": images, "y": labels}, 4, device="cuda").is_stale
+    for where in ({"device": "cpu"}, {"device": "cuda", "mode": "streaming"}):
+        read_there = Loader(labels, 4, **where)
+        labels += 1
+        assert not read_there.is_stale
+
+
+def test_an_order_that_is_drawn_anew_is_written_when_nobody_reads_it(cuda):
+    given = loader("bare", sampler=WeightedSampler([1.0] * 40))
+    given.begin_epoch()
+    use_much(given)
+    train(given.take(torch.arange(4, device="cuda")))
+    assert cuda.races == []
+
+
 @contextmanager
 def failing(given, number, error):
     """Let one batch fail, counted from here on."""
@@ -490,7 +609,7 @@ def prepares_outside(given, _monkeypatch):
 
     def then_prepare(epoch):
         yield from batches(epoch)
-        with backend._ahead.stream:
+        with backend._ahead.side.stream:
             backend._next = backend._drawn(replace(epoch, number=epoch.number + 1))
 
     backend.batches = then_prepare
@@ -504,7 +623,7 @@ def events_say_nothing(_given, monkeypatch):
 BREAKS = {
     "batches are made without waiting": (
         "bare",
-        lambda given, _: setattr(given._backend._ahead.stream, "wait_stream", no_wait),
+        lambda given, _: setattr(given._backend._ahead.side.stream, "wait_stream", no_wait),
         "where stream 0 may still use what was there before",
     ),
     "batches are used without waiting": (
@@ -524,7 +643,7 @@ BREAKS = {
     ),
     "batches are sent without waiting": (
         "streamed",
-        lambda given, _: setattr(given._backend._feed._stream, "wait_stream", no_wait),
+        lambda given, _: setattr(given._backend._feed._side.stream, "wait_stream", no_wait),
         "on 1 writes where stream 0 may still use what was there before",
     ),
     "batches are received without waiting": (

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from flodl.core import CursorError, DataError
 from flodl.data import Loader
@@ -48,6 +48,41 @@ class Stateful(Numbers):
         self.at = state["at"]
 
 
+class Adopting(Numbers):
+    """Keeps its place in the very state that it was given."""
+
+    def __init__(self, count=11):
+        super().__init__(count)
+        self.state = {"at": 0}
+
+    def __iter__(self):
+        while self.state["at"] < self.count:
+            self.state["at"] += 1
+            yield torch.tensor(self.state["at"] - 1)
+        self.state["at"] = 0
+
+    def state_dict(self):
+        return dict(self.state)
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+class Live(Adopting):
+    """Gives that state itself, and goes on writing to it."""
+
+    def state_dict(self):
+        return self.state
+
+
+class Begun(Stateful):
+    """Draws its order when it is begun, and each item is random as well."""
+
+    def __iter__(self):
+        order, places = torch.randperm(self.count).tolist(), super().__iter__()
+        return (order[int(at)] + torch.rand(()) for at in places)
+
+
 def noisy(item):
     return item + torch.rand(())
 
@@ -89,6 +124,30 @@ def test_the_order_of_a_torch_loader_is_that_of_the_seed_also_with_its_workers(n
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
     assert [first, second] == epochs(3) != epochs(4)
+
+
+class Random(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return index + torch.rand(())
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_random_samples_of_a_torch_loader_are_resumed_also_where_its_workers_stay(persistent):
+    def loader():
+        settings = {"num_workers": 1, "persistent_workers": persistent}
+        return Loader(DataLoader(Random(), batch_size=2, shuffle=True, **settings), None)
+
+    given = loader()
+    items(given)
+    batches = iter(given)
+    state, expected = given.state_dict(), items(batches)
+    assert len(expected) == 6
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert items(resumed) == expected
 
 
 def test_the_last_batch_can_be_left_out():
@@ -137,7 +196,7 @@ def test_a_buffer_shuffles_and_loses_nothing():
 @pytest.mark.parametrize(
     "settings", [{}, {"transform": noisy}, {"shuffle_buffer": 4}, {"shuffle_buffer": 4, "transform": noisy}]
 )
-@pytest.mark.parametrize("source", [Numbers, Stateful])
+@pytest.mark.parametrize("source", [Numbers, Stateful, Adopting, Live, Begun])
 def test_a_resumed_stream_gives_the_exact_next_batches(source, settings):
     whole = Loader(source(), 2, **settings)
     expected = [items(whole), items(whole)]
@@ -150,6 +209,24 @@ def test_a_resumed_stream_gives_the_exact_next_batches(source, settings):
         second = Loader(source(), 2, **settings)
         second.load_state_dict(state)
         assert items(head + list(second)) == expected[1]
+
+
+@pytest.mark.parametrize("source", [Adopting, Live])
+def test_a_source_may_go_on_writing_to_its_state(source):
+    given = Loader(source(), 4)
+    assert [items(given) for _ in range(3)] == [list(range(11))] * 3
+    batches = iter(given)
+    next(batches)
+    state = given.state_dict()
+    next(batches)
+    assert state["source"] == {"at": 4}
+    given.load_state_dict(state)
+    for _ in range(2):
+        assert items(given) == list(range(4, 11))
+        given.load_state_dict(state)
+    next(iter(given))
+    given.rewind()
+    assert items(given) == list(range(4, 11))
 
 
 def test_a_source_that_keeps_its_place_is_not_read_again():

@@ -51,6 +51,16 @@ def test_resident_windows_are_those_from_the_file(tmp_path, dtype, stride):
     assert streamed[0][0].dtype == torch.int64
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int64"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_that_windows_take_on_a_device_is_counted(dtype, count):
+    shards = TokenShards([np.zeros(1000, dtype=dtype)] * count, 8, stride=1)
+    there = shards.to(torch.device("cpu"))
+    held = sum(part.nbytes for part in vars(there).values() if isinstance(part, torch.Tensor))
+    assert shards.num_bytes == there.num_bytes
+    assert held - there.num_bytes < 200  # a few numbers for each shard
+
+
 def test_headers_are_skipped_and_npy_files_know_their_type(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\xff" * 8 + np.arange(10, dtype=np.int32).tobytes())
     np.save(tmp_path / "b.npy", np.arange(10, dtype=np.int16))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from flodl.core import log
 
-from .ahead import keep_for
 from .batching import Handed
 from .form import map_tensors, num_bytes_of, tensors_in
+from .side_stream import SideStream, keep_for
 
 _BUFFERS = 2
 
@@ -29,9 +29,12 @@ class _Buffer:
     def hold(self, place: int, tensor: Tensor, *, is_fresh: bool) -> Tensor:
         """Copy a tensor into the pinned memory; it grows when a batch is larger than any before.
 
-        What is pinned already, and `is_fresh`, so that nobody writes to it any more, stays where it is.
+        What is pinned or on a device already, and `is_fresh`, so that nobody writes to it any more, stays
+        where it is.
         """
-        if tensor.device.type != "cpu" or tensor.numel() == 0 or (is_fresh and tensor.is_pinned()):
+        if tensor.device.type != "cpu":
+            return tensor if is_fresh else tensor.clone()
+        if tensor.numel() == 0 or (is_fresh and tensor.is_pinned()):
             return tensor
         while len(self.memory) <= place:
             self.memory.append(torch.empty(0, dtype=torch.uint8))
@@ -48,48 +51,43 @@ class Feed:
     ready on the device as `depth` says, fewer where `room` (bytes that may be used now) has no place for
     them, and at least one. A copy begins once the steps that the host has asked for so far are done: memory
     that they have let go of is used again at once, and the host is never many batches ahead of the device.
-    Where batches are not `fresh`, their source may write the next one into the same memory.
     """
 
-    def __init__(
-        self, device: torch.device, *, depth: int, room: Callable[[], int | None], fresh: bool = True
-    ) -> None:
-        self.device, self.depth, self._room, self._fresh = device, depth, room, fresh
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def __init__(self, device: torch.device, *, depth: int, room: Callable[[], int | None]) -> None:
+        self.device, self.depth, self._room = device, depth, room
+        self._side = SideStream(device)
         self._buffers = [_Buffer() for _ in range(_BUFFERS)]
         self._turn = 0
-        # All streams in which batches were ever used: some of them may still be.
-        self._used: set[torch.cuda.Stream] = set()
         self.ahead = depth
 
-    def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
-        """Give the same batches, on the device."""
+    def run(self, source: Iterator[Handed], *, fresh: bool = True) -> Iterator[Handed]:
+        """Give the same batches, on the device.
+
+        Where they are not `fresh`, the source may write the next one into the same memory.
+        """
         ready: deque[tuple[Handed, torch.cuda.Event]] = deque()
-        limit: int | None = None
-        error: Exception | None = None
+        errors: list[Exception] = []
+        room, largest, limit = self._room(), -1, self.depth
         while True:
             try:
                 handed = next(source, None)
                 if handed is None:
                     break
-                if limit is None:
-                    limit = self._limit(num_bytes_of(handed.batch))
-                ready.append(self._send(handed))
+                size = num_bytes_of(handed.batch)
+                if size > largest:
+                    largest, limit = size, self._limit(room, size)
+                ready.append(self._send(handed, is_fresh=fresh))
             except Exception as problem:  # of a later batch; it is told when that one is due
-                error = problem
+                errors.append(problem)
                 break
-            if len(ready) > limit:
+            while len(ready) > limit:
                 yield self._receive(*ready.popleft())
         while ready:
             yield self._receive(*ready.popleft())
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # what it saw may hold much memory
+        if errors:
+            raise errors.pop()  # kept nowhere: what it saw may hold much memory
 
-    def _limit(self, batch_bytes: int) -> int:
-        room = self._room()
+    def _limit(self, room: int | None, batch_bytes: int) -> int:
         fitting = self.depth if room is None or not batch_bytes else room // batch_bytes
         ahead = max(1, min(self.depth, fitting))
         if ahead < self.ahead:
@@ -97,27 +95,24 @@ class Feed:
         self.ahead = ahead
         return ahead
 
-    def _send(self, handed: Handed) -> tuple[Handed, torch.cuda.Event]:
+    def _send(self, handed: Handed, *, is_fresh: bool) -> tuple[Handed, torch.cuda.Event]:
         buffer = self._buffers[self._turn % _BUFFERS]
         self._turn += 1
         buffer.copied.synchronize()
         places = iter(range(len(tensors_in(handed.batch))))
         pinned = map_tensors(
-            lambda tensor: buffer.hold(next(places), tensor, is_fresh=self._fresh), handed.batch
+            lambda tensor: buffer.hold(next(places), tensor, is_fresh=is_fresh), handed.batch
         )
-        self._used.add(torch.cuda.current_stream(self.device.index))
-        for stream in self._used:
-            self._stream.wait_stream(stream)
-        with self._stream:
+        with self._side.after_all_users():
             batch = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), pinned)
-            buffer.copied.record(self._stream)
+            buffer.copied.record(self._side.stream)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record(self._stream)
+            arrived.record(self._side.stream)
         return Handed(batch, handed.position, handed.source_state), arrived
 
     def _receive(self, handed: Handed, arrived: torch.cuda.Event) -> Handed:
-        current = torch.cuda.current_stream(self.device.index)
-        self._used.add(current)
+        current = self._side.current()
+        self._side.used.add(current)
         current.wait_event(arrived)
         keep_for(current, handed.batch)
         return handed

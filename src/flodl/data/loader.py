@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from flodl.core.errors import DataError
 
+from .arguments import check_counts, chosen_device, refuse_for_stream
 from .backends import Wishes, place
 from .batching import Epoch, Handed, as_augmentation
 from .cursor import Cursor
@@ -18,8 +19,7 @@ from .order import spans
 from .placement import check_cap
 from .resident import Resident
 from .samplers import CustomSampler, as_sampler
-from .sources import Source, Stream, open_source
-from .sources.opening import Gathered
+from .sources import Columns, Stream, open_source
 
 
 class Loader:
@@ -59,8 +59,8 @@ class Loader:
         memory_cap: float | int = 0.5,
         shuffle_buffer: int = 0,
     ) -> None:
-        _check(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
-        _check(shuffle_buffer=shuffle_buffer)
+        check_counts(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
+        check_counts(shuffle_buffer=shuffle_buffer)
         check_cap(memory_cap)
         self._source, obstacle = open_source(
             source,
@@ -78,11 +78,12 @@ class Loader:
         # An iterable is read in as many parts as there are workers; of other sources they change nothing.
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
         self._refuse(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
-        wishes = Wishes(_device(device, self._source), mode, num_workers, prefetch, memory_cap)
+        wishes = Wishes(chosen_device(device, self._source), mode, num_workers, prefetch, memory_cap)
         self._placement, self._backend = place(
             self._source, self._sampler, as_augmentation(augment), wishes, obstacle=obstacle
         )
         self.device = wishes.device
+        self._versions = self._source.versions if isinstance(self._source, Columns) else ()
 
     @property
     def mode(self) -> str:
@@ -93,6 +94,15 @@ class Loader:
     def reason(self) -> str:
         """Why it is that mode, in words."""
         return self._placement.reason
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether tensors of the source were written to since the loader copied them to its device.
+
+        Data that it reads where they lie are never stale. Writes to NumPy arrays are not noticed.
+        """
+        is_copy = isinstance(self._backend, Resident) and self._backend.source is not self._source
+        return is_copy and isinstance(self._source, Columns) and self._source.versions != self._versions
 
     @property
     def epoch(self) -> int:
@@ -125,7 +135,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch."""
-        _check(epoch=epoch)
+        check_counts(epoch=epoch)
         self._turn += 1
         self._begin_at(epoch, 0, None)
 
@@ -243,10 +253,7 @@ class Loader:
     def _refuse(self, *, sampler: Any, num_workers: int, shuffle_buffer: int) -> None:
         """Refuse what does not go with the source."""
         if isinstance(self._source, Stream):
-            if sampler is not None:
-                raise DataError("an iterable has its own order: sampler= cannot be used with it.")
-            if num_workers:
-                _refuse_to_share(self._source, num_workers)
+            refuse_for_stream(self._source, sampler=sampler, num_workers=num_workers)
             return
         if shuffle_buffer:
             raise DataError(
@@ -273,36 +280,3 @@ class Loader:
 def _next_of(batches: Iterator[Handed]) -> Handed | None:
     """Give the next batch, of plain tensors: what is kept and what is made ahead may be used in training."""
     return next(batches, None)
-
-
-def _refuse_to_share(stream: Stream, num_workers: int) -> None:
-    """Refuse workers for an iterable that cannot be read by several."""
-    if isinstance(stream.source, DataLoader):
-        why = "a DataLoader, which has workers of its own"
-    elif stream.is_iterator:
-        why = "an iterator, which gives everything once, to one reader"
-    else:
-        return
-    raise DataError(f"num_workers={num_workers} with {why}. Give the dataset itself, or num_workers=0.")
-
-
-def _device(device: torch.device | str | None, source: Source) -> torch.device:
-    """Give the device asked for, else the one where the data lie."""
-    if device is None:
-        return source.device if isinstance(source, Gathered) else torch.device("cpu")
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise DataError(f"device={device!r} is no device. Use 'cpu', 'cuda' or 'cuda:0'.") from error
-    if found == torch.device("cuda"):
-        return torch.device("cuda", torch.cuda.current_device())
-    return found
-
-
-def _check(**counts: object) -> None:
-    least = {"batch_size": 1, "prefetch": 1}
-    for name, value in counts.items():
-        if value is None and name == "batch_size":
-            continue
-        if type(value) is not int or value < least.get(name, 0):
-            raise DataError(f"{name}={value!r}. Give a whole number from {least.get(name, 0)} up.")

@@ -52,16 +52,17 @@ class Resident:
         # Code of the user's is called no earlier than it has to be.
         most = _AHEAD if augment is None or self._fused is not None else 1
         self._ahead = Ahead(source.device, most=most) if beside else None
-        # Other samplers may be told something by the user between two epochs.
-        knows_order = type(sampler) in (RandomSampler, SequentialSampler)
-        self._can_go_on = source.device.type == "cuda" and knows_order
+        # Other samplers may be told something by the user at any time, and are asked again.
+        self._knows_order = type(sampler) in (RandomSampler, SequentialSampler)
+        self._can_go_on = source.device.type == "cuda" and self._knows_order
+        self._was_taken = False
 
     def begin(self, epoch: Epoch) -> Tensor:
         """Bring order and keys to an epoch; gives the order."""
         if self._ahead is not None:
             # Batches that are still in the making read what is written here, or wrote it.
-            torch.cuda.current_stream(self._ahead.device).wait_stream(self._ahead.stream)
-        if self._now is None or self._now.name != epoch.name:
+            self._ahead.side.current().wait_stream(self._ahead.side.stream)
+        if self._now is None or self._now.name != epoch.name or not self._knows_order:
             drawn = self._next if self._next is not None and self._next.name == epoch.name else None
             self._now, self._next = self._taken_over(drawn or self._drawn(epoch)), None
         return self._now.order
@@ -101,6 +102,12 @@ class Resident:
     def _taken_over(self, drawn: _Drawn) -> _Drawn:
         """Give what was drawn in the memory of the epoch before, where it has the same length."""
         now = self._now
+        if now is not None and self._was_taken and len(now.order) != len(drawn.order):
+            raise DataError(
+                f"take has read an order of {len(now.order)} samples, and that of epoch {drawn.name[1]} has "
+                f"{len(drawn.order)}: it lies elsewhere, and a captured step would still read the old one. "
+                "Give a sampler whose epochs all have the same length, or a new loader."
+            )
         if now is None or now.order.shape != drawn.order.shape:
             return replace(drawn, order=drawn.order.clone())  # what a sampler gives may be its own
         self._now = replace(now, name=())  # until all of it is there
@@ -117,6 +124,7 @@ class Resident:
                 f"take would read the order of epoch {self._now.name[1]}, and the loader is at epoch "
                 f"{epoch.number}. Call begin_epoch() again."
             )
+        self._was_taken = True
         rows = _row_of_numbers(positions, self._now.order.device)
         try:
             chosen = self._now.order.index_select(0, rows)

@@ -107,7 +107,7 @@ class CustomSampler:
     def __init__(self, source: Callable[..., Any] | Iterable[int]) -> None:
         refuse_generator(source)
         if not callable(source):
-            refuse_mask(source)
+            _refuse_mask(source)
         self.source = source
         # What lies there as it is cannot change by being read.
         self._is_pure = isinstance(source, list | tuple | range | Tensor | np.ndarray)
@@ -148,7 +148,7 @@ class CustomSampler:
         with globals_kept():
             seed_globals(stream_key(seed, epoch, "order"))
             given = self._given(seed, epoch)
-            refuse_mask(given)
+            _refuse_mask(given)
             return given if isinstance(given, Tensor) else _numbers(given)
 
     def _given(self, seed: int, epoch: int) -> Iterable[int] | Tensor:
@@ -196,7 +196,7 @@ def _numbers(given: Iterable[Any]) -> Tensor:
         ) from None
 
 
-def refuse_mask(given: Any) -> None:
+def _refuse_mask(given: Any) -> None:
     """Refuse a yes or no for each sample, which would be read as the sample numbers 1 and 0."""
     if isinstance(given, list | tuple):
         is_mask = any(isinstance(item, bool | np.bool_) for item in given)

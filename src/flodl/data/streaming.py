@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from .ahead import Ahead
 from .augment import Augmentation, augmented, draws_by_chance
@@ -17,6 +17,7 @@ from .fused import Fused
 from .order import sample_keys
 from .parts import StreamWorkers
 from .samplers import Sampler
+from .sources.columns import Columns
 from .sources.opening import Gathered
 from .sources.samples import Samples
 from .sources.streams import Stream
@@ -45,10 +46,9 @@ class Streaming:
             self._host = Workers(FetcherInWorker(source), num_workers) if num_workers else InProcess(source)
         elif num_workers:
             self._host = StreamWorkers(source, num_workers)
+        self._in_workers = num_workers > 0
         on_cuda = device.type == "cuda"
-        # Code of the user's may give the same memory again, refilled.
-        fresh = not isinstance(source, Stream) or isinstance(source.source, DataLoader)
-        self._feed = Feed(device, depth=prefetch, room=room, fresh=fresh) if on_cuda else None
+        self._feed = Feed(device, depth=prefetch, room=room) if on_cuda else None
         # Code of the user's that makes samples in this process may use the device: it runs when it is due.
         on_host = num_workers > 0 or (isinstance(source, Gathered) and source.device.type == "cpu")
         beside = on_cuda and on_host and augment is not None and draws_by_chance(augment)
@@ -59,9 +59,10 @@ class Streaming:
         on_host = self._on_host(epoch)
         # Items that come as batches are the user's own, and an augmentation may change them in place.
         is_own = self.augment is not None and epoch.batch_size is None
-        sent = (
-            self._feed.run(on_host) if self._feed is not None else moved(on_host, self.device, copies=is_own)
-        )
+        if self._feed is not None:
+            sent = self._feed.run(on_host, fresh=self._gives_new_memory(epoch.batch_size))
+        else:
+            sent = moved(on_host, self.device, copies=is_own)
         if self.augment is None:
             return sent
         made = self._augmented(sent, self.augment, epoch)
@@ -71,6 +72,20 @@ class Streaming:
         """End the workers."""
         if self._host is not None:
             self._host.close()
+
+    def _gives_new_memory(self, batch_size: int | None) -> bool:
+        """Say whether each batch has memory of its own; code of the user's may fill the same again."""
+        source = self.source
+        if self._in_workers or isinstance(source, Columns):
+            return True
+        if isinstance(source, Gathered):
+            return False
+        if batch_size is not None:
+            return source.collate is None
+        given = source.source if isinstance(source, Stream) and source.transform is None else None
+        if not isinstance(given, DataLoader):
+            return False
+        return given.num_workers > 0 or given.collate_fn is default_collate
 
     def _on_host(self, epoch: Epoch) -> Iterator[Handed]:
         if isinstance(self._host, StreamWorkers):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -93,7 +96,7 @@ class Workers:
             persistent_workers=True,
             prefetch_factor=2,
             collate_fn=_as_it_is,
-            worker_init_fn=_leave_the_group,
+            worker_init_fn=_heed_the_parent_alone,
             # Its own, so that the random state of the training is not moved.
             generator=torch.Generator(),
         )
@@ -136,10 +139,26 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _leave_the_group(_worker: int) -> None:
-    """Let signals for the whole program reach the one process that knows what to do: save, then end these."""
+def _heed_the_parent_alone(_worker: int) -> None:
+    """Let signals for the whole program reach the one process that knows what to do: save, then end these.
+
+    A terminal sends them to the group of the program, the manager of a job to each of its processes. The
+    parent ends its workers by a signal, too, so they cannot just be ignored: one that is waited for says who
+    sent it. Only a forked process has no thread yet that would still take them.
+    """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+        threading.Thread(target=_end_when_the_parent_says_so, daemon=True).start()
+
+
+def _end_when_the_parent_says_so() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+        pass
+    os._exit(0)
 
 
 def _begun(loader: DataLoader[Any]) -> Iterator[Any]:

@@ -60,6 +60,18 @@ class Columns:
         first = self.columns[0]
         return first.device if isinstance(first, Tensor) else torch.device("cpu")
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """How often each column was written to, as torch counts it; 0 where nobody counts.
+
+        >>> numbers = torch.arange(3)
+        >>> rows = Columns.of((numbers, np.arange(3)))
+        >>> numbers += 1
+        >>> rows.versions
+        (1, 0)
+        """
+        return tuple(map(_version, self.columns))
+
     def take(self, indices: Tensor) -> Any:
         """Give these rows as a batch."""
         return self.form.build([rows_of(column, indices) for column in self.columns])
@@ -136,6 +148,10 @@ def rows_of(column: Array, indices: Tensor) -> Tensor:
 
 def _loaded(column: Array) -> Tensor:
     return column if isinstance(column, Tensor) else torch.from_numpy(native(np.array(column)))
+
+
+def _version(column: Array) -> int:
+    return column._version if isinstance(column, Tensor) and not column.is_inference() else 0
 
 
 def _num_bytes(column: Array) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -43,14 +44,14 @@ class Stream:
     ) -> None:
         self.source = source
         self.transform = transform
-        self.collate = collate or stacked_rows
+        self.collate = collate
         self.names = names
         self.buffer = buffer
         self.num_samples = _length(source)
         self._keeps_state = not buffer and all(
             hasattr(source, method) for method in ("state_dict", "load_state_dict")
         )
-        self._at_first = source.state_dict() if self._keeps_state else None
+        self._at_first = self._state()
         self._begun = False
 
     def batches(self, epoch: Epoch, *, part: Part = WHOLE) -> Iterator[tuple[Any, int, Any]]:
@@ -68,7 +69,7 @@ class Stream:
             if not taken or (epoch.drop_last and size is not None and len(taken) < size):
                 return
             position += len(taken)
-            batch = taken[0] if size is None else self.collate(taken)
+            batch = taken[0] if size is None else (self.collate or stacked_rows)(taken)
             ended = size is not None and len(taken) < size
             yield named(batch, self.names), position, _ENDED if ended else self._state()
 
@@ -110,7 +111,7 @@ class Stream:
         goes_there = epoch.source_state is not None and self._keeps_state
         skipped = 0 if goes_there else epoch.start
         if self._keeps_state:
-            self.source.load_state_dict(epoch.source_state if goes_there else self._at_first)
+            self.source.load_state_dict(deepcopy(epoch.source_state if goes_there else self._at_first))
         self._refuse_second_start(epoch.start)
         ordered = self._shuffled(epoch, part, epoch.start - skipped)
         if sum(1 for _ in islice(ordered, skipped)) < skipped:
@@ -145,10 +146,10 @@ class Stream:
             yield held.pop()
 
     def _raw(self, key: int, first: int) -> Iterator[Any]:
-        seed_globals(next(_keys(key, first)))  # a torch loader with workers draws its order when it is begun
-        if isinstance(self.source, DataLoader) and getattr(self.source, "_iterator", None) is not None:
-            # Workers that stay get no new seed, which is drawn before the order where they are new.
-            torch.empty((), dtype=torch.int64).random_()
+        # Where an order is drawn at the beginning, as a torch loader does, it is that of the whole epoch.
+        seed_globals(next(_keys(key, 0)))
+        if isinstance(self.source, DataLoader) and self.source.persistent_workers:
+            self.source._iterator = None  # workers that stay would go on with random states of their own
         iterator = iter(self.source)
         for item_key in _keys(key, first):
             seed_globals(item_key)
@@ -159,7 +160,8 @@ class Stream:
             yield item
 
     def _state(self) -> Any:
-        return self.source.state_dict() if self._keeps_state else None
+        # A copy, as the source gets one: it may go on writing to what it gave or was given.
+        return deepcopy(self.source.state_dict()) if self._keeps_state else None
 
     def _refuse_second_start(self, start: int) -> None:
         if start and self._begun and not self._keeps_state and self.is_iterator:

@@ -54,8 +54,8 @@ class TokenShards:
                 f"TokenShards: no shard has the {seq_len + 1} tokens of a window; the longest has {longest}. "
                 "Give a smaller seq_len or more text."
             )
-        self.num_bytes = sum(int(shard.nbytes) for shard in self.shards)
         self.num_tokens = sum(len(shard) for shard in self.shards)
+        self.num_bytes = self.num_tokens * _kept_as(self.shards).itemsize  # as on a device
         # The first window of each shard, and behind them the end.
         self._ends = torch.tensor(counts).cumsum(0)
 
@@ -82,16 +82,12 @@ class TokenShards:
 
     def to(self, device: torch.device) -> _DeviceWindows:
         """Give the same windows over tokens in the memory of a device."""
-        counts = torch.diff(self._ends, prepend=torch.zeros(1, dtype=torch.int64))
-        lengths = torch.tensor([len(shard) for shard in self.shards])
-        begins = lengths.cumsum(0) - lengths
-        firsts = self._ends - counts
-        starts = (
-            begins.repeat_interleave(counts)
-            + (torch.arange(self.num_samples) - firsts.repeat_interleave(counts)) * self.stride
-        )
-        tokens = torch.from_numpy(_joined(self.shards))
-        return _DeviceWindows(tokens.to(device), starts.to(device), self.seq_len)
+        lengths = torch.tensor([0, *(len(shard) for shard in self.shards[:-1])])
+        firsts = torch.cat([torch.zeros(1, dtype=torch.int64), self._ends[:-1]])
+        # Where the first window of all would begin, if the windows of a shard went on before it.
+        origins = lengths.cumsum(0) - firsts * self.stride
+        tokens = torch.from_numpy(_joined(self.shards)).to(device)
+        return _DeviceWindows(tokens, self._ends.to(device), origins.to(device), self.seq_len, self.stride)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -104,18 +100,26 @@ class TokenShards:
 
 
 class _DeviceWindows:
-    """Windows that are cut on the device."""
+    """Windows that are cut on the device.
 
-    def __init__(self, tokens: Tensor, starts: Tensor, seq_len: int) -> None:
-        self._tokens, self._starts = tokens, starts
+    Of each shard it has the number behind its last window, and the place to count its windows from. A table
+    of all windows could be larger than the tokens.
+    """
+
+    def __init__(self, tokens: Tensor, ends: Tensor, origins: Tensor, seq_len: int, stride: int) -> None:
+        self._tokens, self._ends, self._origins, self._stride = tokens, ends, origins, stride
         self._offsets = torch.arange(seq_len + 1, device=tokens.device)
-        self.num_samples = len(starts)
-        self.num_bytes = int(tokens.nbytes + starts.nbytes)
+        self.num_samples = int(ends[-1])
+        self.num_bytes = int(tokens.nbytes)
         self.device = tokens.device
         self.mapped = False
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        places = self._starts.index_select(0, indices)[:, None] + self._offsets
+        starts = indices * self._stride
+        if len(self._ends) > 1:
+            shard_of = torch.searchsorted(self._ends, indices, right=True)
+            starts += self._origins.index_select(0, shard_of)
+        places = starts[:, None] + self._offsets
         found = self._tokens.index_select(0, places.view(-1)).view(places.shape)
         if found.dtype == torch.int16:
             both = found.to(torch.int64) & 0xFFFF  # what was stored as uint16
@@ -124,17 +128,22 @@ class _DeviceWindows:
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
     def to(self, device: torch.device) -> _DeviceWindows:
-        return _DeviceWindows(self._tokens.to(device), self._starts.to(device), len(self._offsets) - 1)
+        tokens, ends, origins = (part.to(device) for part in (self._tokens, self._ends, self._origins))
+        return _DeviceWindows(tokens, ends, origins, len(self._offsets) - 1, self._stride)
+
+
+def _kept_as(shards: Sequence[np.ndarray[Any, Any]]) -> np.dtype[Any]:
+    """Give the type of all tokens together; torch can gather them on any device, uint16 as int16."""
+    kinds = {shard.dtype for shard in shards}
+    kept = {np.dtype(kind) for kind in ("uint8", "int8", "uint16", "int32", "int64")}
+    return kinds.pop() if len(kinds) == 1 and kinds <= kept else np.dtype(np.int64)
 
 
 def _joined(shards: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Give all tokens in one array that torch can gather from on any device."""
-    kinds = {shard.dtype for shard in shards}
-    if kinds == {np.dtype(np.uint16)}:
-        return np.concatenate(shards).view(np.int16)
-    if kinds <= {np.dtype(kind) for kind in ("uint8", "int8", "int32", "int64")} and len(kinds) == 1:
-        return np.concatenate(shards)
-    return np.concatenate([shard.astype(np.int64) for shard in shards])
+    """Give all tokens in one array."""
+    kind = _kept_as(shards)
+    joined = np.concatenate([shard.astype(kind, copy=False) for shard in shards])
+    return joined.view(np.int16) if kind == np.uint16 else joined
 
 
 def _opened(shard: Shard, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray[Any, Any]:

@@ -1,0 +1,95 @@
+"""Workers: they outlive signals that are meant for the program, and end when the program says so or ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from flodl.data import Loader
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="nobody says who sent a signal")
+
+
+class Processes:
+    """Samples that say which process made them."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.tensor(os.getpid())
+
+
+PROGRAM = """
+import os, time, torch
+from flodl.data import Loader
+
+class Slow:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index > 3:
+            time.sleep(600)
+        return torch.tensor(os.getpid())
+
+batches = iter(Loader(Slow(), 2, shuffle=False, num_workers=2))
+print(*{int(pid) for pid in (*next(batches), *next(batches))}, flush=True)
+raise ValueError("the program ends")
+"""
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for_end(pids):
+    for _ in range(1000):
+        if not any(map(is_running, pids)):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"some of {pids} still run")
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "USR1"])
+def test_a_signal_to_every_process_of_a_job_leaves_the_workers_at_work(name):
+    given = Loader(Processes(), 2, num_workers=2)
+    batches = iter(given)
+    pids = {int(pid) for _ in range(2) for pid in next(batches)}
+    assert len(pids) == 2
+    # By another process, as the manager of a job does it; the workers know their parent.
+    subprocess.run(["kill", f"-{name}", *map(str, pids)], check=True)
+    rest = list(batches)
+    assert len(rest) == 30
+    assert {int(pid) for batch in rest for pid in batch} == pids
+    del batches
+    given.close()
+    wait_for_end(pids)
+
+
+def test_the_parent_may_end_a_worker_by_a_signal():
+    given = Loader(Processes(), 2, num_workers=1)
+    batches = iter(given)
+    (pid,) = {int(pid) for pid in next(batches)}
+    (worker,) = given._backend._host._loader._iterator._workers
+    worker.terminate()
+    worker.join()
+    assert not is_running(pid)
+    assert worker.exitcode == 0
+    del batches, worker
+    given.close()
+
+
+def test_no_worker_stays_behind_a_program_that_ends_while_they_are_at_work():
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("ValueError: the program ends\n")
+    wait_for_end([int(pid) for pid in ended.stdout.split()])
