@@ -227,6 +227,22 @@ def test_a_listener_that_fails_is_heard(tmp_path):
         writer.close()
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_listener_that_ends_the_program_is_heard_where_the_program_is(tmp_path, is_closed):
+    folder = blocked(tmp_path / "closed") if is_closed else tmp_path / "open"
+    writer = BackgroundWriter(folder, on_error=lambda error: sys.exit(3), on_saved=lambda saved: sys.exit(3))
+    writer.save(1, {"data": {}})
+    with pytest.raises(SystemExit) as caught:
+        writer.wait()
+    assert caught.value.code == 3
+    assert writer.save(2, {"data": {}}), "the thread goes on"
+    if not is_closed:
+        with pytest.raises(SystemExit):
+            writer.wait()
+    writer.close()
+    assert writer.is_idle
+
+
 def test_what_cannot_be_saved_raises_at_once(tmp_path):
     with BackgroundWriter(tmp_path) as writer:
         for bad in ({"data": object()}, {"model": {"w": torch.ones(1, device="meta")}}):
@@ -264,7 +280,38 @@ def test_a_program_that_ends_without_closing_still_writes(tmp_path):
     assert (read_bundle(latest_bundle(tmp_path).bundle)["model"]["w"] == 1).all()
 
 
-@pytest.mark.parametrize("wrong", [{"depth": 0}, {"when_full": "drop"}, {"errors": "ignore"}, {"keep": 3}])
+def test_a_writer_that_its_own_thread_collects_still_writes_what_was_taken(tmp_path):
+    code = f"""
+import gc, threading, torch
+from flodl.checkpoint import BackgroundWriter
+
+class Holder: pass
+
+def collect(saved):
+    left.wait()
+    gc.collect()
+    collected.set()
+
+def forget_a_writer():
+    holder = Holder()
+    holder.itself, holder.writer = holder, BackgroundWriter({str(tmp_path)!r}, depth=2, on_saved=collect)
+    holder.writer.save(1, {{'data': {{}}}})
+    holder.writer.save(2, {{'model': {{'w': torch.ones(5_000_000)}}}})
+
+left, collected = threading.Event(), threading.Event()
+gc.disable()
+forget_a_writer()
+left.set()
+collected.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert steps(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 0}, {"depth": "2"}, {"when_full": "drop"}, {"errors": "ignore"}, {"keep": 3}]
+)
 def test_settings_are_checked(tmp_path, wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(CheckpointError, match=f"{name}={value!r}"):

@@ -103,6 +103,17 @@ def test_a_saved_average_loads_as_a_model_does_buffers_and_tied_weights_included
     assert torch.equal(resumed.average.state_dict()["2.weight"], trainer.average.state_dict()["2.weight"])
 
 
+def test_the_weights_come_back_from_whatever_happens_while_they_are_exchanged():
+    model = torch.nn.Linear(2, 1)
+    average = AveragedWeights(model, decay=0.9)
+    before = model.weight.detach().clone()
+    average._average[0].zero_()
+    average._average[1] = torch.zeros(7)  # no place for it
+    with pytest.raises(RuntimeError), average.applied():
+        pass
+    assert torch.equal(model.weight, before)
+
+
 def test_another_model_is_refused():
     average = AveragedWeights(torch.nn.Linear(2, 1), decay=0.9)
     with pytest.raises(TrainError, match="has no 'weight'"):

@@ -79,6 +79,19 @@ def test_modes_come_back_after_an_error(make, data):
     assert torch.equal(trainer.model[0].weight, weights)
 
 
+def test_modes_come_back_where_the_switch_itself_is_interrupted(make, data):
+    class Slow(nn.Tanh):
+        def train(self, mode=True):
+            if not mode:
+                raise KeyboardInterrupt
+            return super().train(mode)
+
+    trainer = make(nn.Sequential(nn.Linear(3, 1), Slow()))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.evaluate(data)
+    assert all(module.training for module in trainer.model.modules())
+
+
 def test_an_evaluation_in_a_hook_does_not_disturb_the_epoch(make, data):
     found = []
 

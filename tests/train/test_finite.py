@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import set_verbosity
+from flodl import FlowBuilder, set_verbosity
+from flodl.checkpoint import list_bundles
 from flodl.core import NotFiniteError
 from flodl.train.finite import FiniteWatch
 
@@ -215,8 +216,8 @@ def test_a_watch_may_wait_for_several_in_a_row():
     told = []
     for skipped in (1, 1, 0, 1, 1, 1, 1):
         count += skipped
-        told.append(watch.skipped_since())
-        assert watch.settle() in (0, told[-1])
+        told.append(watch.skipped_since(len(told) + 1))
+        assert watch.settle(len(told)) in (0, told[-1])
     assert told == [0, 0, 0, 0, 0, 3, 4]
 
 
@@ -224,9 +225,121 @@ def test_a_watch_tells_each_skipped_update_once():
     count = torch.zeros((), dtype=torch.float64)
     watch = FiniteWatch(count)
     count += 2
-    assert [watch.skipped_since(), watch.skipped_since(), watch.settle()] == [2, 0, 0]
+    assert [watch.skipped_since(2), watch.skipped_since(3), watch.settle(3)] == [2, 0, 0]
     count.fill_(1)  # a run that went back has the count of then
-    watch.forget()
-    assert watch.skipped_since() == 0
+    watch.forget(1)
+    assert watch.skipped_since(2) == 0
     count += 1
-    assert watch.settle() == 1
+    assert watch.settle(3) == 1
+
+
+class Arrived:
+    """The event of a device that has always done what it was told."""
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def query(self):
+        return True
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """Give a way to let a watch look as it does on a GPU."""
+    monkeypatch.setattr(torch.cuda, "Event", Arrived)
+
+    def simulate(watch):
+        watch._on_host = torch.zeros_like(watch._count)
+        return watch
+
+    return simulate
+
+
+@pytest.mark.parametrize("resumed_at", [0, 5, 16, 37, 40])
+def test_a_resumed_run_looks_where_an_undisturbed_one_does(as_on_a_device, resumed_at):
+    count = torch.zeros((), dtype=torch.float64)
+    watch = as_on_a_device(FiniteWatch(count))
+    watch.forget(resumed_at)
+    told = []
+    for update in range(resumed_at + 1, 200):
+        count += update == 45
+        told += [update] * watch.skipped_since(update)
+    assert told == [64]
+
+
+def test_no_bundle_holds_a_skipped_update_that_nobody_has_met(make, data, tmp_path, as_on_a_device):
+    trainer = make(step_fn=bad_at(4), checkpoint_dir=tmp_path, save_every_steps=3)
+    as_on_a_device(trainer._run.watch)
+    with pytest.raises(NotFiniteError, match="not finite in 1 of the updates up to 6"):
+        trainer.fit(data, epochs=1, batch_size=2)
+    assert [bundle.step for bundle in list_bundles(tmp_path / "bundles")] == [3]
+
+
+def test_updates_that_were_skipped_in_a_row_are_counted_over_a_resume(make, data, tmp_path):
+    def trainer():
+        return make(step_fn=bad_at(*range(1, 99)), precision="fp16", checkpoint_dir=tmp_path)
+
+    for epochs in (2, 3):
+        trainer().fit(data, epochs=epochs, batch_size=4)
+    with pytest.raises(NotFiniteError, match="not finite in 24 of the updates up to 24"):
+        trainer().fit(data, epochs=9, batch_size=4)
+
+
+class Carrying(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(3, 1)
+
+    def forward(self, x, before=None):
+        return self.line(x) if before is None else self.line(x) + 0.1 * before
+
+
+def test_rollback_puts_back_what_a_graph_carries(make, data, tmp_path):
+    def step_fn(model, x, y):
+        carried.append(model._memory.carried[0])
+        return nn.functional.mse_loss(model(x), y)
+
+    carried = []
+    torch.manual_seed(0)
+    graph = FlowBuilder(Carrying()).using("before").tag("before").build()
+    data[0][12] = NAN
+    settings = {"nan": "rollback", "checkpoint_dir": tmp_path, "save_every_steps": 1}
+    trainer = make(graph, step_fn, **settings)
+    batches = [tuple(part[i : i + 4] for part in data) for i in range(0, 20, 4)]
+    result = trainer.fit(batches, epochs=1)
+    assert result.report.skipped == 1
+    assert all(value is None or value.isfinite().all() for value in carried)
+
+
+def means_after_rollback(make, data, tmp_path, *, bad, **settings):
+    """Give the mean losses of two epochs, of losses 1 and 3, with one batch that is not a number."""
+    calls = []
+
+    def step_fn(model, x, y):
+        calls.append(True)
+        loss = 0 * model(x).mean() + (1.0 if len(calls) <= 5 else 3.0)
+        return loss * NAN if len(calls) == bad else loss
+
+    trainer = make(step_fn=step_fn, nan="rollback", checkpoint_dir=tmp_path, **settings)
+    return [row["loss"] for row in trainer.fit(data, epochs=2, batch_size=4).history]
+
+
+@pytest.mark.parametrize("bad", [6, 8, 10])
+@pytest.mark.parametrize("settings", [{}, {"save_every": None, "save_every_steps": 3}])
+def test_rollback_leaves_the_means_of_the_epoch_alone(make, data, tmp_path, bad, settings):
+    assert means_after_rollback(make, data, tmp_path, bad=bad, **settings) == [1.0, 3.0]
+
+
+def test_a_bundle_after_a_rollback_has_no_metrics_of_other_weights(make, data, tmp_path):
+    def on_step_end(trainer, loss):
+        if not loss.isfinite():
+            trainer.save()
+
+    make(step_fn=bad_at(7), nan="rollback", checkpoint_dir=tmp_path, hooks=[on_step_end]).fit(
+        data, epochs=2, batch_size=4
+    )
+    bundles = {bundle.step: bundle for bundle in list_bundles(tmp_path / "bundles")}
+    assert bundles[5].metrics == {}

@@ -20,6 +20,7 @@ from torch import Tensor
 from flodl.core import CheckpointError, DamagedError, WriteError
 from flodl.core.files import at_home
 from flodl.core.paths import suggestion
+from flodl.core.whole import is_whole
 
 from . import manifest
 from .codec import Json, decode, encode
@@ -96,7 +97,7 @@ def verify_bundle(bundle: Bundle) -> None:
 
 def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
     """Take the parts of a run apart; everything that cannot be saved raises here, before any file is made."""
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+    if not is_whole(step, at_least=0):
         raise CheckpointError(f"step={step!r}. Give the number of updates so far, a whole number from 0 up.")
     encoded: dict[str, Encoded] = {}
     for name, state in parts.items():

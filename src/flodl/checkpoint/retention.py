@@ -16,6 +16,7 @@ from typing import Literal
 
 from flodl.core import CheckpointError
 from flodl.core.paths import suggestion
+from flodl.core.whole import is_whole
 
 from .manifest import Bundle
 
@@ -96,5 +97,5 @@ def divided(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], li
 
 
 def _check(count: int, name: str) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_whole(count, at_least=1):
         raise CheckpointError(f"{name}({count!r}): give a whole number from 1 up.")

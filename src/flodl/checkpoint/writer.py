@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any, Literal, Self
 from flodl.core import CheckpointError, WriteError, log
 from flodl.core.files import at_home
 from flodl.core.paths import suggestion
+from flodl.core.whole import is_whole
 
 from .bundle import clean_bundles, encode_parts, numbers, write_bundle
 from .retention import Policy
@@ -75,8 +77,8 @@ class BackgroundWriter:
         on_error: Callable[[WriteError], object] | None = None,
         on_saved: Callable[[Saved], object] | None = None,
     ) -> None:
-        if depth < 1:
-            raise CheckpointError(f"depth={depth}. Give a whole number from 1 up.")
+        if not is_whole(depth, at_least=1):
+            raise CheckpointError(f"depth={depth!r}. Give a whole number from 1 up.")
         for name, value, known in (
             ("when_full", when_full, ("wait", "skip")),
             ("errors", errors, ("report", "raise")),
@@ -147,7 +149,7 @@ class BackgroundWriter:
         return self._worker.last_saved
 
     @property
-    def failures(self) -> tuple[Exception, ...]:
+    def failures(self) -> tuple[BaseException, ...]:
         """Every save that failed, as the error that it failed with."""
         return tuple(self._worker.failures)
 
@@ -200,8 +202,8 @@ class _Worker:
         self.slots = _Slots(depth)
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.staging = Staging()
-        self.failures: list[Exception] = []
-        self.unheard: list[Exception] = []
+        self.failures: list[BaseException] = []
+        self.unheard: list[BaseException] = []
         self.last_saved: Path | None = None
         self._failed_in_a_row = 0
         with suppress(OSError):  # a folder that cannot be read will be told when it cannot be written
@@ -213,7 +215,7 @@ class _Worker:
                 self._save(job)
             except WriteError as error:
                 self._failed(error)
-            except Exception as error:
+            except BaseException as error:
                 self.failures.append(error)
                 self.unheard.append(error)  # not a matter of the disk: always heard
             finally:
@@ -246,7 +248,7 @@ class _Worker:
     def _tell(self, listener: Callable[[Any], object], news: Any) -> None:
         try:
             listener(news)
-        except Exception as wrong:
+        except BaseException as wrong:  # sys.exit() is meant for the program, not for this thread
             self.unheard.append(wrong)
 
     def raise_failure(self) -> None:
@@ -283,4 +285,8 @@ class _Slots:
 
 def _end(worker: _Worker, thread: threading.Thread) -> None:
     worker.jobs.put(None)
-    thread.join()
+    if thread is threading.current_thread():
+        # The cycle collector came by here. A thread cannot wait for itself, but the program can.
+        atexit.register(thread.join)
+    else:
+        thread.join()

@@ -27,21 +27,28 @@ def remembered(model: nn.Module) -> dict[str, Any]:
 
 def remember(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
     """Give graphs their memory back; those that were not there keep their own."""
+    carry_again(model, state, device)
+    for name, graph in _graphs(model):
+        if name in state:
+            graph._book.load_state_dict(state[name]["book"])
+
+
+def carry_again(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
+    """Let graphs carry what they carried when they were saved; their books stay as they are."""
     for name, graph in _graphs(model):
         if name in state:
             saved = state[name]
             graph._memory.carried = pytree.tree_map_only(Tensor, lambda t: t.to(device), saved["carried"])
             graph._memory.batch = saved["batch"]
-            graph._book.load_state_dict(saved["book"])
 
 
 @contextmanager
 def carrying_nothing(model: nn.Module) -> Iterator[None]:
     """Begin with nothing carried, and carry on afterwards with what was there before."""
     before = [(graph._memory, graph._memory.carried, graph._memory.batch) for _, graph in _graphs(model)]
-    if isinstance(model, Graph):
-        model.reset_state()
     try:
+        for _, graph in _graphs(model):
+            graph.reset_state()
         yield
     finally:
         for memory, carried, batch in before:

@@ -57,8 +57,8 @@ class AveragedWeights:
     def applied(self) -> Iterator[None]:
         """Let the model have the averaged weights while this lasts; buffers stay its own."""
         kept = [weight.clone() for weight in self._live]
-        torch._foreach_copy_(self._live, self._average)
         try:
+            torch._foreach_copy_(self._live, self._average)
             yield
         finally:
             torch._foreach_copy_(self._live, kept)

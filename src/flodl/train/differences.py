@@ -28,6 +28,38 @@ _MODES = (
 )
 
 
+def differences(
+    run: Run,
+    parts: Mapping[str, Any],
+    *,
+    groups: Iterable[Mapping[str, Any]],
+    modes: Modes,
+    own_folder: bool,
+) -> list[str]:
+    """Name all that differs; `groups` and `modes` are what this program had before the run was loaded."""
+    saved = parts["trainer"]
+    at_start = saved.get("modes_at_start")
+    return [
+        *other_settings(run, parts.get("config") or {}),
+        *other_optimizer(
+            groups,
+            run.optimizer.param_groups,
+            at_start=saved.get("optimizer_at_start"),
+            scheduled=run.schedule is not None,
+        ),
+        *other_model(run.model, saved.get("structural_hashes") or {}, parts["model"]),
+        *(
+            conflicting_modes(modes, saved["modes"], at_start=at_start)
+            if own_folder
+            else kept_modes(modes, saved["modes"])
+        ),
+        *(
+            f"the saved state of the hook {kind} finds no hook here"
+            for kind in run.hooks.without_place(parts["hooks"])
+        ),
+    ]
+
+
 def other_settings(run: Run, saved: Mapping[str, Any]) -> Iterator[str]:
     """Name the settings that are not those of the saved run; this program's hold from here on."""
     for name, value in settings_of(run).items():

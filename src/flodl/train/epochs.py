@@ -10,11 +10,10 @@ from flodl.core import TrainError
 from flodl.data import Loader
 from flodl.graph import Graph
 
-from .evaluation import check_names
+from .evaluation import check_names, check_number
 from .feeding import num_batches
 from .modes import modes_of
 from .rates import learning_rate, optimizer_settings
-from .rollback import meet_not_finite
 
 if TYPE_CHECKING:
     from .run import Run
@@ -24,7 +23,7 @@ EMPTY_EPOCHS_AT_MOST = 1000
 
 
 class _Interrupted(Exception):
-    """Evaluation was left because somebody asked the run to stop."""
+    """Evaluation is left because somebody asked the run to stop."""
 
 
 def is_stopped(run: Run) -> bool:
@@ -53,7 +52,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
             loader.rewind()
     run.handing.go_back(loader)
     run.num_batches = num_batches(loader)
-    if run.notice:
+    if run.notice and run.train_step.is_between_updates:
         run.save_and_leave()
     if not run.model.training:
         run.model.train()
@@ -68,16 +67,11 @@ def close_training(run: Run) -> None:
     step = run.train_step
     step.flush()
     run.meet_update()
-    if run.watch is not None and (skipped := run.watch.settle()):
-        meet_not_finite(run, skipped)
+    run.settle()
     means = {name: value.item() for name, value in step.means().items()}
     check_names([name for name in means if name != "loss"])
     for name, value in step.values.items():
-        if value.numel() != 1:
-            raise TrainError(
-                f"the step function gives {name!r} of shape {tuple(value.shape)}. "
-                "Give one number for each name."
-            )
+        check_number(name, value)
     step.reset_means()
     run.place.open_row = {"epoch": run.epochs + 1, **means, "lr": learning_rate(run.optimizer)}
 
@@ -118,9 +112,14 @@ def _evaluated(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
     if eval_data is None:
         return {}
     loader = run.feeding.for_evaluation(eval_data, None)
+    found = None
     try:
         found = run.evaluator(loader, between=leave_if_asked)
-    except _Interrupted:
+    except Exception:
+        # Also where a signal to every process of a job has ended the workers of the loader.
+        if not run.notice:
+            raise
+    if found is None:
         run.save_and_leave()
     run.hooks.call("on_evaluate_end", epoch=epoch, metrics=found)
     return {f"eval_{name}": value for name, value in found.items()}

@@ -40,6 +40,14 @@ def check_names(values: Iterable[str]) -> None:
             )
 
 
+def check_number(name: str, value: Tensor) -> None:
+    """Refuse a named value that is not one number."""
+    if value.numel() != 1:
+        raise TrainError(
+            f"the step function gives {name!r} of shape {tuple(value.shape)}. Give one number for each name."
+        )
+
+
 def checked(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     """Give metric objects by name, or say what is none."""
     if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection has names, and is no dict
@@ -68,11 +76,7 @@ class WeightedSums:
         """Add the values of one batch."""
         for name, value in values.items():
             number = torch.as_tensor(value).detach().double()
-            if number.numel() != 1:
-                raise TrainError(
-                    f"the step function gives {name!r} of shape {tuple(number.shape)}. "
-                    "Give one number for each name."
-                )
+            check_number(name, number)
             self._sums[name] = self._sums.get(name, 0) + number.reshape(()) * weight
             self._weights[name] = self._weights.get(name, 0) + weight
 

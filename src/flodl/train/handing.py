@@ -43,19 +43,27 @@ class Handing:
         state = loader.state_dict()
         position, source, keeps_state = state["position"], state["source"], state["source"] is not None
         is_first = True
-        for batch in self.counts.noted(loader):
-            self._batch = _Mark(position, source, run.place.epoch_step)
-            self._updates = step.updates
-            if step.is_between_updates:
-                self._window = self._batch
-            position = loader.position
-            self._loader, self._behind = loader, (loader.epoch, position)
-            if is_first or keeps_state:
-                # Asked at every batch it would cost more than a small step does.
-                source = loader.state_dict()["source"]
-                is_first, keeps_state = False, source is not None
-            yield batch
-        self.forget()
+        try:
+            for batch in self.counts.noted(loader):
+                self._batch = _Mark(position, source, run.place.epoch_step)
+                self._updates = step.updates
+                if step.is_between_updates:
+                    self._window = self._batch
+                position = loader.position
+                self._loader, self._behind = loader, (loader.epoch, position)
+                if is_first or keeps_state:
+                    # Asked at every batch it would cost more than a small step does.
+                    source = loader.state_dict()["source"]
+                    is_first, keeps_state = False, source is not None
+                yield batch
+        except Exception:
+            # A signal to every process of a job ends the workers of a loader, too.
+            if not run.notice:
+                raise
+        else:
+            self.forget()
+            return
+        run.save_and_leave()
 
     def forget(self) -> None:
         """Take what was handed out for trained on."""
@@ -70,6 +78,17 @@ class Handing:
             loader.load_state_dict(self._cursor(loader, mark))
             self._run.place.epoch_step = mark.epoch_step
         self.forget()
+
+    def give_up_window(self) -> None:
+        """Take the batches of a window of accumulation that is half full for not trained on."""
+        run, step = self._run, self._run.train_step
+        if step.is_between_updates:
+            return
+        run.optimizer.zero_grad(set_to_none=True)
+        step._window.close()
+        if self._loader is not None:
+            self._batch = self._window
+            run.place.epoch_step = self._window.epoch_step
 
     def cursor(self, loader: Loader) -> dict[str, Any]:
         """Give the place behind the last batch that was trained on."""

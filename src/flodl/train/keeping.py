@@ -88,8 +88,8 @@ class RunDirectory:
 
     def save(
         self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, reason: str, wait: bool
-    ) -> None:
-        """Save a bundle beside the training, or now."""
+    ) -> bool:
+        """Save a bundle beside the training, or now; say whether it was waited for and is on the disk."""
         if metrics:
             for name in self.keep.metrics:
                 metric_of(metrics, name, f"keep={self.keep}")
@@ -102,9 +102,12 @@ class RunDirectory:
                 on_saved=self._saved,
             )
         self._warn_of(lack_of_room(self.path, num_bytes_of(parts.values()), at_once=1))
+        self.wait()
+        before = self._writer.last_saved
         self._writer.save(step, parts, metrics=metrics, reason=reason)
         if wait:
             self.wait()
+        return wait and self._writer.last_saved != before
 
     def check_room(self, bundle_bytes: int, *, num_saves: int | None) -> None:
         """Warn where the saves to come, of about that size, find no room; None is any number of them."""

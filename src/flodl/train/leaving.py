@@ -9,21 +9,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # What sysexits calls a temporary failure: everything is saved, start me again.
 EXIT_CODE = 75
 
 
 class Preempted(SystemExit):
-    """Training was told to stop, has saved itself, and goes on when it is started again."""
+    """Training was told to stop, has saved itself, and goes on when it is started again.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(EXIT_CODE)
-        self.signal = name
+    Where it could not save itself, `lost` says so: Python then prints it and ends with exit code 1.
+    """
+
+    def __init__(self, name: str, lost: str = "") -> None:
+        super().__init__(lost or EXIT_CODE)
+        self.signal, self.lost = name, lost
 
     def __str__(self) -> str:
-        return f"{self.signal}; the run is saved and goes on when it is started again"
+        return self.lost or f"{self.signal}; the run is saved and goes on when it is started again"
 
 
 class Notice:
@@ -31,16 +34,17 @@ class Notice:
 
     def __init__(self) -> None:
         self.name = ""
+        self._before: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
         return bool(self.name)
 
-    def leave(self) -> NoReturn:
-        """End the program with the code that says "saved"; a prompt is given back instead of closed."""
+    def leave(self, lost: str = "") -> NoReturn:
+        """End the program with the code that says "saved", or with what is lost; a prompt is given back."""
         name, self.name = self.name, ""
         if name == "SIGINT" and hasattr(sys, "ps1"):
-            raise KeyboardInterrupt
-        raise Preempted(name)
+            raise KeyboardInterrupt(lost)
+        raise Preempted(name, lost)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -48,16 +52,15 @@ class Notice:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self.name = ""
-        numbers = [
-            getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
-        ]
-        before = {number: signal.signal(number, self._note) for number in numbers}
+        self.name, self._before = "", {}
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
+            self._replace(name, self._note)
         try:
             yield
         finally:
             unheard, self.name = self.name, ""
-            for number, handler in before.items():
+            while self._before:
+                number, handler = self._before.popitem()
                 # None is a handler that was not set from Python, which cannot be set from it either.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if unheard:
@@ -70,3 +73,12 @@ class Notice:
             os.kill(os.getpid(), number)
             return
         self.name = signal.Signals(number).name
+        # The same signal may have ended the workers of a loader, which torch would raise wherever the step
+        # stands, in the middle of an update, too. Whoever reads from the loader hears of it.
+        self._replace("SIGCHLD", signal.SIG_DFL)
+
+    def _replace(self, name: str, handler: Any) -> None:
+        """Set a handler for as long as this listens; not every system has every signal."""
+        number = getattr(signal, name, None)
+        if number is not None:
+            self._before.setdefault(number, signal.signal(number, handler))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -34,25 +34,24 @@ def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
         mark_stilled(module, name in stilled)
 
 
-@contextmanager
-def modes_kept(model: nn.Module) -> Iterator[None]:
+def modes_kept(model: nn.Module) -> AbstractContextManager[None]:
     """Give every module back the mode that it had, where the model was not in training as a whole."""
-    before = [] if model.training else [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
+    return _put_back([] if model.training else model.modules())
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch every module to evaluation, and each back to what it was."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
+    with _put_back(model.modules()), torch.no_grad():
+        model.eval()
+        yield
+
+
+@contextmanager
+def _put_back(modules: Iterable[nn.Module]) -> Iterator[None]:
+    before = [(module, module.training) for module in modules]
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for module, training in before:
             module.training = training

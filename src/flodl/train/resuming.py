@@ -11,7 +11,7 @@ from flodl.checkpoint.manifest import NAME as MANIFEST
 from flodl.core import TrainError
 from flodl.data import Loader
 
-from .differences import conflicting_modes, kept_modes, other_model, other_optimizer, other_settings
+from .differences import differences
 from .hooks import EarlyStopping
 from .keeping import BUNDLES, RunDirectory, settled_path
 from .modes import modes_of
@@ -47,32 +47,13 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     if own_folder:
         run.note_saved()
         set_aside_and_say(run, after=bundle)
-    saved = parts["trainer"]
-    differences = [
-        *other_settings(run, parts.get("config") or {}),
-        *other_optimizer(
-            given,
-            run.optimizer.param_groups,
-            at_start=saved.get("optimizer_at_start"),
-            scheduled=run.schedule is not None,
-        ),
-        *other_model(run.model, saved.get("structural_hashes") or {}, parts["model"]),
-        *(
-            conflicting_modes(own_modes, saved["modes"], at_start=saved.get("modes_at_start"))
-            if own_folder
-            else kept_modes(own_modes, saved["modes"])
-        ),
-        *(
-            f"the saved state of the hook {kind} finds no hook here"
-            for kind in run.hooks.without_place(parts["hooks"])
-        ),
-    ]
+    told = differences(run, parts, groups=given, modes=own_modes, own_folder=own_folder)
     anew = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping waits anew"] if anew else []
     if own_folder and isinstance(wish, Path) and not bundle.path.is_relative_to(wish):
         notes.append(f"its own folder comes before {str(wish)!r}")
-    message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *notes, *differences])
-    run.tell("alert", message=message, level="warning" if differences else "info")
+    message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *notes, *told])
+    run.tell("alert", message=message, level="warning" if told else "info")
     run.hooks.call("on_resume", epoch=run.epochs, own_folder=own_folder)
     return True
 

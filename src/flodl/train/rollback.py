@@ -27,15 +27,16 @@ def meet_not_finite(run: Run, skipped: int) -> None:
         raise NotFiniteError(
             f"{what} {advice}Lower the learning rate or clip the gradients; with nan='skip' training goes on."
         )
+    now = run.train_step.state_dict()
     set_aside_and_say(run, after=bundle)
     run.num_rollbacks += 1
-    count = run.train_step.num_skipped
-    skipped_so_far = count.clone()
-    load_weights(run, read_bundle(bundle, verify=False))
-    # The bundle knows of fewer; what happened since has happened, though its updates are undone.
-    count.copy_(skipped_so_far)
+    parts = read_bundle(bundle, verify=False)
+    # What was counted since has happened, though its updates are undone.
+    parts["step"] |= {"means": now["means"], "num_skipped": now["num_skipped"]}
+    load_weights(run, parts)
+    run.place.measured_at = None
     if run.watch is not None:
-        run.watch.forget()
+        run.watch.forget(run.updates)
     run.count_updates()
     run.tell("alert", message=f"{what} Went back to step {bundle.step}.", level="warning")
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError, log
+from flodl.core.whole import is_whole
 from flodl.engine import TrainStep, calm_collector
 from flodl.engine.hygiene import Collector
 from flodl.monitor import Monitor
@@ -129,7 +130,7 @@ class Run:
     @contextmanager
     def going(self, epochs: int) -> Iterator[None]:
         """Set up what lasts as long as a run (folder, monitor, signals, collector), and end it well."""
-        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+        if not is_whole(epochs, at_least=1):
             raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
         if self.telling is not None:
             raise TrainError("this trainer is running already. Make another one for a run inside a run.")
@@ -179,18 +180,25 @@ class Run:
         self.count_updates()
         if self.average is not None:
             self.average.update(self.train_step.skipped)
-        if self.watch is not None and (skipped := self.watch.skipped_since()):
+        if self.watch is not None and (skipped := self.watch.skipped_since(self._updates)):
             meet_not_finite(self, skipped)
         return True
+
+    def settle(self) -> None:
+        """Meet every skipped update, also one that the device has not told of yet."""
+        if self.watch is not None and (skipped := self.watch.settle(self.updates)):
+            meet_not_finite(self, skipped)
 
     def count_updates(self) -> None:
         """Take the updates of the step for known, as after a resume."""
         self._updates = self.train_step.updates
 
-    def save(self, *, wait: bool, reason: str) -> None:
-        """Save a bundle; between two updates only."""
+    def save(self, *, wait: bool, reason: str) -> bool:
+        """Save a bundle, between two updates only; say whether it was waited for and is on the disk."""
         if self.directory is None:
             raise TrainError("there is nowhere to save to. Give the trainer a checkpoint_dir.")
+        # A run that goes on from this bundle takes every update in it for met.
+        self.settle()
         # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
         measured = self.place.measured_at == self.updates
         metrics = {k: v for row in self.history[-1:] for k, v in row.items() if measured and k != "epoch"}
@@ -198,10 +206,11 @@ class Run:
         if not self.notice:
             # Before this save can replace the one of before, or retention delete it.
             self.tell_hooks_of_saves()
-        self.directory.save(self.updates, parts_of(self), metrics, reason=reason, wait=wait)
+        is_saved = self.directory.save(self.updates, parts_of(self), metrics, reason=reason, wait=wait)
         self.note_saved()
         if wait:
             self.tell_hooks_of_saves()
+        return is_saved
 
     def note_saved(self) -> None:
         """Remember that what the run has come to is among its bundles."""
@@ -218,10 +227,17 @@ class Run:
                 self.hooks.call("on_save", step=saved.step, metrics=dict(saved.metrics), path=saved.path)
 
     def save_and_leave(self) -> NoReturn:
-        """Save what there is, now, and end the program."""
+        """Save what there is, now, and end the program; a window of accumulation under way is given up."""
+        lost = ""
         if self.directory is not None:
-            self.save(wait=True, reason=self.notice.name)
-        self.notice.leave()
+            self.handing.give_up_window()
+            if not self.save(wait=True, reason=self.notice.name):
+                bundle, _ = self.directory.find()
+                left = "There is no bundle to go on from."
+                if bundle is not None:
+                    left = f"Started again, it goes on from its newest bundle, of step {bundle.step}."
+                lost = f"{self.notice.name}; the run could not be saved at step {self.updates}. {left}"
+        self.notice.leave(lost)
 
     def result(self) -> FitResult:
         """Give what the run came to so far."""

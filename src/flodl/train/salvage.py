@@ -61,11 +61,11 @@ def set_aside(bundles: Path, *, after: Bundle | None) -> list[Path]:
     Where they stay, the saves to come would replace them, and a policy that keeps the last few would keep
     these and delete whole ones.
     """
-    newest = (-1, 0) if after is None else _place(after.path)
+    newest = None if after is None else step_and_revision(after.path.name)
     aside = bundles.with_name(DAMAGED)
     moved = []
-    for folder in sorted(bundles.glob("step-*")):
-        if _place(folder) <= newest or _is_whole(folder):
+    for place, folder in _folders(bundles):
+        if (newest is not None and place <= newest) or _is_whole(folder):
             continue
         try:
             aside.mkdir(exist_ok=True)
@@ -79,7 +79,7 @@ def set_aside(bundles: Path, *, after: Bundle | None) -> list[Path]:
 
 
 def _whole_weights(bundles: Path) -> str:
-    for folder in sorted(bundles.glob("step-*"), key=_place, reverse=True):
+    for _, folder in reversed(_folders(bundles)):
         try:
             read_bundle(folder, parts=["model"])
         except CheckpointError:
@@ -99,9 +99,10 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-def _place(folder: Path) -> tuple[int, int]:
-    """Give step and revision; what is no bundle comes before all."""
-    return step_and_revision(folder.name) or (-1, 0)
+def _folders(bundles: Path) -> list[tuple[tuple[int, int], Path]]:
+    """Give the folders that are named as bundles are, by step and revision."""
+    named = ((step_and_revision(folder.name), folder) for folder in bundles.glob("step-*"))
+    return sorted((place, folder) for place, folder in named if place is not None)
 
 
 def _free(path: Path) -> Path:

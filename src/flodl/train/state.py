@@ -11,7 +11,7 @@ from torch import Tensor
 from flodl.core import CursorError, TrainError
 from flodl.core.paths import suggestion
 from flodl.data import Loader
-from flodl.graph.remembered import remember, remembered
+from flodl.graph.remembered import carry_again, remember, remembered
 
 from .differences import graph_hashes
 from .modes import modes_of, restore_modes
@@ -49,6 +49,7 @@ def parts_of(run: Run) -> dict[str, Any]:
             **_kinds(run),
             **asdict(run.place),
             "num_rollbacks": run.num_rollbacks,
+            "skipped_in_a_row": 0 if run.watch is None else run.watch.row,
             "modes": modes_of(run.model),
             "modes_at_start": run.modes_at_start,
             "optimizer_at_start": run.optimizer_at_start,
@@ -90,6 +91,8 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
         loader.load_state_dict(parts["data"])
         run.handing.forget()
     load_weights(run, parts)
+    if run.watch is not None:
+        run.watch.forget(run.updates, row=parts["trainer"].get("skipped_in_a_row", 0))
     run.history = list(parts["history"])
     run.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
     run.place = Place(**{name: parts["trainer"][name] for name in asdict(run.place)})
@@ -101,14 +104,14 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
 
 
 def load_weights(run: Run, parts: Mapping[str, Any]) -> None:
-    """Put what was learned in place; data, history and randomness stay as they are."""
+    """Put what was learned and is carried in place; data, history and randomness stay as they are."""
     run.model.load_state_dict(parts["model"])
     run.optimizer.load_state_dict(parts["optimizer"])
     run.train_step.load_state_dict(parts["step"])
     if run.average is not None:
         run.average.load_state_dict(parts["average"] or dict(run.model.named_parameters()))
-    if run.watch is not None:
-        run.watch.forget()
+    # Older bundles have none.
+    carry_again(run.model, parts.get("graphs") or {}, run.device)
 
 
 def _kinds(run: Run) -> dict[str, str]:

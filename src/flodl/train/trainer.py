@@ -208,8 +208,7 @@ class Trainer:
         """Give the batches of the current epoch, each to be handed to `step`; what ends an epoch follows.
 
         A loop that is left early goes on behind the last batch that was trained on when `epoch` is called
-        again. A run that was
-        stopped gives no batch: `while trainer.epochs < n and not trainer.stop_reason`.
+        again. A run that was stopped gives no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
         run, loader = self._run, self.loader(data, batch_size)
         if is_stopped(run):
