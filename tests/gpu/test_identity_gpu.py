@@ -286,9 +286,9 @@ def test_a_shape_that_cannot_be_captured_runs_once_and_leaves_the_others_capture
     assert any("another shape cannot be captured" in event.reason for event in step.report().events)
 
 
-@pytest.mark.parametrize(("accumulate", "at"), [(1, 5), (2, 8)], ids=["recording", "middle of a window"])
+@pytest.mark.parametrize(("accumulate", "at"), [(1, 4), (2, 8)], ids=["rehearsed", "middle of a window"])
 def test_a_host_read_leaves_the_trajectory_of_eager(accumulate: int, at: int) -> None:
-    """The first reads while it is recorded; the second between two micro-batches, whose sum must stay."""
+    """The first reads where it is rehearsed; the second between two micro-batches, whose sum must stay."""
     calls = {"number": 0}
 
     def reading(model, x, y):

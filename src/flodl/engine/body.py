@@ -102,7 +102,9 @@ class StepBody:
         self._host_asks = self.device.type == "cpu" or is_foreign(optimizer)
         # Graphs, here or inside, that carry values from call to call.
         # A module that lacks the attribute is slow to say so; its class is not.
-        self.carriers = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
+        self.carriers: list[Any] = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
+        # Each takes back what its carrier carries since the window opened.
+        self._carried: list[Callable[[Tensor], None]] = []
 
     @property
     def has_updated(self) -> bool:
@@ -127,6 +129,7 @@ class StepBody:
         """Drop the gradients before the first micro-batch of a window, and note the running statistics."""
         self.optimizer.zero_grad(set_to_none=True)
         self._statistics.note()
+        self._carried = [carrier.keep_state() for carrier in self.carriers if hasattr(carrier, "keep_state")]
 
     def note_statistics(self) -> None:
         """Note the running statistics before a micro-batch that does not open its window."""
@@ -228,6 +231,8 @@ class StepBody:
         self.num_skipped.add_(self.bad)
         self._apply()
         self._statistics.put_back_where(self.bad)
+        for put_back_where in self._carried:
+            put_back_where(self.bad)
         if self.scaler is not None:
             self.scaler.found_inf.copy_(self.bad)
             self.scaler.update()

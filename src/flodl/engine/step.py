@@ -216,6 +216,8 @@ class TrainStep:
             return torch.full((), torch.nan, device=self._body.device)
         self._meet_groups()
         self._window.count(samples)
+        if self._window.accumulate > 1 and self.is_between_updates:
+            self._body.tally.note()
         try:
             outcome = self._ladder.run(self._micro(batch, samples, ragged=ragged), self._steps)
         except BaseException:
@@ -223,7 +225,7 @@ class TrainStep:
             raise
         self._values = outcome.values
         for carrier in self._body.carriers:
-            carrier.detach_state()  # type: ignore[operator]
+            carrier.detach_state()
         # A recording writes the next loss to the same place; what is given away is a copy.
         loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
         self._window.position += 1
@@ -246,6 +248,13 @@ class TrainStep:
             self._after_error(0)
             raise
         self._end_window()
+
+    def give_up_window(self) -> None:
+        """Forget a window of accumulation that is half full: its gradients, and its part of the means."""
+        self._body.optimizer.zero_grad(set_to_none=True)
+        if self._window.position:
+            self._body.tally.go_back()
+        self._window.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs beside model and optimizer: counts, schedule, scaler, means.
@@ -345,8 +354,7 @@ class TrainStep:
             self._window.leave_out(samples)
             return
         progress.touches = False
-        self._body.optimizer.zero_grad(set_to_none=True)
-        self._window.close()
+        self.give_up_window()
 
     def _end_window(self) -> None:
         self._window.close()

@@ -25,6 +25,7 @@ class Tally:
         self.bad = torch.zeros((), device=device)
         # By the names that came together; the first number of each is the weight.
         self.totals: dict[tuple[str, ...], Tensor] = {}
+        self._noted: dict[tuple[str, ...], Tensor] = {}
         self._one = torch.ones((), device=device)
         self.account: Callable[..., None] = account
 
@@ -55,6 +56,16 @@ class Tally:
         for names, numbers in sums.items():
             total = torch.tensor(numbers, dtype=torch.float64, device=self.bad.device)
             self.totals.setdefault(names, total).copy_(total)
+
+    def note(self) -> None:
+        """Note the sums where a window of several micro-batches opens."""
+        self._noted = {names: total.clone() for names, total in self.totals.items()}
+
+    def go_back(self) -> None:
+        """Take back what was added since `note`."""
+        for names, total in self.totals.items():
+            noted = self._noted.get(names)
+            total.zero_() if noted is None else total.copy_(noted)
 
     def reset(self) -> None:
         """Start again from zero."""

@@ -213,9 +213,9 @@ class Trial:
                 f"the step cannot be {self.tier}: it replaces {replaced} "
                 "by another tensor, which a recording would not read back; write into it with copy_()"
             )
-        given = {id(leaf) for batch in self._given for leaf in tensors_of(batch)}
-        written = before.around.written(after.around)
-        if any(id(tensor) in given for tensor in written):
+        # Between the micro-batches of a window, the caller may have filled the same tensors again.
+        given = {id(leaf) for leaf in tensors_of(self._given[0])} if len(self._given) == 1 else set()
+        if any(id(tensor) in given for tensor in before.around.written(after.around)):
             raise Refused(
                 f"the step cannot be {self.tier}: it writes into its batch or leaves a gradient there, and a "
                 "recording works on a copy; clone what the step changes, and give what it makes as a value"

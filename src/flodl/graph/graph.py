@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +18,7 @@ from .blame import climb, one_line, shape_of
 from .control.control import Control
 from .control.traces import Traces
 from .hashing import structural_hash, weights_hash
-from .memory import Memory
+from .memory import Memory, take_back_where
 from .observed import Observed
 from .pictured import Pictured
 from .program import Source, bind, generate
@@ -133,6 +134,10 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
                 traces.detach()
             elif own := method(module, "detach_state"):
                 own()
+
+    def keep_state(self) -> Callable[[Tensor], None]:
+        """Give a function that takes back what is carried from here on, where the flag that it gets is set."""
+        return partial(take_back_where, [(graph._memory, graph._memory.kept()) for graph in self._graphs()])
 
     @property
     def has_state(self) -> bool:

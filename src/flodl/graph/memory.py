@@ -11,6 +11,9 @@ from torch.utils import _pytree as pytree
 from flodl.core import StateError
 
 
+Carried = tuple[tuple[Any, ...], int | None]
+
+
 class Memory:
     """Values of the last call, kept beside the graph and never in its state dict.
 
@@ -37,6 +40,21 @@ class Memory:
         self.carried = detached(self.carried)
         self.tag_values = detached(self.tag_values)
 
+    def kept(self) -> Carried:
+        """Give what is carried now, for `put_back_where`."""
+        return self.carried, self.batch
+
+    def put_back_where(self, flag: Tensor, kept: Carried) -> None:
+        """Carry what was kept where the flag is set; on a device the host does not ask unless it must."""
+        now, form = pytree.tree_flatten(self.carried)
+        was, form_before = pytree.tree_flatten(kept[0])
+        alike = form == form_before and all(_alike(a, b) for a, b in zip(now, was))
+        if flag.device.type != "cpu" and alike:
+            chosen = [torch.where(flag.bool(), b, a) for a, b in zip(now, was)]
+            self.carried = pytree.tree_unflatten(chosen, form)
+        elif bool(flag):
+            self.carried, self.batch = kept
+
     def move(self, fn: Any) -> None:
         """Apply what `Module.to` applies to parameters to the carried values."""
         self.carried = pytree.tree_map_only(Tensor, fn, self.carried)
@@ -62,6 +80,17 @@ class Memory:
         self.tag_values = (None,) * state["num_tags"]
         self.carried = state["carried"]
         self.batch = state["batch"]
+
+
+def take_back_where(kept: list[tuple[Memory, Carried]], flag: Tensor) -> None:
+    """Let memories carry what was kept of each where the flag is set."""
+    for memory, carried in kept:
+        memory.put_back_where(flag, carried)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    both = isinstance(one, Tensor) and isinstance(other, Tensor)
+    return both and one.shape == other.shape and one.device == other.device
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -84,8 +84,7 @@ class Handing:
         run, step = self._run, self._run.train_step
         if step.is_between_updates:
             return
-        run.optimizer.zero_grad(set_to_none=True)
-        step._window.close()
+        step.give_up_window()
         if self._loader is not None:
             self._batch = self._window
             run.place.epoch_step = self._window.epoch_step
