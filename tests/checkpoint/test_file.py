@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from flodl import FlowBuilder, load_checkpoint, save_checkpoint
 from flodl.checkpoint import checkpoint_keys, migrate_checkpoint, read_checkpoint
-from flodl.core import CheckpointError
+from flodl.core import CheckpointError, DamagedError
 
 TIED = torch.arange(6.0).reshape(2, 3)
 TENSORS = {
@@ -362,6 +363,38 @@ def test_a_number_with_a_fraction_is_not_put_where_only_whole_ones_fit():
     assert str(report) == "1 loaded, 1 retyped (w)"
 
 
+@pytest.mark.parametrize(
+    ("value", "kept", "held", "words"),
+    [
+        (1e300, torch.float64, torch.float32, "1e+300, which torch.float32"),
+        (1e6, torch.float32, torch.float16, "1000000.0, which torch.float16"),
+        (2**40, torch.int64, torch.int32, "1099511627776, which torch.int32"),
+        (-1, torch.int64, torch.uint8, "-1, which torch.uint8"),
+        (-1, torch.int64, torch.uint64, "-1, which torch.uint64"),
+        (2**30, torch.int64, torch.float16, "which torch.float16"),
+        (1e6, torch.float32, torch.float8_e5m2, "which torch.float8_e5m2"),
+    ],
+)
+def test_a_value_that_the_type_of_the_model_cannot_hold_is_refused_and_nothing_changes(
+    value, kept, held, words
+):
+    file = io.BytesIO(stored({"a": torch.ones(2), "b": torch.tensor([1, value], dtype=kept)}))
+    target = {"a": torch.zeros(2), "b": torch.zeros(2, dtype=held)}
+    with pytest.raises(
+        CheckpointError, match=rf"at 'b': .*{re.escape(words)} cannot hold\. Nothing was loaded"
+    ):
+        load_checkpoint(file, target)
+    assert not any(tensor.float().any() for tensor in target.values())
+
+
+def test_infinite_values_and_small_ones_are_cast_to_the_model():
+    values = torch.tensor([torch.inf, -torch.inf, torch.nan, 65504.0])
+    target = {"a": torch.zeros(4, dtype=torch.float16), "n": torch.zeros(1, dtype=torch.uint8)}
+    load_checkpoint(io.BytesIO(stored({"a": values, "n": torch.tensor([255])})), target)
+    assert torch.equal(target["a"].nan_to_num(7.0), values.half().nan_to_num(7.0))
+    assert target["n"].item() == 255
+
+
 def test_parameters_without_a_shape_are_told():
     lazy = nn.LazyLinear(2).state_dict()
     with pytest.raises(CheckpointError, match=r"the parameter has no shape yet\. Call the model once"):
@@ -407,6 +440,22 @@ def test_one_pattern_may_be_a_plain_string(tmp_path):
         tmp_path / "w.fdl", {"w": torch.zeros(2), "extra.w": torch.zeros(1)}, allow_missing="extra.*"
     )
     assert report.missing == ("extra.w",)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"allow_missing": True}, "allow_missing=True. Give a list of names"),
+        ({"allow_unexpected": True}, "allow_unexpected=True. Give a list of names"),
+        ({"allow_missing": None}, "allow_missing=None"),
+        ({"allow_missing": [3]}, r"allow_missing=\[3\]"),
+        ({"prefix": 3}, "prefix=3. Give a part of the names"),
+    ],
+)
+def test_a_wrong_argument_is_not_told_as_a_damaged_file(given, words):
+    with pytest.raises(CheckpointError, match=words) as caught:
+        load_checkpoint(io.BytesIO(stored({"a": torch.ones(2)})), {"a": torch.zeros(2)}, **given)
+    assert not isinstance(caught.value, DamagedError)
 
 
 def test_a_name_that_is_no_text_is_refused_before_anything_is_written(tmp_path):

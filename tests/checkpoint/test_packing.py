@@ -14,6 +14,18 @@ from flodl.core import CheckpointError, DamagedError
 TENSORS = {"a.weight": torch.randn(20, 3), "a.bias": torch.zeros(3), "n": torch.tensor(7)}
 
 
+@pytest.mark.parametrize("name", ["m.fdl.bz2", "m.safetensors.xz", "m.fdl.ZIP"])
+def test_a_name_that_promises_another_compression_is_refused(tmp_path, name):
+    with pytest.raises(CheckpointError, match=r"another compression than flodl writes\. Write 'm.*gz'"):
+        save_checkpoint(tmp_path / name, TENSORS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_suffix_in_capitals_compresses_too(tmp_path):
+    save_checkpoint(tmp_path / "M.FDL.GZ", TENSORS)
+    assert (tmp_path / "M.FDL.GZ").read_bytes().startswith(b"\x1f\x8b")
+
+
 @pytest.mark.parametrize("format", ["safetensors", "fdlc"])
 @pytest.mark.parametrize(("suffix", "magic"), [(".gz", b"\x1f\x8b"), (".zst", b"\x28\xb5\x2f\xfd")])
 def test_a_suffix_compresses_and_content_decides(tmp_path, suffix, magic, format):

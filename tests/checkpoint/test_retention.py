@@ -71,6 +71,24 @@ def test_a_count_is_at_least_one(make):
         best("loss", mode="least")
 
 
+def test_what_is_no_policy_and_no_metric_is_said():
+    with pytest.raises(CheckpointError, match=r"^last\(1\) \| 3\. Give a policy on both sides"):
+        last(1) | 3
+    with pytest.raises(CheckpointError, match=r"^best\(3\): give the name of a metric first"):
+        best(3)
+
+
+def test_a_bundle_that_is_a_link_goes_and_what_it_leads_to_stays(tmp_path):
+    for step in (1, 2):
+        path = save_bundle(tmp_path / "run", step, {"a": {"b": step}})
+        if step == 1:
+            elsewhere = path.rename(tmp_path / "elsewhere")
+            path.symlink_to(elsewhere)
+    assert [save.step for save in prune_bundles(tmp_path / "run", last(1))] == [1]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["step-00000002"]
+    assert (elsewhere / "manifest.json").exists()
+
+
 def test_deletion_follows_the_policy(tmp_path):
     for step, loss in enumerate([0.5, 0.1, 0.4, 0.3, 0.2]):
         save_bundle(tmp_path, step, {"data": {}}, metrics={"loss": loss})

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+from flodl.core import DataError
 from flodl.data import Loader
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="nobody says who sent a signal")
@@ -93,3 +94,48 @@ def test_no_worker_stays_behind_a_program_that_ends_while_they_are_at_work():
     assert ended.returncode == 1
     assert ended.stderr.endswith("ValueError: the program ends\n")
     wait_for_end([int(pid) for pid in ended.stdout.split()])
+
+
+UNGUARDED = """
+import multiprocessing
+import torch
+from flodl import Loader
+
+class Ones(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        return torch.ones(2)
+
+multiprocessing.set_start_method("spawn", force=True)
+list(Loader(Ones(), 2, num_workers=1))
+"""
+
+
+def test_a_script_without_a_guard_is_told_of_it_where_workers_run_it_again(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    told = ended.stderr.splitlines()[-1]
+    assert "a worker of the loader has died: process" in told
+    assert "started by 'spawn' here" in told
+    assert 'under `if __name__ == "__main__":`. It may' in told
+
+
+class Ending:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        if number == 5:
+            raise StopIteration
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_sample_that_raises_the_end_of_an_iteration_is_named(num_workers):
+    loader = Loader(Ending(), 2, shuffle=False, num_workers=num_workers)
+    with pytest.raises(DataError, match=r"Ending raised StopIteration where .* samples \[4, 5\]"):
+        list(loader)
+    loader.close()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from flodl import load_checkpoint
 from flodl.checkpoint import list_bundles
@@ -118,3 +119,8 @@ def test_another_model_is_refused():
     average = AveragedWeights(torch.nn.Linear(2, 1), decay=0.9)
     with pytest.raises(TrainError, match="has no 'weight'"):
         average.load_state_dict({"other": torch.zeros(1)})
+
+
+def test_a_lazy_parameter_has_nothing_to_average_yet(make):
+    with pytest.raises(TrainError, match=r"ema: '0\.weight' has no shape yet to average"):
+        make(nn.Sequential(nn.LazyLinear(1)), ema=0.9)

@@ -1,5 +1,7 @@
 """What differs from the saved run is said: what learns, what is computed, what the optimizer is made with."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from flodl import FlowBuilder, set_verbosity
 from flodl.monitor import read
 from flodl.train import Phase
-from flodl.train.differences import other_optimizer
+from flodl.train.differences import other_optimizer, other_settings
 
 
 def alerts(folder):
@@ -201,3 +203,43 @@ def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path)
 )
 def test_only_what_the_program_gives_otherwise_than_at_the_start_is_given_in_vain(at_start, told):
     assert other_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == told
+
+
+class Falling:
+    def __call__(self, step):
+        return 0.1 * 0.9**step
+
+
+def falling(decay, step):
+    return 0.1 * decay**step
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [lambda: lambda step: 0.1, Falling, lambda: functools.partial(falling, 0.9), lambda: Falling().__call__],
+)
+def test_a_schedule_that_is_a_function_is_the_same_in_another_process(make, data, tmp_path, schedule):
+    # Both are alive, so their addresses differ as they do in two processes.
+    first, second = schedule(), schedule()
+    make(checkpoint_dir=tmp_path, schedule=first).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, schedule=second, monitor=None).fit(data, epochs=2, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith("epoch 1")
+
+
+def test_the_addresses_in_an_older_bundle_are_not_compared(make):
+    def rate(step):
+        return 0.1
+
+    assert not list(other_settings(make(schedule=rate)._run, {"schedule": repr(rate)}))
+
+
+def test_a_schedule_that_is_another_function_is_said(make, data, tmp_path):
+    def slow(step):
+        return 0.01
+
+    def fast(step):
+        return 0.1
+
+    make(checkpoint_dir=tmp_path, schedule=slow).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, schedule=fast, monitor=None).fit(data, epochs=2, batch_size=8)
+    assert "fast>' now, it was '<function" in alerts(tmp_path)[-1]

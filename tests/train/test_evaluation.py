@@ -227,6 +227,21 @@ def test_a_metric_that_gives_many_numbers_is_said(make, data):
         make(metrics={"rows": Rows()}).evaluate(data, batch_size=4)
 
 
+@pytest.mark.parametrize("value", [None, "0.5", [1.0]])
+def test_a_metric_that_gives_no_number_is_named(make, data, value):
+    class Odd(Mean):
+        def compute(self):
+            return value
+
+    with pytest.raises(TrainError, match=r"the metric 'odd' gives .* Its compute must give a number"):
+        make(metrics={"odd": Odd()}).evaluate(data, batch_size=4)
+
+
+def test_outputs_that_are_no_function_are_said_before_training(make):
+    with pytest.raises(TrainError, match=r"outputs=3\. Give a function of the model"):
+        make(outputs=3)
+
+
 def test_values_that_a_graph_carries_are_not_those_of_the_evaluation(make, data):
     class Counter(nn.Module):
         def __init__(self):

@@ -63,3 +63,33 @@ def test_an_evaluation_leaves_a_loader_where_it_stands():
     next(iter(given))
     one.evaluate(given)
     assert (given.epoch, given.position) == (3, 5)
+
+
+def test_data_that_were_written_to_since_they_were_copied_are_copied_anew(monkeypatch):
+    # On a device where nothing is computed, data are copied only if that is asked for.
+    one = Trainer(
+        nn.Linear(1, 1), mean_of, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0), device="meta"
+    )
+    data, feeding, handing = X.clone(), one._run.feeding, one._run.handing
+    monkeypatch.setattr(
+        feeding, "_made", lambda *given, **order: Loader(*given, device="meta", mode="resident", **order)
+    )
+    first = one.loader(data, 5)
+    evaluated = feeding.for_evaluation(data, 5)
+    assert one.loader(data, 5) is first
+    given = handing.batches(first)
+    for _ in range(2):
+        next(given)
+        one._run.place.epoch_step += 1
+    next(given)
+    data.add_(1.0)
+    # While a loop reads from it, it stays.
+    assert one.loader(data, 5) is first
+    given.close()
+    again = one.loader(data, 5)
+    assert again is not first
+    # The third batch was handed out, and never trained on.
+    assert (again.epoch, again.position) == (0, 10)
+    assert one.loader(data, 5) is again
+    assert feeding.for_evaluation(data, 5) is not evaluated
+    assert feeding.for_evaluation(data, 5) is feeding.for_evaluation(data, 5)

@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +113,16 @@ def test_a_holder_that_left_no_name_is_still_refused(tmp_path):
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TrainError, match=r"^another process is training in .* or stop it first\.$"):
             Hold(tmp_path)
+
+
+def test_a_worker_that_runs_the_script_again_is_not_told_to_stop_its_parent(tmp_path):
+    with open(tmp_path / "lock", "w") as file:
+        file.write(json.dumps({"pid": os.getppid(), "host": socket.gethostname()}))
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TrainError, match=r"^process \d+ .* has started this one.*__main__") as caught:
+            Hold(tmp_path)
+    assert "kill" not in str(caught.value)
 
 
 def test_a_holder_on_another_machine_is_named_with_it(tmp_path):

@@ -6,7 +6,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.checkpoint import list_bundles
-from flodl.core import TrainError
+from flodl.core import CheckpointError, TrainError
 from flodl.monitor import read
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
@@ -436,3 +436,26 @@ def test_hooks_find_their_state_by_kind(make, data, tmp_path):
     assert swapped[0].state_dict()["best"] is not None
     assert swapped[2].state_dict()["best"] is not None
     assert swapped[3].state_dict()["best"] is None
+
+
+class Unsavable:
+    def __init__(self, state):
+        self.state = state
+
+    def on_epoch_start(self):
+        self.late = 1
+
+    def state_dict(self):
+        return {"set": {1}} if self.state == "set" else {"late": self.late}
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_anything_is_trained(make, data, tmp_path):
+    trainer = make(hooks=[Unsavable("set")], checkpoint_dir=tmp_path)
+    with pytest.raises(CheckpointError, match=r"at 'hooks\.Unsavable\.set': a set cannot be saved"):
+        trainer.fit(data, epochs=1, batch_size=8)
+    assert trainer.updates == 0
+    # Without a folder nothing is saved, and a state may come to be after the start.
+    assert make(hooks=[Unsavable("set")]).fit(data, epochs=1, batch_size=8).steps == 3
+    assert (
+        make(hooks=[Unsavable("late")], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).steps == 3
+    )

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from flodl.monitor import Monitor
 from flodl.train import Preempted
 from flodl.train.leaving import EXIT_CODE, Notice
 
@@ -212,3 +213,35 @@ def test_a_run_that_could_not_be_saved_says_so_and_from_where_it_goes_on(
         where = "Started again, it goes on from its newest bundle, of step 2."
     # Python prints a text that a program is left with, and ends with 1.
     assert left == f"SIGTERM; the run could not be saved at step 3. {where}"
+
+
+class Signalling(Monitor):
+    """Send a signal while the run is being set up."""
+
+    def watch(self, thing, **settings):
+        if isinstance(thing, torch.nn.Module):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp_path):
+    called = []
+
+    def on_start():
+        called.append("on_start")
+
+    trainer = make(checkpoint_dir=tmp_path, monitor=Signalling(1), hooks=[on_start])
+    with pytest.raises(Preempted) as caught:
+        trainer.fit(data, epochs=1, batch_size=4)
+    assert caught.value.code == EXIT_CODE
+    assert str(caught.value) == "SIGTERM; nothing was trained yet, so nothing was saved; start it again"
+    assert not called
+    assert not (tmp_path / "bundles").exists()
+
+
+def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path):
+    trainer = make(checkpoint_dir=tmp_path, save_every=None)
+    trainer.fit(data, epochs=1, batch_size=4)
+    trainer._run.monitor, trainer._run._is_shown = Signalling(2), False
+    with pytest.raises(Preempted, match="the run is saved"):
+        trainer.fit(data, epochs=2, batch_size=4)
+    assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=4, resume="must").steps == 10

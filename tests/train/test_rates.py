@@ -73,3 +73,16 @@ def test_the_rates_of_groups_keep_their_ratio_on_a_plateau(make, data):
     trainer = make(step_fn=flat, optimizer=optimizer, schedule=PlateauScheduler(0.1, patience=1, factor=0.5))
     trainer.fit(data, epochs=2, batch_size=20)
     assert [group["lr"] for group in trainer.optimizer.param_groups] == pytest.approx([0.05, 0.005])
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_plateau_that_another_run_has_used_begins_anew(make, data, warm):
+    schedule = PlateauScheduler(0.1, patience=1, factor=0.5)
+    schedule = WarmupScheduler(schedule, target=0.1, warm=1) if warm else schedule
+    first, second = make(step_fn=flat, schedule=schedule), make(step_fn=flat, schedule=schedule)
+    for trainer in (first, second):
+        trainer.fit(data, epochs=4, batch_size=20)
+    assert rates(second) == rates(first) == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+    # A run that has something behind it goes on where it was.
+    first.fit(data, epochs=5, batch_size=20)
+    assert rates(first)[-1] == pytest.approx(0.00625)

@@ -10,7 +10,7 @@ from torch import nn
 
 from flodl import Loader, Trainer
 from flodl.checkpoint import every, last, list_bundles, save_bundle
-from flodl.core import CursorError, TrainError
+from flodl.core import CheckpointError, CursorError, TrainError
 from flodl.monitor import read
 from flodl.optim import CosineScheduler, StepDecay
 from flodl.train import EarlyStopping, ReduceOnPlateau
@@ -102,7 +102,18 @@ def test_the_state_of_a_hook_that_is_no_longer_there_is_named(make, data, tmp_pa
     assert alerts(tmp_path)[-1].split("; ")[1:] == [
         "the saved state of the hook EarlyStopping finds no hook here",
         "the saved state of the hook ReduceOnPlateau finds no hook here",
+        "of the hook EarlyStopping there were 2 and are 1: they take the saved states in order",
     ]
+
+
+@pytest.mark.parametrize(("number", "told"), [(1, True), (2, False), (3, True)])
+def test_hooks_of_one_kind_whose_number_has_changed_are_told(make, data, tmp_path, number, told):
+    hooks = [EarlyStopping(name) for name in ("loss", "eval_loss", "lr")]
+    for epochs, some in ((1, hooks[:2]), (2, hooks[:number])):
+        make(monitor=None, checkpoint_dir=tmp_path, hooks=some).fit(
+            data, epochs=epochs, batch_size=8, eval_data=data
+        )
+    assert (f"of the hook EarlyStopping there were 2 and are {number}" in alerts(tmp_path)[-1]) == told
 
 
 def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(make, data, tmp_path):
@@ -358,6 +369,49 @@ def test_a_schedule_of_the_same_kind_may_be_stretched(make, data, tmp_path):
     longer = make(checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.0, 12))
     result = longer.fit(data, epochs=2, batch_size=8)
     assert result.metrics["lr"] == pytest.approx(CosineScheduler(0.1, 0.0, 12).lr(6))
+
+
+def test_lazy_modules_take_the_shapes_that_were_saved(make, data, tmp_path):
+    def lazy():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+
+    whole = make(lazy())
+    whole.fit(data, epochs=2, batch_size=8)
+    for epochs in (1, 2):
+        trainer = make(lazy(), checkpoint_dir=tmp_path)
+        trainer.fit(data, epochs=epochs, batch_size=8)
+    assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
+    assert trainer.history == whole.history
+
+
+def test_weights_that_the_type_of_the_model_cannot_hold_are_refused(make, data, tmp_path):
+    model = nn.Sequential(nn.Linear(3, 1))
+    with torch.no_grad():
+        model[0].bias.fill_(1e6)
+    make(model, checkpoint_dir=tmp_path, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0)).fit(
+        data, epochs=1, batch_size=8
+    )
+    half = make(nn.Sequential(nn.Linear(3, 1)).half(), checkpoint_dir=tmp_path)
+    before = half.model[0].weight.detach().clone()
+    with pytest.raises(CheckpointError, match=r"at '0\.bias': the saved run has the value 1000000\.0"):
+        half.fit(tuple(part.half() for part in data), epochs=2, batch_size=8)
+    assert torch.equal(half.model[0].weight, before)
+
+
+def test_folders_that_are_not_named_as_bundles_are_said_where_a_run_begins_anew(make, data, tmp_path, capsys):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    (bundle,) = list_bundles(tmp_path / "bundles")
+    good = bundle.path.rename(bundle.path.with_name("step-00000003-good"))
+    (tmp_path / "bundles" / ".step-00000009.part").mkdir()
+    capsys.readouterr()
+    assert make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).steps == 3
+    told = "".join(capsys.readouterr())
+    assert "begins anew; these folders in" in told
+    assert "are not read: step-00000003-good." in told
+    result = make(checkpoint_dir=tmp_path / "other").fit(data, epochs=2, batch_size=8, resume=good)
+    assert result.steps == 6
+    assert "begins anew" not in "".join(capsys.readouterr())
 
 
 def test_a_bundle_of_something_else_is_said(make, data, tmp_path):

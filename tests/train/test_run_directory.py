@@ -317,3 +317,25 @@ def test_a_folder_may_be_given_from_home(make, tmp_path, monkeypatch):
 def test_a_folder_that_is_no_path_is_refused(make, given):
     with pytest.raises(TrainError, match=r"checkpoint_dir=.*Give the path of a folder"):
         make(checkpoint_dir=given)
+
+
+@pytest.mark.parametrize("monitor", [None, False])
+def test_a_run_with_bundles_goes_on_though_its_folder_cannot_be_written(
+    make, data, tmp_path, capsys, monitor
+):
+    resource = pytest.importorskip("resource")
+    make(checkpoint_dir=tmp_path, monitor=monitor).fit(data, epochs=1, batch_size=8)
+    capsys.readouterr()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        steps = make(checkpoint_dir=tmp_path, monitor=monitor).fit(data, epochs=2, batch_size=8).steps
+        with pytest.raises(TrainError, match="cannot write the run directory"):
+            make(checkpoint_dir=tmp_path, when_disk_fails="stop").fit(data, epochs=2, batch_size=8)
+        with pytest.raises(TrainError, match="cannot write the run directory"):
+            make(checkpoint_dir=tmp_path / "other").fit(data, epochs=2, batch_size=8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert steps == 6
+    told = "".join(capsys.readouterr())
+    assert told.count("cannot write the run directory") == 1

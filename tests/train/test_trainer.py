@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from flodl import Loader, TrainStep
 from flodl.checkpoint import best
-from flodl.core import StepError, TrainError
+from flodl.core import TrainError
 from flodl.optim import CosineScheduler, StepDecay
 from flodl.train import EarlyStopping
 
@@ -300,13 +300,30 @@ def test_a_loader_on_another_device_is_refused(make, data):
         make().fit(Loader(tuple(part.to("meta") for part in data), 4, shuffle=False), epochs=1)
 
 
-def test_a_half_filled_window_cannot_be_saved(make, data, tmp_path):
-    trainer = make(accumulate=2, checkpoint_dir=tmp_path)
-    for batch in trainer.epoch(data, batch_size=4):
-        trainer.step(batch)
-        with pytest.raises(StepError, match="half full"):
-            trainer.save()
-        break
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_save_within_a_window_of_accumulation_is_put_off_to_its_end(make, data, tmp_path, wait):
+    whole, batches = make(accumulate=3), []
+    whole.fit(data, epochs=2, batch_size=4)
+
+    def on_step_end(trainer, batch):
+        batches.append(batch)
+        # The second of a window of three; the fifth and last of an epoch, whose window is closed by it.
+        if len(batches) in (2, 5):
+            trainer.save(wait=wait, reason=f"batch {len(batches)}")
+            trainer.save(wait=wait, reason=f"batch {len(batches)} again")
+
+    saved = []
+
+    def on_save(step):
+        saved.append(step)
+
+    trainer = make(accumulate=3, checkpoint_dir=tmp_path, hooks=[on_step_end, on_save], save_every=None)
+    trainer.fit(data, epochs=1, batch_size=4)
+    assert saved == [1, 2]
+    again = make(accumulate=3, checkpoint_dir=tmp_path)
+    again.fit(data, epochs=2, batch_size=4)
+    assert again.history == whole.history
+    assert torch.equal(again.model[0].weight, whole.model[0].weight)
 
 
 def test_saving_needs_a_place(make):

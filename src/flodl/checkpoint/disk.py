@@ -69,7 +69,13 @@ def is_hidden(name: str) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder so that no moment shows half of it: give it another name, then delete."""
+    """Remove a folder so that no moment shows half of it: give it another name, then delete.
+
+    Of a link to a folder elsewhere only the link goes.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return
     gone = hidden(folder, "gone")
     os.rename(folder, gone)
     sync_folder(folder.parent)

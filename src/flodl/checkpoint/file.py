@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -18,8 +18,8 @@ from flodl.core.paths import suggestion
 from .contents import opened, pack, pack_fdlc
 from .digest import Buffer
 from .disk import DiskFile
-from .fit import check_ties, fit
-from .packing import name_within, packed, packing_of
+from .fit import check_ties, check_values, fit
+from .packing import OTHER_PACKINGS, name_within, packed, packing_of
 from .report import LoadReport
 from .supply import Place, named
 
@@ -78,10 +78,14 @@ def load_checkpoint(
 
     Names must agree except where a pattern in `allow_missing` (only in the model) or `allow_unexpected`
     (only in the file) says otherwise. With `prefix`, only the names under it count, without it. Values are
-    cast to the dtype of the model. `fdlc_names` says what the tensors are called in a file of the Rust floDl.
+    cast to the dtype of the model, which must be able to hold them. `fdlc_names` says what the tensors are
+    called in a file of the Rust floDl.
     """
     source = checked_place(source, "read")
     check_tensors(named_tensors)
+    if not isinstance(prefix, str):
+        raise CheckpointError(f"prefix={prefix!r}. Give a part of the names as text, such as 'encoder'.")
+    check_patterns(allow_missing=allow_missing, allow_unexpected=allow_unexpected)
     with opened(source) as contents:
         is_fdlc = contents.metadata.get("flodl_layout") == "fdlc"
         found = fit(
@@ -94,6 +98,7 @@ def load_checkpoint(
             allow_unexpected=allow_unexpected,
         )
         stored = contents.read()
+        check_values(found.sources, stored, named_tensors, named(source))
         check_ties(found.sources, stored, named_tensors, named(source))
     with torch.no_grad():
         for name, kept in found.sources.items():
@@ -147,10 +152,15 @@ def checked_place(place: Place, method: str) -> Place:
 
 
 def check_name(place: Place) -> None:
-    """Refuse a path that promises a file of `torch.save`, which this is not: others would fail to read it."""
+    """Refuse a path that promises a file of `torch.save`, or a compression, which this is not."""
     if not isinstance(place, str | os.PathLike):
         return
     path = Path(name_within(os.fspath(place)))
+    if path.suffix.lower() in OTHER_PACKINGS:
+        raise CheckpointError(
+            f"{named(place)} is named as a file of another compression than flodl writes. "
+            f"Write '{path.stem}.gz', '{path.stem}.zst' or '{path.stem}', and compress it afterwards."
+        )
     if path.suffix.lower() in _TORCH_SUFFIXES:
         raise CheckpointError(
             f"{named(place)} is named as a file of torch.save, and this one holds safetensors. Write "
@@ -168,3 +178,14 @@ def check_tensors(named_tensors: object) -> None:
     for name in named_tensors:
         if not isinstance(name, str):
             raise CheckpointError(f"the tensor {name!r} has no name. Give names as text, such as '{name}'.")
+
+
+def check_patterns(**given: object) -> None:
+    """Refuse what is neither a name or pattern nor a list of them."""
+    for option, patterns in given.items():
+        many = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(many, Collection) or not all(isinstance(pattern, str) for pattern in many):
+            raise CheckpointError(
+                f"{option}={patterns!r}. Give a list of names or patterns, such as ['head.*'], or ['*'] for "
+                "all."
+            )

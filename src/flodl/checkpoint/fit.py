@@ -73,6 +73,45 @@ def check_ties(
             )
 
 
+def check_values(
+    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
+) -> None:
+    """Refuse values that become infinite, or wrap around, in the type that the model has."""
+    for name, source in sources.items():
+        value = _beyond(stored[source], wanted[name].dtype)
+        if value is not None:
+            raise CheckpointError(
+                f"{where} has the value {value}, which {wanted[name].dtype} cannot hold. "
+                f"Nothing was loaded. Convert the model's tensor to {stored[source].dtype}, or leave this "
+                "name out.",
+                path=name,
+            )
+
+
+def _beyond(values: Tensor, dtype: torch.dtype) -> int | float | complex | None:
+    """Give a finite value that a type cannot hold, where there is one.
+
+    >>> _beyond(torch.tensor([1.0, 1e6, torch.inf]), torch.float16), _beyond(torch.tensor([-1]), torch.uint8)
+    (1000000.0, -1)
+    """
+    if values.dtype in (dtype, torch.bool) or not values.numel():
+        return None
+    if not (dtype.is_floating_point or dtype.is_complex):
+        held, whole = torch.iinfo(dtype), values.numpy()  # torch has no minimum of unsigned types
+        return next((v for v in (int(whole.min()), int(whole.max())) if not held.min <= v <= held.max), None)
+    if torch.finfo(dtype).max >= _largest(values.dtype):
+        return None
+    cast = values.to(dtype)
+    lost = values[~(cast.float() if cast.element_size() == 1 else cast).isfinite()]
+    lost = lost.to(torch.complex128 if values.is_complex() else torch.float64)
+    lost = lost[lost.isfinite()]
+    return lost[0].item() if len(lost) else None
+
+
+def _largest(dtype: torch.dtype) -> float:
+    return (torch.finfo if dtype.is_floating_point or dtype.is_complex else torch.iinfo)(dtype).max
+
+
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     # Not by value: NaN is unlike itself, and -0.0 is like 0.0.
     flat = [tensor.resolve_conj().resolve_neg().contiguous().reshape(-1) for tensor in (one, other)]

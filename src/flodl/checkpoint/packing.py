@@ -16,6 +16,9 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # More than any level of zstd asks for by itself; a header may claim 2 GB.
 _MOST_WINDOW_BYTES = 1 << 27
 
+# What other programs compress to: a file of such a name would not be what it says.
+OTHER_PACKINGS = (".bz2", ".xz", ".lzma", ".lz4", ".zstd", ".zip", ".7z", ".br")
+
 Packing = Literal["gz", "zst"]
 
 
@@ -25,9 +28,9 @@ def packing_of(name: str) -> Packing | None:
     >>> packing_of("model.fdl.gz"), packing_of("model.fdl")
     ('gz', None)
     """
-    if name.endswith(".gz"):
+    if name.lower().endswith(".gz"):
         return "gz"
-    return "zst" if name.endswith(".zst") else None
+    return "zst" if name.lower().endswith(".zst") else None
 
 
 def name_within(name: str) -> str:
@@ -37,7 +40,7 @@ def name_within(name: str) -> str:
     ('model.fdl', 'model.fdl')
     """
     packing = packing_of(name)
-    return name if packing is None else name.removesuffix(f".{packing}")
+    return name if packing is None else name[: -len(f".{packing}")]
 
 
 @contextmanager

@@ -33,6 +33,10 @@ class Policy:
     most: int | None = None
 
     def __or__(self, other: Policy) -> Policy:
+        if not isinstance(other, Policy):
+            raise CheckpointError(
+                f"{self} | {other!r}. Give a policy on both sides, such as last(3) | best('loss')."
+            )
         return Policy(
             f"{self} | {other}",
             lambda saves: [*self.choose(saves), *other.choose(saves)],
@@ -53,6 +57,8 @@ def last(n: int) -> Policy:
 def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Policy:
     """Keep the saves with the best values of a metric, the newest of equal ones; NaN is never the best."""
     _check(n, "best")
+    if not isinstance(metric, str):
+        raise CheckpointError(f"best({metric!r}): give the name of a metric first, such as best('loss', 3).")
     if mode not in ("min", "max"):
         raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
     sign = 1.0 if mode == "min" else -1.0

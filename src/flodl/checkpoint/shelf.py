@@ -83,7 +83,7 @@ def _delete(folder: Path, kept: list[Bundle], dropped: list[Bundle]) -> list[Bun
                 discard(old)
     except OSError as error:
         raise WriteError(
-            f"cannot delete old bundles in {str(folder)!r}: {error.strerror}. They are still whole."
+            f"cannot delete old bundles in {str(folder)!r}: {error.strerror or error}. They are still whole."
         ) from error
     return dropped
 

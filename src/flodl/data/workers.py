@@ -36,7 +36,14 @@ class Fetcher(Dataset[Any]):
     def __getitem__(self, request: Request) -> Any:
         indices, keys = request
         if isinstance(self.source, Samples):
-            return self.source.fetch(indices, keys)
+            try:
+                return self.source.fetch(indices, keys)
+            except StopIteration as error:
+                # Further out it would end the epoch, or be told as an error of a generator of ours.
+                raise DataError(
+                    f"{self.source.label} raised StopIteration where it made one of the samples {indices}. "
+                    "Raise IndexError, or give as many samples as its length says."
+                ) from error
         return self.source.take(torch.tensor(indices, dtype=torch.int64, device=self.source.device))
 
 
@@ -129,10 +136,21 @@ class Workers:
         # Out here, so that this error keeps nothing alive of what torch was doing with the other workers.
         self.close()
         raise DataError(
-            f"a worker of the loader has died: {death}. Probably it had too little memory, of the machine "
-            "or, in a container, of what processes share (--shm-size), or the code that makes the samples "
-            "ended or crashed its process. num_workers=0 shows where."
+            f"a worker of the loader has died: {death}. {_guard_advice()}It may have had too little memory, "
+            "of the machine or, in a container, of what processes share (--shm-size), or the code that makes "
+            "the samples ended or crashed its process. num_workers=0 shows where."
         )
+
+
+def _guard_advice() -> str:
+    """Say what a script needs whose main part is run again in every process that it starts."""
+    method = multiprocessing.get_start_method()
+    if method == "fork":
+        return ""
+    return (
+        f"Processes are started by {method!r} here, which runs the script again in each: what begins the "
+        'training belongs under `if __name__ == "__main__":`. '
+    )
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -136,7 +136,7 @@ class Graph(Tree, Observed, Pictured, Saved, nn.Module):
                 own()
 
     def keep_state(self) -> Callable[[Tensor], None]:
-        """Give a function that takes back what is carried from here on, where the flag that it gets is set."""
+        """Give a function of a flag that, where it is set, takes back what is carried from here on."""
         return partial(take_back_where, [(graph._memory, graph._memory.kept()) for graph in self._graphs()])
 
     @property

@@ -10,7 +10,6 @@ from torch.utils import _pytree as pytree
 
 from flodl.core import StateError
 
-
 Carried = tuple[tuple[Any, ...], int | None]
 
 

@@ -44,10 +44,12 @@ class PlateauScheduler:
                 "Use 'min' for a loss and 'max' for a metric where higher is better."
             )
         self.base, self.patience, self.factor, self.min, self.mode = base, patience, factor, min, mode
-        self._lr = float(base)
         self._worst = math.inf if mode == "min" else -math.inf
-        self._best = self._worst
-        self._wait = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget every value so far, and go back to the learning rate to start from."""
+        self._lr, self._best, self._wait = float(self.base), self._worst, 0
 
     def observe(self, metric: SupportsFloat) -> float:
         """Take the next value of the metric, and give the learning rate that follows from it.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flodl.core import TrainError
 
@@ -31,6 +32,9 @@ class AveragedWeights:
         moving = {n: p for n, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
         if not moving:
             raise TrainError("ema: the model has no parameters that can be averaged. Leave ema out.")
+        for name, parameter in moving.items():
+            if is_lazy(parameter):
+                raise TrainError(f"ema: {name!r} has no shape yet to average. Call the model once first.")
         self._names = list(moving)
         self._live = [parameter.detach() for parameter in moving.values()]
         self._average = [weight.clone() for weight in self._live]

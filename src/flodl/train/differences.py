@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flodl.graph import Graph
 
-from .setup import settings_of
+from .setup import settings_of, without_addresses
 
 if TYPE_CHECKING:
     from .run import Run
@@ -57,14 +57,21 @@ def differences(
             f"the saved state of the hook {kind} finds no hook here"
             for kind in run.hooks.without_place(parts["hooks"])
         ),
+        *(
+            f"of the hook {kind} there were {before} and are {now}: they take the saved states in order"
+            for kind, before, now in run.hooks.other_numbers(parts["hooks"])
+        ),
     ]
 
 
 def other_settings(run: Run, saved: Mapping[str, Any]) -> Iterator[str]:
     """Name the settings that are not those of the saved run; this program's hold from here on."""
     for name, value in settings_of(run).items():
-        if name in saved and saved[name] != value:
-            yield f"{name} is {value!r} now, it was {saved[name]!r}"
+        before = saved.get(name)
+        if isinstance(before, str):
+            before = without_addresses(before)  # older bundles have them
+        if name in saved and before != value:
+            yield f"{name} is {value!r} now, it was {before!r}"
 
 
 def other_optimizer(

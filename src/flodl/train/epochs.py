@@ -13,7 +13,7 @@ from flodl.graph import Graph
 from .evaluation import check_names, check_number
 from .feeding import num_batches
 from .modes import modes_of
-from .rates import learning_rate, optimizer_settings
+from .rates import begin_anew, learning_rate, optimizer_settings
 
 if TYPE_CHECKING:
     from .run import Run
@@ -47,6 +47,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     """
     if run.is_fresh:
         run.is_fresh, run.modes_at_start = False, modes_of(run.model)
+        begin_anew(run.train_step.schedule)
         run.optimizer_at_start = optimizer_settings(run.optimizer)
         if run.place.epoch_step == 0:
             loader.rewind()
@@ -74,6 +75,7 @@ def close_training(run: Run) -> None:
         check_number(name, value)
     step.reset_means()
     run.place.open_row = {"epoch": run.epochs + 1, **means, "lr": learning_rate(run.optimizer)}
+    run.save_put_off()
 
 
 def finish_epoch(run: Run, eval_data: Any) -> None:

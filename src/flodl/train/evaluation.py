@@ -98,6 +98,13 @@ class Evaluator:
     outputs: Outputs | None = None
     masked: bool = False
 
+    def __post_init__(self) -> None:
+        if self.outputs is not None and not callable(self.outputs):
+            raise TrainError(
+                f"outputs={self.outputs!r}. Give a function of the model and the parts of a batch that gives "
+                "predictions and targets."
+            )
+
     def __call__(
         self, batches: Iterable[Any], *, between: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
@@ -167,5 +174,14 @@ def _computed(metrics: Mapping[str, Any]) -> dict[str, float]:
                     f"the metric {name!r} gives a tensor of shape {tuple(number.shape)}. "
                     "Give metrics that come to one number, for example with average='macro'."
                 )
-            found[f"{name}_{part}" if part else name] = float(number)
+            found[f"{name}_{part}" if part else name] = _number(name, number)
     return found
+
+
+def _number(name: str, given: Any) -> float:
+    try:
+        if not isinstance(given, str):
+            return float(given)
+    except (TypeError, ValueError):
+        pass
+    raise TrainError(f"the metric {name!r} gives {given!r}. Its compute must give a number.")

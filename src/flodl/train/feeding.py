@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from flodl.core import TrainError
 from flodl.data import Loader
+
+if TYPE_CHECKING:
+    from .handing import Handing
 
 # The result of an evaluation does not depend on it.
 EVALUATED_AT_ONCE = 256
@@ -20,11 +23,11 @@ class Feeding:
     """Give the loader of the training and that of the evaluation.
 
     A loader made over data is kept, so that a resident data set is brought to the device once, and a loop
-    that was left early goes on where it was.
+    that was left early goes on where it was. Data that were written to since are brought there anew.
     """
 
-    def __init__(self, device: torch.device, seed: int) -> None:
-        self._device, self._seed = device, seed
+    def __init__(self, device: torch.device, seed: int, handing: Handing) -> None:
+        self._device, self._seed, self._handing = device, seed, handing
         self.training: Loader | None = None
         self._made_of: tuple[Any, int | None] | None = None
         self._evaluation: Loader | None = None
@@ -43,9 +46,14 @@ class Feeding:
                 self._check(data)
                 self.training, self._made_of = data, None
         elif self.training is None or not _same((data, batch_size), self._made_of):
-            self.training = Loader(data, batch_size, seed=self._seed, device=self._device)
+            self.training = self._made(data, batch_size, seed=self._seed)
             self.training.set_epoch(epoch)
             self._made_of = (_listed(data), batch_size)
+        elif self.training.is_stale and not self._handing.is_giving:
+            place = self._handing.left(self.training)
+            self.training = None  # first, so that the device need not have room for both
+            self.training = self._made(data, batch_size, seed=self._seed)
+            self.training.load_state_dict(place)
         assert self.training is not None
         return self.training
 
@@ -60,10 +68,15 @@ class Feeding:
         if not isinstance(data, DataLoader) and not (batch_size is None and self._takes_batches(data)):
             usual = None if self.training is None else self.training.batch_size
             batch_size = batch_size or usual or EVALUATED_AT_ONCE
+        if self._evaluation is not None and self._evaluation.is_stale:
+            self._evaluation = None
         if self._evaluation is None or not _same((data, batch_size), self._evaluated):
-            self._evaluation = Loader(data, batch_size, shuffle=False, device=self._device)
+            self._evaluation = self._made(data, batch_size, shuffle=False)
             self._evaluated = (_listed(data), batch_size)
         return _from_the_start(self._evaluation)
+
+    def _made(self, data: Any, batch_size: int | None, **order: Any) -> Loader:
+        return Loader(data, batch_size, device=self._device, **order)
 
     def _takes_batches(self, data: Any) -> bool:
         """Say whether data are a list of batches, since the training took one for that."""

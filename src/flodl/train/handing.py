@@ -31,6 +31,8 @@ class Handing:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.counts = Counts()
+        # Whether a loop is being given batches.
+        self.is_giving = False
         self._loader: Loader | None = None
         self._batch = self._window = _Mark(0, None, 0)
         self._updates = 0
@@ -42,7 +44,7 @@ class Handing:
         run, step = self._run, self._run.train_step
         state = loader.state_dict()
         position, source, keeps_state = state["position"], state["source"], state["source"] is not None
-        is_first = True
+        is_first = self.is_giving = True
         try:
             for batch in self.counts.noted(loader):
                 self._batch = _Mark(position, source, run.place.epoch_step)
@@ -63,6 +65,8 @@ class Handing:
         else:
             self.forget()
             return
+        finally:
+            self.is_giving = False
         run.save_and_leave()
 
     def forget(self) -> None:
@@ -78,6 +82,14 @@ class Handing:
             loader.load_state_dict(self._cursor(loader, mark))
             self._run.place.epoch_step = mark.epoch_step
         self.forget()
+
+    def left(self, loader: Loader) -> dict[str, Any]:
+        """Take leave of a loader, and give the place from which another one over the same data goes on."""
+        mark, place = self._untrained() if self._loader is loader else None, self.cursor(loader)
+        if mark is not None:
+            self._run.place.epoch_step = mark.epoch_step
+        self.forget()
+        return place
 
     def give_up_window(self) -> None:
         """Take the batches of a window of accumulation that is half full for not trained on."""

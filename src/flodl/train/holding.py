@@ -96,6 +96,12 @@ def _in_use(folder: Path, holder: bytes) -> TrainError:
             who = f"{who} on {host}"
         elif pid == os.getpid():
             who, how = "another trainer of this process", "let it finish"
+        elif pid == os.getppid():
+            return TrainError(
+                f"process {pid} is training in {str(folder)!r} and has started this one. If this is a worker "
+                "of its loader, it has run the script again: put what begins the training under "
+                '`if __name__ == "__main__":`. Otherwise choose another checkpoint_dir.'
+            )
     return TrainError(
         f"{who} is training in {str(folder)!r}, and two runs would overwrite each other's saves. "
         f"Choose another checkpoint_dir, or {how} first."

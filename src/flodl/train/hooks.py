@@ -6,9 +6,11 @@ import inspect
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flodl.core import TrainError
+from flodl.checkpoint.codec import encode
+from flodl.core import CheckpointError, TrainError
 from flodl.core.paths import suggestion
 from flodl.graph import Graph
 
@@ -68,6 +70,18 @@ class Hooks:
         """Give the kind and the state of every hook that has one, in order."""
         return [[_kind(hook), hook.state_dict()] for hook in self.all if hasattr(hook, "state_dict")]
 
+    def check_states(self) -> None:
+        """Refuse a state that no bundle can hold before anything is trained, not at the first save."""
+        for hook in self.all:
+            state = None
+            if hasattr(hook, "state_dict"):
+                with suppress(Exception):  # what is not there yet may come before the first save
+                    state = hook.state_dict()
+            try:
+                encode(state)
+            except CheckpointError as error:
+                raise error.under(_kind(hook)).under("hooks") from None
+
     def load_state_dict(self, states: list[list[Any]]) -> None:
         """Give every hook its state back, by kind and order; hooks that were added since start fresh."""
         waiting = [list(pair) for pair in states]
@@ -84,6 +98,13 @@ class Hooks:
         takers = Counter(_kind(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
         saved = Counter(kind for kind, state in states if state)
         return list((saved - takers).elements())
+
+    def other_numbers(self, states: list[list[Any]]) -> list[tuple[str, int, int]]:
+        """Give the kinds of which there are several, and of which other numbers were saved and are here."""
+        saved = Counter(kind for kind, _ in states)
+        here = Counter(_kind(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
+        kinds = [kind for kind in saved if here[kind] and saved[kind] != here[kind]]
+        return [(kind, saved[kind], here[kind]) for kind in kinds]
 
 
 def _kind(hook: Any) -> str:

@@ -61,6 +61,7 @@ class RunDirectory:
         self._hold: Hold | None = None
         self._news: deque[Saved] = deque()
         self._told_of_room = False
+        self._unwritten = ""
 
     @property
     def bundles(self) -> Path:
@@ -68,17 +69,26 @@ class RunDirectory:
         return self.path / BUNDLES
 
     def take(self, settings: Mapping[str, Any]) -> None:
-        """Keep the folder for this run alone, and write down what it was started with and from where."""
+        """Keep the folder for this run alone, and write down what it was started with and from where.
+
+        A run that has bundles to go on from needs no more than these: a full disk does not keep it from it.
+        """
         text = json.dumps({"trainer": settings, "started_with": resolved_config()}, indent=2, default=str)
+        self._unwritten = ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._hold = Hold(self.path)
             write_atomic(self.path / "config.json", (text + "\n").encode())
         except OSError as error:
-            raise TrainError(
-                f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}. "
-                "Give a checkpoint_dir that can be written."
-            ) from error
+            why = f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}."
+            if self._errors == "raise" or not list_bundles(self.bundles):
+                raise TrainError(f"{why} Give a checkpoint_dir that can be written.") from error
+            self._unwritten = f"{why} Make room: training goes on from the bundles that are there."
+
+    @property
+    def for_journal(self) -> Path | None:
+        """Where the journal of the run goes; nowhere if the folder could not be written as it was taken."""
+        return None if self._unwritten else self.path
 
     def release(self) -> None:
         """Let other runs have the folder."""
@@ -111,7 +121,9 @@ class RunDirectory:
 
     def check_room(self, bundle_bytes: int, *, num_saves: int | None) -> None:
         """Warn where the saves to come, of about that size, find no room; None is any number of them."""
-        self._told_of_room = False
+        self._told_of_room = bool(self._unwritten)
+        if self._unwritten:
+            self._tell("alert", message=self._unwritten, level="warning")
         there = list_bundles(self.bundles) if self.bundles.is_dir() else []
         at_once = 1
         if self.keep.most is not None:

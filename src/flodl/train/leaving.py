@@ -21,12 +21,16 @@ class Preempted(SystemExit):
     Where it could not save itself, `lost` says so: Python then prints it and ends with exit code 1.
     """
 
-    def __init__(self, name: str, lost: str = "") -> None:
+    def __init__(self, name: str, lost: str = "", *, is_begun: bool = True) -> None:
         super().__init__(lost or EXIT_CODE)
         self.signal, self.lost = name, lost
+        saved = "the run is saved and goes on when it is started again"
+        if not is_begun:
+            saved = "nothing was trained yet, so nothing was saved; start it again"
+        self._text = lost or f"{name}; {saved}"
 
     def __str__(self) -> str:
-        return self.lost or f"{self.signal}; the run is saved and goes on when it is started again"
+        return self._text
 
 
 class Notice:
@@ -39,12 +43,12 @@ class Notice:
     def __bool__(self) -> bool:
         return bool(self.name)
 
-    def leave(self, lost: str = "") -> NoReturn:
+    def leave(self, lost: str = "", *, is_begun: bool = True) -> NoReturn:
         """End the program with the code that says "saved", or with what is lost; a prompt is given back."""
         name, self.name = self.name, ""
         if name == "SIGINT" and hasattr(sys, "ps1"):
             raise KeyboardInterrupt(lost)
-        raise Preempted(name, lost)
+        raise Preempted(name, lost, is_begun=is_begun)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -39,6 +39,14 @@ def follows_loss(bridge: ScheduleBridge | None) -> bool:
     return watcher is not None
 
 
+def begin_anew(bridge: ScheduleBridge | None) -> None:
+    """Let a schedule that follows a metric forget what it saw of another run."""
+    begin = None if bridge is None else getattr(bridge.watcher, "begin", None)
+    if bridge is not None and callable(begin):
+        begin()
+        bridge.set_step(bridge.current_step)
+
+
 def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: float, least: float) -> None:
     """Multiply every rate by a factor, on top of a schedule where there is one; none goes below `least`."""
     if not factor > 0:

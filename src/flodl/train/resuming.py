@@ -16,7 +16,7 @@ from .hooks import EarlyStopping
 from .keeping import BUNDLES, RunDirectory, settled_path
 from .modes import modes_of
 from .rates import optimizer_settings
-from .salvage import none_whole, set_aside_and_say, whole_bundle
+from .salvage import none_whole, say_what_is_not_read, set_aside_and_say, whole_bundle
 from .state import load_parts
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
     bundle = found_bundle(run.directory, wish)
     if bundle is None:
         set_aside_and_say(run, after=None)
+        say_what_is_not_read(run)
         return False
     # Its checksums were compared when it was found.
     parts = read_bundle(bundle, verify=False)

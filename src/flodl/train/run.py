@@ -68,8 +68,8 @@ class Run:
                 on_error=self._tell_disk_error,
             )
         self.follows_loss = follows_loss(train_step.schedule)
-        self.feeding = Feeding(self.device, settings.seed)
         self.handing = Handing(self)
+        self.feeding = Feeding(self.device, settings.seed, self.handing)
         self.watch: FiniteWatch | None = None
         if settings.nan != "skip":
             in_a_row = OVERFLOWS_IN_A_ROW if evaluator.precision == "fp16" else 1
@@ -94,6 +94,8 @@ class Run:
         self._save_every_steps = 0 if self.directory is None else settings.save_every_steps or 0
         self._updates = 0
         self._saved_at: tuple[int, int] | None = None
+        # Whether to wait for, and the reason of, a save that was asked for within a window of accumulation.
+        self._put_off: tuple[bool, str] | None = None
         # A monitor of the user's sees several runs, and is shown the model once.
         self._is_shown = False
 
@@ -140,18 +142,22 @@ class Run:
             if self.directory is not None:
                 stack.callback(self.directory.release)
                 self.directory.take(described(self, epochs))
+                stack.enter_context(self.notice.listening())
             self.telling = stack.enter_context(self._told(epochs))
             stack.callback(setattr, self, "telling", None)
             self._is_shown = isinstance(self.monitor, Monitor)
             stack.enter_context(modes_kept(self.model))
             stack.callback(self.train_step.close)
             if self.directory is not None:
-                stack.enter_context(self.notice.listening())
                 stack.callback(self.directory.close)
                 self.directory.check_room(expected_bytes(self), num_saves=self._num_saves(epochs))
             self.collector = stack.enter_context(calm_collector())
             stack.callback(setattr, self, "collector", None)
+            if self.notice:
+                self.save_and_leave()
             self.hooks.call("on_start")
+            if self.directory is not None:
+                self.hooks.check_states()
             yield
             self._save_the_end()
             if self.notice:
@@ -166,7 +172,9 @@ class Run:
             self.telling.step(self.epochs, self.place.epoch_step, self.num_batches, self._updates, loss)
         if self._every_step:
             self.hooks.call("on_step_end", batch=batch, loss=loss, epoch=self.epochs, step=self._updates)
-        if updated and self._save_every_steps and self._updates % self._save_every_steps == 0:
+        if updated and self._put_off is not None:
+            self.save_put_off()
+        elif updated and self._save_every_steps and self._updates % self._save_every_steps == 0:
             self.save(wait=False, reason=f"update {self._updates}")
         if self.directory is not None and self.directory.has_news:
             self.tell_hooks_of_saves()
@@ -193,10 +201,24 @@ class Run:
         """Take the updates of the step for known, as after a resume."""
         self._updates = self.train_step.updates
 
+    def save_soon(self, *, wait: bool, reason: str) -> None:
+        """Save a bundle now, or at the end of the window of accumulation that is under way."""
+        if self.directory is None or self.train_step.is_between_updates:
+            self.save(wait=wait, reason=reason)
+        else:
+            self._put_off = wait, reason
+
+    def save_put_off(self) -> None:
+        """Save what was asked for within a window that has ended since."""
+        if self._put_off is not None:
+            wait, reason = self._put_off
+            self.save(wait=wait, reason=reason)
+
     def save(self, *, wait: bool, reason: str) -> bool:
         """Save a bundle, between two updates only; say whether it was waited for and is on the disk."""
         if self.directory is None:
             raise TrainError("there is nowhere to save to. Give the trainer a checkpoint_dir.")
+        self._put_off = None
         # A run that goes on from this bundle takes every update in it for met.
         self.settle()
         # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
@@ -228,6 +250,8 @@ class Run:
 
     def save_and_leave(self) -> NoReturn:
         """Save what there is, now, and end the program; a window of accumulation under way is given up."""
+        if self.is_fresh and not self.updates:
+            self.notice.leave(is_begun=False)
         lost = ""
         if self.directory is not None:
             self.handing.give_up_window()
@@ -277,7 +301,7 @@ class Run:
     def _told(self, epochs: int) -> AbstractContextManager[Telling]:
         return telling(
             self.monitor,
-            None if self.directory is None else self.directory.path,
+            None if self.directory is None else self.directory.for_journal,
             things=() if self._is_shown else (self.model, self.train_step),
             total_epochs=epochs,
             config=described(self, epochs),

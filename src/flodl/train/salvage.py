@@ -55,6 +55,22 @@ def set_aside_and_say(run: Run, *, after: Bundle | None) -> None:
         run.tell("alert", message=message, level="warning")
 
 
+def say_what_is_not_read(run: Run) -> None:
+    """Name the folders among the bundles that are not named as bundles are, where a run begins anew."""
+    if run.directory is None or not run.directory.bundles.is_dir():
+        return
+    folders = (path for path in run.directory.bundles.iterdir() if path.is_dir())
+    names = sorted(
+        path.name for path in folders if path.name[0] != "." and step_and_revision(path.name) is None
+    )
+    if names:
+        message = (
+            f"begins anew; these folders in {str(run.directory.bundles)!r} are not read: {', '.join(names)}. "
+            "Bundles are called step-00000037; resume= takes one of any name."
+        )
+        run.tell("alert", message=message, level="warning")
+
+
 def set_aside(bundles: Path, *, after: Bundle | None) -> list[Path]:
     """Move the damaged bundles that are newer than a whole one, or all, and give where they are now.
 

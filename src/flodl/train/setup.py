@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,16 @@ def settings_of(run: Run) -> dict[str, Any]:
         "batch_size": None if loader is None else loader.batch_size,
         "device": str(run.device),
         "optimizer": type(run.optimizer).__name__,
-        "schedule": None if run.schedule is None else repr(run.schedule),
+        "schedule": None if run.schedule is None else without_addresses(repr(run.schedule)),
         **asdict(run.train_step.settings),
         **asdict(run.settings),
     }
+
+
+def without_addresses(words: str) -> str:
+    """Leave out where things lie in memory, which is elsewhere in every process.
+
+    >>> without_addresses("<function rate at 0x7f21491dd940>")
+    '<function rate>'
+    """
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", words)

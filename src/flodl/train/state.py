@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
+from flodl.checkpoint.fit import check_values
 from flodl.core import CursorError, TrainError
 from flodl.core.paths import suggestion
 from flodl.data import Loader
 from flodl.graph.remembered import carry_again, remember, remembered
 
+from .buffers import restore_buffers, unsaved_buffers
 from .differences import graph_hashes
 from .modes import modes_of, restore_modes
 from .randomness import random_state, restore_random_state
@@ -59,6 +62,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         "average": _averaged(run),
         "hooks": run.hooks.state_dict(),
         "graphs": remembered(run.model),
+        "buffers": unsaved_buffers(run.model),
         "config": settings_of(run),
     }
 
@@ -76,7 +80,8 @@ def _averaged(run: Run) -> dict[str, Tensor] | None:
 
 def expected_bytes(run: Run) -> int:
     """Give about how large a bundle of the run will be."""
-    states = run.model.state_dict(), run.optimizer.state_dict(), _averaged(run)
+    model = run.model
+    states = model.state_dict(), unsaved_buffers(model), run.optimizer.state_dict(), _averaged(run)
     return num_bytes_of(states) + moments_to_come_bytes(run.optimizer)
 
 
@@ -110,7 +115,8 @@ def load_weights(run: Run, parts: Mapping[str, Any]) -> None:
     run.train_step.load_state_dict(parts["step"])
     if run.average is not None:
         run.average.load_state_dict(parts["average"] or dict(run.model.named_parameters()))
-    # Older bundles have none.
+    # Older bundles have neither.
+    restore_buffers(run.model, parts.get("buffers") or {}, run.device)
     carry_again(run.model, parts.get("graphs") or {}, run.device)
 
 
@@ -188,8 +194,10 @@ def _called(name: str) -> str:
 def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     lacking = [name for name in own if name not in saved]
     unknown = [name for name in saved if name not in own]
-    shapes = [name for name in own if name in saved and _shape(saved[name]) != _shape(own[name])]
+    shapes = [name for name in own if name in saved and not _fits(saved[name], own[name])]
     if not lacking and not unknown and not shapes:
+        tensors = {name: name for name, value in own.items() if isinstance(value, Tensor)}
+        check_values(tensors, saved, own, "the saved run")
         return
     if shapes:
         name = shapes[0]
@@ -204,6 +212,11 @@ def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         f"the saved run belongs to another model: {what} Nothing was loaded. "
         "Resume with the model that was saved, or choose another checkpoint_dir."
     )
+
+
+def _fits(saved: Any, own: Any) -> bool:
+    """Say whether shapes agree; a lazy parameter takes that of the first value that it gets."""
+    return _shape(saved) == _shape(own) if not is_lazy(own) else isinstance(saved, Tensor)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

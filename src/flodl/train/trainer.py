@@ -266,8 +266,8 @@ class Trainer:
         scale_rates(self.optimizer, self.train_step.schedule, factor, least)
 
     def save(self, *, wait: bool = True, reason: str = "") -> None:
-        """Save a bundle now; between two updates only. `reason` is told with it."""
-        self._run.save(wait=wait, reason=reason)
+        """Save a bundle now, within a window of accumulation at its end. `reason` is told with it."""
+        self._run.save_soon(wait=wait, reason=reason)
 
     def __repr__(self) -> str:
         done = f"{self.epochs} epochs and {self.updates} updates done"
