@@ -62,6 +62,8 @@ def wait_for_end(pids):
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "USR1"])
 def test_a_signal_to_every_process_of_a_job_leaves_the_workers_at_work(name):
+    # From here on torch starts a thread of its own in every process that is forked.
+    torch.set_num_threads(torch.get_num_threads())
     given = Loader(Processes(), 2, num_workers=2)
     batches = iter(given)
     pids = {int(pid) for _ in range(2) for pid in next(batches)}

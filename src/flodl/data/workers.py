@@ -8,7 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,11 @@ from .sources.opening import Gathered
 from .sources.samples import Samples
 
 Request = tuple[list[int], list[int]]
+
+# What a terminal or the manager of a job sends to end it.
+_FOR_THE_PROGRAM = {
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
+}
 
 
 class Fetcher(Dataset[Any]):
@@ -162,13 +167,29 @@ def _heed_the_parent_alone(_worker: int) -> None:
 
     A terminal sends them to the group of the program, the manager of a job to each of its processes. The
     parent ends its workers by a signal, too, so they cannot just be ignored: one that is waited for says who
-    sent it. Only a forked process has no thread yet that would still take them.
+    sent it. A forked process, and every thread in it, has them blocked since it began.
     """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PROGRAM)
         threading.Thread(target=_end_when_the_parent_says_so, daemon=True).start()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Block the signals in this thread, so that processes that it forks begin with them blocked.
+
+    Libraries start threads of their own in a forked process, which would take them otherwise.
+    """
+    if not hasattr(signal, "sigwaitinfo"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PROGRAM)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_when_the_parent_says_so() -> None:
@@ -180,7 +201,7 @@ def _end_when_the_parent_says_so() -> None:
 
 
 def _begun(loader: DataLoader[Any]) -> Iterator[Any]:
-    with warnings.catch_warnings():
+    with _held_back(), warnings.catch_warnings():
         # Python 3.12 warns about every fork of a process with threads. The workers only make tensors on the
         # CPU, with one thread, as those of every torch loader.
         warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
