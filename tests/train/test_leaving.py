@@ -223,13 +223,19 @@ class Signalling(Monitor):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp_path):
+@pytest.fixture
+def signalling():
+    with Signalling(1) as monitor:
+        yield monitor
+
+
+def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp_path, signalling):
     called = []
 
     def on_start():
         called.append("on_start")
 
-    trainer = make(checkpoint_dir=tmp_path, monitor=Signalling(1), hooks=[on_start])
+    trainer = make(checkpoint_dir=tmp_path, monitor=signalling, hooks=[on_start])
     with pytest.raises(Preempted) as caught:
         trainer.fit(data, epochs=1, batch_size=4)
     assert caught.value.code == EXIT_CODE
@@ -238,10 +244,10 @@ def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp
     assert not (tmp_path / "bundles").exists()
 
 
-def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path):
+def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path, signalling):
     trainer = make(checkpoint_dir=tmp_path, save_every=None)
     trainer.fit(data, epochs=1, batch_size=4)
-    trainer._run.monitor, trainer._run._is_shown = Signalling(2), False
+    trainer._run.monitor, trainer._run._is_shown = signalling, False
     with pytest.raises(Preempted, match="the run is saved"):
         trainer.fit(data, epochs=2, batch_size=4)
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=4, resume="must").steps == 10
