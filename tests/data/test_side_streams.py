@@ -258,24 +258,10 @@ def test_a_crop_that_was_changed_is_left_to_the_augmentations(cuda, monkeypatch)
     assert len(launches) == before
 
 
-def test_an_iterable_may_refill_its_own_pinned_memory(cuda):
+@pytest.mark.parametrize("place", [{"pin_memory": True}, {"device": "cuda"}], ids=["pinned", "on the device"])
+def test_an_iterable_may_refill_its_own_memory(cuda, place):
     def refilled():
-        memory = torch.zeros(4, pin_memory=True)
-        for number in range(12):
-            yield memory.fill_(number)
-
-    found = []
-    for batch in Loader(refilled(), None, device="cuda", prefetch=3):
-        train(batch)
-        found.append(batch.tolist())
-        del batch
-    assert found == [[number] * 4 for number in range(12)]
-    assert cuda.races == []
-
-
-def test_an_iterable_may_refill_its_own_memory_on_the_device(cuda):
-    def refilled():
-        memory = torch.zeros(4, device="cuda")
+        memory = torch.zeros(4, **place)
         for number in range(12):
             yield memory.fill_(number)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import StepError
+from flodl.core.whole import is_whole
 
 from .batch import (
     Signature,
@@ -202,7 +203,7 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     if not callable(fn):
         raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
     for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not is_whole(value, at_least=least):
             raise StepError(f"capture: {name}={value!r}. Give a whole number from {least} up.")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 

@@ -15,15 +15,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-_TORCHS_OWN = {"_parameters", "_buffers", "_modules"}
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
 _MARK = "flodl.history"
-MAX_DEPTH = 8
+_MAX_DEPTH = 8
 
 
 def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
     """Detach what the modules of a model keep of earlier steps; the values stay as they are.
 
-    Those that are `lasting`, since every step goes back through them, keep their history.
+    Those that are `lasting`, since they stay from step to step, keep their history.
 
     >>> model = nn.Linear(2, 1)
     >>> model.last = [model(Tensor([[1.0, 2.0]]))]
@@ -36,7 +36,7 @@ def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
             with suppress(Exception):
                 module.detach_state()  # type: ignore[operator]
         kept = vars(module)
-        for name in kept.keys() - _TORCHS_OWN:
+        for name in kept.keys() - _REGISTERED:
             kept[name] = without_history(kept[name], lasting)
 
 
@@ -82,7 +82,7 @@ def without_history(value: Any, lasting: Collection[Tensor] = (), depth: int = 0
     if isinstance(value, Tensor):
         keeps = value.grad_fn is None or any(value is one for one in lasting)
         return value if keeps else _detached(value)
-    if depth > MAX_DEPTH:  # as in a list that holds itself
+    if depth > _MAX_DEPTH:  # as in a list that holds itself
         return value
     if isinstance(value, list | deque | dict):
         for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):

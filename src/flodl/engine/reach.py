@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 # What `torch.nn.Module` itself keeps; of it, only what a forward may replace.
-TORCHS_OWN = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
+_TORCHS_OWN = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
 ITEMS = (list, deque, dict, OrderedDict, defaultdict, Counter, set)
 RANDOM = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 # Longer ones are data: their items are not looked at.
@@ -66,7 +66,7 @@ class Reach:
         key = (id(value.names), value.name) if isinstance(value, Binding) else id(value)
         if key in self._found or key in self._passed:
             return ()
-        if isinstance(value, type) or (is_ours_alone(value) and not isinstance(value, Binding)):
+        if isinstance(value, type) or (_is_ours_alone(value) and not isinstance(value, Binding)):
             return ()
         inside = _inside(value)
         if inside is None:
@@ -77,7 +77,7 @@ class Reach:
         return inside
 
 
-def is_ours_alone(value: Any) -> bool:
+def _is_ours_alone(value: Any) -> bool:
     """Say whether a value belongs to flodl's own work around a step."""
     place = getattr(type(value), "__module__", "") or ""
     return place.startswith("flodl.") and not isinstance(value, nn.Module) and not place.startswith(_OURS)
@@ -86,7 +86,7 @@ def is_ours_alone(value: Any) -> bool:
 def plain_attributes(value: Any) -> dict[str, Any]:
     """Give what an object keeps by name, without what torch keeps for its modules."""
     kept = vars(value)
-    return {k: v for k, v in kept.items() if k not in TORCHS_OWN} if isinstance(value, nn.Module) else kept
+    return {k: v for k, v in kept.items() if k not in _TORCHS_OWN} if isinstance(value, nn.Module) else kept
 
 
 def has_attributes(value: Any) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import ScheduleError, StepError
+from flodl.core.whole import is_whole
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch import Samples, leading_lengths, num_samples, signature, unclear_samples
@@ -196,7 +197,7 @@ class TrainStep:
             )
         if samples is None:
             return self(*batch)
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        if not is_whole(samples, at_least=1):
             raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
         self._lengths_told = True
         if samples == num_samples(batch):
