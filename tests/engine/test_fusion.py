@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine import fusion
+from flodl.engine import fusion, rewriting
 
 aten = torch.ops.aten
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 @pytest.fixture(autouse=True)
 def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The passes keep to float32 on CUDA; here the dtype alone decides."""
-    monkeypatch.setattr(fusion, "_is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float32)
+    monkeypatch.setattr(rewriting, "is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float32)
 
 
 def changed(program: Callable[..., Tensor], change, *inputs: Tensor) -> tuple[collections.Counter, Tensor]:
@@ -169,6 +169,44 @@ def test_products_of_different_shapes_that_broadcast_are_left_alone() -> None:
 
     inputs = draw(3, 4), draw(4, 5), draw(1, 6), draw(6, 5)
     _, given = changed(program, fusion.JoinedProducts(), *inputs)
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_the_gradient_of_a_bias_that_a_loop_shares_becomes_one_sum() -> None:
+    def gradient(*grads):
+        sums = [aten.view.default(aten.sum.dim_IntList(grad, [0], True), [5]) for grad in grads[:2]]
+        sums += [aten.sum.dim_IntList(grad, [0]) for grad in grads[2:]]
+        return aten.add.Tensor(aten.add.Tensor(aten.add.Tensor(sums[0], sums[1]), sums[2]), sums[3])
+
+    inputs = [draw(3 + turn, 5) for turn in range(4)]
+    calls, given = changed(gradient, fusion.JoinedSums(), *inputs)
+    assert (calls[aten.sum.dim_IntList], calls[aten.cat.default], calls[aten.add.Tensor]) == (1, 1, 0)
+    torch.testing.assert_close(given, gradient(*inputs))
+
+
+def test_the_bias_is_summed_up_from_what_was_laid_together_for_the_weight() -> None:
+    def gradient(x1, x2, x3, g1, g2, g3):
+        pairs = [(g1, x1), (g2, x2), (g3, x3)]
+        sums = [aten.sum.dim_IntList(g, [0]) for g, _ in reversed(pairs)]
+        bias = aten.add.Tensor(aten.add.Tensor(sums[0], sums[1]), sums[2])
+        products = [aten.mm.default(aten.permute.default(g, [1, 0]), x) for g, x in pairs]
+        return aten.add.Tensor(aten.add.Tensor(products[0], products[1]), products[2]), bias
+
+    inputs = [draw(6 + turn, 4) for turn in range(3)] + [draw(6 + turn, 5) for turn in range(3)]
+    both = fusion.InTurn(fusion.JoinedProducts(), fusion.JoinedSums())
+    calls, given = changed(gradient, both, *inputs)
+    assert (calls[aten.mm.default], calls[aten.sum.dim_IntList], calls[aten.cat.default]) == (1, 1, 2)
+    torch.testing.assert_close(given, gradient(*inputs))
+
+
+def test_sums_over_rows_that_others_read_are_left_alone() -> None:
+    def program(a, b, c):
+        sums = [aten.sum.dim_IntList(x, [0]) for x in (a, b, c)]
+        return aten.add.Tensor(aten.add.Tensor(sums[0], sums[1]), sums[2]) * sums[0] * sums[1]
+
+    inputs = draw(3, 5), draw(4, 5), draw(6, 5)
+    calls, given = changed(program, fusion.JoinedSums(), *inputs)
+    assert calls[aten.sum.dim_IntList] == 3
     torch.testing.assert_close(given, program(*inputs))
 
 

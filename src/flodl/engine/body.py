@@ -24,6 +24,7 @@ from .optimizer import Readiness, device_rates, first_updates_apart, is_foreign,
 from .outcome import Outcome as Outcome
 from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
+from .quick_update import QuickAdam
 from .recordable import as_if_recorded
 from .settings import StepSettings
 from .tally import Tally
@@ -207,8 +208,11 @@ class StepBody:
         loss.backward()  # type: ignore[no-untyped-call]
         return Outcome(outcome.loss.detach(), {name: v.detach() for name, v in outcome.values.items()})
 
-    def update(self, correction: float = 1.0) -> None:
-        """Unscale, clip, look for what is not finite, and update unless the device flag says no."""
+    def update(self, correction: float = 1.0, *, quick: QuickAdam | None = None) -> None:
+        """Unscale, clip, look for what is not finite, and update unless the device flag says no.
+
+        `quick` is another form of the same update, for recordings.
+        """
         self.progress.touches = True
         # A group may have come within the window.
         self.parameters = held_by(self.optimizer)
@@ -228,8 +232,9 @@ class StepBody:
             self.scaler.unscale(grads)
             torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
         self._clip(grads)
-        self.num_skipped.add_(self.bad)
-        self._apply()
+        if quick is None or self.begins_state() or not quick.launch():
+            self.num_skipped.add_(self.bad)
+            self._apply()
         self._statistics.put_back_where(self.bad)
         for put_back_where in self._carried:
             put_back_where(self.bad)

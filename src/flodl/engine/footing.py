@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from .body import StepBody
 
-LEARNS, TRAINING = attrgetter("requires_grad"), attrgetter("training")
+LEARNS, TRAINING, FLAG = attrgetter("requires_grad"), attrgetter("training"), itemgetter("training")
 
 
 class Footing:
@@ -22,14 +22,20 @@ class Footing:
 
     def __init__(self, body: StepBody) -> None:
         self.body = body
-        self.modules = list(body.model.modules())
+        modules = list(body.model.modules())
         self.learns = [*map(LEARNS, body.parameters)]
-        self.training = [*map(TRAINING, self.modules)]
+        # To ask a module's own dictionary takes half as long as to ask the module.
+        self.modules = [vars(module) for module in modules if "training" in vars(module)]
+        self.training = [*map(FLAG, self.modules)]
+        # Those that keep it elsewhere, such as scripted ones.
+        self.others = [module for module in modules if "training" not in vars(module)]
+        self.others_training = [*map(TRAINING, self.others)]
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was."""
         if [*map(LEARNS, self.body.parameters)] != self.learns:
             return "a parameter was frozen or thawed"
-        if [*map(TRAINING, self.modules)] != self.training:
+        others = [*map(TRAINING, self.others)]
+        if [*map(FLAG, self.modules)] != self.training or others != self.others_training:
             return "a module was switched between training and evaluation"
         return None

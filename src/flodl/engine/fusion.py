@@ -6,12 +6,17 @@ Imported only when something is compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
+
+from . import rewriting
+from .cells import OpenedCells
+from .products import FilledProducts
+from .rewriting import call, is_sum_of_rows, put_in_order, side_by_side, sides, stacked
 
 _aten = torch.ops.aten
 # Above this size of a result, a sum of its own moves more memory than the slower kernel costs.
@@ -34,7 +39,11 @@ class BiasOutside(CustomGraphPass):
 
     def __call__(self, graph: Graph) -> None:
         for node in list(graph.find_nodes(op="call_function", target=_aten.addmm.default)):
-            if not node.kwargs and _is_single_on_cuda(node) and node.meta["val"].nbytes <= self._most_bytes:
+            if (
+                not node.kwargs
+                and rewriting.is_single_on_cuda(node)
+                and node.meta["val"].nbytes <= self._most_bytes
+            ):
                 _unfold(graph, node)
 
     def uuid(self) -> Any:
@@ -51,7 +60,7 @@ class JoinedProducts(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         inner: set[Node] = set()
         for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-            if root in inner or root.kwargs or not _is_single_on_cuda(root):
+            if root in inner or root.kwargs or not rewriting.is_single_on_cuda(root):
                 continue
             terms = list(_terms(root, inner))
             products = [term for term in terms if _is_lone_product(term) and _is_alike(term, root)]
@@ -59,7 +68,42 @@ class JoinedProducts(CustomGraphPass):
                 _join(graph, root, terms, products)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__,), "joined products")
+        return get_hash_for_files((__file__, rewriting.__file__), "joined products")
+
+
+class JoinedSums(CustomGraphPass):
+    """Write a sum of sums over rows as one sum over all rows.
+
+    The bias that a loop uses in every turn gets its gradient as such a sum, and mostly the rows lie together
+    for the gradient of the weight already.
+    """
+
+    def __call__(self, graph: Graph) -> None:
+        inner: set[Node] = set()
+        for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
+            if root in inner or root.kwargs or not rewriting.is_single_on_cuda(root):
+                continue
+            terms = list(_terms(root, inner))
+            found = {term: rows for term in terms if (rows := _summed_rows(term, root)) is not None}
+            if len(found) > 2:
+                _sum_once(graph, root, terms, found)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__, rewriting.__file__), "joined sums")
+
+
+class InTurn(CustomGraphPass):
+    """Several changes, one after the other."""
+
+    def __init__(self, *changes: CustomGraphPass) -> None:
+        self._changes = changes
+
+    def __call__(self, graph: Graph) -> None:
+        for change in self._changes:
+            change(graph)
+
+    def uuid(self) -> Any:
+        return tuple(change.uuid() for change in self._changes)
 
 
 def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
@@ -69,18 +113,16 @@ def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
     every matrix product is tried out with many kernels, which takes minutes.
     """
     tuning = {"max_autotune_gemm": True} if tune == "gemm" else {}
+    products = [] if tune == "gemm" else [FilledProducts()]
     return {
         **tuning,
         "fallback_random": True,
-        "joint_custom_pre_pass": BiasOutside(),
-        "post_grad_custom_pre_pass": JoinedProducts(),
-        "post_grad_custom_post_pass": BiasOutside(_LARGE_BYTES),
+        # Of more parts, each is written to its place; one kernel would compute all of them everywhere.
+        "max_pointwise_cat_inputs": 4,
+        "joint_custom_pre_pass": InTurn(OpenedCells(), BiasOutside()),
+        "post_grad_custom_pre_pass": InTurn(JoinedProducts(), JoinedSums()),
+        "post_grad_custom_post_pass": InTurn(BiasOutside(_LARGE_BYTES), *products),
     }
-
-
-def _is_single_on_cuda(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is torch.float32
 
 
 def _unfold(graph: Graph, node: Node) -> None:
@@ -100,7 +142,7 @@ def _is_lone_product(node: Any) -> bool:
 
 def _is_alike(node: Node, root: Node) -> bool:
     """Say whether a term has the shape of the whole sum, so that it is not spread out by it."""
-    return _is_single_on_cuda(node) and node.meta["val"].shape == root.meta["val"].shape
+    return rewriting.is_single_on_cuda(node) and node.meta["val"].shape == root.meta["val"].shape
 
 
 def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
@@ -120,10 +162,9 @@ def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
 
 def _join(graph: Graph, root: Node, terms: list[Any], products: list[Node]) -> None:
     others = [term for term in terms if term not in products]
-    lefts = [product.args[0] for product in products]
-    rights = [product.args[1] for product in products]
+    lefts, rights = zip(*map(sides, products))
     with graph.inserting_before(root):
-        total = graph.call_function(_aten.mm.default, (_side_by_side(graph, lefts), _stacked(graph, rights)))
+        total = graph.call_function(_aten.mm.default, (side_by_side(graph, lefts), stacked(graph, rights)))
         total.meta.update(root.meta)
         for other in others:
             total = graph.call_function(_aten.add.Tensor, (total, other))
@@ -132,21 +173,30 @@ def _join(graph: Graph, root: Node, terms: list[Any], products: list[Node]) -> N
     graph.eliminate_dead_code()
 
 
-def _stacked(graph: Graph, parts: Sequence[Any]) -> Node:
-    return _call(graph, _aten.cat.default, (list(parts), 0))
+def _summed_rows(term: Any, root: Node) -> Node | None:
+    """Give the matrix whose rows a term of a sum adds up; None where others read it or it is no such term."""
+    if not isinstance(term, Node) or len(term.users) > 1 or term.meta["val"].shape != root.meta["val"].shape:
+        return None
+    if term.target is _aten.view.default and len(term.all_input_nodes[0].users) == 1:
+        term = term.all_input_nodes[0]
+    rows = term.all_input_nodes[0] if is_sum_of_rows(term) else None
+    is_matrix = rows is not None and rows.meta["val"].dim() == 2 and root.meta["val"].dim() == 1
+    return rows if is_matrix and rewriting.is_single_on_cuda(term) else None
 
 
-def _side_by_side(graph: Graph, parts: Sequence[Any]) -> Node:
-    """Join along the second side; transposed parts are stacked first, which needs no transposed copy."""
-    if all(part.target is _aten.permute.default and part.args[1] == [1, 0] for part in parts):
-        stacked = _stacked(graph, [part.args[0] for part in parts])
-        return _call(graph, _aten.permute.default, (stacked, [1, 0]))
-    return _call(graph, _aten.cat.default, (list(parts), 1))
+def _sum_once(graph: Graph, root: Node, terms: list[Any], found: dict[Node, Node]) -> None:
+    parts = list(found.values())
+    with graph.inserting_before(root):
+        whole = next((node for node in parts[0].users if _holds(node, parts)), None) or stacked(graph, parts)
+        total = call(graph, _aten.sum.dim_IntList, (whole, [0]))
+        for other in (term for term in terms if term not in found):
+            total = call(graph, _aten.add.Tensor, (total, other))
+    root.replace_all_uses_with(total)
+    put_in_order(graph)
+    graph.eliminate_dead_code()
 
 
-def _call(graph: Graph, target: Any, arguments: tuple[Any, ...]) -> Node:
-    """Add a call and work out what its value will be."""
-    made = graph.call_function(target, arguments)
-    values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
-    made.meta["val"] = target(*values)
-    return made
+def _holds(node: Node, parts: list[Node]) -> bool:
+    """Say whether these matrices, in whatever order, are laid below each other by a node."""
+    is_stack = node.target is _aten.cat.default and node.args[1:] == (0,)
+    return is_stack and sorted(node.args[0], key=id) == sorted(parts, key=id)  # type: ignore[arg-type]

@@ -75,7 +75,14 @@ class Mailbox:
             self._find_turn()
         # An interrupt may come on either side of the replay.
         self._lost = True
-        loss = self._send(batch)
+        # What `_send` does, written out: it is part of every step.
+        turn = self._turns
+        place = turn % PACE
+        if place == 0:
+            self._keep_pace(turn // PACE)
+        loss, address = self._places[place]
+        self._write(self._memory, (turn % SLOTS) * self._width, *map(_ADDRESS, batch), address)
+        self._turns = turn + 1
         graph.replay()
         self._lost = False
         return loss

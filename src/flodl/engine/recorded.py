@@ -14,9 +14,10 @@ from torch import Tensor
 from .batch import Signature, shared_places, tensors_of
 from .body import Outcome, StepBody, held_by
 from .capture import NotCapturable, Recording, new_stream, record
-from .footing import LEARNS, TRAINING, Footing
+from .footing import FLAG, LEARNS, Footing
 from .history import cut_history, is_held, place_of
 from .optimizer import host_settings, take_rates
+from .quick_update import QuickAdam, quick_adam
 from .runners import EagerRunner, Micro, Phase, no_compiling
 from .snapshot import Randomness, live_state
 
@@ -44,6 +45,8 @@ class RecordedRunner:
         self._last: Recording[Outcome] | None = None
         # What each one writes to and reads; while it lives, its memory is not given away.
         self._held: dict[tuple[Phase, float, Signature], list[Tensor]] = {}
+        # The tables that a recorded update reads.
+        self._quick: dict[tuple[Phase, float, Signature], QuickAdam | None] = {}
         # What is outside the optimizer and gets gradients too, each with the tensor that they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
         self._footing = Footing(body)
@@ -90,7 +93,7 @@ class RecordedRunner:
         nothing. This is all that the host does in most steps: every name here is local on purpose.
         """
         recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
-        if recording is None or self._foreign:
+        if recording is None or self._foreign or self._footing.others:
             return None
         fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_states = self._optimizer_state, self._num_states
@@ -114,7 +117,7 @@ class RecordedRunner:
                 or first() != first_place
                 or last() != last_place
                 or [*map(LEARNS, parameters)] != learns
-                or [*map(TRAINING, modules)] != training
+                or [*map(FLAG, modules)] != training
             ):
                 return None
             for group, take, kept in settings:
@@ -122,7 +125,9 @@ class RecordedRunner:
                     return None
             if shared and shared_places(batch) != shared:
                 return None
-            take_rates(rates)
+            for group, lr in rates:
+                if group["lr"] is not lr:
+                    take_rates(rates)
             return post(graph, batch) if post is not None else recording.replay(batch).loss.clone()
 
         return replay_same
@@ -131,13 +136,14 @@ class RecordedRunner:
         """Record a phase for a shape; nothing is executed."""
         if self.fits(micro):
             return
+        quick = self._quick_update() if micro.closes and self.update_inside else None
 
         def region(*static: Any) -> Outcome:
             if micro.opens:
                 self.body.clear()
             outcome = self.body.micro(static, micro.share, opens=micro.opens)
             if micro.closes and self.update_inside:
-                self.body.update()
+                self.body.update(quick=quick)
             return outcome
 
         if not micro.opens:
@@ -147,12 +153,18 @@ class RecordedRunner:
         # Other tensors over the same memory: `.data = …` gives one other memory and lets go of its own.
         held = [tensor.detach() for tensor in used]
         recording = self._record(region, micro)
+        if quick is not None:
+            quick.settle()
         key = micro.phase, micro.share, micro.shape
+        self._quick[key] = quick
         self._recordings[key], self._held[key] = recording, held
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
         if micro.phase != "only" or not self.update_inside:
             self._grads_of[key] = self._grads
+
+    def _quick_update(self) -> QuickAdam | None:
+        return quick_adam(self.body.optimizer, self.body.bad, self.body.num_skipped)
 
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
@@ -202,6 +214,7 @@ class RecordedRunner:
         self._last = None if self._last is dropped else self._last
         self._grads_of.pop(key, None)
         self._held.pop(key, None)
+        self._quick.pop(key, None)
 
     def run(self, micro: Micro) -> Outcome:
         """Replay one micro-batch, and update where its window ends."""

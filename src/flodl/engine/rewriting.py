@@ -1,0 +1,111 @@
+"""Writing into a program that torch's compiler is about to fuse: new calls, joined parts, the order of nodes.
+
+Imported only when something is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+_aten = torch.ops.aten
+
+
+def is_single_on_cuda(node: Node) -> bool:
+    """Say whether a value is a float32 tensor on CUDA."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is torch.float32
+
+
+def call(graph: Graph, target: Any, arguments: tuple[Any, ...]) -> Node:
+    """Add a call and work out what its value will be."""
+    made = graph.call_function(target, arguments)
+    values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
+    made.meta["val"] = target(*values)
+    return made
+
+
+def sides(product: Node) -> tuple[Node, Node]:
+    """Give the two matrices of a product."""
+    left, right = product.args
+    assert isinstance(left, Node)
+    assert isinstance(right, Node)
+    return left, right
+
+
+def stacked(graph: Graph, parts: Sequence[Node]) -> Node:
+    """Lay parts below each other; of transposed ones the rows of the result are side by side in memory."""
+    return call(graph, _aten.cat.default, (list(parts), 0))
+
+
+def side_by_side(graph: Graph, parts: Sequence[Node]) -> Node:
+    """Join along the second side; transposed parts are stacked first, which needs no transposed copy."""
+    if all(map(is_transposed, parts)):
+        below = stacked(graph, [_exchanged(part) for part in parts])
+        return call(graph, _aten.permute.default, (below, [1, 0]))
+    return call(graph, _aten.cat.default, (list(parts), 1))
+
+
+def in_a_batch(graph: Graph, parts: Sequence[Node]) -> Node:
+    """Give one tensor with a part in each place; the same part everywhere is not copied."""
+    count, shape = len(parts), list(parts[0].meta["val"].shape)
+    if all(part is parts[0] for part in parts):
+        alone = call(graph, _aten.unsqueeze.default, (parts[0], 0))
+        return call(graph, _aten.expand.default, (alone, [count, *shape]))
+    if all(map(is_transposed, parts)):
+        below = stacked(graph, [_exchanged(part) for part in parts])
+        batch = call(graph, _aten.view.default, (below, [count, *shape[::-1]]))
+        return call(graph, _aten.permute.default, (batch, [0, 2, 1]))
+    return call(graph, _aten.view.default, (stacked(graph, parts), [count, *shape]))
+
+
+def is_transposed(node: Any) -> bool:
+    """Say whether a matrix is another one with its sides exchanged.
+
+    >>> graph = Graph()
+    >>> x = graph.placeholder("x")
+    >>> is_transposed(x), is_transposed(graph.call_function(_aten.permute.default, (x, [1, 0])))
+    (False, True)
+    """
+    return isinstance(node, Node) and node.target is _aten.permute.default and node.args[1] == [1, 0]
+
+
+def is_sum_of_rows(node: Node) -> bool:
+    """Say whether a node adds up the rows of a matrix."""
+    is_sum = node.target is _aten.sum.dim_IntList and not node.kwargs
+    return is_sum and node.args[1] == [0]
+
+
+def _exchanged(transposed: Node) -> Node:
+    given = transposed.args[0]
+    assert isinstance(given, Node)
+    return given
+
+
+class Ancestry:
+    """Which values each value of a program is made from."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._bit: dict[Node, int] = {}
+        self._from: dict[Node, int] = {}
+        for place, node in enumerate(graph.nodes):
+            self._bit[node] = 1 << place
+            found = 0
+            for given in node.all_input_nodes:
+                found |= self._bit[given] | self._from[given]
+            self._from[node] = found
+
+    def are_apart(self, node: Node, others: Iterable[Node]) -> bool:
+        """Say whether neither is made from the other, for a value and each of some others."""
+        made_from, bit = self._from[node], self._bit[node]
+        return not any(made_from & self._bit[other] or self._from[other] & bit for other in others)
+
+
+def put_in_order(graph: Graph) -> None:
+    """Let every value come before its readers again, and otherwise leave the order as it is."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    stable_topological_sort(graph)

@@ -1,0 +1,136 @@
+"""Adam in a few launches: the bits of torch's kernel in the forms that are taken, torch's own in others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.engine import TrainStep, quick_update
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def algorithms_that_repeat_themselves():
+    """With others, two eager runs of a convolution differ already."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = before
+
+
+@pytest.mark.parametrize("size", [512, 1024])
+def test_the_kernels_have_the_bits_of_torchs(size: int) -> None:
+    assert quick_update._has_torchs_bits(torch.device("cuda", 0), size)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 130), nn.GELU(), nn.LayerNorm(130), nn.Linear(130, 3)).cuda()
+
+
+def batch(number: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    source = torch.Generator("cuda").manual_seed(number)
+    x = torch.randn(8, 7, device="cuda", generator=source)
+    return x * scale, torch.randn(8, 3, device="cuda", generator=source)
+
+
+def mse(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def groups(model: nn.Module) -> list[dict[str, object]]:
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    return [
+        {"params": weights, "lr": 3e-3},
+        {"params": others, "weight_decay": 0.0, "betas": (0.8, 0.99), "eps": 1e-6},
+    ]
+
+
+FORMS = {
+    "Adam": (torch.optim.Adam, {}, True),
+    "AdamW": (torch.optim.AdamW, {"weight_decay": 0.1}, True),
+    "Adam with decay": (torch.optim.Adam, {"weight_decay": 0.1}, False),
+    "amsgrad": (torch.optim.Adam, {"amsgrad": True}, False),
+    "maximize": (torch.optim.Adam, {"maximize": True}, False),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_recorded_update_follows_torchs_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, settings, is_quick = FORMS[name]
+    launched: list[bool] = []
+    launch = quick_update.QuickAdam.launch
+    monkeypatch.setattr(
+        quick_update.QuickAdam, "launch", lambda self: launched.append(launch(self)) or launched[-1]
+    )
+    states = []
+    for tier in ("eager", "captured"):
+        net = model()
+        optimizer = kind(groups(net), lr=1e-3, **settings)
+        step = TrainStep(net, optimizer, mse, tier=tier, clip_norm=1.0)
+        for number in range(120):
+            # A rate that changes, and an update that is skipped.
+            optimizer.param_groups[0]["lr"] = 3e-3 / (1 + number)
+            step(*batch(number, float("inf") if number in (40, 41, 90) else 1.0))
+        assert step.tier == tier, step.report()
+        assert int(step.num_skipped) == 3
+        kept = [value for p in net.parameters() for value in optimizer.state[p].values()]
+        states.append([*net.state_dict().values(), *kept])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+    assert bool(launched) is is_quick
+    assert all(launched)
+
+
+def test_parameters_that_are_frozen_and_thawed_are_updated_as_eager_updates_them() -> None:
+    states = []
+    for tier in ("eager", "captured"):
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        step = TrainStep(net, optimizer, mse, tier=tier)
+        for number in range(60):
+            net[0].requires_grad_(not 20 <= number < 40)
+            step(*batch(number))
+        assert step.tier == tier, step.report()
+        states.append([*net.state_dict().values(), *(optimizer.state[p]["step"] for p in net.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def test_weights_of_any_dense_layout_are_updated_as_eager_updates_them() -> None:
+    states = []
+    for tier in ("eager", "captured"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 5)).cuda()
+        net = net.to(memory_format=torch.channels_last)
+        step = TrainStep(
+            net, torch.optim.Adam(net.parameters()), lambda net, x: net(x).square().mean(), tier=tier
+        )
+        source = torch.Generator("cuda").manual_seed(0)
+        for _ in range(30):
+            step(torch.randn(4, 3, 8, 8, device="cuda", generator=source))
+        assert step.tier == tier, step.report()
+        states.append(list(net.state_dict().values()))
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def test_gradients_that_are_parts_of_one_tensor_are_taken() -> None:
+    """Gradients that a compiled step hands out may be parts of one tensor."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).cuda()
+    step = TrainStep(
+        net,
+        torch.optim.Adam(net.parameters()),
+        lambda net, x: net(x).square().mean(),
+        tier="compiled",
+    )
+    x = torch.randn(16, 64, device="cuda")
+    losses = [float(step(x)) for _ in range(40)]
+    assert step.tier == "compiled", step.report()
+    assert losses[-1] < losses[0]
