@@ -5,6 +5,7 @@ Imported only when something is compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 Form = tuple[int, int, bool]
 # What the device moves in a microsecond from memory that was just written; on the careful side.
 BYTES_PER_US = 2.5e6
-_RUNS = 8
+_RUNS, _RUNS_US = 8, 400.0
 _ROUNDS = 5
 # Long enough that everything is queued before the first run begins.
 _WAIT_CYCLES = 400_000
@@ -64,11 +65,16 @@ class KernelTimes:
         return self._taken(("batch", left, right, count, shared, tuple(copied)), prepare)
 
     def _taken(self, key: Any, prepare: Callable[[], Callable[[], object]]) -> float:
+        """Give what is known or measured; where there is no room to measure, it takes forever."""
+        key = torch.cuda.current_device(), *key
         if key not in self._known:
             from torch.utils._python_dispatch import _disable_current_modes
 
             with _disable_current_modes(), torch.no_grad():
-                self._known[key] = _shortest(prepare())
+                try:
+                    self._known[key] = _shortest(prepare())
+                except torch.OutOfMemoryError:
+                    self._known[key] = math.inf
         return self._known[key]
 
 
@@ -87,14 +93,17 @@ def _batch(form: Form, count: int) -> Tensor:
 def _shortest(run: Callable[[], object]) -> float:
     """Time some runs in a row, several times, and give the shortest time of one."""
     run()
-    taken: list[float] = []
-    for _ in range(_ROUNDS):
-        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
-        started.record()
-        for _ in range(_RUNS):
-            run()
-        ended.record()
-        ended.synchronize()
-        taken.append(started.elapsed_time(ended) * 1e3 / _RUNS)
-    return min(taken)
+    taken = [_time(run, 1)]
+    runs = max(1, min(_RUNS, int(_RUNS_US / taken[0])))
+    return min([*taken, *(_time(run, runs) for _ in range(_ROUNDS))])
+
+
+def _time(run: Callable[[], object], runs: int) -> float:
+    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
+    started.record()
+    for _ in range(runs):
+        run()
+    ended.record()
+    ended.synchronize()
+    return float(started.elapsed_time(ended)) * 1e3 / runs

@@ -5,7 +5,9 @@ Imported only when something is compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +36,8 @@ _GAIN, _GAIN_US = 0.93, 0.5
 _SHORTEST = 32
 # A kernel of its own for a sum that nothing can be fused with.
 _LAUNCH_US = 2.0
+# A product that takes so long fills the device as it is.
+_LONG_US = 300.0
 # How much may be held at the same time so that products can run together.
 _MOST_BYTES = 64 << 20
 
@@ -53,6 +57,11 @@ class FilledProducts(CustomGraphPass):
         self._times = times or _TIMES
 
     def __call__(self, graph: Graph) -> None:
+        if products := _products(graph):
+            with _on_device_of(products[0]):
+                self._fill(graph)
+
+    def _fill(self, graph: Graph) -> None:
         for group in _alike(graph, by_matrix=True):
             self._rows_together(graph, group)
         for group in _alike(graph, by_matrix=False):
@@ -69,7 +78,7 @@ class FilledProducts(CustomGraphPass):
         left, right = _form(lefts[0]), _form(rights[0])
         together = self._times.product((len(group) * left[0], left[1], False), right)
         copied_us = 2 * sum(map(_bytes, lefts)) / BYTES_PER_US
-        if together + copied_us > _GAIN * len(group) * self._times.product(left, right):
+        if not together + copied_us < _GAIN * len(group) * self._times.product(left, right):
             return
         with graph.inserting_before(group[0]):
             whole = call(graph, _MM, (stacked(graph, lefts), rights[0]))
@@ -87,7 +96,7 @@ class FilledProducts(CustomGraphPass):
         copied = [_form(matrices[0]) for matrices in loose if any(map(_lies_elsewhere, matrices))]
         together = self._times.batch(left, right, len(group), shared=shared, copied=copied)
         alone = min(self._times.product(left, right), self._best_cut(group[0])[0])
-        if together > _GAIN * len(group) * alone:
+        if not together < _GAIN * len(group) * alone:
             return
         with graph.inserting_before(group[0]):
             stack = in_a_batch(graph, lefts)
@@ -100,10 +109,10 @@ class FilledProducts(CustomGraphPass):
 
     def _cut(self, graph: Graph, product: Node) -> None:
         """Cut a product along its inner side where that was measured faster."""
-        taken, parts = self._best_cut(product)
         left, right = sides(product)
         whole = self._times.product(_form(left), _form(right))
-        if taken > min(_GAIN * whole, whole - _GAIN_US):
+        taken, parts = self._best_cut(product) if whole < _LONG_US else (math.inf, 1)
+        if not taken < min(_GAIN * whole, whole - _GAIN_US):
             return
         (rows, inner), columns = left.meta["val"].shape, right.meta["val"].shape[1]
         with graph.inserting_before(product):
@@ -125,7 +134,7 @@ class FilledProducts(CustomGraphPass):
         inner, size = left[1], _bytes(product)
         is_read = any(user.op == "output" or user.target is _MM for user in product.users)
         sum_us = (_LAUNCH_US if is_read else 0.0) + size / BYTES_PER_US
-        found = [(float("inf"), 1)]
+        found = [(math.inf, 1)]
         for parts in _PARTS:
             if inner % parts == 0 and inner // parts >= _SHORTEST:
                 sums = sum_us + (parts - 1) * size / BYTES_PER_US
@@ -145,6 +154,11 @@ def _sums_together(graph: Graph, stack: Node, transposed: Sequence[Node]) -> Non
         part = call(graph, _aten.select.int, (total, 0, place))
         user.replace_all_uses_with(call(graph, _aten.unsqueeze.default, (part, 0)) if keeps else part)
         graph.erase_node(user)
+
+
+def _on_device_of(product: Node) -> AbstractContextManager[Any]:
+    device = product.meta["val"].device
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _products(graph: Graph) -> list[Node]:

@@ -55,7 +55,7 @@ class QuickAdam:
     def gather(self) -> bool:
         """Find what has gradients, and where everything lies; says no where the kernels do not fit it."""
         learning = [held for held in self._held if held[0].grad is not None]
-        if not learning or not all(_fits(parameter, state) for parameter, state, _ in learning):
+        if not learning or not all(_fits(held[0], held[1], self._bad.device) for held in learning):
             return False
         places = [(state["step"].data_ptr(), group["lr"].data_ptr()) for _, state, group in learning]
         settings = [(*group["betas"], group["eps"], group["weight_decay"]) for _, _, group in learning]
@@ -112,17 +112,17 @@ def _is_plain(group: dict[str, Any]) -> bool:
     return bool(is_known) and not decays and all(isinstance(number, float | int) for number in numbers)
 
 
-def _fits(parameter: Tensor, state: dict[str, Any]) -> bool:
-    """Say whether a parameter, its gradient and its state lie in memory alike, as float32 on one device."""
+def _fits(parameter: Tensor, state: dict[str, Any], device: torch.device) -> bool:
+    """Say whether a parameter, its gradient and its state lie in memory alike, as float32 on a device."""
     step, lists = state.get("step"), ("exp_avg", "exp_avg_sq")
-    if not isinstance(step, Tensor) or not step.is_cuda or step.dtype is not torch.float32:
+    if not isinstance(step, Tensor) or step.device != device or step.dtype is not torch.float32:
         return False
     alike = [parameter, parameter.grad, *(state.get(name) for name in lists)]
     return _is_dense(parameter) and all(
         isinstance(tensor, Tensor)
         and tensor.layout is torch.strided
         and tensor.dtype is torch.float32
-        and tensor.device == parameter.device
+        and tensor.device == device
         and tensor.stride() == parameter.stride()
         and tensor.data_ptr() % _ALIGNED == 0
         for tensor in alike

@@ -1,0 +1,88 @@
+"""Compiled steps whose products were written in another way train as eager ones do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.engine import TrainStep
+from flodl.engine.kernel_times import KernelTimes
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def test_times_are_measured_once_for_each_form() -> None:
+    times = KernelTimes()
+    left, right = (64, 256, False), (256, 128, True)
+    first = times.product(left, right)
+    assert 0 < first < math.inf
+    assert times.product(left, right) == first
+    assert 0 < times.cut(left, right, 4) < math.inf
+    assert 0 < times.batch(left, right, 3, shared=True, copied=[right]) < math.inf
+
+
+class Unrolled(nn.Module):
+    """A GRU cell stepped over time, with or without biases."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.cell, self.exit = nn.GRUCell(32, 64, bias=bias), nn.Linear(64, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = x.new_zeros(len(x), 64)
+        for time in range(x.shape[1]):
+            hidden = self.cell(x[:, time], hidden)
+        return self.exit(hidden)
+
+
+class Experts(nn.Module):
+    """Layers side by side over one input, added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+        self.exit = nn.Linear(256, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.exit(sum(layer(x).relu() for layer in self.layers))
+
+
+MODELS = {
+    "a loop over time": (lambda: Unrolled(bias=True), (16, 9, 32)),
+    "a loop without biases": (lambda: Unrolled(bias=False), (16, 9, 32)),
+    "experts": (Experts, (64, 256)),
+    "a tower": (
+        lambda: nn.Sequential(*(nn.Linear(512, 512) for _ in range(5)), nn.Linear(512, 8)),
+        (64, 512),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_step_follows_eager(name: str) -> None:
+    make, shape = MODELS[name]
+    ends = []
+    for tier in ("eager", "compiled"):
+        torch.manual_seed(0)
+        net = make().cuda()
+        source = torch.Generator("cuda").manual_seed(1)
+        batches = [torch.randn(*shape, device="cuda", generator=source) for _ in range(5)]
+        step = TrainStep(
+            net,
+            torch.optim.Adam(net.parameters(), lr=1e-3),
+            lambda net, x: nn.functional.mse_loss(net(x), x.flatten(1)[:, :8]),
+            tier=tier,
+        )
+        losses = [step(batches[turn % 5]) for turn in range(60)]
+        assert step.tier == tier, step.report()
+        ends.append(torch.stack(losses))
+    torch.testing.assert_close(ends[1], ends[0], rtol=5e-3, atol=1e-5)
+    assert ends[1][-1] < ends[1][0]
