@@ -59,19 +59,28 @@ def interleave(
 
 
 def take_turns(
-    rivals: Mapping[str, Callable[[int], Sequence[float]]], *, rounds: int, repeats: int = 1, settle: int = 0
+    rivals: Mapping[str, Callable[[int], Sequence[float]]],
+    *,
+    rounds: int,
+    repeats: int = 1,
+    settle: int = 0,
+    settle_s: float = 0.0,
 ) -> dict[str, Timing]:
     """Let each rival run and time `repeats` samples, round after round, each round in another order.
 
-    `settle` runs before them do not count: what ran before has left the caches and the clock to itself.
+    `settle` runs before them, and as many as fit into `settle_s` seconds, do not count: what ran before has
+    left the caches and the clock of the device to itself.
     """
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
     for turn in range(rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
+            until = time.perf_counter() + settle_s
             if settle:
                 rivals[name](settle)
+            while time.perf_counter() < until:
+                rivals[name](1)
             samples[name].extend(rivals[name](repeats))
     return {name: Timing(tuple(taken)) for name, taken in samples.items()}
 

@@ -63,6 +63,7 @@ def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]
         rounds=options.rounds,
         repeats=options.epochs,
         settle=options.settle,
+        settle_s=options.settle_s,
     )
     for rival, runner in runners.items():
         timing = timings[rival]
@@ -98,6 +99,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4, help="epochs per turn")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each rival")
     parser.add_argument("--settle", type=int, default=1, help="epochs of each turn that do not count")
+    parser.add_argument("--settle-s", type=float, default=0.2, help="seconds of each turn that do not count")
     parser.add_argument("--warmup", type=int, default=2, help="epochs before the first timed one")
     parser.add_argument("--batches", type=int, default=50, help="steps per epoch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -125,9 +127,8 @@ def main() -> None:
     options = parse()
     warnings.simplefilter("ignore")
     suite = small_suite() if options.small else SUITE
-    measured = {
-        key: getattr(options, key) for key in ("rounds", "epochs", "settle", "warmup", "batches", "budget")
-    }
+    kept = ("rounds", "epochs", "settle", "settle_s", "warmup", "batches", "budget")
+    measured = {key: getattr(options, key) for key in kept}
     earlier = json.loads(options.keep.read_text())["models"] if options.keep else {}
     results: dict[str, Any] = {"settings": {"device": options.device, **measured}, "models": earlier}
     title = f"train_step{'_small' if options.small else ''}_{options.device.partition(':')[0]}"

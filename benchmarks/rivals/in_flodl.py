@@ -41,10 +41,11 @@ class Flodl(Runner):
                 return
 
     def train(self) -> float:
-        total = torch.zeros((), device=self.device)
+        # The step keeps the mean of the loss by itself.
+        self.step.reset_means()
         for x, y in self.batches:
-            total += self.step(x, y)
-        return total.item() / len(self.batches)
+            self.step(x, y)
+        return self.step.means()["loss"].item()
 
     def note(self) -> str:
         report = self.step.report()

@@ -117,8 +117,6 @@ def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
-        # Of more parts, each is written to its place; one kernel would compute all of them everywhere.
-        "max_pointwise_cat_inputs": 4,
         "joint_custom_pre_pass": InTurn(OpenedCells(), BiasOutside()),
         "post_grad_custom_pre_pass": InTurn(JoinedProducts(), JoinedSums()),
         "post_grad_custom_post_pass": InTurn(BiasOutside(_LARGE_BYTES), *products),
