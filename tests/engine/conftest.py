@@ -25,6 +25,7 @@ class CompiledAlready:
 
     done = True
     failure: str | None = None
+    layout = None
 
     def __init__(self, body, micro) -> None:
         self.tune = body.settings.tune

@@ -187,9 +187,8 @@ torch.set_float32_matmul_precision("high")
 torch.set_float32_matmul_precision("highest")
 # Code for a CPU is written for so many threads.
 torch.set_num_threads(torch.get_num_threads() + 1)
-model = nn.Linear(16, 16)
+model, batch, layouts = eval(sys.argv[1])
 step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
-batch = (torch.ones(8, 16),)
 micro = step._micro(batch, 8)
 patience_s = sys.getswitchinterval()
 compiling = CompilingBeside(step._body, micro)
@@ -197,12 +196,18 @@ compiling.wait()
 assert compiling.failure is None, compiling.failure
 assert {"torch._dynamo", "torch._inductor.compile_fx", "flodl.engine.fusion"} <= set(sys.modules)
 assert sys.getswitchinterval() == patience_s
-loaded = set(sys.modules)
-for _ in range(2):
-    EagerRunner(fused(step._body)[None]).run_without_update(micro)
+if compiling.layout is not None:
+    assert compiling.layout.layout in layouts and set(compiling.layout.taken_s) == set(layouts)
+from torch._dynamo import funcname_cache
+
+loaded, read = set(sys.modules), set(funcname_cache.cache)
+for layout in layouts:
+    for _ in range(2):
+        EagerRunner(fused(step._body, layouts=(layout,))[layout]).run_without_update(micro)
 late = {name for name in set(sys.modules) - loaded if name.startswith("torch.")}
 late -= {name for name in late if "compile_tasks" in name}
 assert not late, f"what the other process had loaded was not loaded in time: {late}"
+assert set(funcname_cache.cache) <= read, "a source that the other process had read was not read in time"
 from torch._dynamo.utils import counters
 
 found = counters["inductor"]
@@ -210,10 +215,19 @@ print(found["fxgraph_cache_hit"], found["fxgraph_cache_miss"])
 """
 
 
-def test_what_another_process_compiled_is_found_in_the_cache(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "nn.Linear(16, 16), (torch.ones(8, 16),), [None]",
+        "nn.Conv2d(3, 4, 3), (torch.ones(8, 3, 8, 8),), ['as given', 'channels last']",
+    ],
+    ids=["plain", "each layout alone"],
+)
+def test_what_another_process_compiled_is_found_in_the_cache(tmp_path, parts) -> None:
     # In a process of its own: the cache's keys depend on how pytest loads its modules.
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    told = subprocess.run([sys.executable, "-c", FOUND], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", FOUND, parts]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     hits, misses = map(int, told.stdout.split())
     assert hits > 0

@@ -584,6 +584,7 @@ def test_tuning_that_takes_too_long_is_left_and_said(quick_compiler, monkeypatch
     class TakesTooLong:
         failure = None
         tune = None
+        layout = None
 
         def __init__(self, body, micro) -> None: ...
 

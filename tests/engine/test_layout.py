@@ -10,21 +10,20 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.layout import fastest
+from flodl.engine.layout import Measured, fastest
 from flodl.engine.variants import Variants
 
 
 def test_the_layout_with_the_shortest_time_is_chosen() -> None:
     slow, turns = count(5), count(4, -1)
-    chosen, taken = fastest(
-        {"as given": lambda: float(next(slow)), "channels last": lambda: float(next(turns))}
-    )
-    assert chosen == "channels last"
-    assert taken == {"as given": 5.0, "channels last": 0.0}
+    measured = fastest({"as given": lambda: float(next(slow)), "channels last": lambda: float(next(turns))})
+    assert measured == Measured("channels last", {"as given": 5.0, "channels last": 0.0})
 
 
 def test_where_there_is_no_choice_nothing_is_measured() -> None:
-    assert fastest({None: lambda: 1 / 0}) == (None, {})
+    measured = fastest({None: lambda: 1 / 0})
+    assert measured == Measured(None, {})
+    assert not measured.is_clear
 
 
 def compiles(test):

@@ -57,6 +57,8 @@ def test_another_process_is_set_alike():
 import pickle, subprocess, sys
 matmul.fp32_precision = "tf32"
 matmul.allow_fp16_reduced_precision_reduction = False
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.benchmark = True
 torch.set_default_dtype(torch.float64)
 given = switches_now()
 code = "import pickle, sys; from flodl.engine.switches import *; import torch;" \\

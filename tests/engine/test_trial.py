@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from flodl.core import StepError
-from flodl.engine import TrainStep
+from flodl.engine import TrainStep, trial
+from flodl.engine.layout import Measured
 
 CHANCE = torch.Generator().manual_seed(0)
 DATA = [(torch.randn(8, 4, generator=CHANCE), torch.randn(8, 2, generator=CHANCE)) for _ in range(14)]
@@ -286,3 +287,32 @@ def test_the_norm_of_float64_gradients_is_told_in_float64():
     step = TrainStep(model, optimizer, lambda m, x: m(x).mean() * 1e50, clip_norm=1.0)
     step(torch.randn(8, 4, dtype=torch.float64))
     assert torch.isfinite(step.grad_norm)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_layout_that_was_measured_beside_is_the_only_one_made(compiled_elsewhere, monkeypatch, is_known):
+    times = {"as given": 0.003, "channels last": 0.001}
+    if is_known:
+        found = Measured("channels last", times, "in the process that compiled it")
+        monkeypatch.setattr(compiled_elsewhere, "layout", found)
+    made = []
+
+    def noting(body, *, tune, layouts):
+        made.append(layouts)
+        return fused(body, tune=tune, layouts=layouts)
+
+    fused = trial.fused
+    monkeypatch.setattr(trial, "fused", noting)
+    model = nn.Conv2d(3, 4, 3)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
+    for _ in range(10):
+        step(torch.randn(2, 3, 8, 8))
+        if step.tier == "compiled":
+            break
+    words = (
+        "over 2 updates; images channels last (as given 3.000 ms, channels last 1.000 ms; "
+        "measured in the process that compiled it)"
+    )
+    assert made == [("channels last",)] if is_known else [("as given", "channels last")]
+    assert step.report().reason.endswith(words) is is_known
+    assert "; images " in step.report().reason

@@ -12,14 +12,18 @@ from torch import nn
 
 from flodl.engine import TrainStep, worker
 from flodl.engine.batch import signature
-from flodl.engine.beside import packed
+from flodl.engine.beside import packed, told_in
+from flodl.engine.layout import Measured
 from flodl.engine.runners import Micro
 
 
 def sent(step_fn, **settings) -> dict:
-    model = nn.Linear(4, 2)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
     batch = (torch.ones(8, 4), torch.zeros(8, 2))
+    return sent_with(nn.Linear(4, 2), batch, step_fn, **settings)
+
+
+def sent_with(model, batch, step_fn, **settings) -> dict:
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
     return cloudpickle.loads(packed(step._body, Micro(batch, signature(batch), "only", 1.0)))
 
 
@@ -35,15 +39,60 @@ def test_the_step_is_run_until_everything_is_compiled_and_changes_nothing(
     parts = sent(spying)
     parts["step_fn"] = lambda model, x, y: (seen.append(x.shape), spying(model, x, y))[1]
     monkeypatch.chdir("/")
-    worker.compile_once(parts, tune=None)
+    assert worker.compile_once(parts, tune=None) == Measured(None, {})
     assert os.getcwd() == str(tmp_path)
     assert seen == [torch.Size([8, 4])] * 2
     assert not parts["model"].weight.any()
 
 
-def test_what_goes_wrong_is_said_in_one_line(quick_compiler, monkeypatch) -> None:
-    parts = sent(lambda model, x, y: None)
+def images(model, x):
+    print("a model that prints", end="")
+    return model(x).square().mean()
 
+
+def sent_images() -> dict:
+    return sent_with(nn.Conv2d(3, 4, 3), (torch.ones(2, 3, 8, 8),), images)
+
+
+def test_both_layouts_of_images_are_measured(quick_compiler, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker, "TURN_S", 0.0)
+    measured = worker.compile_once(sent_images(), tune=None)
+    assert set(measured.taken_s) == {"as given", "channels last"}
+    assert min(measured.taken_s.values()) > 0
+    assert measured.layout in measured.taken_s
+
+
+def test_layouts_that_cannot_be_measured_are_left_to_the_training(
+    quick_compiler, tmp_path, monkeypatch
+) -> None:
+    def fail(runs):
+        raise torch.OutOfMemoryError("no room for two")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker, "fastest", fail)
+    assert worker.compile_once(sent_images(), tune=None) == Measured(None, {})
+
+
+@pytest.mark.parametrize(("seconds", "layout"), [(1.0, None), (2.0, "as given")])
+def test_a_layout_is_told_where_it_is_clearly_faster(
+    quick_compiler, tmp_path, monkeypatch, capfd, seconds, layout
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    times = {"as given": 0.99, "channels last": seconds}
+    monkeypatch.setattr(worker, "fastest", lambda runs: Measured("as given", times))
+    be_the_process_for(sent_images(), monkeypatch)
+    worker.main(None)
+    worker.sys.stdin.close()
+    written = capfd.readouterr().out
+    assert written.startswith("a model that prints")
+    told = told_in(written.encode())
+    assert (told["layout"], told["times"]) == (layout, times)
+    assert "torch._dynamo" in told["modules"]
+    assert __file__ in told["sources"]
+
+
+def be_the_process_for(parts: dict, monkeypatch) -> None:
     class Pipe:
         def __init__(self, *_, **__) -> None: ...
 
@@ -54,6 +103,10 @@ def test_what_goes_wrong_is_said_in_one_line(quick_compiler, monkeypatch) -> Non
     monkeypatch.setattr(worker, "_leave_with_the_parent", lambda: None)
     monkeypatch.setattr(os, "nice", lambda by: 0)
     monkeypatch.setattr(worker.sys, "stdin", open(os.devnull))  # noqa: SIM115
+
+
+def test_what_goes_wrong_is_said_in_one_line(quick_compiler, monkeypatch) -> None:
+    be_the_process_for(sent(lambda model, x, y: None), monkeypatch)
     with pytest.raises(SystemExit) as ended:
         worker.main(None)
     assert str(ended.value).startswith("StepError: the step function gives a NoneType.")

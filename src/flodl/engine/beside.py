@@ -8,6 +8,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import io
+import json
 import os
 import struct
 import subprocess
@@ -26,6 +27,7 @@ from flodl.core import log
 
 from .blame import first_words
 from .body import StepBody
+from .layout import Measured
 from .runners import Micro
 from .switches import switches_now
 
@@ -38,11 +40,12 @@ COMPILER = (
     "torch._functorch.aot_autograd",
     "torch._inductor.compile_fx",
     f"{__package__}.fusion",
+    f"{__package__}.variants",
 )
 # How long another thread waits for its turn meanwhile; Python's own is ten times that.
 TURN_S = 5e-4
-# What the other process says of itself in the end.
-LOADED = "flodl loaded: "
+# Before what the other process says in the end, among what the model may print.
+TOLD = "flodl compiled: "
 _warming = threading.Lock()
 
 
@@ -56,9 +59,11 @@ class CompilingBeside:
     def __init__(self, body: StepBody, micro: Micro) -> None:
         self.failure: str | None = None
         self.tune = body.settings.tune
+        # The layout that was measured there, where one was clearly faster.
+        self.layout: Measured | None = None
         self._budget_s = body.settings.tune_budget_s
         self._on_cpu = body.device.type == "cpu"
-        self._modules: list[str] = []
+        self._told: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         try:
@@ -79,7 +84,10 @@ class CompilingBeside:
         if said:
             self.failure = f"torch's compiler failed in another process: {said[:300]}"
         else:
-            _warm_up(self._on_cpu, self._modules)
+            if self._told.get("layout") is not None:
+                where = "in the process that compiled it"
+                self.layout = Measured(self._told["layout"], self._told["times"], where)
+            _warm_up(self._on_cpu, self._told.get("modules", ()), self._told.get("sources", ()))
 
     def _run(self, payload: bytes, limit_s: float | None) -> str | None:
         """Give what a failed process said last, nothing if it went well, None if it took too long."""
@@ -97,7 +105,7 @@ class CompilingBeside:
             _end(process)
             process.communicate()
             return None
-        self._modules = loaded_in(told)
+        self._told = told_in(told)
         lines = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         return lines[-1] if process.returncode else ""
 
@@ -117,17 +125,23 @@ class CompilingBeside:
             _end(self._process)
 
 
-def loaded_in(told: bytes) -> list[str]:
-    """Give the modules that the other process had loaded in the end, by what it wrote.
+def told_in(written: bytes) -> dict[str, Any]:
+    """Give what the other process told in the end, out of all that it wrote.
 
-    >>> loaded_in(b"epoch 1\\nflodl loaded: torch._dynamo torch.fx\\n"), loaded_in(b"a model that prints")
-    (['torch._dynamo', 'torch.fx'], [])
+    >>> told_in(b'epoch 1\\nflodl compiled: {"modules": ["torch.fx"]}\\nbye\\n')
+    {'modules': ['torch.fx']}
+    >>> told_in(b"a model that prints")
+    {}
     """
-    last = told.decode(errors="replace").rpartition(LOADED)
-    return last[2].split() if last[1] else []
+    told = written.decode(errors="replace").rpartition(TOLD)[2].partition("\n")[0]
+    try:
+        found = json.loads(told)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _warm_up(on_cpu: bool, modules: Sequence[str] = ()) -> None:
+def _warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] = ()) -> None:
     """Do in this thread what the compiler does once in every process, so that promotion need not.
 
     It is Python for seconds. The thread that trains gets its turn soon, so that steps go on meanwhile.
@@ -137,6 +151,7 @@ def _warm_up(on_cpu: bool, modules: Sequence[str] = ()) -> None:
         sys.setswitchinterval(TURN_S)
         try:
             _load_compiler(on_cpu, modules)
+            _read_sources(sources)
         except Exception as error:  # promotion will do it, or say what is wrong
             log.debug("the compiler is not ready yet: %s: %s", type(error).__name__, error)
         finally:
@@ -156,6 +171,14 @@ def _load_compiler(on_cpu: bool, modules: Sequence[str] = ()) -> None:
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
         valid_vec_isa_list()
+
+
+def _read_sources(names: Sequence[str]) -> None:
+    """Let torch read the sources that the step runs through, in which it looks up the name of every line."""
+    from torch._dynamo.funcname_cache import get_funcname
+
+    for name in names:
+        get_funcname(name, 1)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

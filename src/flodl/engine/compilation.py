@@ -9,6 +9,7 @@ import torch
 from .beside import CompilingBeside
 from .body import StepBody
 from .events import Journal
+from .layout import Measured
 from .runners import Micro
 
 # Training that has gone on for so long is likely to go on for long enough to pay for a compilation.
@@ -28,8 +29,9 @@ class Compilation:
         self._journal = journal
         self._started_s = time.perf_counter()
         self._beside: CompilingBeside | None = None
-        # Which kernels were tried out, once that is done.
+        # Which kernels were tried out, and which layout was found to be clearly faster, once that is done.
         self.tune: str | None = None
+        self.layout: Measured | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -43,7 +45,7 @@ class Compilation:
         if self._settings.tune is not None:
             beside = CompilingBeside(self._body, micro)
             beside.wait()
-            self._take_tuning(beside, step)
+            self._take_findings(beside, step)
         return True
 
     def close(self) -> None:
@@ -63,14 +65,14 @@ class Compilation:
             self._beside = CompilingBeside(self._body, micro)
         if not self._beside.done:
             return False
-        self._take_tuning(self._beside, step)
+        self._take_findings(self._beside, step)
         failure, self._beside = self._beside.failure, None
         if failure is not None:
             raise NotCompiled(f"not compiled: {failure}")
         return True
 
-    def _take_tuning(self, beside: CompilingBeside, step: int) -> None:
-        self.tune = beside.tune
+    def _take_findings(self, beside: CompilingBeside, step: int) -> None:
+        self.tune, self.layout = beside.tune, beside.layout
         if self._settings.tune is not None and beside.tune is None and beside.failure is None:
             limit = f"{self._settings.tune_budget_s:g} s"
             self._journal.say(step, "tune", f"trying out kernels took longer than {limit} and was left")

@@ -193,7 +193,8 @@ class Ladder:
             return
         if self._readiness.capturable and has_step_hooks(self._body.optimizer):
             self._readiness = prepare(self._body.optimizer)
-        self._trial = Trial(target, self._body, self._readiness, tune=self._compilation.tune)
+        found = self._compilation
+        self._trial = Trial(target, self._body, self._readiness, tune=found.tune, layout=found.layout)
 
     def _may_compile(self, micro: Micro, step: int) -> bool:
         started = time.perf_counter()

@@ -198,9 +198,9 @@ def fused(
 
     options = {layout: fusion_options(tune=tune) | OPTIONS[layout] for layout in layouts}
     step_fn = _with_code_of_its_own(body.step_fn)
-    if len(layouts) == 1:
-        compiled = torch.compile(step_fn, dynamic=False, options=options[layouts[0]])
-        return {layouts[0]: _twin(body, compiled)}
+    if None in options:
+        return {None: _twin(body, torch.compile(step_fn, dynamic=False, options=options[None]))}
+    # For one layout, too: so it finds in the cache what was compiled for two.
     variants = Variants(options)
     compiled = torch.compile(step_fn, dynamic=False, backend=variants)
     return {layout: _twin(body, variants.using(layout, compiled)) for layout in layouts}

@@ -19,6 +19,8 @@ _OF_BACKENDS = {
         "allow_bf16_reduced_precision_reduction",
     ),
     "mkldnn.matmul": ("fp32_precision",),
+    "cudnn": ("benchmark", "deterministic"),
+    "cudnn.conv": ("fp32_precision",),
 }
 
 
@@ -42,7 +44,8 @@ def switches_now() -> dict[str, Any]:
     """
     found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
     threads = torch.get_num_threads()
-    return {"products": products(), "dtype": torch.get_default_dtype(), "threads": threads, **found}
+    rounding = {"products": products(), "convolutions": convolutions()}
+    return {**rounding, "dtype": torch.get_default_dtype(), "threads": threads, **found}
 
 
 def set_switches(given: dict[str, Any]) -> None:
@@ -52,6 +55,8 @@ def set_switches(given: dict[str, Any]) -> None:
     """
     if given["products"] not in (None, products()):
         torch.set_float32_matmul_precision(given["products"])
+    if given["convolutions"] not in (None, convolutions()):
+        torch.backends.cudnn.allow_tf32 = given["convolutions"]
     torch.set_default_dtype(given["dtype"])
     torch.set_num_threads(given["threads"])
     for place, part, name in _parts():

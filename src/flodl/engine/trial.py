@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,27 +14,17 @@ from .batch import Signature, static_copy, tensors_of
 from .blame import first_words
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
-from .comparison import (
-    AS_FAR_AS_EAGER,
-    TOLERANCE,
-    Gradients,
-    exact_products,
-    gradients,
-    relative_difference,
-    same_gradients,
-)
+from .comparison import Gradients, gradients
 from .footing import Footing
-from .layout import Layout, fastest, layouts_for
+from .layout import Layout, Measured, fastest, layouts_for
 from .optimizer import Readiness
 from .recorded import RecordedRunner, Runner
 from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, fused
 from .settings import Tier
 from .snapshot import Snapshot
 from .timing import now_s
+from .verdict import Verdict, put_gradients
 
-VERIFIED_WINDOWS = 2
-# How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
-EAGER_AGAIN = 0.01
 # Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
 
@@ -57,12 +45,21 @@ class Trial:
     nobody knows.
     """
 
-    def __init__(self, tier: Tier, body: StepBody, readiness: Readiness, *, tune: str | None = None) -> None:
+    def __init__(
+        self,
+        tier: Tier,
+        body: StepBody,
+        readiness: Readiness,
+        *,
+        tune: str | None = None,
+        layout: Measured | None = None,
+    ) -> None:
         self.tier = tier
         self.cost_s = 0.0
         self._body = body
-        self._settings = body.settings
         self._tune = tune
+        # Known beforehand where the process that compiled has measured it.
+        self._layout = layout
         self._readiness = readiness
         self._eager = EagerRunner(body)
         self._candidate: Runner | None = None
@@ -75,10 +72,7 @@ class Trial:
         self._added_up: Gradients = []
         self._skipped = 0
         self._shapes: list[Signature] = []
-        self._verified = 0
-        self._repeats = True
-        self._rounding = ""
-        self._layout = ""
+        self._verdict = Verdict(tier, body, self._again, updates=self._updates)
 
     def watch(self, micro: Micro) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""
@@ -122,7 +116,7 @@ class Trial:
         except (NotCapturable, torch.OutOfMemoryError) as error:
             moment.restore()
             if added is not None:
-                self._put_gradients(added)
+                put_gradients(self._body, added)
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
@@ -173,15 +167,14 @@ class Trial:
             for micro in window:
                 self._again(candidate, micro)
             candidate.show_grads()
-            difference = self._difference(after, grads, before, window)
+            difference = self._verdict.against(after, grads, before, window)
         except (GuardFailed, NotCapturable) as error:
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
             after.restore()
         if difference is not None:
             raise Refused(f"the {self.tier} step differs from eager: {difference}")
-        self._verified += 1
-        if self._verified < VERIFIED_WINDOWS:
+        if not self._verdict.is_good:
             return None
         candidate.show_grads()
         return candidate
@@ -224,18 +217,14 @@ class Trial:
 
     @property
     def words(self) -> str:
-        """How close the candidate is to eager, and over how many updates that was seen."""
-        equal = "equal to eager bit for bit"
-        if self.tier == "compiled" or not self._repeats:
-            equal = self._rounding or f"gradients within {TOLERANCE[self._settings.precision]:g} of eager's"
-        if not self._repeats:
-            equal += ", which does not repeat itself bit for bit here"
+        """How close the candidate is to eager, and how it came to be what it is."""
         runner = self._candidate
         outside = isinstance(runner, RecordedRunner) and not runner.update_inside
         words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
         if isinstance(runner, RecordedRunner) and runner.draws_on_host:
             words += "; random numbers that the step draws on the CPU stay as they were recorded"
-        return f"{equal} over {self._verified} updates{self._layout}{words}"
+        layout = f"; {self._layout.words}" if self._layout is not None and self.tier == "compiled" else ""
+        return f"{self._verdict.words}{layout}{words}"
 
     def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
         """Give the candidate with everything prepared that the window needs, and the state as before."""
@@ -253,11 +242,15 @@ class Trial:
             before.restore()
 
     def _new_candidate(self, window: list[Micro], before: Snapshot) -> Runner:
-        """Make the candidate; where images can lie in memory in two ways, the one measured faster."""
+        """Make the candidate; where images can lie in memory in two ways, the one measured faster.
+
+        Where that is known, only the one is made.
+        """
         if self.tier != "compiled":
             return self._runner(self._body)
         candidates: dict[Layout | None, Runner] = {}
-        bodies = fused(self._body, tune=self._tune, layouts=layouts_for(self._body))
+        layouts = layouts_for(self._body) if self._layout is None else (self._layout.layout,)
+        bodies = fused(self._body, tune=self._tune, layouts=layouts)
         for layout, body in bodies.items():
             try:
                 self._compile(body, window, before)
@@ -269,12 +262,11 @@ class Trial:
                 if layout == list(bodies)[-1] and not candidates:
                     raise
         turns = {layout: partial(self._time, r, window, before) for layout, r in candidates.items()}
-        chosen, taken = fastest(turns)
+        measured = fastest(turns)
         before.restore()
-        if taken:
-            times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in taken.items())
-            self._layout = f"; images {chosen} ({times})"
-        return candidates[chosen]
+        if measured.taken_s:
+            self._layout = measured
+        return candidates[measured.layout]
 
     def _runner(self, body: StepBody) -> Runner:
         if self._body.device.type != "cuda":
@@ -294,8 +286,7 @@ class Trial:
 
         breaks = sum(counters["graph_break"].values())
         try:
-            # Code that torch has compiled too often already would run as it is, which nobody would notice.
-            with warnings.catch_warnings(), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            with warnings.catch_warnings(), torch._dynamo.config.patch(_compiled_here()):
                 # Advice to those who compile by hand; what the model has to say, it has said in eager steps.
                 warnings.simplefilter("ignore")
                 # Twice: what the first run compiles, the second may still tune.
@@ -308,69 +299,12 @@ class Trial:
             raise NotCapturable(f"torch's compiler failed: {told}") from error
         body.is_split = sum(counters["graph_break"].values()) > breaks
 
-    def _difference(
-        self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
-    ) -> str | None:
-        """Say what the candidate's end of the window has against it; None where it may stand in for eager."""
-        candidate = gradients(self._body)
-        if self.tier == "captured":
-            difference = after.first_difference(Snapshot(self._body), updated=self._updates)
-            if difference is None and not self._updates and not same_gradients(eager, candidate):
-                off = relative_difference(eager, candidate)
-                difference = f"the gradients are off by {off:.2g} of their norm"
-            if difference is None or self._repeats_itself(before, window):
-                return difference
-        off = relative_difference(eager, candidate)
-        if off <= TOLERANCE[self._settings.precision]:
-            return None
-        again = relative_difference(eager, self._eager_gradients(before, window))
-        if again > max(EAGER_AGAIN, 2 * TOLERANCE[self._settings.precision]):
-            return (
-                f"the gradients are off by {off:.2g} of their norm, and eager's by {again:.2g} from its own "
-                "when it runs again: what the step keeps other than in parameters, buffers and plain "
-                "attributes of modules cannot be put back"
-            )
-        exact = self._exact_gradients(before, window)
-        mine, theirs = relative_difference(exact, candidate), relative_difference(exact, eager)
-        if mine <= AS_FAR_AS_EAGER * theirs:
-            self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
-            return None
-        return f"the gradients are off by {off:.2g} of their norm"
 
-    def _repeats_itself(self, before: Snapshot, window: list[Micro]) -> bool:
-        """Say whether eager gives the same bits twice.
+def _compiled_here() -> dict[str, Any]:
+    """Give how torch's compiler is set while training waits for it.
 
-        Some kernels (cuDNN's, under autotuning) add in an order that changes from run to run.
-        """
-        candidate = gradients(self._body)
-        ends, grads = [], []
-        for _ in range(2):
-            before.restore()
-            for micro in window:
-                self._again(self._eager, micro)
-            ends.append(Snapshot(self._body))
-            grads.append(gradients(self._body))
-        self._put_gradients(candidate)
-        self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
-        return self._repeats
-
-    def _eager_gradients(self, before: Snapshot, window: list[Micro]) -> Gradients:
-        """Give the gradients that eager comes to when it runs the window once more."""
-        before.restore()
-        for micro in window:
-            self._again(self._eager, micro)
-        return gradients(self._body)
-
-    def _put_gradients(self, grads: Gradients) -> None:
-        for parameter, grad in zip(self._body.parameters, grads):
-            parameter.grad = grad
-
-    def _exact_gradients(self, before: Snapshot, window: list[Micro]) -> Gradients:
-        """Give the gradients of the window in full float32."""
-        body = copy.copy(self._body)
-        body.settings = replace(body.settings, precision="fp32")
-        before.restore()
-        with exact_products() if body.device.type == "cuda" else nullcontext():
-            for micro in window:
-                self._again(EagerRunner(body), micro)
-        return gradients(body)
+    Code that it has compiled too often already would run as it is, which nobody would notice. What compiling
+    leaves behind, Python collects when it does so anyway.
+    """
+    wanted = {"fail_on_recompile_limit_hit": True, "run_gc_after_compile": False}
+    return {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .beside import LOADED
+from .beside import TOLD
 from .blame import first_words
 from .body import StepBody
-from .layout import layouts_for
+from .layout import Layout, Measured, fastest, layouts_for
 from .optimizer import Readiness
-from .runners import EagerRunner, fused
+from .recorded import RecordedRunner, Runner
+from .runners import EagerRunner, Micro, fused
 from .switches import set_switches
+from .timing import now_s
+
+# How long a layout runs before it is the other's turn. The training runs on the same device meanwhile, which
+# changes between the two every few milliseconds.
+TURN_S = 0.1
 
 
 def main(tune: str | None) -> None:
@@ -32,25 +40,74 @@ def main(tune: str | None) -> None:
     parts = Connection(sys.stdin.fileno(), writable=False).recv()
     try:
         with _one_at_a_time():
-            compile_once(parts, tune=tune)
+            measured = compile_once(parts, tune=tune)
     except Exception as error:
         told = first_words(error)
         sys.exit(f"{type(error).__name__}: {told}")
-    # So that the process that trains can load them in time.
-    names = [name for name in list(sys.modules) if name.startswith(("torch.", "triton."))]
-    print(f"\n{LOADED}{' '.join(names)}", flush=True)
+    print(f"\n{TOLD}{json.dumps(_findings(measured))}", flush=True)
 
 
-def compile_once(parts: dict[str, Any], *, tune: str | None) -> None:
-    """Run the step twice on numbers that mean nothing, so that everything is compiled."""
+def _findings(measured: Measured) -> dict[str, Any]:
+    """Give what the process that trains should know: what it can load in time, and which layout to load."""
+    sources = getattr(sys.modules.get("torch._dynamo.funcname_cache"), "cache", ())
+    return {
+        "modules": [name for name in list(sys.modules) if name.startswith(("torch.", "triton."))],
+        "sources": list(sources),
+        "layout": measured.layout if measured.is_clear else None,
+        "times": measured.taken_s,
+    }
+
+
+def compile_once(parts: dict[str, Any], *, tune: str | None) -> Measured:
+    """Run the step twice on numbers that mean nothing, so that everything is compiled; then measure it."""
     os.chdir(parts["directory"])
     set_switches(parts["switches"])
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
-    for twin in fused(body, tune=tune, layouts=layouts_for(body)).values():
+    twins = fused(body, tune=tune, layouts=layouts_for(body))
+    for twin in twins.values():
         for _ in range(2):
             EagerRunner(twin).run_without_update(parts["micro"])
+    return _measured(twins, parts["micro"])
+
+
+def _measured(twins: dict[Layout | None, StepBody], micro: Micro) -> Measured:
+    """Let the layouts take turns; where they cannot be measured, the process that trains has to."""
+    if len(twins) == 1 or not all(map(_has_room, twins.values())):
+        return Measured(None, {})
+    try:
+        return fastest({layout: _turn(twin, micro) for layout, twin in twins.items()})
+    except Exception:
+        return Measured(None, {})
+
+
+def _has_room(body: StepBody) -> bool:
+    """Say whether recordings of both leave the training twice the memory that they take."""
+    if body.device.type != "cuda":
+        return True
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(body.device)[0] > 6 * torch.cuda.max_memory_allocated(body.device)
+
+
+def _turn(body: StepBody, micro: Micro) -> Callable[[], float]:
+    """Give what runs a step for a while and tells its seconds.
+
+    On CUDA it is recorded, as it will be in the training: from Python, what the host does would be measured.
+    """
+    runner: Runner = EagerRunner(body)
+    if body.device.type == "cuda":
+        runner = RecordedRunner(body, update_inside=False)
+    runner.learn(micro)
+
+    def seconds(runs: int) -> float:
+        started = now_s(body.device)
+        for _ in range(runs):
+            runner.run_without_update(micro)
+        return (now_s(body.device) - started) / runs
+
+    seconds(1)
+    return partial(seconds, max(1, round(TURN_S / seconds(1))))
 
 
 @contextmanager

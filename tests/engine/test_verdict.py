@@ -1,0 +1,70 @@
+"""Whether a candidate may stand in for eager: clear differences, and windows that were only unlucky."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+
+
+@pytest.fixture
+def off_by_luck(monkeypatch):
+    """Let compiled code be off by what the batch says, of which eager knows nothing."""
+
+    def compile_badly(function, **_):
+        def compiled(model, x, luck):
+            return function(model, x, luck) * (1 + luck[0])
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compile_badly)
+
+
+def trained(lucks, **settings):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    step = TrainStep(
+        model, optimizer, lambda model, x, luck: model(x).square().mean(), tier="compiled", **settings
+    )
+    # Nothing is tried before the fourth update.
+    for luck in [0.0] * 3 + lucks:
+        step(torch.randn(8, 16), torch.full((8,), luck))
+    return step
+
+
+@pytest.mark.parametrize(
+    ("lucks", "words"),
+    [
+        ([0.0, 0.0], "gradients within 0.001 of eager's over 2 updates"),
+        ([0.003, 0.0, 0.0, 0.0], "gradients within 0.001 of eager's over 3 of 4 updates"),
+        ([0.0, 0.003, 0.003, 0.0, 0.0], "gradients within 0.001 of eager's over 3 of 5 updates"),
+    ],
+    ids=str,
+)
+def test_most_windows_decide_where_some_were_unlucky(off_by_luck, lucks, words):
+    assert trained(lucks[:-1]).tier == "eager"
+    step = trained(lucks)
+    assert (step.tier, step.report().reason) == ("compiled", words)
+
+
+@pytest.mark.parametrize(
+    ("lucks", "off"),
+    [([0.003, 0.003, 0.003], "0.003"), ([0.0, 0.003, 0.003, 0.003], "0.003"), ([0.02], "0.02")],
+    ids=str,
+)
+def test_too_many_unlucky_windows_or_one_clear_difference_are_refused(off_by_luck, lucks, off):
+    assert "differs" not in trained(lucks[:-1]).report().reason
+    step = trained(lucks)
+    assert step.tier == "eager"
+    assert step.report().reason == (
+        f"the compiled step differs from eager: the gradients are off by {off} of their norm"
+    )
+
+
+def test_where_eager_rounds_too_the_refusal_tells_how_far_both_are_from_exact(off_by_luck):
+    told = trained([1.0], precision="bf16").report().reason
+    start = "the compiled step differs from eager: the gradients are off by 1 of their norm from eager's; "
+    assert told.startswith(f"{start}from exact ones by 1, eager's by 0.0")
