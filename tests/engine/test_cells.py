@@ -49,7 +49,8 @@ def traced(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> Graph:
     names = ("of_input", "of_hidden", "hidden", "bias", "hidden_bias")
     inputs = [value(graph.placeholder(name), like) for name, like in zip(names, given)]
     grad = value(graph.placeholder("grad"), given[2])
-    gates = [node if like is not None else None for node, like in zip(inputs, given)]
+    # Biases that are not there are left out.
+    gates = [node for node, like in zip(inputs, given) if like is not None]
     cell = graph.call_function(aten._thnn_fused_gru_cell.default, tuple(gates))
     made, kept = taken(cell, [given[2], torch.empty(ROWS, 5 * HIDDEN)])
     backward = graph.call_function(aten._thnn_fused_gru_cell_backward.default, (grad, kept, bias))

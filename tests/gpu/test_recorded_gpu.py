@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from functools import partial
 
 import pytest
@@ -364,3 +366,38 @@ assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 def test_torchs_newer_names_for_tf32_are_no_obstacle() -> None:
     done = subprocess.run([sys.executable, "-c", NEWER_NAMES], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_step_that_nobody_holds_but_itself_does_not_break_the_recording_of_another() -> None:
+    """Python destroys it when it collects; within a recording CUDA does not allow that."""
+    old = new_step()
+    for number in range(20):
+        old(*batch(number))
+    assert old.tier == "captured", old.report()
+    old.itself = old
+    del old
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        step = new_step()
+        for number in range(20):
+            step(*batch(number))
+    finally:
+        gc.set_threshold(*thresholds)
+    assert step.tier == "captured", step.report()
+
+
+def test_a_trial_that_is_over_goes_without_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        step = new_step()
+        for number in range(20):
+            step(*batch(number))
+        assert step.tier == "captured", step.report()
+        recordings = [weakref.ref(found) for found in gc.get_objects() if type(found) is Recording]
+        assert recordings
+        del step
+        assert not any(recording() for recording in recordings)
+    finally:
+        gc.enable()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -97,7 +98,10 @@ def record(
     usual = torch.cuda.current_stream()
     torch.cuda.synchronize()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        with (
+            _no_collector(),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
             if mailbox is not None:
                 mailbox.receive()
             result = region(*static)
@@ -108,6 +112,18 @@ def record(
         _recover(usual, pool)
         raise NotCapturable(_reason(error)) from error
     return Recording(graph, inputs, result, shared_places(inputs), same_form(given), mailbox)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep Python from collecting: an old recording that is destroyed within another one breaks it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def rehearse(region: Callable[[], T]) -> T:
@@ -135,7 +151,10 @@ def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
     with suppress(RuntimeError, AttributeError, TypeError):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     torch.cuda.synchronize()
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream(), capture_error_mode="thread_local"):
+    with (
+        _no_collector(),
+        torch.cuda.graph(torch.cuda.CUDAGraph(), stream=new_stream(), capture_error_mode="thread_local"),
+    ):
         torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
 

@@ -40,7 +40,8 @@ class OpenedCells(CustomGraphPass):
 
 
 def _open(graph: Graph, cell: Node, outputs: list[list[Node]], backwards: Sequence[Node]) -> None:
-    made, *kept = _written(graph, cell, _cell, cell.args)
+    # Biases that are not there are left out.
+    made, *kept = _written(graph, cell, _cell, (*cell.args, None, None)[:5])
     _replace(graph, outputs[0], made)
     for backward in backwards:
         new = _written(graph, backward, _cell_backward, (backward.args[0], *kept, backward.args[2]))

@@ -23,7 +23,7 @@ from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, fused
 from .settings import Tier
 from .snapshot import Snapshot
 from .timing import now_s
-from .verdict import Verdict, put_gradients
+from .verdict import Verdict, put_gradients, run_again
 
 # Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
@@ -72,7 +72,7 @@ class Trial:
         self._added_up: Gradients = []
         self._skipped = 0
         self._shapes: list[Signature] = []
-        self._verdict = Verdict(tier, body, self._again, updates=self._updates)
+        self._verdict = Verdict(tier, body, updates=self._updates)
 
     def watch(self, micro: Micro) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""
@@ -141,11 +141,7 @@ class Trial:
         self._body.update(micro.correction)
 
     def _again(self, runner: Runner, micro: Micro) -> None:
-        """Run for comparison what was run."""
-        if self._updates:
-            runner.run(micro)
-        else:
-            runner.run_without_update(micro)
+        run_again(runner, micro, updates=self._updates)
 
     def end_window(self) -> Runner | None:
         """Compare where a window has ended; gives the candidate once it has passed often enough."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -35,15 +34,12 @@ MOST_DOUBTFUL = 2
 
 
 class Verdict:
-    """What is known of one candidate so far; `again` runs a micro-batch for comparison."""
+    """What is known of one candidate so far; `updates` says whether its update is part of it."""
 
-    def __init__(
-        self, tier: Tier, body: StepBody, again: Callable[[Runner, Micro], None], *, updates: bool
-    ) -> None:
+    def __init__(self, tier: Tier, body: StepBody, *, updates: bool) -> None:
         self._tier = tier
         self._body = body
         self._tolerance = TOLERANCE[body.settings.precision]
-        self._again = again
         self._updates = updates
         self._eager = EagerRunner(body)
         self._passed = 0
@@ -131,12 +127,20 @@ class Verdict:
         """Give the gradients that a runner comes to when it runs the window once more."""
         before.restore()
         for micro in window:
-            self._again(runner, micro)
+            run_again(runner, micro, updates=self._updates)
         return gradients(self._body)
 
 
 def _words(off: float) -> str:
     return f"the gradients are off by {off:.2g} of their norm"
+
+
+def run_again(runner: Runner, micro: Micro, *, updates: bool) -> None:
+    """Run for comparison what was run."""
+    if updates:
+        runner.run(micro)
+    else:
+        runner.run_without_update(micro)
 
 
 def put_gradients(body: StepBody, grads: Gradients) -> None:
