@@ -81,7 +81,12 @@ class Mailbox:
         if place == 0:
             self._keep_pace(turn // PACE)
         loss, address = self._places[place]
-        self._write(self._memory, (turn % SLOTS) * self._width, *map(_ADDRESS, batch), address)
+        start = (turn % SLOTS) * self._width
+        if len(batch) == 2:
+            # What most batches are, in half the time.
+            self._write(self._memory, start, batch[0].data_ptr(), batch[1].data_ptr(), address)
+        else:
+            self._write(self._memory, start, *map(_ADDRESS, batch), address)
         self._turns = turn + 1
         graph.replay()
         self._lost = False

@@ -100,6 +100,8 @@ class RecordedRunner:
         num_groups, settings = self._num_groups, self._settings
         footing, parameters = self._footing, self.body.parameters
         learns, modules, training = footing.learns, footing.modules, footing.training
+        # Mostly all learn and all train, which is seen more quickly than what each of them does.
+        all_do = all(learns) and all(training)
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
         first_place, last_place = self._places[0], self._places[-1]
         graph, mailbox = recording.graph, recording.mailbox
@@ -116,9 +118,16 @@ class RecordedRunner:
                 or len(optimizer.param_groups) != num_groups
                 or first() != first_place
                 or last() != last_place
-                or [*map(LEARNS, parameters)] != learns
-                or [*map(FLAG, modules)] != training
             ):
+                return None
+            if all_do:
+                for parameter in parameters:
+                    if not parameter.requires_grad:
+                        return None
+                for module in modules:
+                    if not module["training"]:
+                        return None
+            elif [*map(LEARNS, parameters)] != learns or [*map(FLAG, modules)] != training:
                 return None
             for group, take, kept in settings:
                 if take(group) != kept:
