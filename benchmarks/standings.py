@@ -56,7 +56,8 @@ def present(results: Results) -> list[str]:
 def losses_apart(model: Results) -> dict[str, float]:
     """How far each rival's final loss is from eager's, over the larger of that and a fifth of eager's first.
 
-    A loss near zero is compared with where it came from: its own size is the noise of late training.
+    A loss near zero is compared with where it came from: its own size is the noise of late training. Only
+    losses after as many epochs are compared.
     """
     eager = model["rivals"].get("reference", {})
     if "final_loss" not in eager:
@@ -65,7 +66,7 @@ def losses_apart(model: Results) -> dict[str, float]:
     return {
         name: abs(rival["final_loss"] - eager["final_loss"]) / scale
         for name, rival in model["rivals"].items()
-        if "final_loss" in rival
+        if rival.get("num_epochs") == eager["num_epochs"]
     }
 
 

@@ -65,6 +65,8 @@ def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]
         settle=options.settle,
         settle_s=options.settle_s,
     )
+    # As many as all have run: some have settled for more of them.
+    num_epochs = min((len(runner.losses) for runner in runners.values()), default=0)
     for rival, runner in runners.items():
         timing = timings[rival]
         taken[rival] |= {
@@ -73,8 +75,8 @@ def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]
             "best_ms": timing.best_s * 1000,
             "epochs_ms": [round(sample * 1000, 4) for sample in timing.samples_s],
             "first_loss": runner.losses[0],
-            "final_loss": runner.losses[-1],
-            "num_epochs": len(runner.losses),
+            "final_loss": runner.losses[num_epochs - 1],
+            "num_epochs": num_epochs,
             "note": runner.note(),
         }
     found: dict[str, Any] = {"rivals": taken}

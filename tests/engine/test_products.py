@@ -152,6 +152,35 @@ def test_only_products_that_do_not_wait_for_each_other_become_a_batch() -> None:
     torch.testing.assert_close(given, program(*inputs))
 
 
+def test_random_numbers_are_drawn_in_the_order_of_eager() -> None:
+    def program(a, b, v, w):
+        """The second product waits for random numbers that are drawn after those that follow the first."""
+        first = torch.mm(a, v).relu()
+        first = first * torch.rand_like(first)
+        return first, torch.mm(b * torch.rand_like(b), w)
+
+    inputs = draw(3, 5), draw(1, 3, 5)[0], draw(5, 5), draw(1, 5, 5)[0]
+    torch.manual_seed(0)
+    expected = program(*inputs)
+    torch.manual_seed(0)
+    calls, given = changed(program, Times(batch=5.0), *inputs)
+    assert calls[aten.mm.default] == 2
+    torch.testing.assert_close(given, expected)
+
+
+def test_products_that_are_ready_become_a_batch_beside_random_numbers() -> None:
+    def program(x, v, w):
+        return [torch.mm(x, weight) * torch.rand(3, 5) for weight in (v, w)]
+
+    inputs = draw(3, 5), draw(5, 5), draw(1, 5, 5)[0]
+    torch.manual_seed(0)
+    expected = program(*inputs)
+    torch.manual_seed(0)
+    calls, given = changed(program, Times(batch=5.0), *inputs)
+    assert calls[aten.bmm.default] == 1
+    torch.testing.assert_close(given, expected)
+
+
 def test_products_of_other_shapes_and_formats_are_left_alone() -> None:
     def program(x, y, a, b):
         return torch.mm(x, y).sum() + torch.mm(a, b).sum()

@@ -79,6 +79,8 @@ class JoinedSums(CustomGraphPass):
     """
 
     def __call__(self, graph: Graph) -> None:
+        if rewriting.draws(graph):
+            return
         inner: set[Node] = set()
         for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
             if root in inner or root.kwargs or not rewriting.is_single_on_cuda(root):

@@ -5,7 +5,8 @@ Imported only when something is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,11 +87,15 @@ def _exchanged(transposed: Node) -> Node:
 
 
 class Ancestry:
-    """Which values each value of a program is made from."""
+    """Which values each value of a program is made from.
+
+    Where random numbers are drawn, nothing may be moved.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._bit: dict[Node, int] = {}
         self._from: dict[Node, int] = {}
+        self._stays = draws(graph)
         for place, node in enumerate(graph.nodes):
             self._bit[node] = 1 << place
             found = 0
@@ -98,10 +103,20 @@ class Ancestry:
                 found |= self._bit[given] | self._from[given]
             self._from[node] = found
 
-    def are_apart(self, node: Node, others: Iterable[Node]) -> bool:
-        """Say whether neither is made from the other, for a value and each of some others."""
+    def are_apart(self, node: Node, others: Sequence[Node]) -> bool:
+        """Say whether a value may be computed together with others, where the first of them is."""
         made_from, bit = self._from[node], self._bit[node]
-        return not any(made_from & self._bit[other] or self._from[other] & bit for other in others)
+        if any(made_from & self._bit[other] or self._from[other] & bit for other in others):
+            return False
+        # The bits grow with the place.
+        first = self._bit[others[0]] if others and self._stays else math.inf
+        return all(self._bit[given] < first for given in node.all_input_nodes)
+
+
+def draws(graph: Graph) -> bool:
+    """Say whether a program draws random numbers, which must stay in the order in which eager draws them."""
+    tagged = torch.Tag.nondeterministic_seeded
+    return any(tagged in getattr(node.target, "tags", ()) for node in graph.nodes)
 
 
 def put_in_order(graph: Graph) -> None:
