@@ -210,6 +210,77 @@ def test_sums_over_rows_that_others_read_are_left_alone() -> None:
     torch.testing.assert_close(given, program(*inputs))
 
 
+def test_a_sum_over_rows_that_is_added_to_itself_counts_twice() -> None:
+    def program(a, b, c):
+        """As the gradient of a bias has it that one turn of a loop adds twice."""
+        sums = [aten.sum.dim_IntList(x, [0]) for x in (a, b, c)]
+        return aten.add.Tensor(aten.add.Tensor(aten.add.Tensor(sums[0], sums[0]), sums[1]), sums[2])
+
+    inputs = draw(3, 5), draw(4, 5), draw(6, 5)
+    _, given = changed(program, fusion.JoinedSums(), *inputs)
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_a_sum_over_rows_is_known_after_torchs_compiler_made_a_reshape_of_the_view() -> None:
+    def gradient(*grads):
+        sums = [aten.reshape.default(aten.sum.dim_IntList(grad, [0], True), [5]) for grad in grads]
+        return aten.add.Tensor(aten.add.Tensor(sums[0], sums[1]), sums[2])
+
+    inputs = [draw(3 + turn, 5) for turn in range(3)]
+    traced = make_fx(gradient, tracing_mode="fake")(*inputs)
+    for node in traced.graph.find_nodes(op="call_function", target=aten.view.default):
+        node.target = aten.reshape.default
+    fusion.JoinedSums()(traced.graph)
+    assert len(traced.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)) == 1
+    traced.recompile()
+    torch.testing.assert_close(traced(*inputs), gradient(*inputs))
+
+
+def test_a_product_that_is_added_to_itself_is_computed_once() -> None:
+    def program(a, b):
+        product = aten.mm.default(a, b)
+        return aten.add.Tensor(product, product)
+
+    inputs = draw(3, 4), draw(4, 5)
+    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    assert calls[aten.cat.default] == 0
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_a_value_that_is_doubled_many_times_is_not_written_out() -> None:
+    def program(x):
+        for _ in range(40):
+            x = aten.add.Tensor(x, x)
+        return x
+
+    for change in (fusion.JoinedProducts(), fusion.JoinedSums()):
+        calls, _ = changed(program, change, draw(3, 4))
+        assert calls[aten.add.Tensor] == 40
+
+
+def test_a_sum_of_many_turns_is_joined_whatever_its_depth() -> None:
+    def program(x):
+        total = aten.mm.default(x, x)
+        for _ in range(1200):
+            total = aten.add.Tensor(total, aten.mm.default(x, x))
+        return total
+
+    calls, _ = changed(program, fusion.JoinedProducts(), draw(2, 2))
+    assert calls[aten.mm.default] == 1
+
+
+def test_sums_of_truths_stay_truths() -> None:
+    def program(one, other, a, b, c, d):
+        products = aten.add.Tensor(aten.mm.default(a, b), aten.mm.default(c, d))
+        return aten.add.Tensor(aten.add.Tensor(one, other), products)
+
+    truths = torch.ones(3, 5, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)
+    inputs = *truths, draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5)
+    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    assert calls[aten.mm.default] == 1
+    torch.testing.assert_close(given, program(*inputs))
+
+
 def test_the_compiler_keeps_what_it_made_with_a_pass_apart_from_what_it_made_without() -> None:
     assert fusion.BiasOutside().uuid() == fusion.BiasOutside().uuid()
     assert fusion.BiasOutside().uuid() != fusion.JoinedProducts().uuid()

@@ -140,6 +140,36 @@ def test_gradients_of_biases_are_summed_up_together_where_those_of_weights_are_a
     torch.testing.assert_close(given, program(*inputs))
 
 
+def test_a_sum_that_another_gradient_is_made_from_is_not_summed_up_with_it() -> None:
+    def program(g, u, a, b):
+        """As `first(x) + norm(second(x))` has it: the norm's backward needs the sum over its gradient."""
+        total = aten.sum.dim_IntList(g, [0])
+        h = u * total
+        weights = [torch.mm(aten.permute.default(grad, [1, 0]), x) for grad, x in ((g, a), (h, b))]
+        return *weights, total, aten.sum.dim_IntList(h, [0])
+
+    inputs = draw(3, 5), draw(1, 3, 5)[0], draw(3, 4), draw(1, 3, 4)[0]
+    calls, given = changed(program, Times(batch=5.0), *inputs)
+    assert (calls[aten.bmm.default], calls[aten.sum.dim_IntList]) == (1, 2)
+    torch.testing.assert_close(given, program(*inputs))
+
+
+def test_what_draws_random_numbers_does_not_wait_for_sums_of_others() -> None:
+    def program(g, h, a, b):
+        g_side, h_side = (aten.permute.default(grad, [1, 0]) for grad in (g, h))
+        total = aten.sum.dim_IntList(g, [0])
+        noise = torch.rand_like(total), torch.rand(5)
+        return torch.mm(g_side, a), torch.mm(h_side, b), *noise, aten.sum.dim_IntList(h, [0])
+
+    inputs = draw(3, 5), draw(1, 3, 5)[0], draw(3, 4), draw(1, 3, 4)[0]
+    torch.manual_seed(0)
+    expected = program(*inputs)
+    torch.manual_seed(0)
+    calls, given = changed(program, Times(batch=5.0), *inputs)
+    assert calls[aten.bmm.default] == 1
+    torch.testing.assert_close(given, expected)
+
+
 def test_only_products_that_do_not_wait_for_each_other_become_a_batch() -> None:
     def program(x, entry, first, second, last):
         x = torch.mm(x, entry).relu()

@@ -9,7 +9,7 @@ from torch import nn
 from flodl.engine.quick_update import QuickAdam, _is_plain, quick_adam
 
 
-def optimizer_of(*sizes: int, kind=torch.optim.Adam, **settings) -> torch.optim.Optimizer:
+def optimizer_of(*sizes: int | tuple[int, ...], kind=torch.optim.Adam, **settings) -> torch.optim.Optimizer:
     """Give an optimizer that was stepped once, with float32 counts as on a GPU."""
     parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
     optimizer = kind(parameters, lr=torch.tensor(1e-3), fused=True, **settings)
@@ -20,7 +20,8 @@ def optimizer_of(*sizes: int, kind=torch.optim.Adam, **settings) -> torch.optim.
 
 
 def quick(optimizer: torch.optim.Optimizer, size: int = 8) -> QuickAdam:
-    return QuickAdam(optimizer, torch.zeros(()), torch.zeros((), dtype=torch.float64), size=size)
+    bad, skipped = (torch.zeros((), dtype=kind, device="cpu") for kind in (torch.float32, torch.float64))
+    return QuickAdam(optimizer, bad, skipped, size=size)
 
 
 def test_blocks_cover_every_number_once() -> None:
@@ -57,6 +58,45 @@ def test_numbers_of_another_kind_or_layout_are_left_to_torch() -> None:
         parameter.data = change(parameter)
         parameter.grad = torch.ones_like(parameter)
         assert not quick(optimizer).gather()
+
+
+def test_a_step_of_one_has_no_say_in_how_numbers_lie() -> None:
+    """Gradients of 1x1 convolutions come with the channels last, which is the same in memory."""
+    optimizer = optimizer_of((8, 4, 1, 1))
+    (parameter,) = optimizer.param_groups[0]["params"]
+    parameter.grad = parameter.grad.to(memory_format=torch.channels_last)
+    assert parameter.grad.stride() != parameter.stride()
+    assert quick(optimizer).gather()
+
+
+def test_tensors_that_keep_their_numbers_elsewhere_are_left_to_torch() -> None:
+    class Apart(torch.Tensor):
+        """As those are that lie on several devices; their address is not that of their numbers."""
+
+    optimizer = optimizer_of(16)
+    (parameter,) = optimizer.param_groups[0]["params"]
+    parameter.grad = parameter.grad.as_subclass(Apart)
+    assert not quick(optimizer).gather()
+
+
+@pytest.mark.parametrize("rate", [1e-3, torch.tensor(1e-3, dtype=torch.float64)])
+def test_a_learning_rate_of_another_kind_is_left_to_torch(rate) -> None:
+    optimizer = optimizer_of(16)
+    optimizer.param_groups[0]["lr"] = rate
+    assert not quick(optimizer).gather()
+
+
+def test_what_torch_takes_by_default_has_no_say_in_the_tables() -> None:
+    optimizer = optimizer_of(16)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            made = quick(optimizer)
+            assert made.gather()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made._settings.dtype is made._powers.dtype is torch.float32
+    assert all(said.device.type == "cpu" for _, said in made._said)
 
 
 @pytest.mark.parametrize(

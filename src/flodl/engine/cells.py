@@ -36,7 +36,7 @@ class OpenedCells(CustomGraphPass):
                 _open(graph, cell, outputs, backwards)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__,), "opened cells")
+        return get_hash_for_files((__file__, rewriting.__file__), "opened cells")
 
 
 def _open(graph: Graph, cell: Node, outputs: list[list[Node]], backwards: Sequence[Node]) -> None:

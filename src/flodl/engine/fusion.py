@@ -47,7 +47,8 @@ class BiasOutside(CustomGraphPass):
                 _unfold(graph, node)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__,), f"bias outside up to {self._most_bytes}")
+        files = __file__, rewriting.__file__
+        return get_hash_for_files(files, f"bias outside up to {self._most_bytes}")
 
 
 class JoinedProducts(CustomGraphPass):
@@ -137,7 +138,12 @@ def _unfold(graph: Graph, node: Node) -> None:
 
 
 def _is_lone_product(node: Any) -> bool:
-    return isinstance(node, Node) and node.target is _aten.mm.default and len(node.users) == 1
+    return isinstance(node, Node) and node.target is _aten.mm.default and _is_read_once(node)
+
+
+def _is_read_once(node: Node) -> bool:
+    """Say whether a value goes into one place only; a sum may add it to itself."""
+    return len(node.users) == 1 and next(iter(node.users)).args.count(node) == 1
 
 
 def _is_alike(node: Node, root: Node) -> bool:
@@ -146,16 +152,20 @@ def _is_alike(node: Node, root: Node) -> bool:
 
 
 def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
-    """Give what a nest of sums adds up; sums that others read too count as one term."""
-    for argument in root.args:
+    """Give what a nest of sums adds up; sums that are read more than once count as one term."""
+    waiting = [*reversed(root.args)]
+    while waiting:
+        argument = waiting.pop()
         if (
             isinstance(argument, Node)
             and argument.target is _aten.add.Tensor
             and not argument.kwargs
-            and len(argument.users) == 1
+            and _is_read_once(argument)
+            # Others add up in another way: two truths are one.
+            and rewriting.is_single_on_cuda(argument)
         ):
             inner.add(argument)
-            yield from _terms(argument, inner)
+            waiting += reversed(argument.args)
         else:
             yield argument
 
@@ -175,13 +185,14 @@ def _join(graph: Graph, root: Node, terms: list[Any], products: list[Node]) -> N
 
 def _summed_rows(term: Any, root: Node) -> Node | None:
     """Give the matrix whose rows a term of a sum adds up; None where others read it or it is no such term."""
-    if not isinstance(term, Node) or len(term.users) > 1 or term.meta["val"].shape != root.meta["val"].shape:
+    if not isinstance(term, Node) or not _is_alike(term, root) or not _is_read_once(term):
         return None
-    if term.target is _aten.view.default and len(term.all_input_nodes[0].users) == 1:
+    # Torch traces a view, and its compiler makes a reshape of it.
+    if term.target in (_aten.view.default, _aten.reshape.default) and _is_read_once(term.all_input_nodes[0]):
         term = term.all_input_nodes[0]
     rows = term.all_input_nodes[0] if is_sum_of_rows(term) else None
     is_matrix = rows is not None and rows.meta["val"].dim() == 2 and root.meta["val"].dim() == 1
-    return rows if is_matrix and rewriting.is_single_on_cuda(term) else None
+    return rows if is_matrix else None
 
 
 def _sum_once(graph: Graph, root: Node, terms: list[Any], found: dict[Node, Node]) -> None:

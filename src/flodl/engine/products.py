@@ -145,8 +145,16 @@ class FilledProducts(CustomGraphPass):
 def _sums_together(graph: Graph, stack: Node, transposed: Sequence[Node]) -> None:
     """Sum up the rows of all matrices of a stack at once where each is summed up: gradients of biases."""
     places = {matrix.all_input_nodes[0]: place for place, matrix in enumerate(transposed)}
-    found = [(place, user) for rows, place in places.items() for user in rows.users if is_sum_of_rows(user)]
-    if len(found) < 2:
+    # A sum that another matrix of the stack is made from, as in a batch norm, is needed before the stack is.
+    needed = rewriting.made_of(places)
+    found = [
+        (place, user)
+        for rows, place in places.items()
+        for user in rows.users
+        if is_sum_of_rows(user) and user not in needed
+    ]
+    # What reads the sums may have to wait for the stack.
+    if len(found) < 2 or rewriting.draws(graph):
         return
     total = call(graph, _aten.sum.dim_IntList, (stack, [1]))
     for place, user in found:
@@ -164,12 +172,14 @@ def _on_device_of(product: Node) -> AbstractContextManager[Any]:
 def _products(graph: Graph) -> list[Node]:
     """Give the products of a program that may be written in another way."""
     found = graph.find_nodes(op="call_function", target=_MM)
-    return [node for node in found if rewriting.is_single_on_cuda(node) and node.users and _is_fixed(node)]
+    return [node for node in found if node.users and _is_known(node) and all(map(_is_known, sides(node)))]
 
 
-def _is_fixed(product: Node) -> bool:
-    lengths = [length for matrix in sides(product) for length in matrix.meta["val"].shape]
-    return all(isinstance(length, int) and length > 0 for length in lengths)
+def _is_known(matrix: Node) -> bool:
+    """Say whether it is known what a matrix will be; passes of torch's own may leave that to be found out."""
+    if not rewriting.is_single_on_cuda(matrix):
+        return False
+    return all(isinstance(length, int) and length > 0 for length in matrix.meta["val"].shape)
 
 
 def _alike(graph: Graph, *, by_matrix: bool) -> Iterator[list[Node]]:
@@ -210,7 +220,8 @@ def _bytes(matrix: Any) -> int:
 
 def _lies_elsewhere(matrix: Any) -> bool:
     """Say whether a matrix is given to the program, so that it must be copied to lie beside others."""
-    while isinstance(matrix, Node) and matrix.target in (_aten.permute.default, _aten.view.default):
+    views = _aten.permute.default, _aten.view.default, _aten.reshape.default
+    while isinstance(matrix, Node) and matrix.target in views:
         matrix = matrix.args[0]
     return isinstance(matrix, Node) and matrix.op == "placeholder"
 

@@ -6,7 +6,7 @@ keeps a tenth of a large GPU busy: 36 µs on an H200 where 8 would do.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from flodl.core import log
 
 _FEW, _MANY, _LARGE = 512, 1024, 1 << 24
 _ALIGNED = 16
+# A parameter, its state and its group.
+_Held = tuple[Tensor, dict[str, Any], dict[str, Any]]
 
 
 class QuickAdam:
@@ -26,7 +28,7 @@ class QuickAdam:
         self, optimizer: Optimizer, bad: Tensor, num_skipped: Tensor, *, size: int | None = None
     ) -> None:
         self._bad, self._num_skipped = bad, num_skipped
-        self._held = [
+        self._held: list[_Held] = [
             (parameter, optimizer.state.get(parameter, {}), group)
             for group in optimizer.param_groups
             for parameter in group["params"]
@@ -36,13 +38,14 @@ class QuickAdam:
         self.size = size or (_FEW if total <= _LARGE else _MANY)
         blocks = sum(-(-parameter.numel() // self.size) for parameter, _, _ in self._held)
         count = len(self._held)
-        device = bad.device
+        whole = partial(torch.zeros, dtype=torch.int64, device=bad.device)
+        single = partial(torch.zeros, dtype=torch.float32, device=bad.device)
         # A recording keeps their addresses; what they say is written when it is done.
-        self._places = torch.zeros(count, 2, dtype=torch.int64, device=device)
-        self._settings = torch.zeros(count, 4, device=device)
-        self._betas = torch.zeros(count, 2, device=device)
-        self._counts, self._powers = torch.zeros(count, 1, device=device), torch.zeros_like(self._betas)
-        self._rows = torch.zeros(blocks, 6, dtype=torch.int64, device=device)
+        self._places = whole(count, 2)
+        self._settings = single(count, 4)
+        self._betas = single(count, 2)
+        self._counts, self._powers = single(count, 1), torch.zeros_like(self._betas)
+        self._rows = whole(blocks, 6)
         self._said: list[tuple[Tensor, Tensor]] = []
 
     def launch(self) -> bool:
@@ -55,18 +58,24 @@ class QuickAdam:
     def gather(self) -> bool:
         """Find what has gradients, and where everything lies; says no where the kernels do not fit it."""
         learning = [held for held in self._held if held[0].grad is not None]
-        if not learning or not all(_fits(held[0], held[1], self._bad.device) for held in learning):
+        if not learning or not all(_fits(*held, self._bad.device) for held in learning):
             return False
+        # On the host, whatever the default is: a copy to the device cannot be recorded.
+        with torch.device("cpu"):
+            self._say(learning)
+        return True
+
+    def _say(self, learning: list[_Held]) -> None:
         places = [(state["step"].data_ptr(), group["lr"].data_ptr()) for _, state, group in learning]
-        settings = [(*group["betas"], group["eps"], group["weight_decay"]) for _, _, group in learning]
+        numbers = [(*group["betas"], group["eps"], group["weight_decay"]) for _, _, group in learning]
+        settings = torch.tensor(numbers, dtype=torch.float32)
         rows = torch.cat([self._blocks(which, *held[:2]) for which, held in enumerate(learning)])
         self._said = [
             (self._places[: len(learning)], torch.tensor(places)),
-            (self._settings[: len(learning)], torch.tensor(settings)),
-            (self._betas[: len(learning)], torch.tensor(settings)[:, :2]),
+            (self._settings[: len(learning)], settings),
+            (self._betas[: len(learning)], settings[:, :2]),
             (self._rows[: len(rows)], rows),
         ]
-        return True
 
     def settle(self) -> None:
         """Write down what the kernels read; while something is recorded, that cannot be done."""
@@ -101,7 +110,9 @@ def quick_adam(optimizer: Optimizer, bad: Tensor, num_skipped: Tensor) -> QuickA
     if not all(map(_is_plain, optimizer.param_groups)):
         return None
     made = QuickAdam(optimizer, bad, num_skipped)
-    return made if _has_torchs_bits(bad.device, made.size) else None
+    # Triton launches on the current device, whatever it is given.
+    with torch.cuda.device(bad.device):
+        return made if _has_torchs_bits(bad.device, made.size) else None
 
 
 def _is_plain(group: dict[str, Any]) -> bool:
@@ -112,21 +123,33 @@ def _is_plain(group: dict[str, Any]) -> bool:
     return bool(is_known) and not decays and all(isinstance(number, float | int) for number in numbers)
 
 
-def _fits(parameter: Tensor, state: dict[str, Any], device: torch.device) -> bool:
+def _fits(parameter: Tensor, state: dict[str, Any], group: dict[str, Any], device: torch.device) -> bool:
     """Say whether a parameter, its gradient and its state lie in memory alike, as float32 on a device."""
-    step, lists = state.get("step"), ("exp_avg", "exp_avg_sq")
-    if not isinstance(step, Tensor) or step.device != device or step.dtype is not torch.float32:
+    if not all(_is_single(number, device) for number in (state.get("step"), group["lr"])):
         return False
-    alike = [parameter, parameter.grad, *(state.get(name) for name in lists)]
-    return _is_dense(parameter) and all(
-        isinstance(tensor, Tensor)
+    alike: list[Any] = [parameter, parameter.grad, state.get("exp_avg"), state.get("exp_avg_sq")]
+    if not _is_dense(parameter) or not all(_is_single(tensor, device) for tensor in alike):
+        return False
+    return all(_steps(tensor) == _steps(parameter) and tensor.data_ptr() % _ALIGNED == 0 for tensor in alike)
+
+
+def _is_single(tensor: Any, device: torch.device) -> bool:
+    """Say whether this is a plain float32 tensor on a device; others may keep their numbers elsewhere."""
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and tensor.dtype is torch.float32
         and tensor.device == device
-        and tensor.stride() == parameter.stride()
-        and tensor.data_ptr() % _ALIGNED == 0
-        for tensor in alike
     )
+
+
+def _steps(tensor: Any) -> list[int]:
+    """Give the strides that matter.
+
+    >>> _steps(torch.zeros(8, 4, 1, 1).to(memory_format=torch.channels_last)), _steps(torch.zeros(8, 4, 1, 1))
+    ([4, 1], [4, 1])
+    """
+    return [stride for stride, length in zip(tensor.stride(), tensor.shape) if length > 1]
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -160,18 +183,19 @@ def _has_torchs_bits(device: torch.device, size: int) -> bool:
 def _trained(device: torch.device, size: int, *, quick: bool) -> list[Tensor]:
     """Give parameters and state after three updates on fixed numbers."""
     source = torch.Generator(device).manual_seed(0)
+    single = partial(torch.zeros, dtype=torch.float32, device=device)
 
     def draw(count: int) -> Tensor:
-        spread = torch.rand(count, device=device, generator=source).mul_(30).sub_(25).exp_()
-        return torch.randn(count, device=device, generator=source) * spread
+        spread = single(count).uniform_(-25, 5, generator=source).exp_()
+        return torch.empty_like(spread).normal_(generator=source) * spread
 
     # Parameters that were updated that often already, one with the decay of weights.
     counts = {64 * size: 3, size // 2 + 3: 10, size: 700, 5: 20_000}
     parameters = [torch.nn.Parameter(draw(count)) for count in counts]
-    rate = torch.full((), 1e-3, device=device)
+    rate = single(()).fill_(1e-3)
     groups = [{"params": [p], "weight_decay": 0.1 * (p.numel() == size)} for p in parameters]
     optimizer = AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True, capturable=True)
-    bad, skipped = torch.zeros((), device=device), torch.zeros((), dtype=torch.float64, device=device)
+    bad, skipped = single(()), single(()).double()
     for turn in range(4):
         for parameter, count in zip(parameters, counts):
             parameter.grad = draw(count)

@@ -6,7 +6,7 @@ Imported only when something is compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +111,17 @@ class Ancestry:
         # The bits grow with the place.
         first = self._bit[others[0]] if others and self._stays else math.inf
         return all(self._bit[given] < first for given in node.all_input_nodes)
+
+
+def made_of(nodes: Iterable[Node]) -> set[Node]:
+    """Give the values that any of these are made from, and themselves."""
+    found: set[Node] = set()
+    waiting = [*nodes]
+    while waiting:
+        if (node := waiting.pop()) not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
 
 
 def draws(graph: Graph) -> bool:
