@@ -127,12 +127,27 @@ def test_the_gradient_of_a_weight_that_a_loop_shares_becomes_one_product() -> No
 
 def test_terms_that_are_no_products_are_added_afterwards() -> None:
     def program(a, b, c, d, e):
-        return aten.add.Tensor(aten.add.Tensor(aten.mm.default(a, b), e), aten.mm.default(c, d))
+        total = aten.add.Tensor(aten.add.Tensor(aten.mm.default(a, b), e), aten.mm.default(c, d))
+        return aten.add.Tensor(total, aten.mm.default(a + 1, b))
 
     inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5), draw(3, 5)
     calls, given = changed(program, fusion.JoinedProducts(), *inputs)
-    assert (calls[aten.mm.default], calls[aten.add.Tensor]) == (1, 1)
+    assert (calls[aten.mm.default], calls[aten.cat.default]) == (1, 2)
     torch.testing.assert_close(given, program(*inputs))
+
+
+def test_two_products_with_weights_stay_apart() -> None:
+    def cell(x, h, w, v):
+        """As a cell has it that adds what it makes of its input and of what it remembers."""
+        return aten.add.Tensor(
+            aten.mm.default(x, aten.permute.default(w, [1, 0])),
+            aten.mm.default(h, aten.permute.default(v, [1, 0])),
+        )
+
+    inputs = draw(3, 4), draw(3, 6), draw(5, 4), draw(5, 6)
+    calls, given = changed(cell, fusion.JoinedProducts(), *inputs)
+    assert (calls[aten.mm.default], calls[aten.cat.default]) == (2, 0)
+    torch.testing.assert_close(given, cell(*inputs))
 
 
 def test_a_product_that_others_read_too_is_left_alone() -> None:
@@ -272,6 +287,7 @@ def test_a_sum_of_many_turns_is_joined_whatever_its_depth() -> None:
 def test_sums_of_truths_stay_truths() -> None:
     def program(one, other, a, b, c, d):
         products = aten.add.Tensor(aten.mm.default(a, b), aten.mm.default(c, d))
+        products = aten.add.Tensor(products, aten.mm.default(a + 1, b))
         return aten.add.Tensor(aten.add.Tensor(one, other), products)
 
     truths = torch.ones(3, 5, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
-from flodl.engine.quick_update import QuickAdam, _is_plain, quick_adam
+from flodl.engine.quick_update import QuickAdam, _is_plain, _steps_as_torch, quick_adam
 
 
 def optimizer_of(*sizes: int | tuple[int, ...], kind=torch.optim.Adam, **settings) -> torch.optim.Optimizer:
@@ -111,6 +113,20 @@ def test_what_torch_takes_by_default_has_no_say_in_the_tables() -> None:
 )
 def test_only_forms_whose_bits_are_known_are_taken(kind, settings, taken: bool) -> None:
     assert _is_plain(optimizer_of(4, kind=kind, **settings).param_groups[0]) is taken
+
+
+def test_a_step_that_somebody_wrapped_is_left_alone() -> None:
+    optimizer = optimizer_of(4)
+    torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert _steps_as_torch(optimizer)
+    usual = optimizer.step
+
+    @functools.wraps(usual)
+    def clamped(closure=None):
+        usual(closure)
+
+    optimizer.step = clamped
+    assert not _steps_as_torch(optimizer)
 
 
 def test_there_is_no_quick_form_without_a_gpu_or_for_other_optimizers() -> None:

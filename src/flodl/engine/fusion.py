@@ -16,7 +16,15 @@ from torch.fx import Graph, Node
 from . import rewriting
 from .cells import OpenedCells
 from .products import FilledProducts
-from .rewriting import call, is_sum_of_rows, put_in_order, side_by_side, sides, stacked
+from .rewriting import (
+    call,
+    is_sum_of_rows,
+    is_transposed,
+    put_in_order,
+    side_by_side,
+    sides,
+    stacked,
+)
 
 _aten = torch.ops.aten
 # Above this size of a result, a sum of its own moves more memory than the slower kernel costs.
@@ -55,7 +63,8 @@ class JoinedProducts(CustomGraphPass):
     """Write a sum of products as one product over a longer inner side.
 
     The weight that a loop uses in every turn gets its gradient as such a sum: ten small products and
-    nine sums become one product.
+    nine sums become one product. Two others stay apart, as in `self.input(x) + self.hidden(h)`: what is
+    given, as weights are, would be copied to lie together.
     """
 
     def __call__(self, graph: Graph) -> None:
@@ -65,7 +74,7 @@ class JoinedProducts(CustomGraphPass):
                 continue
             terms = list(_terms(root, inner))
             products = [term for term in terms if _is_lone_product(term) and _is_alike(term, root)]
-            if len(products) > 1:
+            if len(products) > 2 or (len(products) == 2 and all(map(_is_of_weight, products))):
                 _join(graph, root, terms, products)
 
     def uuid(self) -> Any:
@@ -139,6 +148,11 @@ def _unfold(graph: Graph, node: Node) -> None:
 
 def _is_lone_product(node: Any) -> bool:
     return isinstance(node, Node) and node.target is _aten.mm.default and _is_read_once(node)
+
+
+def _is_of_weight(product: Node) -> bool:
+    """Say whether a product is the gradient of a weight, whose left side is transposed."""
+    return is_transposed(sides(product)[0])
 
 
 def _is_read_once(node: Node) -> bool:

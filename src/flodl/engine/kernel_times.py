@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .switches import products
 
 # A matrix as it lies in memory: its sides, and whether they are exchanged.
 Form = tuple[int, int, bool]
@@ -66,7 +69,7 @@ class KernelTimes:
 
     def _taken(self, key: Any, prepare: Callable[[], Callable[[], object]]) -> float:
         """Give what is known or measured; where there is no room to measure, it takes forever."""
-        key = torch.cuda.current_device(), *key
+        key = torch.cuda.current_device(), products(), *key
         if key not in self._known:
             from torch.utils._python_dispatch import _disable_current_modes
 
@@ -78,15 +81,18 @@ class KernelTimes:
         return self._known[key]
 
 
+_zeros = partial(torch.zeros, dtype=torch.float32, device="cuda")
+
+
 def _matrix(form: Form) -> Tensor:
     rows, columns, exchanged = form
-    made = torch.zeros((columns, rows) if exchanged else (rows, columns), device="cuda")
+    made = _zeros((columns, rows) if exchanged else (rows, columns))
     return made.t() if exchanged else made
 
 
 def _batch(form: Form, count: int) -> Tensor:
     rows, columns, exchanged = form
-    made = torch.zeros((count, columns, rows) if exchanged else (count, rows, columns), device="cuda")
+    made = _zeros((count, columns, rows) if exchanged else (count, rows, columns))
     return made.transpose(1, 2) if exchanged else made
 
 

@@ -33,7 +33,7 @@ class Mailbox:
         self._inputs = [tensor.reshape(-1).view(torch.int32) for tensor in inputs]
         width = len(inputs) + 1
         device = inputs[0].device
-        self._table = torch.zeros(SLOTS, width, dtype=torch.int64, pin_memory=True)
+        self._table = torch.zeros(SLOTS, width, dtype=torch.int64, device="cpu", pin_memory=True)
         self._memory = memoryview(self._table.numpy()).cast("B")  # type: ignore[arg-type]
         row = struct.Struct(f"={width}q")
         self._write, self._width = row.pack_into, row.size
@@ -67,7 +67,7 @@ class Mailbox:
         """Run the kernels once outside a recording, so that they are compiled and loaded."""
         self._send(batch)
         self.receive()
-        self.give(torch.zeros((), device=self._device))
+        self.give(torch.zeros((), dtype=torch.float32, device=self._device))
 
     def post(self, graph: torch.cuda.CUDAGraph, batch: Sequence[Tensor]) -> Tensor:
         """Replay a graph for a batch, and give its loss in a tensor that no later replay touches."""
@@ -119,7 +119,7 @@ class Mailbox:
         self._make_places()
 
     def _make_places(self) -> None:
-        places = torch.empty(PACE, device=self._device).unbind()
+        places = torch.empty(PACE, dtype=torch.float32, device=self._device).unbind()
         self._places = [(loss, loss.data_ptr()) for loss in places]
 
 

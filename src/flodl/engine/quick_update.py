@@ -107,12 +107,24 @@ def quick_adam(optimizer: Optimizer, bad: Tensor, num_skipped: Tensor) -> QuickA
     """Give the quick form of an optimizer's update, to be used in a recording; None where there is none."""
     if type(optimizer) not in (Adam, AdamW) or not bad.is_cuda or bad.dtype is not torch.float32:
         return None
-    if not all(map(_is_plain, optimizer.param_groups)):
+    if not _steps_as_torch(optimizer) or not all(map(_is_plain, optimizer.param_groups)):
         return None
     made = QuickAdam(optimizer, bad, num_skipped)
     # Triton launches on the current device, whatever it is given.
     with torch.cuda.device(bad.device):
         return made if _has_torchs_bits(bad.device, made.size) else None
+
+
+def _steps_as_torch(optimizer: Optimizer) -> bool:
+    """Say whether nobody put a step of their own in the place of torch's; schedulers only count the calls.
+
+    >>> optimizer = Adam([torch.nn.Parameter(torch.zeros(1))])
+    >>> schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    >>> _steps_as_torch(optimizer), setattr(optimizer, "step", print), _steps_as_torch(optimizer)
+    (True, None, False)
+    """
+    own = vars(optimizer).get("step")
+    return own is None or getattr(own, "__wrapped__", None) is type(optimizer).step
 
 
 def _is_plain(group: dict[str, Any]) -> bool:
