@@ -1,11 +1,11 @@
-"""A compiler that takes a moment, and time that goes as a test wants it to."""
+"""A compiler that takes a moment, changes that a CPU sees, and time that goes as a test wants it to."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from flodl.engine import compilation, timing
+from flodl.engine import compilation, rewriting, timing
 
 
 @pytest.fixture
@@ -18,6 +18,17 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch):
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs be changed that are on a CPU: by their dtype alone, as float32 is on CUDA."""
+
+    def is_single(node: torch.fx.Node) -> bool:
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and value.dtype is torch.float32
+
+    monkeypatch.setattr(rewriting, "is_single_on_cuda", is_single)
 
 
 class CompiledAlready:

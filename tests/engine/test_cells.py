@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
-from flodl.engine import cells, rewriting
+from flodl.engine import cells
 
 aten = torch.ops.aten
+
+pytestmark = pytest.mark.usefixtures("on_a_cpu_too")
 ROWS, WIDTH, HIDDEN = 3, 4, 5
 
 
@@ -24,12 +26,6 @@ def draw(*shape: int) -> Tensor:
 def parts(bias: bool) -> tuple[Tensor | None, ...]:
     biases = (draw(3 * HIDDEN), draw(1, 3 * HIDDEN)[0]) if bias else (None, None)
     return draw(ROWS, 3 * HIDDEN), draw(3 * HIDDEN, ROWS).t(), draw(ROWS, HIDDEN), *biases
-
-
-@pytest.fixture(autouse=True)
-def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells are opened in float32 on CUDA; here the dtype alone decides."""
-    monkeypatch.setattr(rewriting, "is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float32)
 
 
 def traced(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> Graph:

@@ -11,27 +11,21 @@ from torch import Tensor, nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
-from flodl.engine import fusion, rewriting
+from flodl.engine import fusion
 from flodl.engine.products import FilledProducts
 
 aten = torch.ops.aten
 WIDTH = 64
 
 pytestmark = [
+    pytest.mark.usefixtures("on_a_cpu_too"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch):
-    """The changes keep to float32 on CUDA; here the dtype alone decides."""
-
-    def is_single(node) -> bool:
-        value = node.meta.get("val")
-        return isinstance(value, Tensor) and value.dtype is torch.float32
-
-    monkeypatch.setattr(rewriting, "is_single_on_cuda", is_single)
+def nothing_compiled_before():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

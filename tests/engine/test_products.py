@@ -10,16 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine import rewriting
 from flodl.engine.products import FilledProducts
 
 aten = torch.ops.aten
 
-
-@pytest.fixture(autouse=True)
-def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The changes keep to float32 on CUDA; here the dtype alone decides."""
-    monkeypatch.setattr(rewriting, "is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float32)
+pytestmark = pytest.mark.usefixtures("on_a_cpu_too")
 
 
 class Times:
@@ -50,6 +45,16 @@ def changed(
     traced.recompile()
     calls = collections.Counter(node.target for node in traced.graph.nodes if node.op == "call_function")
     return calls, traced(*inputs)
+
+
+def drawn_alike(program: Callable[..., object], times: Times, *inputs: Tensor) -> collections.Counter:
+    """Check that a changed program draws the same random numbers, and give its calls."""
+    torch.manual_seed(0)
+    expected = program(*inputs)
+    torch.manual_seed(0)
+    calls, given = changed(program, times, *inputs)
+    torch.testing.assert_close(given, expected)
+    return calls
 
 
 def draw(*shape: int) -> Tensor:
@@ -162,12 +167,8 @@ def test_what_draws_random_numbers_does_not_wait_for_sums_of_others() -> None:
         return torch.mm(g_side, a), torch.mm(h_side, b), *noise, aten.sum.dim_IntList(h, [0])
 
     inputs = draw(3, 5), draw(1, 3, 5)[0], draw(3, 4), draw(1, 3, 4)[0]
-    torch.manual_seed(0)
-    expected = program(*inputs)
-    torch.manual_seed(0)
-    calls, given = changed(program, Times(batch=5.0), *inputs)
+    calls = drawn_alike(program, Times(batch=5.0), *inputs)
     assert calls[aten.bmm.default] == 1
-    torch.testing.assert_close(given, expected)
 
 
 def test_only_products_that_do_not_wait_for_each_other_become_a_batch() -> None:
@@ -190,12 +191,8 @@ def test_random_numbers_are_drawn_in_the_order_of_eager() -> None:
         return first, torch.mm(b * torch.rand_like(b), w)
 
     inputs = draw(3, 5), draw(1, 3, 5)[0], draw(5, 5), draw(1, 5, 5)[0]
-    torch.manual_seed(0)
-    expected = program(*inputs)
-    torch.manual_seed(0)
-    calls, given = changed(program, Times(batch=5.0), *inputs)
+    calls = drawn_alike(program, Times(batch=5.0), *inputs)
     assert calls[aten.mm.default] == 2
-    torch.testing.assert_close(given, expected)
 
 
 def test_products_that_are_ready_become_a_batch_beside_random_numbers() -> None:
@@ -203,12 +200,8 @@ def test_products_that_are_ready_become_a_batch_beside_random_numbers() -> None:
         return [torch.mm(x, weight) * torch.rand(3, 5) for weight in (v, w)]
 
     inputs = draw(3, 5), draw(5, 5), draw(1, 5, 5)[0]
-    torch.manual_seed(0)
-    expected = program(*inputs)
-    torch.manual_seed(0)
-    calls, given = changed(program, Times(batch=5.0), *inputs)
+    calls = drawn_alike(program, Times(batch=5.0), *inputs)
     assert calls[aten.bmm.default] == 1
-    torch.testing.assert_close(given, expected)
 
 
 def test_products_of_other_shapes_and_formats_are_left_alone() -> None:

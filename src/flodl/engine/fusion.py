@@ -68,11 +68,7 @@ class JoinedProducts(CustomGraphPass):
     """
 
     def __call__(self, graph: Graph) -> None:
-        inner: set[Node] = set()
-        for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-            if root in inner or root.kwargs or not rewriting.is_single_on_cuda(root):
-                continue
-            terms = list(_terms(root, inner))
+        for root, terms in _nests(graph):
             products = [term for term in terms if _is_lone_product(term) and _is_alike(term, root)]
             if len(products) > 2 or (len(products) == 2 and all(map(_is_of_weight, products))):
                 _join(graph, root, terms, products)
@@ -91,11 +87,7 @@ class JoinedSums(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         if rewriting.draws(graph):
             return
-        inner: set[Node] = set()
-        for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-            if root in inner or root.kwargs or not rewriting.is_single_on_cuda(root):
-                continue
-            terms = list(_terms(root, inner))
+        for root, terms in _nests(graph):
             found = {term: rows for term in terms if (rows := _summed_rows(term, root)) is not None}
             if len(found) > 2:
                 _sum_once(graph, root, terms, found)
@@ -163,6 +155,14 @@ def _is_read_once(node: Node) -> bool:
 def _is_alike(node: Node, root: Node) -> bool:
     """Say whether a term has the shape of the whole sum, so that it is not spread out by it."""
     return rewriting.is_single_on_cuda(node) and node.meta["val"].shape == root.meta["val"].shape
+
+
+def _nests(graph: Graph) -> Iterator[tuple[Node, list[Any]]]:
+    """Give the sums that are no part of another one, each with all that it adds up; the last comes first."""
+    inner: set[Node] = set()
+    for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
+        if root not in inner and not root.kwargs and rewriting.is_single_on_cuda(root):
+            yield root, list(_terms(root, inner))
 
 
 def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:

@@ -38,7 +38,7 @@ def sides(product: Node) -> tuple[Node, Node]:
 
 
 def stacked(graph: Graph, parts: Sequence[Node]) -> Node:
-    """Lay parts below each other; of transposed ones the rows of the result are side by side in memory."""
+    """Lay parts below each other."""
     return call(graph, _aten.cat.default, (list(parts), 0))
 
 
