@@ -446,6 +446,45 @@ def test_on_a_device_the_host_asks_only_before_a_first_update() -> None:
         step(torch.ones(3, 2))
 
 
+@pytest.mark.parametrize("settings", [{}, {"amsgrad": True}, {"weight_decay": 0.1}])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_a_kernel_that_skips_by_itself_needs_no_question_before_its_first_update(
+    kind, settings: dict
+) -> None:
+    good, bad = torch.ones(3, 2), torch.full((3, 2), torch.nan)
+    trained = []
+    for batches_given in ([bad, good, bad, good], [good, good]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        optimizer = kind(model.parameters(), lr=0.1, fused=True, **settings)
+        step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager", strict=True)
+        # As on a device that is not asked; the fused kernel for a CPU knows the flag, too.
+        step._body._host_asks, step._body._gates = False, True
+        with NothingRead():
+            for batch in batches_given:
+                step(batch)
+        trained.append(
+            [*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values())]
+        )
+        assert step.num_skipped == len(batches_given) - 2
+    assert all(map(torch.equal, *trained))
+
+
+def test_an_optimizer_without_state_needs_no_question_before_its_first_update() -> None:
+    model = nn.Linear(2, 1)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, x: m(x).square().mean(),
+        tier="eager",
+    )
+    step._body._host_asks = False
+    with NothingRead():
+        step(torch.full((3, 2), torch.nan))
+    assert all(map(torch.equal, model.parameters(), before))
+
+
 def test_finite_gradients_in_half_precision_pass_the_guard() -> None:
     model = nn.Linear(1, 2000, bias=False).half()
     step = TrainStep(

@@ -20,7 +20,16 @@ from flodl.optim.clipping import gradient_values
 
 from .batch import num_samples, pieces_of, why_not_by_rows, without_count
 from .norms import RunningStatistics
-from .optimizer import Readiness, device_rates, first_updates_apart, is_foreign, prepare, take_rates, unfuse
+from .optimizer import (
+    Readiness,
+    device_rates,
+    first_updates_apart,
+    is_foreign,
+    may_skip_the_first,
+    prepare,
+    take_rates,
+    unfuse,
+)
 from .outcome import Outcome as Outcome
 from .outcome import Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
@@ -265,13 +274,13 @@ class StepBody:
     def _apply(self) -> None:
         """Step the optimizer; where the flag is set, parameters and state stay as they are."""
         begins = self.begins_state()
-        if (begins or self._host_asks) and bool(self.bad):
-            self._learned = [] if begins else self._learned
-            return
         learning = self._with_gradient() if begins else []
         if any(p.grad is not None and p.grad.is_sparse for p in learning):
             unfuse(self.optimizer)
             self._gates = False
+        if self.asks_first() and bool(self.bad):
+            self._learned = [] if begins else self._learned
+            return
         with first_updates_apart(self.optimizer) if begins else nullcontext():
             self._step_optimizer()
         self._begun.update(learning)
@@ -279,11 +288,16 @@ class StepBody:
         self._learned = [parameter.requires_grad for parameter in self.parameters]
 
     def begins_state(self) -> bool:
-        """Say whether the update is some parameter's first.
-
-        The state that it makes cannot be put back, so the host asks before it whether it is to be skipped.
-        """
+        """Say whether the update is some parameter's first."""
         return not self._begun.issuperset(self._with_gradient())
+
+    def asks_first(self) -> bool:
+        """Say whether the host asks before the update if it is to be skipped, which waits for the device.
+
+        What a first update makes of the optimizer's state cannot always be put back.
+        """
+        begins = self.begins_state() and not may_skip_the_first(self.optimizer, gates=self._gates)
+        return begins or self._host_asks
 
     def _with_gradient(self) -> list[Tensor]:
         return [parameter for parameter in self.parameters if parameter.grad is not None]

@@ -95,6 +95,22 @@ def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     return True
 
 
+def may_skip_the_first(optimizer: Optimizer, *, gates: bool) -> bool:
+    """Say whether a first update that a flag on the device skips leaves nothing that the next one minds.
+
+    `gates` says whether the kernel itself skips it: then Adam's state is zeros, as before a first update.
+    A momentum begins as the first gradient, whatever that is.
+
+    >>> parameters = [torch.nn.Parameter(torch.zeros(1))]
+    >>> made = Adam(parameters), SGD(parameters), SGD(parameters, momentum=0.9)
+    >>> [may_skip_the_first(optimizer, gates=True) for optimizer in made]
+    [True, True, False]
+    """
+    if type(optimizer) is SGD:
+        return not any(group["momentum"] for group in optimizer.param_groups)
+    return gates and type(optimizer) in (Adam, AdamW)
+
+
 def unfuse(optimizer: Optimizer) -> None:
     """Take back the fused kernel, which knows no sparse gradients."""
     for group in optimizer.param_groups:

@@ -198,7 +198,7 @@ def _trained(device: torch.device, size: int, *, quick: bool) -> list[Tensor]:
     single = partial(torch.zeros, dtype=torch.float32, device=device)
 
     def draw(count: int) -> Tensor:
-        spread = single(count).uniform_(-25, 5, generator=source).exp_()
+        spread = single(count).uniform_(-95, 5, generator=source).exp_()
         return torch.empty_like(spread).normal_(generator=source) * spread
 
     # Parameters that were updated that often already, one with the decay of weights.

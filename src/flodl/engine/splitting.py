@@ -9,7 +9,6 @@ import torch
 from .body import StepBody
 from .events import Journal, split_words
 from .hygiene import no_waiting
-from .optimizer import is_foreign
 from .outcome import Outcome
 from .runners import EagerRunner, Micro
 
@@ -42,14 +41,9 @@ class SplittingRunner(EagerRunner):
 
 def update_strictly(body: StepBody, correction: float) -> None:
     """Update; with strict=True a hidden wait in it is an error, unless it is flodl's own."""
-    with nullcontext() if _asks_first(body) else _strictly(body):
+    with nullcontext() if body.asks_first() else _strictly(body):
         body.update(correction)
 
 
 def _strictly(body: StepBody) -> AbstractContextManager[None]:
     return no_waiting() if body.settings.strict else nullcontext()
-
-
-def _asks_first(body: StepBody) -> bool:
-    """Say whether the host asks if the update is to be skipped: where it makes state, and of foreign ones."""
-    return body.begins_state() or is_foreign(body.optimizer)
