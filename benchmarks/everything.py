@@ -37,7 +37,7 @@ def parts(device: str, results: Path) -> list[Part]:
     kept = ("--keep", str(results / f"train_step_{device}.json"))
     train = ("train_step.py", "--device", device, "--models")
     if device == "cpu":
-        quick = ("--batches", "2", "--epochs", "1", "--rounds", "5", "--warmup", "1")
+        quick = ("--batches", "2", "--epochs", "1", "--rounds", "5", "--warmup", "1", "--warm-rounds", "0")
         return [
             Part("step_overhead", ("step_overhead.py",), 120),
             Part("fit_overhead", ("fit_overhead.py",), 180),

@@ -65,15 +65,17 @@ def take_turns(
     repeats: int = 1,
     settle: int = 0,
     settle_s: float = 0.0,
+    warm_rounds: int = 0,
 ) -> dict[str, Timing]:
     """Let each rival run and time `repeats` samples, round after round, each round in another order.
 
     `settle` runs before them, and as many as fit into `settle_s` seconds, do not count: what ran before has
-    left the caches and the clock of the device to itself.
+    left the caches and the clock of the device to itself. Nor do `warm_rounds` whole rounds in the beginning:
+    a device that had nothing to do while the rivals got ready is cold, and slows down as it grows warm.
     """
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
-    for turn in range(rounds):
+    for turn in range(-warm_rounds, rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             until = time.perf_counter() + settle_s
@@ -81,7 +83,8 @@ def take_turns(
                 rivals[name](settle)
             while time.perf_counter() < until:
                 rivals[name](1)
-            samples[name].extend(rivals[name](repeats))
+            taken = rivals[name](repeats)
+            samples[name].extend(taken if turn >= 0 else ())
     return {name: Timing(tuple(taken)) for name, taken in samples.items()}
 
 

@@ -64,6 +64,7 @@ def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]
         repeats=options.epochs,
         settle=options.settle,
         settle_s=options.settle_s,
+        warm_rounds=options.warm_rounds,
     )
     # As many as all have run: some have settled for more of them.
     num_epochs = min((len(runner.losses) for runner in runners.values()), default=0)
@@ -100,6 +101,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rivals", **words, default=list(RIVALS), help=", ".join(RIVALS))
     parser.add_argument("--epochs", type=int, default=4, help="epochs per turn")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each rival")
+    parser.add_argument("--warm-rounds", type=int, default=1, help="turns before them that do not count")
     parser.add_argument("--settle", type=int, default=1, help="epochs of each turn that do not count")
     parser.add_argument("--settle-s", type=float, default=0.2, help="seconds of each turn that do not count")
     parser.add_argument("--warmup", type=int, default=2, help="epochs before the first timed one")
@@ -129,7 +131,7 @@ def main() -> None:
     options = parse()
     warnings.simplefilter("ignore")
     suite = small_suite() if options.small else SUITE
-    kept = ("rounds", "epochs", "settle", "settle_s", "warmup", "batches", "budget")
+    kept = ("rounds", "epochs", "warm_rounds", "settle", "settle_s", "warmup", "batches", "budget")
     measured = {key: getattr(options, key) for key in kept}
     earlier = json.loads(options.keep.read_text())["models"] if options.keep else {}
     results: dict[str, Any] = {"settings": {"device": options.device, **measured}, "models": earlier}

@@ -119,8 +119,9 @@ class Mailbox:
         self._make_places()
 
     def _make_places(self) -> None:
-        places = torch.empty(PACE, dtype=torch.float32, device=self._device).unbind()
-        self._places = [(loss, loss.data_ptr()) for loss in places]
+        places = torch.empty(PACE, dtype=torch.float32, device=self._device)
+        start = places.data_ptr()
+        self._places = [*zip(places.unbind(), range(start, start + places.nbytes, places.itemsize))]
 
 
 def opened(inputs: Sequence[Tensor]) -> Mailbox | None:
