@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from contextlib import contextmanager
 
@@ -574,6 +575,43 @@ def test_a_copy_of_a_compiled_step_goes_on_from_the_same_numbers(quick_compiler,
     assert (twin.tier, twin.updates, twin.report().steps) == ("eager", 10, 10)
     torch.testing.assert_close(run(twin, 8), run(step, 8))
     assert twin.tier == "compiled", twin.report()
+
+
+class Loss:
+    """A step function that is an object."""
+
+    def __call__(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return mse(model, x, y)
+
+
+class InPieces(nn.Module):
+    """A model that torch's compiler has to cut in two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+@pytest.mark.parametrize(
+    ("step_fn", "make"),
+    [
+        (Loss(), small_model),
+        (functools.partial(mse), small_model),
+        (Loss().__call__, small_model),
+        (mse, InPieces),
+    ],
+    ids=["object", "partial", "method", "in pieces"],
+)
+def test_many_models_are_compiled_in_one_process(quick_compiler, step_fn, make) -> None:
+    for _ in range(10):
+        step = new_step(step_fn, make=make, tier="compiled")
+        run(step, 6)
+        assert step.tier == "compiled", step.report()
 
 
 def test_captured_on_a_cpu_says_what_it_needs() -> None:

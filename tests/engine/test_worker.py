@@ -16,6 +16,11 @@ from flodl.engine.beside import packed, told_in
 from flodl.engine.layout import Measured
 from flodl.engine.runners import Micro
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
 
 def sent(step_fn, **settings) -> dict:
     batch = (torch.ones(8, 4), torch.zeros(8, 2))
@@ -72,6 +77,33 @@ def test_layouts_that_cannot_be_measured_are_left_to_the_training(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(worker, "fastest", fail)
     assert worker.compile_once(sent_images(), tune=None) == Measured(None, {})
+
+
+@pytest.mark.parametrize("fails", ["channels last", "as given"])
+def test_a_layout_that_cannot_be_compiled_leaves_the_other(tmp_path, monkeypatch, capfd, fails) -> None:
+    def picky(program, inputs, config_patches):
+        if config_patches["layout_optimization"] is (fails == "channels last"):
+            raise RuntimeError("too large for it")
+        return program.forward
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", picky)
+    be_the_process_for(sent_images(), monkeypatch)
+    worker.main(None)
+    worker.sys.stdin.close()
+    told = told_in(capfd.readouterr().out.encode())
+    assert {told["layout"], fails} == {"channels last", "as given"}
+    assert told["failure"] == f"{fails} cannot be compiled: too large for it"
+
+
+def test_where_no_layout_can_be_compiled_the_first_error_is_told(tmp_path, monkeypatch) -> None:
+    def never(program, inputs, config_patches):
+        raise RuntimeError(f"layout_optimization={config_patches['layout_optimization']}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", never)
+    with pytest.raises(RuntimeError, match="layout_optimization=False"):
+        worker.compile_once(sent_images(), tune=None)
 
 
 @pytest.mark.parametrize(("seconds", "layout"), [(1.0, None), (2.0, "as given")])

@@ -86,7 +86,8 @@ class CompilingBeside:
         else:
             if self._told.get("layout") is not None:
                 where = "in the process that compiled it"
-                self.layout = Measured(self._told["layout"], self._told["times"], where)
+                failure = self._told.get("failure", "")
+                self.layout = Measured(self._told["layout"], self._told["times"], where, failure)
             _warm_up(self._on_cpu, self._told.get("modules", ()), self._told.get("sources", ()))
 
     def _run(self, payload: bytes, limit_s: float | None) -> str | None:

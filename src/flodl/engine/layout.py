@@ -32,6 +32,8 @@ class Measured:
     layout: Layout | None
     taken_s: Mapping[Layout | None, float]
     where: str = ""
+    # What the compiler said of the other one, where this is the only one that it can compile.
+    failure: str = ""
 
     @property
     def is_clear(self) -> bool:
@@ -41,7 +43,7 @@ class Measured:
         [False, True]
         """
         others = [seconds for layout, seconds in self.taken_s.items() if layout != self.layout]
-        return bool(others) and min(others) > _CLEARLY * self.taken_s[self.layout]
+        return bool(self.failure or (others and min(others) > _CLEARLY * self.taken_s[self.layout]))
 
     @property
     def words(self) -> str:
@@ -49,7 +51,11 @@ class Measured:
 
         >>> Measured("as given", {"as given": 0.0012, "channels last": 0.002}, where="beside").words
         'images as given (as given 1.200 ms, channels last 2.000 ms; measured beside)'
+        >>> Measured("as given", {}, failure="channels last cannot be compiled: too large").words
+        'images as given (channels last cannot be compiled: too large)'
         """
+        if self.failure:
+            return f"images {self.layout} ({self.failure})"
         times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in self.taken_s.items())
         return f"images {self.layout} ({times}{self.where and f'; measured {self.where}'})"
 

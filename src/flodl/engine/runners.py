@@ -210,12 +210,12 @@ def _with_code_of_its_own(step_fn: StepFunction) -> StepFunction:
     """Give the same function with another code object.
 
     Torch compiles a code object a few times and then runs it as it is, without a word; a ninth step with
-    the same function would not be compiled.
+    the same function would not be compiled. All that is called without being a function has one in common.
     """
     if isinstance(step_fn, MethodType):
         return MethodType(_with_code_of_its_own(step_fn.__func__), step_fn.__self__)
     if not isinstance(step_fn, FunctionType):
-        return step_fn
+        return _with_code_of_its_own(lambda *given: step_fn(*given))
     code, closure = step_fn.__code__.replace(), step_fn.__closure__
     twin = FunctionType(code, step_fn.__globals__, step_fn.__name__, step_fn.__defaults__, closure)
     twin.__kwdefaults__ = step_fn.__kwdefaults__

@@ -27,6 +27,8 @@ from .verdict import Verdict, put_gradients, run_again
 
 # Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
+# How many models of one class a process may compile where torch cuts their code in pieces.
+MOST_MODELS = 256
 
 
 class Refused(Exception):
@@ -299,8 +301,9 @@ class Trial:
 def _compiled_here() -> dict[str, Any]:
     """Give how torch's compiler is set while training waits for it.
 
-    Code that it has compiled too often already would run as it is, which nobody would notice. What compiling
-    leaves behind, Python collects when it does so anyway.
+    Code that it has compiled too often already would run as it is, which nobody would notice; and a process
+    may train many models of one class. What compiling leaves behind, Python collects when it does so anyway.
     """
-    wanted = {"fail_on_recompile_limit_hit": True, "run_gc_after_compile": False}
+    limits = {"recompile_limit": MOST_MODELS, "accumulated_recompile_limit": 4 * MOST_MODELS}
+    wanted = {"fail_on_recompile_limit_hit": True, "run_gc_after_compile": False, **limits}
     return {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}

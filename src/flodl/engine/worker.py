@@ -55,6 +55,7 @@ def _findings(measured: Measured) -> dict[str, Any]:
         "sources": list(sources),
         "layout": measured.layout if measured.is_clear else None,
         "times": measured.taken_s,
+        "failure": measured.failure,
     }
 
 
@@ -66,10 +67,24 @@ def compile_once(parts: dict[str, Any], *, tune: str | None) -> Measured:
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
     twins = fused(body, tune=tune, layouts=layouts_for(body))
-    for twin in twins.values():
-        for _ in range(2):
-            EagerRunner(twin).run_without_update(parts["micro"])
-    return _measured(twins, parts["micro"])
+    failed: dict[Layout | None, Exception] = {}
+    for layout, twin in twins.items():
+        try:
+            for _ in range(2):
+                EagerRunner(twin).run_without_update(parts["micro"])
+        except Exception as error:
+            failed[layout] = error
+    if not failed:
+        return _measured(twins, parts["micro"])
+    return _the_only_one([layout for layout in twins if layout not in failed], failed)
+
+
+def _the_only_one(left: list[Layout | None], failed: dict[Layout | None, Exception]) -> Measured:
+    """Give the layout that could be compiled; where there is none, what was wrong with the first."""
+    (layout, error), *_ = failed.items()
+    if not left:
+        raise error
+    return Measured(left[0], {}, failure=f"{layout} cannot be compiled: {first_words(error)}")
 
 
 def _measured(twins: dict[Layout | None, StepBody], micro: Micro) -> Measured:
