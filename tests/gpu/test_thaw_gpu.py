@@ -117,6 +117,30 @@ def test_a_thawed_part_whose_first_update_is_bad_begins_with_the_next_one(kind) 
     assert_same_weights(clean, train(poisoned=True))
 
 
+# A trial begins with the fourth update.
+@pytest.mark.parametrize("late_from", [2, 3, 4])
+@pytest.mark.parametrize("kind", [MOMENTUM, torch.optim.Adam, torch.optim.RMSprop])
+def test_a_part_that_is_first_used_when_a_trial_begins_does_not_refuse_the_tier(kind, late_from: int) -> None:
+    models, data = [], batches(12)
+    for tier in ("eager", "captured"):
+        model = new_model()
+        used = [model[0], model[1]]
+
+        def through(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            for part in used:  # noqa: B023
+                x = part(x)
+            return nn.functional.mse_loss(x[:, :4], y)
+
+        step = TrainStep(model, kind(model.parameters(), lr=0.01), through, tier=tier)
+        for number, (x, y) in enumerate(data, 1):
+            if number == late_from:
+                used.append(model[2])
+            step(x, y)
+        models.append(model)
+    assert step.tier == "captured", step.report()
+    assert_same_weights(*models)
+
+
 def test_an_optimizer_that_has_stepped_before_is_captured() -> None:
     model = new_model()
     optimizer = torch.optim.NAdam(model.parameters(), lr=0.01)

@@ -112,9 +112,10 @@ class Trial:
             )
         moment, added = Snapshot(self._body, micro.batch), None if micro.opens else gradients(self._body)
         try:
-            if self._updates:
-                return rehearse(lambda: self._real(micro))
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
+            if micro.closes and self._updates and not self._body.begins_state():
+                rehearse(lambda: self._close(micro))
+                return outcome
         except (NotCapturable, torch.OutOfMemoryError) as error:
             moment.restore()
             if added is not None:
@@ -134,7 +135,10 @@ class Trial:
         return outcome
 
     def _close(self, micro: Micro) -> None:
-        if not self._updates:
+        if self._body.begins_state():
+            # A part that was not used before. What its first update makes cannot be taken back.
+            self._before = None
+        elif not self._updates:
             try:
                 self._added_up = gradients(self._body)
             except torch.OutOfMemoryError:
