@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -68,3 +70,54 @@ def test_where_eager_rounds_too_the_refusal_tells_how_far_both_are_from_exact(of
     told = trained([1.0], precision="bf16").report().reason
     start = "the compiled step differs from eager: the gradients are off by 1 of their norm from eager's; "
     assert told.startswith(f"{start}from exact ones by 1, eager's by 0.0")
+
+
+@pytest.fixture
+def exactly(monkeypatch):
+    """Let compiled code compute what `loosely` means, without its rounding."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda model, x: model(x).square().mean())
+
+
+def loosely(model, x):
+    # Of every value about two digits are left.
+    return ((model(x) + 100_000) - 100_000).square().mean()
+
+
+def trained_loosely(step_fn, tier):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    step = TrainStep(model, optimizer, step_fn, tier=tier)
+    losses = [step(torch.randn(8, 16)) for _ in range(5)]
+    return step, [*losses, *model.state_dict().values(), *(p.grad for p in model.parameters())]
+
+
+def test_where_float32_is_loose_both_are_judged_by_float64(exactly):
+    step, ours = trained_loosely(loosely, "compiled")
+    assert step.tier == "compiled", step.report()
+    assert re.match(r"gradients .*e-0[78] from exact ones, eager's 0\.0", step.report().reason)
+    # The comparison has left no trace.
+    _, eagers = trained_loosely(loosely, "eager")
+    assert all(map(torch.equal, ours, eagers))
+    assert {value.dtype for value in ours} == {torch.float32, torch.int64}
+
+
+def test_a_step_that_cannot_be_run_in_float64_is_judged_by_itself(exactly):
+    def by_itself(model, x):
+        return loosely(model, x.float())
+
+    step, ours = trained_loosely(by_itself, "compiled")
+    assert step.tier == "eager"
+    assert "from exact ones" not in step.report().reason
+    _, eagers = trained_loosely(by_itself, "eager")
+    assert all(map(torch.equal, ours, eagers))
+
+
+def test_a_step_that_draws_other_numbers_in_float64_is_judged_by_itself(exactly):
+    def drawing(model, x):
+        return loosely(model, x + torch.randn_like(x) * (x.dtype == torch.float64))
+
+    step, ours = trained_loosely(drawing, "compiled")
+    assert step.tier == "eager"
+    _, eagers = trained_loosely(drawing, "eager")
+    assert all(map(torch.equal, ours, eagers))
