@@ -470,6 +470,25 @@ def test_a_kernel_that_skips_by_itself_needs_no_question_before_its_first_update
     assert all(map(torch.equal, *trained))
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_fused_kernels_take_the_flag_whatever_torchs_default_dtype_is(kind) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = nn.Linear(2, 1)
+        step = TrainStep(model, kind(model.parameters(), lr=0.1, fused=True), lambda m, x: m(x).mean())
+        step._body._host_asks, step._body._gates = False, True
+        before = model.weight.detach().clone()
+        step(torch.ones(3, 2))
+        assert not torch.equal(before, model.weight)
+        scaled = TrainStep(
+            model, kind(model.parameters(), lr=0.1), lambda m, x: m(x).mean(), precision="fp16", tier="eager"
+        )
+        scaled(torch.ones(3, 2))
+        assert scaled._body.scaler.scale.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_an_optimizer_without_state_needs_no_question_before_its_first_update() -> None:
     model = nn.Linear(2, 1)
     before = [parameter.detach().clone() for parameter in model.parameters()]

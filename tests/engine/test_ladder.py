@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 
 from flodl.core import StepError
 from flodl.engine import TrainStep, compilation, ladder, splitting, trial
+from flodl.engine.optimizer import Readiness
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -612,6 +613,60 @@ def test_many_models_are_compiled_in_one_process(quick_compiler, step_fn, make) 
         step = new_step(step_fn, make=make, tier="compiled")
         run(step, 6)
         assert step.tier == "compiled", step.report()
+
+
+@pytest.mark.parametrize("kind", ["Adam", "SGD"])
+def test_an_update_whose_momentum_cycles_stays_outside_of_a_recording(kind: str) -> None:
+    model = small_model()
+    settings = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **settings)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
+    step = TrainStep(model, optimizer, mse, tier="compiled")
+    step._ladder._readiness = Readiness(True, "as on a device")
+    for number in range(3):
+        run(step, 1)
+        schedule.step()
+        assert step._ladder._readiness.capturable is (number < 2)
+    changing = "momentum" if kind == "SGD" else "betas"
+    assert step._ladder._readiness.reason == (
+        f"its {changing} changes with every update, and a recording would keep it"
+    )
+
+
+def test_settings_that_change_now_and_then_stay_inside() -> None:
+    step = new_step(tier="compiled")
+    step._ladder._readiness = Readiness(True, "as on a device")
+    for momentum in (0.9, 0.8, 0.8, 0.7, 0.7):
+        step._body.optimizer.param_groups[0]["momentum"] = momentum
+        run(step, 1)
+    assert step._ladder._readiness.capturable
+
+
+def test_an_autocast_that_is_switched_on_around_a_compiled_step_is_noticed(quick_compiler) -> None:
+    trained = []
+    for tier in ("eager", "compiled"):
+        step = new_step(tier=tier, make=model_with_everything)
+        run(step, 8)
+        assert step.tier == tier
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            run(step, 1)
+        trained.append(step)
+    assert trained[1].tier == "eager"
+    assert "torch.autocast was switched on or off around the step" in trained[1].report().reason
+    assert all(map(torch.equal, *(step._body.model.state_dict().values() for step in trained)))
+
+
+def test_an_autocast_around_the_whole_loop_sees_the_weights_as_they_are() -> None:
+    trained = []
+    for whole in (True, False):
+        step = new_step(tier="eager")
+        casting = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+        with casting() if whole else nullcontext():
+            for _ in range(3):
+                with casting():
+                    run(step, 1)
+        trained.append(step._body.model)
+    assert all(map(torch.equal, *(model.parameters() for model in trained)))
 
 
 def test_captured_on_a_cpu_says_what_it_needs() -> None:

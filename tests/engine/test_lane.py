@@ -118,6 +118,28 @@ def test_the_short_way_ends_after_its_turns() -> None:
     assert [lane(ready.batch) is not None for _ in range(4)] == [True, True, False, False]
 
 
+def test_groups_that_share_a_learning_rate_take_the_long_way() -> None:
+    ready = Ready()
+    group, rate = ready.runner.body.rates[0]
+    ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
+    assert ready.runner.lane(10) is None
+
+
+def test_batches_that_are_negative_when_they_are_read_take_the_long_way() -> None:
+    ready = Ready()
+    y = ready.batch[1]
+    negative = torch.zeros(5, 3, dtype=torch.complex64).conj().imag
+    assert negative.is_neg()
+    assert not ready.replays(negative, y)
+
+
+def test_a_step_within_an_autocast_takes_the_long_way() -> None:
+    ready = Ready()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not ready.replays()
+    assert ready.replays()
+
+
 def test_a_model_with_scripted_parts_takes_the_long_way() -> None:
     ready = Ready()
     ready.runner._footing.others = [nn.Identity()]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
+from torch.utils.checkpoint import checkpoint
 
 from flodl.engine import fusion
 from flodl.engine.products import FilledProducts
@@ -123,3 +124,23 @@ def test_a_block_with_norm_and_dropout_keeps_its_statistics_and_its_random_numbe
     torch.manual_seed(1)
     calls = check(Block(), torch.randn(16, WIDTH))
     assert calls[aten.bmm.default] > 0
+
+
+class Checkpointed(nn.Module):
+    """Products that could run together, and random numbers that a checkpoint draws twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.drop = nn.Dropout(0.3)
+
+    def block(self, x: Tensor) -> Tensor:
+        return self.drop(torch.relu(self.one(x))) + self.other(self.drop(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(checkpoint(self.block, x, use_reentrant=False))
+
+
+def test_a_checkpoint_draws_its_random_numbers_in_the_order_of_eager() -> None:
+    torch.manual_seed(1)
+    check(Checkpointed(), torch.randn(16, WIDTH))

@@ -22,6 +22,7 @@ from .batch import num_samples, pieces_of, why_not_by_rows, without_count
 from .norms import RunningStatistics
 from .optimizer import (
     Readiness,
+    are_taken,
     device_rates,
     first_updates_apart,
     is_foreign,
@@ -124,6 +125,8 @@ class StepBody:
     def meet_optimizer_again(self) -> None:
         """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""
         take_rates(self.rates)
+        if not are_taken(self.rates):
+            self.rates = device_rates(self.optimizer)
         groups, held = self.optimizer.param_groups, held_by(self.optimizer)
         same = len(groups) == self._num_groups and same_objects(held, self._prepared)
         was_cleared = len(self.optimizer.state) < self._num_states
@@ -138,6 +141,8 @@ class StepBody:
     def clear(self) -> None:
         """Drop the gradients before the first micro-batch of a window, and note the running statistics."""
         self.optimizer.zero_grad(set_to_none=True)
+        # Within an autocast of the caller's: it would keep copies of the weights as they were.
+        torch.clear_autocast_cache()
         self._statistics.note()
         self._carried = [carrier.keep_state() for carrier in self.carriers if hasattr(carrier, "keep_state")]
 

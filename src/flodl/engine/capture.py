@@ -56,7 +56,8 @@ class Recording(Generic[T]):
     def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
         if self.mailbox is not None:
-            self.mailbox.post(self.graph, batch)
+            # What lies at the address of a tensor with a negative bit is not what it says.
+            self.mailbox.post(self.graph, [leaf.resolve_neg() for leaf in batch])
             return self.result
         refill(self.inputs, batch)
         self.graph.replay()
@@ -91,7 +92,7 @@ def record(
     static = static_copy(batch)
     inputs = tensors_of(static)
     # A copy is dense; by its address a batch is read as it lies.
-    by_address = loss_of is not None and all(leaf.is_contiguous() for leaf in given)
+    by_address = loss_of is not None and all(leaf.is_contiguous() and not leaf.is_neg() for leaf in given)
     mailbox = opened(inputs) if by_address else None
     graph = torch.cuda.CUDAGraph()
     stream, pool = stream or new_stream(), pool or torch.cuda.graph_pool_handle()
@@ -112,6 +113,19 @@ def record(
         _recover(usual, pool)
         raise NotCapturable(_reason(error)) from error
     return Recording(graph, inputs, result, shared_places(inputs), same_form(given), mailbox)
+
+
+@contextmanager
+def fresh_casts() -> Iterator[None]:
+    """Let an autocast around it cast weights anew in a recording, and keep none of what it cast there.
+
+    A copy from before would be read by every replay as it was; one that was recorded means nothing outside.
+    """
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 @contextmanager
@@ -173,6 +187,7 @@ class Captured:
         self._max = max_captures
         self._warmup = warmup
         self._recordings: dict[Signature, Recording[Any]] = {}
+        self._weights: _Weights | None = None
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     @property
@@ -191,6 +206,10 @@ class Captured:
         # Named arguments are one more part of the batch, in an order that does not depend on the call.
         given = (*batch, dict(sorted(named.items()))) if named else batch
         fn = _by_name(self._fn) if named else self._fn
+        if self._weights is not None and self._weights.have_changed():
+            torch.cuda.synchronize()  # replays may be under way
+            self._recordings.clear()
+            self._weights = None
         shape = (bool(named), *signature(given))
         recording = self._recordings.get(shape)
         if recording is None:
@@ -199,9 +218,45 @@ class Captured:
             with torch.cuda.stream(_following(new_stream())), as_if_recorded(torch.device("cuda")):
                 for _ in range(self._warmup):
                     fn(*given)
-            recording = self._recordings[shape] = record(fn, given, pool=self._pool)
+            self._weights = self._weights or _Weights(self._fn)
+            with fresh_casts():
+                recording = self._recordings[shape] = record(fn, given, pool=self._pool)
         result = recording.replay(tensors_of(given))
         return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)
+
+
+class _Weights:
+    """Where the parameters and buffers of a module lie, and whether its parts train; nothing of a function.
+
+    They are held, so that no recording reads memory that was given away.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> [_Weights(fn).have_changed() for fn in (model, model.forward, print)]
+    [False, False, False]
+    >>> weights = _Weights(model)
+    >>> model.half() and weights.have_changed(), _Weights(model.eval()).have_changed()
+    (True, False)
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+        modules = [*owner.modules()] if isinstance(owner, torch.nn.Module) else []
+        self._tensors = [
+            (held, name, tensor, tensor.detach(), tensor.data_ptr())
+            for module in modules
+            for held in (module._parameters, module._buffers)
+            for name, tensor in held.items()
+            # A scripted module keeps its own elsewhere.
+            if tensor is not None and isinstance(held, dict)
+        ]
+        self._training = [(module, module.training) for module in modules]
+
+    def have_changed(self) -> bool:
+        """Say whether a weight was moved or replaced since, or a part switched."""
+        return any(module.training is not trained for module, trained in self._training) or any(
+            held.get(name) is not tensor or tensor.data_ptr() != place
+            for held, name, tensor, _, place in self._tensors
+        )
 
 
 def _by_name(fn: Callable[..., T]) -> Callable[..., T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +14,7 @@ from .compilation import COMPILE_AFTER_S, Compilation, NotCompiled
 from .events import Journal
 from .ground import Ground
 from .history import cut_history
-from .optimizer import Readiness, has_step_hooks, prepare
+from .optimizer import MovingSettings, Readiness, has_step_hooks, prepare
 from .recorded import Lane, RecordedRunner, Runner
 from .refusal import Refusal, is_of_the_step, may_have_updated, refusal
 from .runners import GuardFailed, Micro
@@ -54,6 +55,7 @@ class Ladder:
         self._left_to_python = False
         self._ground: Ground | None = None
         self._looked_at = 0
+        self._settings_seen = MovingSettings(body.optimizer)
         self._others = OtherShapes(body, self._eager, journal)
         self._times = WindowTimes(body.device)
         self.cost_s = 0.0
@@ -182,7 +184,12 @@ class Ladder:
 
     def _consider(self, micro: Micro, step: int) -> None:
         """Begin a trial of the next tier where the time has come."""
-        if not self._rungs or self._trial is not None or self._windows < WARM_WINDOWS or micro.ragged:
+        if not self._rungs or self._trial is not None:
+            return
+        if self._readiness.capturable and (moving := self._settings_seen.seen()):
+            reason = f"its {moving} changes with every update, and a recording would keep it"
+            self._readiness = replace(self._readiness, capturable=False, reason=reason)
+        if self._windows < WARM_WINDOWS or micro.ragged:
             return
         if not self._body.has_updated:
             return

@@ -19,7 +19,11 @@ from flodl.core import log
 SLOTS = 256
 # The host may be this many turns ahead at most twice over, and still no slot is written before it was read.
 PACE = 64
-_BLOCK = 1024
+# The words that a block copies at a time, and the most blocks: each reads the host's memory for itself.
+_BLOCK, _MOST_BLOCKS = 1024, 1024
+# Each turn has memory to itself that neither side reads or writes in part: 64 bytes, or several times that.
+_LINE = 8
+_ALIGNED = 16
 _ADDRESS = Tensor.data_ptr
 # Tables of mailboxes that are gone. Replays may still be queued that read them, which torch does not know:
 # they stay until the device was waited for.
@@ -30,38 +34,43 @@ class Mailbox:
     """Addresses of a batch and of a place for the loss, handed over turn by turn."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self._inputs = [tensor.reshape(-1).view(torch.int32) for tensor in inputs]
+        words = [tensor.reshape(-1).view(torch.int32) for tensor in inputs]
         width = len(inputs) + 1
         device = inputs[0].device
-        self._table = torch.zeros(SLOTS, width, dtype=torch.int64, device="cpu", pin_memory=True)
+        stride = -(-width // _LINE) * _LINE
+        self._table = torch.zeros(SLOTS, stride, dtype=torch.int64, device="cpu", pin_memory=True)
         self._memory = memoryview(self._table.numpy()).cast("B")  # type: ignore[arg-type]
-        row = struct.Struct(f"={width}q")
-        self._write, self._width = row.pack_into, row.size
-        self._row = torch.zeros(width, dtype=torch.int64, device=device)
+        self._write, self._width = struct.Struct(f"={width}q").pack_into, 8 * stride
+        self._inputs = words
+        self._plan = torch.tensor([(part.data_ptr(), part.numel()) for part in words], device=device)
+        self._blocks = min(_MOST_BLOCKS, -(-max(map(len, words)) // _BLOCK))
         self._turn = torch.zeros((), dtype=torch.int64, device=device)
         self._turns = 0
         self._lost = False
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
         self._places: list[tuple[Tensor, int]] = []
+        # Of this lap and the one before: replays on another stream may still write there.
+        self._laps: list[Tensor] = []
         self._device = device
         weakref.finalize(self, _LEFT.setdefault(device, []).append, self._table).atexit = False
 
     def receive(self) -> None:
         """Fill the inputs from the addresses of this turn; part of the recording."""
-        from .kernels import copy_in, fetch
+        from .kernels import deliver
 
-        width = len(self._row)
-        size = 1 << (width - 1).bit_length()
-        fetch[(1,)](self._table.data_ptr(), self._turn, self._row, SLOTS, width, SIZE=size)
-        for place, words in enumerate(self._inputs):
-            grid = (-(-words.numel() // _BLOCK),)
-            copy_in[grid](self._row, place, words, words.numel(), SIZE=_BLOCK)
+        table, count = self._table, len(self._inputs)
+        where = table.data_ptr(), self._turn, self._plan, SLOTS, table.stride(0)
+        deliver[(self._blocks,)](*where, INPUTS=count, SIZE=_BLOCK)
 
     def give(self, loss: Tensor) -> None:
-        """Write the loss to the address of this turn; part of the recording."""
-        from .kernels import copy_out
+        """Write the loss to the address of this turn, which ends with it; part of the recording."""
+        from .kernels import give
 
-        copy_out[(1,)](self._row, len(self._inputs), loss)
+        if loss.data_ptr() % _ALIGNED:
+            # One of several numbers. For another alignment Triton would load another kernel, while recording.
+            loss = loss.clone()
+        table = self._table
+        give[(1,)](table.data_ptr(), self._turn, loss, len(self._inputs), SLOTS, table.stride(0), num_warps=1)
 
     def rehearse(self, batch: Sequence[Tensor]) -> None:
         """Run the kernels once outside a recording, so that they are compiled and loaded."""
@@ -120,6 +129,7 @@ class Mailbox:
 
     def _make_places(self) -> None:
         places = torch.empty(PACE, dtype=torch.float32, device=self._device)
+        self._laps = [*self._laps[-1:], places]
         start = places.data_ptr()
         self._places = [*zip(places.unbind(), range(start, start + places.nbytes, places.itemsize))]
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
+# Groups of an optimizer whose learning rate lies on the device, each with that tensor.
+Rates = list[tuple[dict[str, Any], Tensor]]
+
 
 @dataclass(frozen=True)
 class Readiness:
@@ -111,6 +114,32 @@ def may_skip_the_first(optimizer: Optimizer, *, gates: bool) -> bool:
     return gates and type(optimizer) in (Adam, AdamW)
 
 
+class MovingSettings:
+    """Which setting of an optimizer changes from update to update, as momenta do under a cyclic schedule.
+
+    >>> optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+    >>> settings = MovingSettings(optimizer)
+    >>> for momentum in (0.9, 0.8, 0.7):
+    ...     optimizer.param_groups[0]["momentum"] = momentum
+    ...     print(settings.seen(), end=" ")
+    None None momentum
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._before: list[tuple[str, Any]] = []
+        self._changed: set[str] = set()
+
+    def seen(self) -> str | None:
+        """Look again, and name a setting that has changed twice in a row."""
+        now = [(key, value) for _, key, value in host_settings(self._optimizer) if key != "lr"]
+        pairs = zip(self._before, now) if len(self._before) == len(now) else ()
+        changed = {key for (key, before), (_, value) in pairs if before is not value and before != value}
+        again = sorted(changed & self._changed)
+        self._before, self._changed = now, changed
+        return again[0] if again else None
+
+
 def unfuse(optimizer: Optimizer) -> None:
     """Take back the fused kernel, which knows no sparse gradients."""
     for group in optimizer.param_groups:
@@ -162,18 +191,42 @@ def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
     return torch.full((), lr, device=device, dtype=torch.float32)
 
 
-def device_rates(optimizer: Optimizer) -> list[tuple[dict[str, Any], Tensor]]:
+def device_rates(optimizer: Optimizer) -> Rates:
     """Give the groups whose learning rate lies on the device, each with that tensor."""
     rates = [(group, group.get("lr")) for group in optimizer.param_groups]
     return [(group, lr) for group, lr in rates if isinstance(lr, Tensor) and lr.is_cuda]
 
 
-def take_rates(rates: list[tuple[dict[str, Any], Tensor]]) -> None:
-    """Move a learning rate that was assigned as a number into the tensor that a recording reads."""
+def take_rates(rates: Rates) -> None:
+    """Move a learning rate that was assigned as a number into the tensor that a recording reads.
+
+    Of several groups that share one tensor, the one that was assigned to gets a tensor of its own.
+
+    >>> shared = torch.tensor(0.5)
+    >>> groups = [{"lr": shared}, {"lr": shared}]
+    >>> rates = [(group, shared) for group in groups]
+    >>> groups[0]["lr"] = 0.25
+    >>> take_rates(rates), groups, are_shared(rates)
+    (None, [{'lr': tensor(0.2500)}, {'lr': tensor(0.5000)}], True)
+    """
     for group, lr in rates:
-        if group["lr"] is not lr:
-            lr.fill_(group["lr"])
+        if (now := group["lr"]) is lr:
+            continue
+        if sum(other is lr for _, other in rates) == 1:
+            lr.fill_(now)
             group["lr"] = lr
+        elif not isinstance(now, Tensor) or now.device != lr.device:
+            group["lr"] = _on_device(now, lr.device)
+
+
+def are_shared(rates: Rates) -> bool:
+    """Say whether several groups have one tensor as their learning rate."""
+    return len({id(lr) for _, lr in rates}) < len(rates)
+
+
+def are_taken(rates: Rates) -> bool:
+    """Say whether every group still has the tensor that a recording reads."""
+    return all(group["lr"] is lr for group, lr in rates)
 
 
 def host_settings(optimizer: Optimizer) -> list[tuple[dict[str, Any], str, Any]]:

@@ -32,9 +32,9 @@ class LossScaler:
     """
 
     def __init__(self, device: torch.device, *, initial: float = 65536.0, interval: int = 2000) -> None:
-        self.scale = torch.tensor(initial, device=device)
+        self.scale = torch.tensor(initial, dtype=torch.float32, device=device)
         self.clean_updates = torch.zeros((), dtype=torch.int32, device=device)
-        self.found_inf = torch.zeros((), device=device)
+        self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
         self.interval = interval
 
     def unscale(self, grads: Sequence[Tensor]) -> None:

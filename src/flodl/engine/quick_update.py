@@ -132,7 +132,10 @@ def _is_plain(group: dict[str, Any]) -> bool:
     numbers = (*group["betas"], group["eps"], group["weight_decay"])
     is_known = group.get("fused") and not group["amsgrad"] and not group["maximize"]
     decays = group["weight_decay"] != 0 and not group.get("decoupled_weight_decay")
-    return bool(is_known) and not decays and all(isinstance(number, float | int) for number in numbers)
+    if not is_known or decays or not all(isinstance(number, float | int) for number in numbers):
+        return False
+    # From a half up, what is missing to one is exact, so that it does not matter how it is multiplied.
+    return bool(min(group["betas"]) >= 0.5)
 
 
 def _fits(parameter: Tensor, state: dict[str, Any], group: dict[str, Any], device: torch.device) -> bool:

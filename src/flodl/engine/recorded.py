@@ -13,10 +13,10 @@ from torch import Tensor
 
 from .batch import Signature, shared_places, tensors_of
 from .body import Outcome, StepBody, held_by
-from .capture import NotCapturable, Recording, new_stream, record
+from .capture import NotCapturable, Recording, fresh_casts, new_stream, record
 from .footing import FLAG, LEARNS, Footing
 from .history import cut_history, is_held, place_of
-from .optimizer import host_settings, take_rates
+from .optimizer import are_shared, are_taken, host_settings, take_rates
 from .quick_update import QuickAdam, quick_adam
 from .runners import EagerRunner, Micro, Phase, no_compiling
 from .snapshot import Randomness, live_state
@@ -70,6 +70,8 @@ class RecordedRunner:
     def what_changed(self) -> str | None:
         """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
         take_rates(self.body.rates)
+        if not are_taken(self.body.rates):
+            return "one of several groups that shared a learning rate was given another"
         if self.body.optimizer.state is not self._optimizer_state:
             return "the optimizer's state was loaded anew"
         if len(self._optimizer_state) < self._num_states:
@@ -93,7 +95,7 @@ class RecordedRunner:
         nothing. This is all that the host does in most steps: every name here is local on purpose.
         """
         recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
-        if recording is None or self._foreign or self._footing.others:
+        if recording is None or self._foreign or self._footing.others or are_shared(rates):
             return None
         fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_states = self._optimizer_state, self._num_states
@@ -177,6 +179,10 @@ class RecordedRunner:
 
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
+        with fresh_casts():
+            return self._record_freshly(region, micro)
+
+    def _record_freshly(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         cut_history(self.body.model, self.body.lasting)
         if is_held(self.body.parameters):
             gc.collect()  # what only holds itself

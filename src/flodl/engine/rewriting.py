@@ -126,8 +126,12 @@ def made_of(nodes: Iterable[Node]) -> set[Node]:
 
 def draws(graph: Graph) -> bool:
     """Say whether a program draws random numbers, which must stay in the order in which eager draws them."""
-    tagged = torch.Tag.nondeterministic_seeded
-    return any(tagged in getattr(node.target, "tags", ()) for node in graph.nodes)
+    return any(_is_drawn(part) for node in graph.nodes for part in (node.target, *node.args))
+
+
+def _is_drawn(part: Any) -> bool:
+    """Say whether an operator draws; a checkpoint gives it to another one, which runs it."""
+    return torch.Tag.nondeterministic_seeded in getattr(part, "tags", ())
 
 
 def put_in_order(graph: Graph) -> None:

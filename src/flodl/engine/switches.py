@@ -22,6 +22,7 @@ _OF_BACKENDS = {
     "cudnn": ("benchmark", "deterministic"),
     "cudnn.conv": ("fp32_precision",),
 }
+_CASTING = ("cpu", "cuda")
 
 
 def products() -> str | None:
@@ -45,7 +46,9 @@ def switches_now() -> dict[str, Any]:
     found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
     threads = torch.get_num_threads()
     rounding = {"products": products(), "convolutions": convolutions()}
-    return {**rounding, "dtype": torch.get_default_dtype(), "threads": threads, **found}
+    casting = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _CASTING}
+    dtype = torch.get_default_dtype()
+    return {**rounding, "dtype": dtype, "threads": threads, "casting": casting, **found}
 
 
 def set_switches(given: dict[str, Any]) -> None:
@@ -58,6 +61,9 @@ def set_switches(given: dict[str, Any]) -> None:
     if given["convolutions"] not in (None, convolutions()):
         torch.backends.cudnn.allow_tf32 = given["convolutions"]
     torch.set_default_dtype(given["dtype"])
+    for kind, (is_on, dtype) in given["casting"].items():
+        torch.set_autocast_enabled(kind, is_on)
+        torch.set_autocast_dtype(kind, dtype)
     torch.set_num_threads(given["threads"])
     for place, part, name in _parts():
         if getattr(part, name) != given[f"{place}.{name}"]:

@@ -22,11 +22,11 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         # Above zero where a loss since the window opened was not finite.
-        self.bad = torch.zeros((), device=device)
+        self.bad = torch.zeros((), dtype=torch.float32, device=device)
         # By the names that came together; the first number of each is the weight.
         self.totals: dict[tuple[str, ...], Tensor] = {}
         self._noted: dict[tuple[str, ...], Tensor] = {}
-        self._one = torch.ones((), device=device)
+        self._one = torch.ones((), dtype=torch.float32, device=device)
         self.account: Callable[..., None] = account
 
     def add(self, loss: Tensor, values: Mapping[str, Tensor], *, weight: int | Tensor, opens: bool) -> None:
