@@ -149,6 +149,22 @@ def test_a_step_whose_momentum_cycles_is_recorded_without_its_update(kind, tier:
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("number", range(3, 8))
+def test_a_setting_that_is_changed_while_a_tier_is_tried_does_not_refuse_it(number: int) -> None:
+    models = []
+    for tier in ("eager", "captured"):
+        model = Twice().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        step = TrainStep(model, optimizer, mse, tier=tier)
+        for place, (x, y) in enumerate(batches(20)):
+            if place == number:
+                optimizer.param_groups[0]["weight_decay"] = 0.5
+            step(x, y)
+        assert step.tier == tier, step.report()
+        models.append(model)
+    assert_same(*models)
+
+
 def test_groups_that_share_a_learning_rate_can_be_given_others() -> None:
     models = []
     for tier in ("plain", "eager", "captured"):

@@ -87,7 +87,7 @@ class Trial:
 
     def _watch(self, micro: Micro) -> Outcome:
         if micro.opens:
-            if self._footing is not None and (changed := self._footing.what_changed()):
+            if changed := self._what_changed():
                 raise Disturbed(f"{changed} while the {self.tier} step was being compared with eager")
             self._window, self._given = [], []
             self._before = Snapshot(self._body, micro.batch, self._body.written)
@@ -126,6 +126,11 @@ class Trial:
         if micro.closes:
             self._close(micro)
         return outcome
+
+    def _what_changed(self) -> str | None:
+        """Name what is no longer as it was when the candidate was made."""
+        changed = self._footing.what_changed() if self._footing is not None else None
+        return changed or (self._candidate.what_changed() if self._candidate is not None else None)
 
     def _real(self, micro: Micro) -> Outcome:
         """Run what counts."""
