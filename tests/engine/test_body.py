@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flodl.core import ScheduleError, StepError
 from flodl.engine import TrainStep
+from flodl.engine.tally import account
 
 
 def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -63,6 +64,12 @@ class NothingRead(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def as_on_a_device(step: TrainStep, *, gates: bool = False) -> None:
+    """Let a step on a CPU be one whose flag lies elsewhere; `gates` says whether its kernel reads it."""
+    step._body._host_asks, step._body._gates = False, gates
+    step._body.tally.account = account
+
+
 @pytest.mark.parametrize("pieces", [1, 4])
 @pytest.mark.parametrize("tail", ["eager", "pad"])
 def test_a_micro_batch_hands_nothing_to_the_host(tail, pieces: int) -> None:
@@ -71,6 +78,7 @@ def test_a_micro_batch_hands_nothing_to_the_host(tail, pieces: int) -> None:
         return mse(model, x, y), values
 
     step = new_step(step_fn, tail=tail)
+    as_on_a_device(step)
     step._body.pieces = pieces
     step(*batches(1)[0])
     x, y = batches(1)[0]
@@ -415,8 +423,7 @@ def test_a_late_parameter_whose_first_update_is_bad_begins_with_the_next_one(kin
     settings = {"momentum": 0.9} if kind is torch.optim.SGD else {}
     optimizer = kind(model.parameters(), lr=0.1, **settings)
     step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager")
-    # As on a device that is not asked.
-    step._body._host_asks = False
+    as_on_a_device(step)
     step(torch.ones(3, 2))
     model[0].requires_grad_(True)
     before = model[0].weight.detach().clone()
@@ -433,7 +440,7 @@ def test_on_a_device_the_host_asks_only_before_a_first_update() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager")
-    step._body._host_asks = False
+    as_on_a_device(step)
     model[0].requires_grad_(False)
     step(torch.ones(3, 2))
     with NothingRead():
@@ -458,8 +465,8 @@ def test_a_kernel_that_skips_by_itself_needs_no_question_before_its_first_update
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
         optimizer = kind(model.parameters(), lr=0.1, fused=True, **settings)
         step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager", strict=True)
-        # As on a device that is not asked; the fused kernel for a CPU knows the flag, too.
-        step._body._host_asks, step._body._gates = False, True
+        # The fused kernel for a CPU knows the flag, too.
+        as_on_a_device(step, gates=True)
         with NothingRead():
             for batch in batches_given:
                 step(batch)
@@ -476,7 +483,7 @@ def test_fused_kernels_take_the_flag_whatever_torchs_default_dtype_is(kind) -> N
     try:
         model = nn.Linear(2, 1)
         step = TrainStep(model, kind(model.parameters(), lr=0.1, fused=True), lambda m, x: m(x).mean())
-        step._body._host_asks, step._body._gates = False, True
+        as_on_a_device(step, gates=True)
         before = model.weight.detach().clone()
         step(torch.ones(3, 2))
         assert not torch.equal(before, model.weight)
@@ -498,7 +505,7 @@ def test_an_optimizer_without_state_needs_no_question_before_its_first_update() 
         lambda m, x: m(x).square().mean(),
         tier="eager",
     )
-    step._body._host_asks = False
+    as_on_a_device(step)
     with NothingRead():
         step(torch.full((3, 2), torch.nan))
     assert all(map(torch.equal, model.parameters(), before))

@@ -9,7 +9,7 @@ from torch import nn
 
 from flodl.engine import TrainStep
 from flodl.engine.runners import _with_code_of_its_own
-from flodl.engine.tally import Tally, account
+from flodl.engine.tally import Tally, account, account_on_host
 
 
 class Answer(nn.Module):
@@ -172,3 +172,23 @@ def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compil
             tally.account = torch.compile(_with_code_of_its_own(account))
             tally.add(torch.tensor(1.0), {}, weight=weight, opens=True)
     assert tally.means()["loss"] == 1.0
+
+
+def test_the_host_adds_up_what_a_device_would() -> None:
+    source = torch.Generator().manual_seed(0)
+    sums = []
+    for way in (account, account_on_host):
+        source.manual_seed(0)
+        tally = Tally(torch.device("cpu"))
+        tally.account = way
+        flags = []
+        for number in range(40):
+            loss = torch.randn((), generator=source).to(
+                (torch.float32, torch.float64, torch.bfloat16)[number % 3]
+            )
+            values = {"share": torch.rand(1, generator=source), "right": torch.tensor(number % 2 == 0)}
+            loss = loss * torch.inf if number % 7 == 3 else loss * torch.nan if number % 7 == 5 else loss
+            tally.add(loss, values, weight=number, opens=number % 2 == 0)
+            flags.append(tally.bad.clone())
+        sums.append([*tally.totals.values(), *flags])
+    assert all(map(torch.equal, *sums))

@@ -301,8 +301,9 @@ class StepBody:
 
         What a first update makes of the optimizer's state cannot always be put back.
         """
-        begins = self.begins_state() and not may_skip_the_first(self.optimizer, gates=self._gates)
-        return begins or self._host_asks
+        if self._host_asks:
+            return True
+        return self.begins_state() and not may_skip_the_first(self.optimizer, gates=self._gates)
 
     def _with_gradient(self) -> list[Tensor]:
         return [parameter for parameter in self.parameters if parameter.grad is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -27,7 +28,7 @@ class Tally:
         self.totals: dict[tuple[str, ...], Tensor] = {}
         self._noted: dict[tuple[str, ...], Tensor] = {}
         self._one = torch.ones((), dtype=torch.float32, device=device)
-        self.account: Callable[..., None] = account
+        self.account: Callable[..., None] = account_on_host if device.type == "cpu" else account
 
     def add(self, loss: Tensor, values: Mapping[str, Tensor], *, weight: int | Tensor, opens: bool) -> None:
         """Add one micro-batch, unless its loss is not finite; a weight may be known on the device only."""
@@ -71,6 +72,29 @@ class Tally:
         """Start again from zero."""
         for total in self.totals.values():
             total.zero_()
+
+
+def account_on_host(
+    numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int | Tensor, opens: bool
+) -> None:
+    """Do the same where the numbers lie in the host's own memory, in a few operations instead of a dozen.
+
+    >>> numbers, bad = [torch.tensor(1.0), torch.tensor(0.1)], torch.zeros(())
+    >>> sums = [torch.zeros(2, dtype=torch.float64) for _ in range(2)]
+    >>> for way, total in zip((account, account_on_host), sums):
+    ...     way(numbers, total, bad, 3, True)
+    >>> torch.equal(*sums)
+    True
+    """
+    if isinstance(weight, Tensor) or any(number.is_complex() for number in numbers):
+        account(numbers, total, bad, weight, opens)
+        return
+    row = [1.0, *(number.item() for number in numbers[1:])]
+    left_out = not math.isfinite(row[1])
+    if opens or left_out:
+        bad.fill_(left_out)
+    if not left_out:
+        total.add_(torch.tensor(row, dtype=total.dtype, device=total.device), alpha=weight)
 
 
 def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int | Tensor, opens: bool) -> None:
