@@ -121,3 +121,69 @@ def test_a_step_that_draws_other_numbers_in_float64_is_judged_by_itself(exactly)
     assert step.tier == "eager"
     _, eagers = trained_loosely(drawing, "eager")
     assert all(map(torch.equal, ours, eagers))
+
+
+class Parts(nn.Module):
+    """A large part and a small one, and a buffer that follows what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.large, self.small = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.register_buffer("seen", torch.full((4,), 100.0))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+
+def in_parts(model, x, *, rate=0.01, calls=1, share=1.0, shown=1.0, loss=1.0):
+    with torch.no_grad():
+        model.seen.lerp_(x.mean(0), rate)
+        model.calls.add_(calls)
+    large = (model.large(x) - 5000).square().mean()
+    small = model.small(x).square().mean()
+    small = share * small + (1 - share) * small.detach()
+    total = large + small
+    total = loss * total + (1 - loss) * total.detach() if loss == 1.0 else total + (loss - 1) * total.detach()
+    return total, {"small": shown * small.detach()}
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"rate": 0.02}, "the buffer seen is off by 1 of its size"),
+        ({"calls": 2}, "the buffer calls is off by 1 of its size"),
+        ({"share": 0.0}, "the gradient of small.weight is off by"),
+        ({"shown": 1.1}, "the value 'small' is off by 0.1 of its size"),
+        ({"loss": 1.1}, "the loss is off by 0.1 of its size"),
+    ],
+    ids=str,
+)
+def test_no_part_of_what_a_step_does_may_be_wrong(monkeypatch, fault, told):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda model, x: in_parts(model, x, **fault))
+    model = Parts()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    step = TrainStep(model, optimizer, in_parts, tier="compiled")
+    for _ in range(8):
+        step(torch.randn(8, 4))
+    assert step.tier == "eager"
+    assert step.report().reason.startswith(f"the compiled step differs from eager: {told}")
+
+
+def test_gradients_that_are_nothing_but_rounding_may_differ(monkeypatch):
+    """The bias before a norm has none in truth."""
+
+    def other_rounding(function, **_):
+        def compiled(model, x):
+            with torch.no_grad():
+                order = torch.randperm(len(x), generator=torch.Generator().manual_seed(len(x)))
+            return function(model, x[order])
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", other_rounding)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    step = TrainStep(model, optimizer, lambda model, x: model(x).square().mean(), tier="compiled")
+    for _ in range(6):
+        step(torch.randn(64, 8))
+    assert step.tier == "compiled", step.report()

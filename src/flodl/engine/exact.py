@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_map_only
 from .body import StepBody
 from .runners import Micro
 
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
 
 @contextmanager
 def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
@@ -33,8 +35,8 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
     (torch.float32, True, None)
     """
     tensors = (*body.parameters, *body.model.parameters(), *body.model.buffers())
-    singles = {id(tensor): tensor for tensor in tensors if tensor.dtype == torch.float32}
-    kept = [(tensor, tensor.data, tensor.grad) for tensor in singles.values()]
+    narrow = {id(tensor): tensor for tensor in tensors if tensor.dtype in _NARROW}
+    kept = [(tensor, tensor.data, tensor.grad) for tensor in narrow.values()]
     try:
         for tensor, numbers, _ in kept:
             tensor.grad = None
@@ -51,4 +53,4 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.dtype == torch.float32 else tensor
+    return tensor.double() if tensor.dtype in _NARROW else tensor

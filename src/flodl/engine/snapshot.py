@@ -54,7 +54,7 @@ class Snapshot:
 
     def __init__(self, body: StepBody, batch: Any = (), wanted: Collection[Tensor] = ()) -> None:
         self._live = live_state(body)
-        self._kept = {name: tensor.clone() for name, tensor in self._live.items()}
+        self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
         self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.grad_norm)]
         self._randomness = Randomness.now(body.device)
         self.around = Surroundings(
@@ -89,7 +89,7 @@ class Snapshot:
         for holder, key, number in self._numbers:
             holder[key] = number
         for name, tensor in self._live.items():
-            _write(tensor, self._kept[name])
+            _write(tensor, self.kept[name])
         for tensor, told in self._told:
             tensor.copy_(told)
         self._randomness.restore(self._device)
@@ -120,10 +120,10 @@ class Snapshot:
 
         Where only one of them was `updated`, what an update changes is left out.
         """
-        for name, mine in self._kept.items():
+        for name, mine in self.kept.items():
             if not updated and name in self._changed_by_update:
                 continue
-            theirs = other._kept.get(name)
+            theirs = other.kept.get(name)
             if theirs is None:
                 return f"{name} exists in one run only"
             if not same_bits(mine, theirs):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from flodl.core import log
 
@@ -18,15 +21,18 @@ from .comparison import (
     relative_difference,
     same_gradients,
 )
+from .effects import Effects, distances, effects
 from .exact import in_double
 from .recorded import Runner
 from .runners import EagerRunner, Micro
 from .settings import Tier
-from .snapshot import Snapshot
+from .snapshot import Snapshot, live_state
 
 VERIFIED_WINDOWS = 2
 # How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
 EAGER_AGAIN = 0.01
+# How far they may be from those in float64: further off, other random numbers were drawn.
+LIKE_EAGER = 0.1
 # Up to so many times as far from exact gradients as eager, a window may have been an unlucky one: where
 # rounding is loose, one in many is. Then more than half of five have to be as close as they should.
 # Float32 knows such windows, too, where the last bit decides on which side of a ReLU many values fall.
@@ -76,34 +82,46 @@ class Verdict:
     def _difference(
         self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
     ) -> str | None:
-        candidate = gradients(self._body)
+        candidate, real = self._end_now(before), self._end(eager, after.kept, before)
         if self._tier == "captured":
             difference = after.first_difference(Snapshot(self._body), updated=self._updates)
-            if difference is None and not self._updates and not same_gradients(eager, candidate):
-                difference = _words(relative_difference(eager, candidate))
+            if difference is None and not self._updates and not same_gradients(eager, candidate.gradients):
+                difference = _words(relative_difference(eager, candidate.gradients))
             if difference is None or self._repeats_itself(before, window):
                 return difference
-        off = relative_difference(eager, candidate)
-        if off <= self._tolerance:
+        off, strays = real.distance(candidate), real.strays(candidate)
+        if off <= self._tolerance and not strays:
             return None
-        again = relative_difference(eager, self._gradients_of(self._eager, before, window))
-        if again > max(EAGER_AGAIN, 2 * self._tolerance):
+        again = self._run(self._eager, before, window)
+        if (apart := real.distance(again)) > max(EAGER_AGAIN, 2 * self._tolerance):
             return (
-                f"{_words(off)}, and eager's by {again:.2g} from its own when it runs again: what the step "
+                f"{_words(off)}, and eager's by {apart:.2g} from its own when it runs again: what the step "
                 "keeps other than in parameters, buffers and plain attributes of modules cannot be put back"
             )
-        exact = self._exact_gradients(eager, before, window)
-        mine, theirs = relative_difference(exact, candidate), relative_difference(exact, eager)
-        if mine <= AS_FAR_AS_EAGER * theirs:
+        return self._judged(real, candidate, again, self._exact(real, before, window))
+
+    def _judged(self, real: End, candidate: End, again: End, exact: End) -> str | None:
+        """Say what speaks against a candidate by how far it and eager are from exact numbers."""
+        off, mine, theirs = real.distance(candidate), exact.distance(candidate), exact.distance(real)
+        is_doubtful = False
+        if off > self._tolerance and mine <= AS_FAR_AS_EAGER * theirs:
             self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
-            return None
-        if mine <= DOUBTFUL * max(theirs, TOLERANCE["fp32"]) and self._doubtful < MOST_DOUBTFUL:
-            self._doubtful += 1
-            return None
-        # Where eager is as exact as can be, there is no more to tell.
-        if theirs < self._tolerance / 10:
-            return _words(off)
-        return f"{_words(off)} from eager's; from exact ones by {mine:.2g}, eager's by {theirs:.2g}"
+        elif off > self._tolerance:
+            is_doubtful = True
+            if mine > DOUBTFUL * max(theirs, TOLERANCE["fp32"]):
+                return _told(off, mine, theirs, self._tolerance)
+        repeated, parts = distances(real.effects, again.effects), distances(exact.effects, real.effects)
+        for name, apart in real.strays(candidate).items():
+            limit = real.effects[name].limit
+            eagers = max(parts.get(name, 0.0), repeated.get(name, 0.0))
+            ours = distances(exact.effects, candidate.effects).get(name, apart)
+            if ours > DOUBTFUL * max(eagers, limit):
+                return f"{name} is off by {apart:.2g} of its size"
+            is_doubtful |= ours > max(AS_FAR_AS_EAGER * eagers, limit)
+        if is_doubtful and self._doubtful >= MOST_DOUBTFUL:
+            return _told(off, mine, theirs, self._tolerance)
+        self._doubtful += is_doubtful
+        return None
 
     def _repeats_itself(self, before: Snapshot, window: list[Micro]) -> bool:
         """Say whether eager gives the same bits twice.
@@ -113,25 +131,25 @@ class Verdict:
         candidate = gradients(self._body)
         ends, grads = [], []
         for _ in range(2):
-            grads.append(self._gradients_of(self._eager, before, window))
+            grads.append(self._run(self._eager, before, window).gradients)
             ends.append(Snapshot(self._body))
         put_gradients(self._body, candidate)
         self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
         return self._repeats
 
-    def _exact_gradients(self, eager: Gradients, before: Snapshot, window: list[Micro]) -> Gradients:
-        """Give the gradients of the window with the next higher precision: full float32, or float64."""
+    def _exact(self, real: End, before: Snapshot, window: list[Micro]) -> End:
+        """Run the window with the next higher precision: full float32, or float64."""
         body = copy.copy(self._body)
-        if body.settings.precision == "fp32" and (doubled := self._in_double(eager, before, window)):
+        if body.settings.precision == "fp32" and (doubled := self._in_double(real, before, window)):
             return doubled
         body.settings = replace(body.settings, precision="fp32")
         with exact_products() if body.device.type == "cuda" else nullcontext():
-            return self._gradients_of(EagerRunner(body), before, window)
+            return self._run(EagerRunner(body), before, window)
 
-    def _in_double(self, eager: Gradients, before: Snapshot, window: list[Micro]) -> Gradients | None:
-        """Give the gradients in float64; None where the step cannot do that, or draws other numbers then.
+    def _in_double(self, real: End, before: Snapshot, window: list[Micro]) -> End | None:
+        """Run the window in float64; None where the step cannot do that, or draws other numbers then.
 
-        For ResNet-20 and batches of 8, eager's gradients in float32 were up to 0.003 from those.
+        For ResNet-20 and batches of 8, eager's gradients in float32 were up to 0.007 from those.
         """
         body = copy.copy(self._body)
         if self._updates and (body.settings.clip_norm, body.settings.clip_value) != (None, None):
@@ -141,18 +159,48 @@ class Verdict:
             with in_double(body, window) as widened:
                 for micro in widened:
                     run_again(EagerRunner(body), micro, updates=False)
-                found = gradients(body)
+                found = self._end_now(before)
         except Exception as error:
-            log.debug("no gradients in float64: %s: %s", type(error).__name__, error)
+            log.debug("no numbers in float64: %s: %s", type(error).__name__, error)
             return None
-        return found if relative_difference(found, eager) <= EAGER_AGAIN else None
+        return found if found.distance(real) <= LIKE_EAGER else None
 
-    def _gradients_of(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> Gradients:
-        """Give the gradients that a runner comes to when it runs the window once more."""
+    def _run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> End:
+        """Let a runner run the window once more."""
         before.restore()
         for micro in window:
             run_again(runner, micro, updates=self._updates)
-        return gradients(self._body)
+        return self._end_now(before)
+
+    def _end_now(self, before: Snapshot) -> End:
+        return self._end(gradients(self._body), live_state(self._body), before)
+
+    def _end(self, grads: Gradients, after: Mapping[str, Tensor], before: Snapshot) -> End:
+        return End(grads, effects(self._body, grads, after, before.kept))
+
+
+@dataclass(frozen=True)
+class End:
+    """What a window has come to."""
+
+    gradients: Gradients
+    effects: Effects
+
+    def distance(self, other: End) -> float:
+        """Give how far all gradients of another end are from these, relative to their norm."""
+        return relative_difference(self.gradients, other.gradients)
+
+    def strays(self, other: End) -> dict[str, float]:
+        """Give the parts of another end that are too far from these, whatever all together are."""
+        apart = distances(self.effects, other.effects)
+        return {name: by for name, by in apart.items() if not by <= self.effects[name].limit}
+
+
+def _told(off: float, mine: float, theirs: float, tolerance: float) -> str:
+    # Where eager is as exact as can be, there is no more to tell.
+    if theirs < tolerance / 10:
+        return _words(off)
+    return f"{_words(off)} from eager's; from exact ones by {mine:.2g}, eager's by {theirs:.2g}"
 
 
 def _words(off: float) -> str:

@@ -1,0 +1,89 @@
+"""What a window did, part by part: to each gradient, to each buffer, to the loss and the named values.
+
+One norm over all gradients hides those of a small part, and says nothing of what a step keeps or shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .bits import widened
+from .body import StepBody
+from .comparison import TOLERANCE, Gradients
+
+# So small a part of what all gradients may be off is mostly rounding: in float32, the gradient of a bias
+# before a norm, which has none in truth, was 1e-8 of all gradients together.
+_SMALL_GRADIENT = 1e-3
+# A value that was added to a mean is not told apart from another one any closer.
+_SMALL_VALUE = 1e-6
+# How many times as far as all gradients together one part may be off, and in any case.
+_GRADIENT, _OTHERS, _MOST = 100.0, 10.0, 0.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """Numbers that a window made, what counts as small among them, and how far they may be off."""
+
+    numbers: Tensor
+    small: Tensor
+    limit: float
+
+
+Effects = dict[str, Part]
+
+
+def effects(
+    body: StepBody, grads: Gradients, after: Mapping[str, Tensor], before: Mapping[str, Tensor]
+) -> Effects:
+    """Give the gradients, and how buffers and sums differ from before; states are those of `live_state`."""
+    found: Effects = {}
+    tolerance = TOLERANCE[body.settings.precision]
+    gradient_limit, limit = (min(_MOST, times * tolerance) for times in (_GRADIENT, _OTHERS))
+    names = {id(parameter): name for name, parameter in body.model.named_parameters()}
+    wide = [None if grad is None else widened(grad) for grad in grads]
+    sizes = [_size(grad) for grad in wide if grad is not None]
+    small = _SMALL_GRADIENT * tolerance * torch.stack(sizes).norm() if sizes else torch.zeros(())
+    for position, (parameter, grad) in enumerate(zip(body.parameters, wide)):
+        name = names.get(id(parameter), f"parameter {position}")
+        if grad is not None:
+            found[f"the gradient of {name}"] = Part(grad, small, gradient_limit)
+    for name, _ in body.model.named_buffers():
+        was, now = before.get(f"buffer {name}"), after.get(f"buffer {name}")
+        if was is not None and now is not None and was.shape == now.shape:
+            change = torch.nan_to_num(widened(now) - widened(was))
+            is_rounded = was.is_floating_point() or was.is_complex()
+            rounding = 100 * torch.finfo(was.dtype).eps if is_rounded else 0.0
+            small_change = rounding * _size(torch.nan_to_num(widened(was)))
+            found[f"the buffer {name}"] = Part(change, small_change, limit)
+    for given in body.tally.totals:
+        key = f"mean of {', '.join(given)}"
+        if key in after:
+            change = after[key] - before[key] if key in before else after[key]
+            for name, number in zip(given, change[1:]):
+                told = "the loss" if name == "loss" else f"the value {name!r}"
+                found[told] = Part(torch.nan_to_num(number), _SMALL_VALUE * change[0].abs(), limit)
+    return found
+
+
+def distances(one: Effects, other: Effects) -> dict[str, float]:
+    """Give how far each part of one is from that of the other, relative to its size.
+
+    >>> half, whole = torch.tensor([3.0, 4.0]), torch.tensor([6.0, 8.0])
+    >>> small = torch.tensor(1.0)
+    >>> distances({"a": Part(whole, small, 0.1)}, {"a": Part(half, small, 0.1)})
+    {'a': 0.5}
+    """
+    names = [name for name in one if name in other]
+    if not names:
+        return {}
+    apart = torch.stack([_size(one[name].numbers - other[name].numbers) for name in names])
+    size = torch.stack([torch.maximum(_size(one[name].numbers), one[name].small) for name in names])
+    return dict(zip(names, (apart / size.clamp_min(1e-30)).tolist()))
+
+
+def _size(numbers: Tensor) -> Tensor:
+    return numbers.abs().square().sum().sqrt()
