@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -122,8 +123,8 @@ def test_a_step_function_that_holds_a_data_set_is_not_sent(monkeypatch) -> None:
 @unix
 def test_a_process_that_is_killed_is_a_failure_and_not_an_error() -> None:
     compiling = CompilingBeside(*body_and_micro(slow))
-    assert wait_until(lambda: compiling._process is not None)
-    os.kill(compiling._process.pid, signal.SIGKILL)
+    assert wait_until(lambda: compiling._job.process is not None)
+    os.kill(compiling._job.process.pid, signal.SIGKILL)
     compiling.wait()
     assert compiling.done
     assert compiling.failure == "torch's compiler failed in another process: exit code -9"
@@ -132,10 +133,36 @@ def test_a_process_that_is_killed_is_a_failure_and_not_an_error() -> None:
 @unix
 def test_closing_ends_the_process() -> None:
     compiling = CompilingBeside(*body_and_micro(slow))
-    assert wait_until(lambda: compiling._process is not None)
+    assert wait_until(lambda: compiling._job.process is not None)
     compiling.close()
     compiling.wait()
-    assert not is_running(compiling._process.pid)
+    assert not is_running(compiling._job.process.pid)
+
+
+@unix
+def test_a_process_that_nobody_waits_for_ends() -> None:
+    compiling = CompilingBeside(*body_and_micro(slow))
+    job = compiling._job
+    assert wait_until(lambda: job.process is not None)
+    pid = job.process.pid
+    # Ctrl-C in a terminal goes to a session of processes; this one is not part of it.
+    assert os.getsid(pid) != os.getsid(0)
+    del compiling
+    gc.collect()
+    assert wait_until(lambda: not is_running(pid))
+
+
+@unix
+def test_steps_of_one_process_are_compiled_one_after_another() -> None:
+    first, second, third = (CompilingBeside(*body_and_micro(slow)) for _ in range(3))
+    assert wait_until(lambda: first._job.process is not None)
+    third.close()
+    assert wait_until(lambda: third.done)
+    assert second._job.process is None
+    assert third._job.process is None
+    first.close()
+    assert wait_until(lambda: second._job.process is not None)
+    second.close()
 
 
 @unix

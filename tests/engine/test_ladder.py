@@ -297,10 +297,21 @@ def test_a_step_that_needs_new_code_every_time_is_refused_and_training_goes_on(q
         return mse(model, x, y) * calls["number"]
 
     step = new_step(counting, tier="compiled")
-    run(step, 8)
+    run(step, 40)
     assert step.tier == "eager"
-    assert step.report().reason.startswith("the step cannot be compiled: the compiled code no longer fits (")
+    assert step.report().reason.startswith("the compiled code no longer fits (")
     assert "['number'] ==" in step.report().reason
+    assert step.report().reason.endswith("it was compiled 4 times already and is not compiled again")
+
+
+@pytest.mark.parametrize("number", range(2, 8))
+def test_a_number_that_changes_once_does_not_refuse_the_tier(quick_compiler, number: int) -> None:
+    weight = {"of the loss": 1.0}
+    step = new_step(lambda model, x, y: mse(model, x, y) * weight["of the loss"], tier="compiled")
+    for place in range(16):
+        weight["of the loss"] = 1.0 if place < number else 0.5
+        run(step, 1)
+    assert step.tier == "compiled", step.report()
 
 
 @pytest.mark.parametrize(
@@ -561,7 +572,7 @@ def test_another_shape_runs_eagerly_beside_compiled_code(quick_compiler) -> None
     assert step.tier == "compiled"
     assert reasons(step)[1:] == [
         "eager: a ragged last batch runs eagerly",
-        "eager: a batch of another shape than the recorded one runs eagerly",
+        "eager: a batch of another shape than the compiled one runs eagerly",
     ]
 
 
@@ -576,6 +587,55 @@ def test_a_copy_of_a_compiled_step_goes_on_from_the_same_numbers(quick_compiler,
     assert (twin.tier, twin.updates, twin.report().steps) == ("eager", 10, 10)
     torch.testing.assert_close(run(twin, 8), run(step, 8))
     assert twin.tier == "compiled", twin.report()
+
+
+def test_a_step_that_was_closed_while_it_was_compiled_is_compiled_later(compiled_elsewhere, paced) -> None:
+    step = new_step(tier="auto")
+    paced(step, {"eager": 1.0, "compiled": 0.5})
+    compiled_elsewhere.done = False
+    try:
+        run(step, 8)
+        assert step.report().reason == "the step is being compiled in another process"
+        step.close()
+    finally:
+        compiled_elsewhere.done = True
+    run(step, 20)
+    assert step.tier == "compiled", step.report()
+
+
+def test_a_function_that_was_compiled_by_hand_is_compiled_as_it_is_written(quick_compiler) -> None:
+    step = new_step(torch.compile(mse), tier="compiled")
+    run(step, 6)
+    assert step.tier == "compiled", step.report()
+
+
+class Pair:
+    """A batch of one's own kind."""
+
+    def __init__(self) -> None:
+        self.x, self.y = torch.ones(8, 4), torch.zeros(8, 2)
+
+
+def test_a_batch_that_is_not_looked_into_is_named_at_once(quick_compiler) -> None:
+    step = new_step(lambda model, pair: mse(model, pair.x, pair.y), tier="compiled")
+    for _ in range(8):
+        step(Pair())
+    assert step.report().reason == (
+        "the step cannot be compiled: the batch holds an object of class Pair, another one each time, "
+        "which is not looked into; give its tensors in a tuple, list, dict or dataclass"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("tier", ["eager", "compiled", "auto"])
+def test_a_nested_tensor_of_either_layout_is_trained_on(quick_compiler, tier: str) -> None:
+    for layout in (torch.strided, torch.jagged):
+        step = new_step(lambda model, x: torch.cat(model(x).unbind()).square().mean(), tier=tier)
+        for _ in range(8):
+            parts = [torch.ones(3, 4), torch.ones(5, 4)]
+            before = step._body.model.weight.detach().clone()
+            step(torch.nested.nested_tensor(parts, layout=layout))
+            assert not torch.equal(before, step._body.model.weight)
 
 
 class Loss:

@@ -32,7 +32,7 @@ def _quick(batch: tuple[Any, ...]) -> Signature | None:
     """The common case, a flat tuple of tensors, without the general machinery."""
     found = []
     for leaf in batch:
-        if type(leaf) is not Tensor:
+        if type(leaf) is not Tensor or leaf.is_nested:
             return None
         found.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride()))
     return (*found, *shared_places(batch))
@@ -125,6 +125,8 @@ def _with_parts(container: Any, parts: dict[Any, Any]) -> Any:
 
 
 def _leaf(leaf: Any) -> Hashable:
+    if _has_no_shape(leaf):
+        return (type(leaf), id(leaf))
     if isinstance(leaf, Tensor):
         return (leaf.shape, leaf.dtype, leaf.device, leaf.stride())
     if isinstance(leaf, np.ndarray):
@@ -134,6 +136,27 @@ def _leaf(leaf: Any) -> Hashable:
     except TypeError:
         return (type(leaf), repr(leaf))
     return (type(leaf), leaf)
+
+
+def _has_no_shape(leaf: Any) -> bool:
+    """Say whether this is a nested tensor of the older layout, which says nothing of its sides."""
+    return isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout is torch.strided
+
+
+def not_looked_into(batch: tuple[Any, ...]) -> str | None:
+    """Name a part of a batch that is only the same where it is the very same object; None where none is.
+
+    >>> class Pair: ...
+    >>> not_looked_into((torch.zeros(1), {"a": 1}, Pair())), not_looked_into((torch.zeros(1), "word", None))
+    ('an object of class Pair', None)
+    """
+    for leaf in leaves_of(batch):
+        if _has_no_shape(leaf):
+            return "a nested tensor of the strided layout"
+        plain = isinstance(leaf, Tensor | np.ndarray | type) or leaf is None
+        if not plain and getattr(type(leaf), "__eq__", None) is object.__eq__:
+            return f"an object of class {type(leaf).__name__}"
+    return None
 
 
 def tensors_of(batch: tuple[Any, ...]) -> list[Tensor]:
@@ -202,7 +225,9 @@ def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
 
 def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
     for leaf in leaves:
-        if isinstance(leaf, Tensor | np.ndarray) and leaf.ndim > 0:
+        if isinstance(leaf, Tensor) and leaf.ndim > 0:
+            yield int(leaf.size(0))
+        elif isinstance(leaf, np.ndarray) and leaf.ndim > 0:
             yield int(leaf.shape[0])
 
 

@@ -28,7 +28,7 @@ from flodl.core import log
 from .blame import first_words
 from .body import StepBody
 from .layout import Measured
-from .runners import Micro
+from .runners import Micro, uncompiled
 from .switches import switches_now
 
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -47,68 +47,45 @@ TURN_S = 5e-4
 # Before what the other process says in the end, among what the model may print.
 TOLD = "flodl compiled: "
 _warming = threading.Lock()
+# A process takes hundreds of megabytes, and the compiler's cache serves one at a time.
+_compiling = threading.Lock()
 
 
 class CompilingBeside:
     """One compilation in a process of its own; `done` says when, `failure` why not.
 
     Where the kernels of matrix products are to be tried out too and that takes longer than the time
-    it was given, the process is ended and another compiles without.
+    it was given, the process is ended and another compiles without. A process that nobody waits for ends.
     """
 
     def __init__(self, body: StepBody, micro: Micro) -> None:
-        self.failure: str | None = None
-        self.tune = body.settings.tune
-        # The layout that was measured there, where one was clearly faster.
-        self.layout: Measured | None = None
-        self._budget_s = body.settings.tune_budget_s
-        self._on_cpu = body.device.type == "cpu"
-        self._told: dict[str, Any] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._job = job = _Job(body)
         self._thread: threading.Thread | None = None
         try:
             payload = packed(body, micro)
         except Exception as error:
             told = first_words(error)
-            self.failure = f"the step cannot be sent to another process ({told})"
+            job.failure = f"the step cannot be sent to another process ({told})"
             return
-        self._thread = threading.Thread(target=self._compile, args=(payload,), daemon=True)
+        # The thread holds the job alone, so that this is gone where the step is.
+        weakref.finalize(self, job.end)
+        self._thread = threading.Thread(target=job.run, args=(payload,), daemon=True)
         self._thread.start()
 
-    def _compile(self, payload: bytes) -> None:
-        """Start the process and wait for its end, in a thread that mostly sleeps."""
-        said = self._run(payload, self._budget_s if self.tune else None)
-        if said is None:
-            self.tune = None
-            said = self._run(payload, None)
-        if said:
-            self.failure = f"torch's compiler failed in another process: {said[:300]}"
-        else:
-            if self._told.get("layout") is not None:
-                where = "in the process that compiled it"
-                failure = self._told.get("failure", "")
-                self.layout = Measured(self._told["layout"], self._told["times"], where, failure)
-            _warm_up(self._on_cpu, self._told.get("modules", ()), self._told.get("sources", ()))
+    @property
+    def failure(self) -> str | None:
+        """Why nothing was compiled; None where it went well."""
+        return self._job.failure
 
-    def _run(self, payload: bytes, limit_s: float | None) -> str | None:
-        """Give what a failed process said last, nothing if it went well, None if it took too long."""
-        program = PROGRAM.format(path=sys.path, tune=self.tune)
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        weakref.finalize(self, _end, process)
-        try:
-            told, said = process.communicate(struct.pack("!i", len(payload)) + payload, timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            process.communicate()
-            return None
-        self._told = told_in(told)
-        lines = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        return lines[-1] if process.returncode else ""
+    @property
+    def tune(self) -> str | None:
+        """Which kernels were tried out."""
+        return self._job.tune
+
+    @property
+    def layout(self) -> Measured | None:
+        """The layout that was measured there, where one was clearly faster."""
+        return self._job.layout
 
     @property
     def done(self) -> bool:
@@ -121,9 +98,73 @@ class CompilingBeside:
             self._thread.join()
 
     def close(self) -> None:
-        """End the process, if it still runs."""
-        if self._process is not None:
-            _end(self._process)
+        """End the process, if it still runs, or never start it."""
+        self._job.end()
+
+
+class _Job:
+    """What the thread does that starts the process and waits for its end; it mostly sleeps."""
+
+    def __init__(self, body: StepBody) -> None:
+        self.failure: str | None = None
+        self.tune = body.settings.tune
+        self.layout: Measured | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self._budget_s = body.settings.tune_budget_s
+        self._on_cpu = body.device.type == "cpu"
+        self._told: dict[str, Any] = {}
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """End the process, if there is one, and start none."""
+        self._ended.set()
+        if self.process is not None:
+            _end(self.process)
+
+    def run(self, payload: bytes) -> None:
+        """Compile, once no other step of this process is being compiled."""
+        while not _compiling.acquire(timeout=0.1):
+            if self._ended.is_set():
+                return
+        try:
+            said = self._said(payload, self._budget_s if self.tune else None)
+            if said is None:
+                self.tune = None
+                said = self._said(payload, None)
+        finally:
+            _compiling.release()
+        if said:
+            self.failure = f"torch's compiler failed in another process: {said[:300]}"
+        elif not self._ended.is_set():
+            if self._told.get("layout") is not None:
+                where, failure = "in the process that compiled it", self._told.get("failure", "")
+                self.layout = Measured(self._told["layout"], self._told["times"], where, failure)
+            _warm_up(self._on_cpu, self._told.get("modules", ()), self._told.get("sources", ()))
+
+    def _said(self, payload: bytes, limit_s: float | None) -> str | None:
+        """Give what a failed process said last, nothing if it went well, None if it took too long."""
+        if self._ended.is_set():
+            return "it was ended"
+        program = PROGRAM.format(path=sys.path, tune=self.tune)
+        self.process = process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # An interrupt from the terminal is for who trains; the process leaves with its parent anyway.
+            start_new_session=True,
+        )
+        if self._ended.is_set():
+            _end(process)
+        try:
+            told, said = process.communicate(struct.pack("!i", len(payload)) + payload, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            process.communicate()
+            return None
+        self._told = told_in(told)
+        lines = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        return lines[-1] if process.returncode else ""
 
 
 def told_in(written: bytes) -> dict[str, Any]:
@@ -203,7 +244,7 @@ def packed(body: StepBody, micro: Micro) -> bytes:
     buffer = io.BytesIO()
     parts = {
         "model": body.model,
-        "step_fn": body.step_fn,
+        "step_fn": uncompiled(body.step_fn),
         "settings": body.settings,
         "parameters": body.parameters,
         "micro": micro,

@@ -32,6 +32,8 @@ class Compilation:
         # Which kernels were tried out, and which layout was found to be clearly faster, once that is done.
         self.tune: str | None = None
         self.layout: Measured | None = None
+        # Whether the cache is filled, and nothing was made of it yet.
+        self.is_ready = False
 
     @property
     def is_under_way(self) -> bool:
@@ -41,7 +43,8 @@ class Compilation:
     def may_begin(self, micro: Micro, step: int) -> bool:
         """Say whether this process may compile now; raises where it never should."""
         if self._settings.tier == "auto":
-            return self._was_compiled_beside(micro, step)
+            self.is_ready = self.is_ready or self._was_compiled_beside(micro, step)
+            return self.is_ready
         if self._settings.tune is not None:
             beside = CompilingBeside(self._body, micro)
             beside.wait()
@@ -49,9 +52,10 @@ class Compilation:
         return True
 
     def close(self) -> None:
-        """End the other process, if there is one."""
+        """End the other process, if there is one; where training goes on later, another is started."""
         if self._beside is not None:
             self._beside.close()
+            self._beside = None
 
     def _was_compiled_beside(self, micro: Micro, step: int) -> bool:
         """Say whether another process has filled the compiler's cache; start it where it is time."""

@@ -193,18 +193,19 @@ class Ladder:
             return
         if not self._body.has_updated:
             return
-        if not self._times.knows(self.tier) and self._settings.tier == "auto":
-            return
         target = self._rungs[0]
         if target == "compiled" and not self._may_compile(micro, step):
             return
+        if not self._times.knows(self.tier) and self._settings.tier == "auto":
+            return
+        self._compilation.is_ready = False
         if self._readiness.capturable and has_step_hooks(self._body.optimizer):
             self._readiness = prepare(self._body.optimizer)
         found = self._compilation
         self._trial = Trial(target, self._body, self._readiness, tune=found.tune, layout=found.layout)
 
     def _may_compile(self, micro: Micro, step: int) -> bool:
-        started = time.perf_counter()
+        started, was_ready = time.perf_counter(), self._compilation.is_ready
         try:
             may_begin = self._compilation.may_begin(micro, step)
         except NotCompiled as reason:
@@ -213,6 +214,9 @@ class Ladder:
             return False
         if may_begin:
             self.cost_s += time.perf_counter() - started
+        if may_begin and not was_ready and self._body.device.type != "cuda":
+            # A CPU was busy with the compiler meanwhile, so what steps took then says nothing.
+            self._times.forget(self.tier)
         return may_begin
 
     def _say_why_not(self, reason: str, step: int) -> None:

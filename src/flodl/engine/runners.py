@@ -197,13 +197,23 @@ def fused(
     from .variants import Variants
 
     options = {layout: fusion_options(tune=tune) | OPTIONS[layout] for layout in layouts}
-    step_fn = _with_code_of_its_own(body.step_fn)
+    step_fn = _with_code_of_its_own(uncompiled(body.step_fn))
     if None in options:
         return {None: _twin(body, torch.compile(step_fn, dynamic=False, options=options[None]))}
     # For one layout, too: so it finds in the cache what was compiled for two.
     variants = Variants(options)
     compiled = torch.compile(step_fn, dynamic=False, backend=variants)
     return {layout: _twin(body, variants.using(layout, compiled)) for layout in layouts}
+
+
+def uncompiled(step_fn: StepFunction) -> StepFunction:
+    """Give the function itself where somebody has put it through torch's compiler already.
+
+    >>> def step_fn(model, x): ...
+    >>> uncompiled(torch.compile(step_fn)) is uncompiled(step_fn) is step_fn
+    True
+    """
+    return getattr(step_fn, "_torchdynamo_orig_callable", step_fn)
 
 
 def _with_code_of_its_own(step_fn: StepFunction) -> StepFunction:

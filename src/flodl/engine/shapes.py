@@ -75,7 +75,8 @@ class OtherShapes:
             return None
         may_record = isinstance(runner, RecordedRunner) and micro.phase == "only"
         if not may_record or self._count(micro.shape) != SEEN_BEFORE_RECORDING:
-            self._journal.say(step, "eager", "a batch of another shape than the recorded one runs eagerly")
+            prepared = "recorded" if isinstance(runner, RecordedRunner) else "compiled"
+            self._journal.say(step, "eager", f"a batch of another shape than the {prepared} one runs eagerly")
             return None
         if runner.captures + self.captures >= MAX_CAPTURES:
             self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .batch import Signature, static_copy, tensors_of
+from .batch import Signature, not_looked_into, static_copy, tensors_of
 from .blame import first_words
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
@@ -168,6 +168,7 @@ class Trial:
         if self._body.device.type == "cuda":
             self._refuse_what_recordings_break(before, after)
         before.around.narrow(after.around)
+        is_new = self._candidate is None
         try:
             before.restore()
             candidate = self._prepared(window, before)
@@ -176,6 +177,9 @@ class Trial:
             candidate.show_grads()
             difference = self._verdict.against(after, grads, before, window)
         except (GuardFailed, NotCapturable) as error:
+            if isinstance(error, GuardFailed) and not is_new:
+                # Something that it rests on has changed since the last window.
+                raise Disturbed(f"{error} while the {self.tier} step was being compared") from error
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
             after.restore()
@@ -193,6 +197,11 @@ class Trial:
         why = "were not finite" if bool(self._body.bad) else ""
         if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
             why = "had another shape"
+            if not window[0].ragged and (part := not_looked_into(window[0].batch)):
+                raise Refused(
+                    f"the step cannot be {self.tier}: the batch holds {part}, another one each time, "
+                    "which is not looked into; give its tensors in a tuple, list, dict or dataclass"
+                )
         if written := before.around.written_without_copy(after.around):
             # Only now it is known that they have to be copied before a window.
             self._body.written += written
