@@ -213,6 +213,8 @@ def uncompiled(step_fn: StepFunction) -> StepFunction:
     >>> uncompiled(torch.compile(step_fn)) is uncompiled(step_fn) is step_fn
     True
     """
+    if getattr(step_fn, "_torchdynamo_disable", False):
+        return step_fn  # somebody has asked that it is not compiled
     return getattr(step_fn, "_torchdynamo_orig_callable", step_fn)
 
 
