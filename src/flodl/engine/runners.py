@@ -210,7 +210,7 @@ def uncompiled(step_fn: StepFunction) -> StepFunction:
     """Give the function itself where somebody has put it through torch's compiler already.
 
     >>> def step_fn(model, x): ...
-    >>> uncompiled(torch.compile(step_fn)) is uncompiled(step_fn) is step_fn
+    >>> uncompiled(torch.compile(step_fn, backend="eager")) is uncompiled(step_fn) is step_fn
     True
     """
     if getattr(step_fn, "_torchdynamo_disable", False):
