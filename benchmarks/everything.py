@@ -50,8 +50,8 @@ def parts(device: str, results: Path) -> list[Part]:
     return [
         Part("step_overhead", ("step_overhead.py", "--processes", "3"), 120),
         Part("resnet20", ("resnet20.py",), 300),
-        Part("train_step", (*train, JAX_MODELS, "--epochs", "2"), 400),
-        Part("train_step_more", (*train, OTHER_MODELS, "--epochs", "2", *kept), 450),
+        Part("train_step", (*train, JAX_MODELS, "--epochs", "2"), 600),
+        Part("train_step_more", (*train, OTHER_MODELS, "--epochs", "2", *kept), 600),
         Part("bert", ("bert.py",), 200),
         Part("fit_overhead", ("fit_overhead.py", "--device", device), 90),
         Part("loader", ("loader.py", "--train", "--device", device), 180),

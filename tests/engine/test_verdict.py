@@ -187,3 +187,29 @@ def test_gradients_that_are_nothing_but_rounding_may_differ(monkeypatch):
     for _ in range(6):
         step(torch.randn(64, 8))
     assert step.tier == "compiled", step.report()
+
+
+@pytest.mark.parametrize("part", ["large", "small"])
+def test_gradients_that_are_not_numbers_are_refused(monkeypatch, part):
+    class Spoiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, weight):
+            return weight.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * torch.nan
+
+    def spoiled(model, x):
+        layer = getattr(model, part)
+        wrong = nn.functional.linear(x, Spoiled.apply(layer.weight), layer.bias) - layer(x)
+        loss, values = in_parts(model, x)
+        return loss + wrong.sum(), values
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: spoiled)
+    model = Parts()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-9), in_parts, tier="compiled")
+    for _ in range(8):
+        step(torch.randn(8, 4))
+    assert step.tier == "eager", step.report()
+    assert "differs from eager" in step.report().reason

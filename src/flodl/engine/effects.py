@@ -44,10 +44,10 @@ def effects(
     tolerance = TOLERANCE[body.settings.precision]
     gradient_limit, limit = (min(_MOST, times * tolerance) for times in (_GRADIENT, _OTHERS))
     names = {id(parameter): name for name, parameter in body.model.named_parameters()}
-    wide = [None if grad is None else widened(grad) for grad in grads]
-    sizes = [_size(grad) for grad in wide if grad is not None]
-    small = _SMALL_GRADIENT * tolerance * torch.stack(sizes).norm() if sizes else torch.zeros(())
-    for position, (parameter, grad) in enumerate(zip(body.parameters, wide)):
+    sizes = [_size(grad, body.device) for grad in grads if grad is not None]
+    total = torch.stack(sizes).norm() if sizes else torch.zeros(())
+    small = _SMALL_GRADIENT * tolerance * total
+    for position, (parameter, grad) in enumerate(zip(body.parameters, grads)):
         name = names.get(id(parameter), f"parameter {position}")
         if grad is not None:
             found[f"the gradient of {name}"] = Part(grad, small, gradient_limit)
@@ -57,7 +57,7 @@ def effects(
             change = torch.nan_to_num(widened(now) - widened(was))
             is_rounded = was.is_floating_point() or was.is_complex()
             rounding = 100 * torch.finfo(was.dtype).eps if is_rounded else 0.0
-            small_change = rounding * _size(torch.nan_to_num(widened(was)))
+            small_change = rounding * _size(torch.nan_to_num(was), body.device)
             found[f"the buffer {name}"] = Part(change, small_change, limit)
     for given in body.tally.totals:
         key = f"mean of {', '.join(given)}"
@@ -80,10 +80,16 @@ def distances(one: Effects, other: Effects) -> dict[str, float]:
     names = [name for name in one if name in other]
     if not names:
         return {}
-    apart = torch.stack([_size(one[name].numbers - other[name].numbers) for name in names])
-    size = torch.stack([torch.maximum(_size(one[name].numbers), one[name].small) for name in names])
+    # Buffers may lie elsewhere than the rest.
+    device = one[names[0]].small.device
+    parts = [(one[name], other[name].numbers) for name in names]
+    apart = torch.stack([_size(widened(part.numbers) - widened(theirs), device) for part, theirs in parts])
+    size = torch.stack(
+        [torch.maximum(_size(part.numbers, device), part.small.to(device)) for part, _ in parts]
+    )
     return dict(zip(names, (apart / size.clamp_min(1e-30)).tolist()))
 
 
-def _size(numbers: Tensor) -> Tensor:
-    return numbers.abs().square().sum().sqrt()
+def _size(numbers: Tensor, device: torch.device) -> Tensor:
+    """Give the norm of some numbers in double precision, on a device."""
+    return widened(numbers).abs().square().sum().sqrt().to(device)

@@ -103,24 +103,28 @@ class Verdict:
     def _judged(self, real: End, candidate: End, again: End, exact: End) -> str | None:
         """Say what speaks against a candidate by how far it and eager are from exact numbers."""
         off, mine, theirs = real.distance(candidate), exact.distance(candidate), exact.distance(real)
-        is_doubtful = False
-        if off > self._tolerance and mine <= AS_FAR_AS_EAGER * theirs:
-            self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
-        elif off > self._tolerance:
-            is_doubtful = True
-            if mine > DOUBTFUL * max(theirs, TOLERANCE["fp32"]):
-                return _told(off, mine, theirs, self._tolerance)
-        repeated, parts = distances(real.effects, again.effects), distances(exact.effects, real.effects)
+        doubt = ""
+        # Asked so that what is not a number never passes.
+        if not off <= self._tolerance:
+            if mine <= AS_FAR_AS_EAGER * theirs:
+                self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
+            else:
+                doubt = _told(off, mine, theirs, self._tolerance)
+                if not mine <= DOUBTFUL * max(theirs, TOLERANCE["fp32"]):
+                    return doubt
+        ours, eagers = distances(exact.effects, candidate.effects), distances(exact.effects, real.effects)
+        repeated = distances(real.effects, again.effects)
         for name, apart in real.strays(candidate).items():
-            limit = real.effects[name].limit
-            eagers = max(parts.get(name, 0.0), repeated.get(name, 0.0))
-            ours = distances(exact.effects, candidate.effects).get(name, apart)
-            if ours > DOUBTFUL * max(eagers, limit):
-                return f"{name} is off by {apart:.2g} of its size"
-            is_doubtful |= ours > max(AS_FAR_AS_EAGER * eagers, limit)
-        if is_doubtful and self._doubtful >= MOST_DOUBTFUL:
-            return _told(off, mine, theirs, self._tolerance)
-        self._doubtful += is_doubtful
+            limit, told = real.effects[name].limit, f"{name} is off by {apart:.2g} of its size"
+            loose = max(eagers.get(name, 0.0), repeated.get(name, 0.0))
+            if ours.get(name, apart) <= max(AS_FAR_AS_EAGER * loose, limit):
+                continue
+            if not ours.get(name, apart) <= DOUBTFUL * max(loose, limit):
+                return told
+            doubt = doubt or told
+        if doubt and self._doubtful >= MOST_DOUBTFUL:
+            return doubt
+        self._doubtful += bool(doubt)
         return None
 
     def _repeats_itself(self, before: Snapshot, window: list[Micro]) -> bool:
