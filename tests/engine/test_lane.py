@@ -43,6 +43,7 @@ class Ready:
         # What a recording rests on, without a device to record on.
         runner = RecordedRunner.__new__(RecordedRunner)
         runner.body, runner._foreign, runner._footing = body, {}, Footing(body)
+        runner._rates = body.rates
         runner._places = [parameter.data_ptr() for parameter in body.parameters]
         runner._settings = _together(host_settings(self.optimizer))
         runner._optimizer_state = self.optimizer.state
@@ -120,9 +121,17 @@ def test_the_short_way_ends_after_its_turns() -> None:
 
 def test_groups_that_share_a_learning_rate_take_the_long_way() -> None:
     ready = Ready()
-    group, rate = ready.runner.body.rates[0]
-    ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
+    group, rate = ready.runner._rates[0]
+    ready.runner._rates = ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
     assert ready.runner.lane(10) is None
+    ready.runner._baked_in, ready.runner.update_inside = [], True
+    assert ready.runner.what_changed() is None
+    # The body takes the new rate into account before the runner is asked.
+    group["lr"] = 0.01
+    ready.runner.body.meet_optimizer_again()
+    assert (
+        ready.runner.what_changed() == "one of several groups that shared a learning rate was given another"
+    )
 
 
 def test_batches_that_are_negative_when_they_are_read_take_the_long_way() -> None:
@@ -131,6 +140,14 @@ def test_batches_that_are_negative_when_they_are_read_take_the_long_way() -> Non
     negative = torch.zeros(5, 3, dtype=torch.complex64).conj().imag
     assert negative.is_neg()
     assert not ready.replays(negative, y)
+
+
+def test_a_step_within_an_autocast_of_another_dtype_takes_the_long_way() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ready = Ready()
+        assert ready.replays()
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert not ready.replays()
 
 
 def test_a_step_within_an_autocast_takes_the_long_way() -> None:

@@ -89,7 +89,7 @@ def test_a_layout_that_cannot_be_compiled_leaves_the_other(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", picky)
     be_the_process_for(sent_images(), monkeypatch)
-    worker.main(None)
+    worker.main(None, os.getppid())
     worker.sys.stdin.close()
     told = told_in(capfd.readouterr().out.encode())
     assert {told["layout"], fails} == {"channels last", "as given"}
@@ -114,7 +114,7 @@ def test_a_layout_is_told_where_it_is_clearly_faster(
     times = {"as given": 0.99, "channels last": seconds}
     monkeypatch.setattr(worker, "fastest", lambda runs: Measured("as given", times))
     be_the_process_for(sent_images(), monkeypatch)
-    worker.main(None)
+    worker.main(None, os.getppid())
     worker.sys.stdin.close()
     written = capfd.readouterr().out
     assert written.startswith("a model that prints")
@@ -132,7 +132,7 @@ def be_the_process_for(parts: dict, monkeypatch) -> None:
             return parts
 
     monkeypatch.setattr(worker, "Connection", Pipe)
-    monkeypatch.setattr(worker, "_leave_with_the_parent", lambda: None)
+    monkeypatch.setattr(worker, "_leave_with_the_parent", lambda parent: None)
     monkeypatch.setattr(os, "nice", lambda by: 0)
     monkeypatch.setattr(worker.sys, "stdin", open(os.devnull))  # noqa: SIM115
 
@@ -140,7 +140,7 @@ def be_the_process_for(parts: dict, monkeypatch) -> None:
 def test_what_goes_wrong_is_said_in_one_line(quick_compiler, monkeypatch) -> None:
     be_the_process_for(sent(lambda model, x, y: None), monkeypatch)
     with pytest.raises(SystemExit) as ended:
-        worker.main(None)
+        worker.main(None, os.getppid())
     assert str(ended.value).startswith("StepError: the step function gives a NoneType.")
     worker.sys.stdin.close()
 

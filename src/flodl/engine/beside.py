@@ -32,7 +32,7 @@ from .runners import Micro, uncompiled
 from .switches import switches_now
 
 MAX_PAYLOAD_BYTES = 256 << 20
-PROGRAM = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r})"
+PROGRAM = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r}, {parent})"
 
 # What torch's compiler loads when it is used for the first time.
 COMPILER = (
@@ -49,6 +49,16 @@ TOLD = "flodl compiled: "
 _warming = threading.Lock()
 # A process takes hundreds of megabytes, and the compiler's cache serves one at a time.
 _compiling = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """Let a process that was forked have locks of its own: whoever held them is not in it."""
+    global _warming, _compiling
+    _warming, _compiling = threading.Lock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 class CompilingBeside:
@@ -123,7 +133,8 @@ class _Job:
 
     def run(self, payload: bytes) -> None:
         """Compile, once no other step of this process is being compiled."""
-        while not _compiling.acquire(timeout=0.1):
+        turn = _compiling
+        while not turn.acquire(timeout=0.1):
             if self._ended.is_set():
                 return
         try:
@@ -132,7 +143,7 @@ class _Job:
                 self.tune = None
                 said = self._said(payload, None)
         finally:
-            _compiling.release()
+            turn.release()
         if said:
             self.failure = f"torch's compiler failed in another process: {said[:300]}"
         elif not self._ended.is_set():
@@ -145,7 +156,7 @@ class _Job:
         """Give what a failed process said last, nothing if it went well, None if it took too long."""
         if self._ended.is_set():
             return "it was ended"
-        program = PROGRAM.format(path=sys.path, tune=self.tune)
+        program = PROGRAM.format(path=sys.path, tune=self.tune, parent=os.getpid())
         self.process = process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,

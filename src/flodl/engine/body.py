@@ -146,6 +146,11 @@ class StepBody:
         self._statistics.note()
         self._carried = [carrier.keep_state() for carrier in self.carriers if hasattr(carrier, "keep_state")]
 
+    def keep_statistics_apart(self) -> None:
+        """Keep running statistics in memory of its own, where this is a copy of another body."""
+        modules = list(self.model.modules())
+        self._statistics, self._statistics_lately = RunningStatistics(modules), RunningStatistics(modules)
+
     def note_statistics(self) -> None:
         """Note the running statistics before a micro-batch that does not open its window."""
         self._statistics_lately.note()

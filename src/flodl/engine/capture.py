@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -26,9 +27,11 @@ from .batch import (
     tensors_of,
 )
 from .blame import first_words, source_line
+from .ground import place
 from .hygiene import waits_are_errors
 from .mailbox import Mailbox, opened
 from .recordable import as_if_recorded
+from .switches import casting
 
 T = TypeVar("T")
 # Torch still knows where these were; they stay, so that nothing else comes to lie there.
@@ -209,8 +212,9 @@ class Captured:
         if self._weights is not None and self._weights.have_changed():
             torch.cuda.synchronize()  # replays may be under way
             self._recordings.clear()
-            self._weights = None
-        shape = (bool(named), *signature(given))
+            # Of the old pool a part may still be held, and then nothing more is taken from it.
+            self._weights, self._pool = None, torch.cuda.graph_pool_handle()
+        shape = (bool(named), casting("cuda"), *signature(given))
         recording = self._recordings.get(shape)
         if recording is None:
             if len(self._recordings) >= self._max:
@@ -236,27 +240,36 @@ class _Weights:
     >>> weights = _Weights(model)
     >>> model.half() and weights.have_changed(), _Weights(model.eval()).have_changed()
     (True, False)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    >>> weights = _Weights(model)
+    >>> model[0] = torch.nn.Linear(2, 1)
+    >>> weights.have_changed()
+    True
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
         modules = [*owner.modules()] if isinstance(owner, torch.nn.Module) else []
-        self._tensors = [
-            (held, name, tensor, tensor.detach(), tensor.data_ptr())
-            for module in modules
-            for held in (module._parameters, module._buffers)
-            for name, tensor in held.items()
-            # A scripted module keeps its own elsewhere.
-            if tensor is not None and isinstance(held, dict)
-        ]
+        owned = [held for module in modules for held in _owned(module)]
+        self._parts = [(held, [*held.values()]) for held in owned]
+        tensors = [part for held in owned for part in held.values() if isinstance(part, Tensor)]
+        self._tensors = [(tensor, tensor.detach(), place(tensor)) for tensor in tensors]
         self._training = [(module, module.training) for module in modules]
 
     def have_changed(self) -> bool:
-        """Say whether a weight was moved or replaced since, or a part switched."""
-        return any(module.training is not trained for module, trained in self._training) or any(
-            held.get(name) is not tensor or tensor.data_ptr() != place
-            for held, name, tensor, _, place in self._tensors
+        """Say whether a weight or a part was moved, replaced or switched since."""
+        return (
+            any(module.training is not trained for module, trained in self._training)
+            or any(len(held) != len(was) for held, was in self._parts)
+            or any(not all(map(operator.is_, held.values(), was)) for held, was in self._parts)
+            or any(place(tensor) != lay for tensor, _, lay in self._tensors)
         )
+
+
+def _owned(module: torch.nn.Module) -> list[dict[str, Any]]:
+    """Give what a module keeps its parts in; a scripted one keeps them elsewhere."""
+    kinds = (getattr(module, kind) for kind in ("_parameters", "_buffers", "_modules"))
+    return [held for held in kinds if held and isinstance(held, dict)]
 
 
 def _by_name(fn: Callable[..., T]) -> Callable[..., T]:

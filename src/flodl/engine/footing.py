@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from operator import attrgetter, itemgetter
 
-import torch
-
 from .body import StepBody
+from .switches import casting
 
 LEARNS, TRAINING, FLAG = attrgetter("requires_grad"), attrgetter("training"), itemgetter("training")
 
@@ -14,6 +13,7 @@ LEARNS, TRAINING, FLAG = attrgetter("requires_grad"), attrgetter("training"), it
 class Footing:
     """Which parameters learn and which modules train, as they were.
 
+    >>> import torch
     >>> from types import SimpleNamespace
     >>> model = torch.nn.Linear(2, 1)
     >>> cpu, parameters = torch.device("cpu"), [*model.parameters()]
@@ -33,7 +33,7 @@ class Footing:
         self.others = [module for module in modules if "training" not in vars(module)]
         self.others_training = [*map(TRAINING, self.others)]
         # Of a batch on the short way torch's own guards see it.
-        self.casting = _casting(body.device.type)
+        self.casting = casting(body.device.type)
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was."""
@@ -42,19 +42,6 @@ class Footing:
         others = [*map(TRAINING, self.others)]
         if [*map(FLAG, self.modules)] != self.training or others != self.others_training:
             return "a module was switched between training and evaluation"
-        if _casting(self.body.device.type) != self.casting:
+        if casting(self.body.device.type) != self.casting:
             return "torch.autocast was switched on or off around the step"
         return None
-
-
-def _casting(device_type: str) -> tuple[bool, torch.dtype | None]:
-    """Give what an autocast around the step asks for.
-
-    >>> _casting("cpu")
-    (False, None)
-    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-    ...     _casting("cpu")
-    (True, torch.bfloat16)
-    """
-    is_on = torch.is_autocast_enabled(device_type)
-    return is_on, torch.get_autocast_dtype(device_type) if is_on else None

@@ -70,7 +70,7 @@ class Ground:
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         marks.extend(_mark(parameter))
-                marks.extend(_place(buffer) for buffer in module._buffers.values() if buffer is not None)
+                marks.extend(place(buffer) for buffer in module._buffers.values() if buffer is not None)
         marks.extend(place for _, place in self._optimizer_now())
         return marks
 
@@ -88,7 +88,7 @@ class Ground:
         """Give where that which the optimizer kept lies now, which is nowhere if it is gone."""
         for parameter, key in self._kept:
             kept = self._state.get(parameter, {}).get(key)
-            yield (parameter, key), _place(kept) if isinstance(kept, Tensor) else None
+            yield (parameter, key), place(kept) if isinstance(kept, Tensor) else None
 
 
 def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
@@ -102,13 +102,14 @@ def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
 def _mark(parameter: Tensor) -> tuple[object, ...]:
     """Which tensor it is, where its numbers lie, and what is called with its gradient."""
     hooks = (key for kind in _HOOKS_OF_TENSORS for key in getattr(parameter, kind) or ())
-    return id(parameter), _place(parameter), *hooks
+    return id(parameter), place(parameter), *hooks
 
 
-def _place(tensor: Tensor) -> int:
+def place(tensor: Tensor) -> int:
+    """Give where the numbers of a tensor lie; 0 for one that is made up of others."""
     try:
         return tensor.data_ptr()
-    except RuntimeError:  # one that is made up of others
+    except RuntimeError:
         return 0
 
 
@@ -129,4 +130,4 @@ def _tensors(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     for name, parameter in model.named_parameters():
         yield ("parameter", name), _mark(parameter)
     for name, buffer in model.named_buffers():
-        yield ("buffer", name), _place(buffer)
+        yield ("buffer", name), place(buffer)

@@ -20,7 +20,7 @@ SLOTS = 256
 # The host may be this many turns ahead at most twice over, and still no slot is written before it was read.
 PACE = 64
 # The words that a block copies at a time, and the most blocks: each reads the host's memory for itself.
-_BLOCK, _MOST_BLOCKS = 1024, 1024
+_BLOCK, _MOST_BLOCKS = 1024, 256
 # Each turn has memory to itself that neither side reads or writes in part: 64 bytes, or several times that.
 _LINE = 8
 _ALIGNED = 16

@@ -53,6 +53,8 @@ class RecordedRunner:
         self._places = [p.data_ptr() for p in body.parameters]
         self._baked_in = host_settings(body.optimizer) if update_inside else []
         self._settings = _together(self._baked_in)
+        # The body takes others where groups that shared a rate no longer do.
+        self._rates = body.rates
         self._optimizer_state = body.optimizer.state
         self._num_states = len(body.optimizer.state) if update_inside else 0
         self._num_groups = len(body.optimizer.param_groups)
@@ -69,8 +71,8 @@ class RecordedRunner:
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
-        take_rates(self.body.rates)
-        if not are_taken(self.body.rates):
+        take_rates(self._rates)
+        if not are_taken(self._rates):
             return "one of several groups that shared a learning rate was given another"
         if self.body.optimizer.state is not self._optimizer_state:
             return "the optimizer's state was loaded anew"
@@ -94,13 +96,15 @@ class RecordedRunner:
         and the last, which finds a model that was moved. Where anything differs it gives None and has done
         nothing. This is all that the host does in most steps: every name here is local on purpose.
         """
-        recording, optimizer, rates = self._last, self.body.optimizer, self.body.rates
+        recording, optimizer, rates = self._last, self.body.optimizer, self._rates
         if recording is None or self._foreign or self._footing.others or are_shared(rates):
             return None
         fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_states = self._optimizer_state, self._num_states
         num_groups, settings = self._num_groups, self._settings
         footing, parameters = self._footing, self.body.parameters
+        # Whether there is an autocast at all, `fits` sees.
+        cast_to, kind = footing.casting[1], self.body.device.type
         learns, modules, training = footing.learns, footing.modules, footing.training
         # Mostly all learn and all train, which is seen more quickly than what each of them does.
         all_do = all(learns) and all(training)
@@ -135,6 +139,8 @@ class RecordedRunner:
                 if take(group) != kept:
                     return None
             if shared and shared_places(batch) != shared:
+                return None
+            if cast_to is not None and torch.get_autocast_dtype(kind) is not cast_to:
                 return None
             for group, lr in rates:
                 if group["lr"] is not lr:

@@ -94,6 +94,13 @@ class Snapshot:
             tensor.copy_(told)
         self._randomness.restore(self._device)
 
+    def drew(self, later: Snapshot) -> bool:
+        """Say whether random numbers were drawn between this moment and a later one."""
+        mine, theirs = self._randomness, later._randomness
+        if not mine.same_on_host(theirs):
+            return True
+        return mine.device is not None and theirs.device is not None and not mine.device.equal(theirs.device)
+
     def first_replaced(self, later: Snapshot) -> str | None:
         """Name the first buffer that is another tensor in a later snapshot, or a tensor with other memory."""
         for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):

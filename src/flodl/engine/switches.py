@@ -37,6 +37,19 @@ def products() -> str | None:
         return None
 
 
+def casting(device_type: str) -> tuple[bool, torch.dtype | None]:
+    """Give what an autocast of the caller's asks for.
+
+    >>> casting("cpu")
+    (False, None)
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     casting("cpu")
+    (True, torch.bfloat16)
+    """
+    is_on = torch.is_autocast_enabled(device_type)
+    return is_on, torch.get_autocast_dtype(device_type) if is_on else None
+
+
 def switches_now() -> dict[str, Any]:
     """Give how the switches are set.
 
@@ -46,9 +59,9 @@ def switches_now() -> dict[str, Any]:
     found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
     threads = torch.get_num_threads()
     rounding = {"products": products(), "convolutions": convolutions()}
-    casting = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _CASTING}
+    casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _CASTING}
     dtype = torch.get_default_dtype()
-    return {**rounding, "dtype": dtype, "threads": threads, "casting": casting, **found}
+    return {**rounding, "dtype": dtype, "threads": threads, "casting": casts, **found}
 
 
 def set_switches(given: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -23,6 +23,7 @@ from .comparison import (
 )
 from .effects import Effects, distances, effects
 from .exact import in_double
+from .history import is_held
 from .recorded import Runner
 from .runners import EagerRunner, Micro
 from .settings import Tier
@@ -31,13 +32,17 @@ from .snapshot import Snapshot, live_state
 VERIFIED_WINDOWS = 2
 # How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
 EAGER_AGAIN = 0.01
-# How far they may be from those in float64: further off, other random numbers were drawn.
+# How far they may be from those in float64: further off, the step is not the same there.
 LIKE_EAGER = 0.1
 # Up to so many times as far from exact gradients as eager, a window may have been an unlucky one: where
 # rounding is loose, one in many is. Then more than half of five have to be as close as they should.
 # Float32 knows such windows, too, where the last bit decides on which side of a ReLU many values fall.
 DOUBTFUL = 5.0
 DOUBTED_WINDOWS = 3
+# A part of which eager gets no more than half right is rounding and little else; then it may be off by so
+# many times what counts as small.
+ONLY_ROUNDING = 0.5
+MOST_ROUNDING = 10.0
 MOST_DOUBTFUL = 2
 
 
@@ -82,13 +87,11 @@ class Verdict:
     def _difference(
         self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
     ) -> str | None:
+        if self._tier == "captured" and not (difference := self._difference_in_bits(after, eager)):
+            return None
         candidate, real = self._end_now(before), self._end(eager, after.kept, before)
-        if self._tier == "captured":
-            difference = after.first_difference(Snapshot(self._body), updated=self._updates)
-            if difference is None and not self._updates and not same_gradients(eager, candidate.gradients):
-                difference = _words(relative_difference(eager, candidate.gradients))
-            if difference is None or self._repeats_itself(before, window):
-                return difference
+        if self._tier == "captured" and self._repeats_itself(before, window):
+            return difference
         off, strays = real.distance(candidate), real.strays(candidate)
         if off <= self._tolerance and not strays:
             return None
@@ -98,9 +101,19 @@ class Verdict:
                 f"{_words(off)}, and eager's by {apart:.2g} from its own when it runs again: what the step "
                 "keeps other than in parameters, buffers and plain attributes of modules cannot be put back"
             )
-        return self._judged(real, candidate, again, self._exact(real, before, window))
+        exact = None if before.drew(after) else self._in_double(real, before, window)
+        is_finer = exact is not None or self._body.settings.precision != "fp32"
+        exact = exact or self._in_single(before, window)
+        return self._judged(real, candidate, again, exact, is_finer=is_finer)
 
-    def _judged(self, real: End, candidate: End, again: End, exact: End) -> str | None:
+    def _difference_in_bits(self, after: Snapshot, eager: Gradients) -> str | None:
+        difference = after.first_difference(Snapshot(self._body), updated=self._updates)
+        candidate = gradients(self._body)
+        if difference is None and not self._updates and not same_gradients(eager, candidate):
+            return _words(relative_difference(eager, candidate))
+        return difference
+
+    def _judged(self, real: End, candidate: End, again: End, exact: End, *, is_finer: bool) -> str | None:
         """Say what speaks against a candidate by how far it and eager are from exact numbers."""
         off, mine, theirs = real.distance(candidate), exact.distance(candidate), exact.distance(real)
         doubt = ""
@@ -116,7 +129,12 @@ class Verdict:
         repeated = distances(real.effects, again.effects)
         for name, apart in real.strays(candidate).items():
             limit, told = real.effects[name].limit, f"{name} is off by {apart:.2g} of its size"
+            if not is_finer:
+                # What is only rounding is not known then.
+                limit = min(ONLY_ROUNDING, DOUBTFUL * limit)
             loose = max(eagers.get(name, 0.0), repeated.get(name, 0.0))
+            if loose >= ONLY_ROUNDING and ours.get(name, apart) <= MOST_ROUNDING:
+                continue
             if ours.get(name, apart) <= max(AS_FAR_AS_EAGER * loose, limit):
                 continue
             if not ours.get(name, apart) <= DOUBTFUL * max(loose, limit):
@@ -141,26 +159,31 @@ class Verdict:
         self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
         return self._repeats
 
-    def _exact(self, real: End, before: Snapshot, window: list[Micro]) -> End:
-        """Run the window with the next higher precision: full float32, or float64."""
+    def _in_single(self, before: Snapshot, window: list[Micro]) -> End:
+        """Run the window in full float32."""
         body = copy.copy(self._body)
-        if body.settings.precision == "fp32" and (doubled := self._in_double(real, before, window)):
-            return doubled
         body.settings = replace(body.settings, precision="fp32")
-        with exact_products() if body.device.type == "cuda" else nullcontext():
+        exactly = exact_products() if body.device.type == "cuda" else nullcontext()
+        with self._leaving_no_trace(before, window), exactly:
             return self._run(EagerRunner(body), before, window)
 
     def _in_double(self, real: End, before: Snapshot, window: list[Micro]) -> End | None:
-        """Run the window in float64; None where the step cannot do that, or draws other numbers then.
+        """Run a window of float32 in float64; None where the step cannot do that.
 
         For ResNet-20 and batches of 8, eager's gradients in float32 were up to 0.007 from those.
         """
-        body = copy.copy(self._body)
-        if self._updates and (body.settings.clip_norm, body.settings.clip_value) != (None, None):
+        settings = self._body.settings
+        clips = (settings.clip_norm, settings.clip_value) != (None, None)
+        if settings.precision != "fp32" or (self._updates and clips):
             return None  # what is compared was clipped in the update, which float64 has no state for
+        if is_held(self._body.parameters):
+            return None  # somebody listens for gradients where another dtype makes them come by anew
+        body = copy.copy(self._body)
+        # Recordings write to what the others keep.
+        body.keep_statistics_apart()
         before.restore()
         try:
-            with in_double(body, window) as widened:
+            with self._leaving_no_trace(before, window), in_double(body, window) as widened:
                 for micro in widened:
                     run_again(EagerRunner(body), micro, updates=False)
                 found = self._end_now(before)
@@ -168,6 +191,17 @@ class Verdict:
             log.debug("no numbers in float64: %s: %s", type(error).__name__, error)
             return None
         return found if found.distance(real) <= LIKE_EAGER else None
+
+    @contextmanager
+    def _leaving_no_trace(self, before: Snapshot, window: list[Micro]) -> Iterator[None]:
+        """Put back what only this run changes: the snapshots know what the real one did."""
+        body = self._body
+        before.restore()
+        kept = Snapshot(body, [micro.batch for micro in window], body.written)
+        try:
+            yield
+        finally:
+            kept.around.restore()
 
     def _run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> End:
         """Let a runner run the window once more."""

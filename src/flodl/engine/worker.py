@@ -31,9 +31,9 @@ from .timing import now_s
 TURN_S = 0.1
 
 
-def main(tune: str | None) -> None:
+def main(tune: str | None, parent: int) -> None:
     """Compile the step that comes through standard input; the cache on disk is all that stays."""
-    _leave_with_the_parent()
+    _leave_with_the_parent(parent)
     with suppress(OSError, AttributeError):
         os.nice(10)
     # A pipe from the parent process, which nobody else writes to.
@@ -142,9 +142,7 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _leave_with_the_parent() -> None:
-    parent = os.getppid()
-
+def _leave_with_the_parent(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
