@@ -213,3 +213,99 @@ def test_gradients_that_are_not_numbers_are_refused(monkeypatch, part):
         step(torch.randn(8, 4))
     assert step.tier == "eager", step.report()
     assert "differs from eager" in step.report().reason
+
+
+def test_numbers_in_float64_leave_the_memory_that_recordings_write_to(exactly):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
+    step(torch.randn(8, 16))
+    group = step._body._statistics._groups[0]
+    flat = group._flat
+    for _ in range(5):
+        step(torch.randn(8, 16))
+    assert step.tier == "compiled", step.report()
+    assert group._flat is flat
+
+
+class Cached(nn.Module):
+    """A model with a table that follows the dtype of what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.table = nn.Linear(16, 1), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None or self.table.dtype != x.dtype:
+            self.table = torch.linspace(0, 1, 16, dtype=x.dtype)
+        return self.layer(x + self.table)
+
+
+def test_what_only_the_run_in_float64_changes_is_put_back(exactly):
+    torch.manual_seed(0)
+    model = Cached()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
+    step(torch.randn(8, 16))
+    table = model.table
+    for _ in range(5):
+        step(torch.randn(8, 16))
+    assert step.tier == "compiled", step.report()
+    assert model.table is table
+
+
+def test_where_hooks_listen_for_gradients_nothing_is_run_in_float64(exactly):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 1)
+    # As parallel training does: where gradients are added up.
+    node = model.weight.expand_as(model.weight).grad_fn.next_functions[0][0]
+    heard = []
+    node.register_hook(lambda *_: heard.append(1))
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
+    for _ in range(8):
+        heard.clear()
+        step(torch.randn(8, 16))
+        assert heard
+
+
+@pytest.mark.parametrize("dropped", [0.0, 0.1])
+def test_random_numbers_that_are_drawn_alike_do_not_keep_float64_away(monkeypatch, dropped: float):
+    def exactly_dropped(model, x):
+        return nn.functional.dropout(model(x), dropped, training=True).square().mean()
+
+    def loosely_dropped(model, x):
+        out = nn.functional.dropout(model(x), dropped, training=True)
+        return ((out + 100_000) - 100_000).square().mean()
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: exactly_dropped)
+    step, _ = trained_loosely(loosely_dropped, "compiled")
+    assert step.tier == "compiled", step.report()
+
+
+def test_where_float64_draws_other_numbers_a_wrong_step_is_refused(monkeypatch):
+    def noisily(model, x):
+        return model(x + 0.05 * torch.randn_like(x)).square().mean()
+
+    def wrongly(model, x):
+        loss = noisily(model, x)
+        return 1.03 * loss - 0.03 * loss.detach()
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: wrongly)
+    step, _ = trained_loosely(noisily, "compiled")
+    assert step.tier == "eager", step.report()
+    assert "differs from eager: the gradients are off by 0.03" in step.report().reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64, torch.bool])
+def test_buffers_of_any_dtype_are_compared(monkeypatch, dtype):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    model = nn.Linear(16, 1)
+    model.register_buffer("kept", torch.ones(3).to(dtype))
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1e-3),
+        lambda m, x: m(x).square().mean(),
+        tier="compiled",
+    )
+    for _ in range(6):
+        step(torch.randn(8, 16))
+    assert step.tier == "compiled", step.report()

@@ -101,6 +101,10 @@ class Snapshot:
             return True
         return mine.device is not None and theirs.device is not None and not mine.device.equal(theirs.device)
 
+    def is_as_random_now(self) -> bool:
+        """Say whether the host's generators are where they were at this moment."""
+        return self._randomness.same_on_host(Randomness.now(self._device))
+
     def first_replaced(self, later: Snapshot) -> str | None:
         """Name the first buffer that is another tensor in a later snapshot, or a tensor with other memory."""
         for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):
