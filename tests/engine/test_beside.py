@@ -177,22 +177,26 @@ def test_tuning_that_takes_longer_than_its_time_is_ended_and_compiled_without(mo
 
 
 CHILD = """
-import os, time
-from flodl.engine.worker import _leave_with_the_parent
-_leave_with_the_parent()
+import os, sys, time
 print(os.getpid(), flush=True)
+if sys.argv[1] == "late":
+    time.sleep(1)
+from flodl.engine.worker import _leave_with_the_parent
+_leave_with_the_parent(int(sys.argv[2]))
 time.sleep(600)
 """
 PARENT = """
-import subprocess, sys
-subprocess.run([sys.executable, "-c", sys.argv[1]])
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", *sys.argv[1:], str(os.getpid())])
 """
 
 
 @unix
-def test_the_process_ends_with_the_one_that_started_it() -> None:
-    """Also where the training process has no chance to clean up."""
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("when", ["soon", "late"])
+def test_the_process_ends_with_the_one_that_started_it(when: str) -> None:
+    """Also where the training process has no chance to clean up, and is gone before the other looks."""
+    command = [sys.executable, "-c", PARENT, CHILD, when]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
     assert is_running(pid)
     parent.kill()
