@@ -31,6 +31,8 @@ class Part:
     numbers: Tensor
     small: Tensor
     limit: float
+    # Whether there may be nothing in them but rounding, as in gradients that are zero in truth.
+    may_be_rounding: bool = False
 
 
 Effects = dict[str, Part]
@@ -50,7 +52,7 @@ def effects(
     for position, (parameter, grad) in enumerate(zip(body.parameters, grads)):
         name = names.get(id(parameter), f"parameter {position}")
         if grad is not None:
-            found[f"the gradient of {name}"] = Part(grad, small, gradient_limit)
+            found[f"the gradient of {name}"] = Part(grad, small, gradient_limit, may_be_rounding=True)
     for name, _ in body.model.named_buffers():
         was, now = before.get(f"buffer {name}"), after.get(f"buffer {name}")
         if was is not None and now is not None and was.shape == now.shape and _is_plain(now):
@@ -62,7 +64,7 @@ def effects(
     for given in body.tally.totals:
         key = f"mean of {', '.join(given)}"
         if key in after:
-            change = after[key] - before[key] if key in before else after[key]
+            change = after[key] - before[key] if key in before else after[key].clone()
             for name, number in zip(given, change[1:]):
                 told = "the loss" if name == "loss" else f"the value {name!r}"
                 found[told] = Part(torch.nan_to_num(number), _SMALL_VALUE * change[0].abs(), limit)

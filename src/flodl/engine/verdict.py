@@ -128,14 +128,14 @@ class Verdict:
         ours, eagers = distances(exact.effects, candidate.effects), distances(exact.effects, real.effects)
         repeated = distances(real.effects, again.effects)
         for name, apart in real.strays(candidate).items():
-            limit, told = real.effects[name].limit, f"{name} is off by {apart:.2g} of its size"
+            part, told = real.effects[name], f"{name} is off by {apart:.2g} of its size"
+            limit = part.limit
             if not is_finer:
                 # What is only rounding is not known then.
                 limit = min(ONLY_ROUNDING, DOUBTFUL * limit)
             loose = max(eagers.get(name, 0.0), repeated.get(name, 0.0))
-            if loose >= ONLY_ROUNDING and ours.get(name, apart) <= MOST_ROUNDING:
-                continue
-            if ours.get(name, apart) <= max(AS_FAR_AS_EAGER * loose, limit):
+            enough = MOST_ROUNDING if part.may_be_rounding and loose >= ONLY_ROUNDING else limit
+            if ours.get(name, apart) <= max(AS_FAR_AS_EAGER * loose, enough):
                 continue
             if not ours.get(name, apart) <= DOUBTFUL * max(loose, limit):
                 return told
@@ -184,7 +184,6 @@ class Verdict:
         body = copy.copy(self._body)
         # Recordings write to what the others keep.
         body.keep_statistics_apart()
-        before.restore()
         try:
             with self._leaving_no_trace(before, window), in_double(body, window) as widened:
                 for micro in widened:
