@@ -621,9 +621,17 @@ def test_a_batch_that_is_not_looked_into_is_named_at_once(quick_compiler) -> Non
     for _ in range(8):
         step(Pair())
     assert step.report().reason == (
-        "the step cannot be compiled: the batch holds an object of class Pair, another one each time, "
+        "the step cannot be compiled: each batch holds another object of class Pair, "
         "which is not looked into; give its tensors in a tuple, list, dict or dataclass"
     )
+
+
+def test_an_object_that_is_the_same_in_every_batch_refuses_nothing(quick_compiler) -> None:
+    words = Pair()
+    step = new_step(lambda model, x, y, words: mse(model, x, y), tier="compiled")
+    for size in (8, 8, 8, 8, 12, 8, 12, 8, 8):
+        step(torch.ones(size, 4), torch.zeros(size, 2), words)
+    assert step.tier == "compiled", step.report()
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -143,19 +143,19 @@ def _has_no_shape(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout is torch.strided
 
 
-def not_looked_into(batch: tuple[Any, ...]) -> str | None:
-    """Name a part of a batch that is only the same where it is the very same object; None where none is.
+def not_looked_into(batch: tuple[Any, ...]) -> Any:
+    """Give a part of a batch that is only the same where it is the very same object; None where none is.
 
     >>> class Pair: ...
-    >>> not_looked_into((torch.zeros(1), {"a": 1}, Pair())), not_looked_into((torch.zeros(1), "word", None))
-    ('an object of class Pair', None)
+    >>> pair = Pair()
+    >>> not_looked_into((torch.zeros(1), {"a": 1}, pair)) is pair, not_looked_into((torch.zeros(1), "word"))
+    (True, None)
     """
     for leaf in leaves_of(batch):
-        if _has_no_shape(leaf):
-            return "a nested tensor of the strided layout"
         plain = isinstance(leaf, Tensor | np.ndarray | type) or leaf is None
-        if not plain and getattr(type(leaf), "__eq__", None) is object.__eq__:
-            return f"an object of class {type(leaf).__name__}"
+        is_own = not plain and getattr(type(leaf), "__eq__", None) is object.__eq__
+        if is_own or _has_no_shape(leaf):
+            return leaf
     return None
 
 

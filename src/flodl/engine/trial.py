@@ -74,6 +74,8 @@ class Trial:
         self._added_up: Gradients = []
         self._skipped = 0
         self._shapes: list[Signature] = []
+        # What the last batch held that only is the same where it is the very same object.
+        self._stranger: Any = None
         self._verdict = Verdict(tier, body, updates=self._updates)
 
     def watch(self, micro: Micro) -> Outcome:
@@ -197,22 +199,31 @@ class Trial:
         why = "were not finite" if bool(self._body.bad) else ""
         if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
             why = "had another shape"
-            if not window[0].ragged and (part := not_looked_into(window[0].batch)):
-                raise Refused(
-                    f"the step cannot be {self.tier}: the batch holds {part}, another one each time, "
-                    "which is not looked into; give its tensors in a tuple, list, dict or dataclass"
-                )
+            self._refuse_strangers(window[0])
         if written := before.around.written_without_copy(after.around):
             # Only now it is known that they have to be copied before a window.
             self._body.written += written
             why = "wrote to other large tensors than those before"
         if not why:
             self._skipped, self._shapes = 0, shapes
+            self._stranger = not_looked_into(window[0].batch)
             return False
         self._skipped += 1
         if self._skipped > MOST_SKIPPED:
             raise Refused(f"the step cannot be {self.tier}: {self._skipped} updates in a row {why}")
         return True
+
+    def _refuse_strangers(self, micro: Micro) -> None:
+        """Refuse batches that are of another form only because something in them is another object."""
+        part, known = not_looked_into(micro.batch), self._stranger
+        self._stranger = part
+        if part is None or known is None or part is known:
+            return
+        kind = "nested tensor" if isinstance(part, torch.Tensor) else f"object of class {type(part).__name__}"
+        raise Refused(
+            f"the step cannot be {self.tier}: each batch holds another {kind}, which is not looked into; "
+            "give its tensors in a tuple, list, dict or dataclass"
+        )
 
     def _refuse_what_recordings_break(self, before: Snapshot, after: Snapshot) -> None:
         """Refuse a step that replaces what a recording would go on reading, or hold on to its history."""
