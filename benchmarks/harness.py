@@ -71,7 +71,7 @@ def take_turns(
 
     `settle` runs before them, and as many as fit into `settle_s` seconds, do not count: what ran before has
     left the caches and the clock of the device to itself. Nor do `warm_rounds` whole rounds in the beginning:
-    a device that had nothing to do while the rivals got ready is cold, and slows down as it grows warm.
+    a device that had nothing to do while the rivals got ready may be quicker than it stays.
     """
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# What is no wider than float32.
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Say whether two tensors hold the same numbers; what is not a number equals itself.

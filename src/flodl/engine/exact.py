@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from .bits import NARROW
 from .body import StepBody
 from .runners import Micro
-
-_NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @contextmanager
@@ -24,6 +22,7 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
     They are the same tensors with other memory, and get their own back, with its numbers and gradients.
     What the step reaches beside them stays as it is.
 
+    >>> import torch
     >>> from types import SimpleNamespace
     >>> model = torch.nn.Linear(2, 1)
     >>> body = SimpleNamespace(model=model, parameters=[*model.parameters()])
@@ -35,7 +34,7 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
     (torch.float32, True, None)
     """
     tensors = (*body.parameters, *body.model.parameters(), *body.model.buffers())
-    narrow = {id(tensor): tensor for tensor in tensors if tensor.dtype in _NARROW}
+    narrow = {id(tensor): tensor for tensor in tensors if tensor.dtype in NARROW}
     kept = [(tensor, tensor.data, tensor.grad) for tensor in narrow.values()]
     try:
         for tensor, numbers, _ in kept:
@@ -53,4 +52,4 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.dtype in _NARROW else tensor
+    return tensor.double() if tensor.dtype in NARROW else tensor

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+from .bits import NARROW
 
 
 class Tally:
@@ -107,7 +107,7 @@ def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int | Ten
     else:
         torch.maximum(bad, left_out.to(bad.dtype), out=bad)
     # Where nothing is wider than float32, the sum widens by itself, without a conversion for each number.
-    dtype = torch.float32 if all(number.dtype in _NARROW for number in numbers) else torch.float64
+    dtype = torch.float32 if all(number.dtype in NARROW for number in numbers) else torch.float64
     row = torch.stack([number.to(dtype).reshape(()) for number in numbers]).masked_fill_(left_out, 0.0)
     if isinstance(weight, Tensor):
         total.addcmul_(row, weight.to(total.device))
