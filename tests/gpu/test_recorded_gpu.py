@@ -138,14 +138,17 @@ def test_a_replay_that_was_interrupted_is_found_again() -> None:
     mailbox = recording.mailbox
     assert mailbox is not None
 
-    class Interrupted:
-        def replay(self) -> None:
-            recording.graph.replay()
-            raise KeyboardInterrupt
+    def replay_and_be_interrupted() -> None:
+        recording.graph.replay()
+        raise KeyboardInterrupt
+
+    def be_interrupted() -> None:
+        raise KeyboardInterrupt
 
     plain(*batch(50))
-    with pytest.raises(KeyboardInterrupt):
-        mailbox.post(Interrupted(), batch(50))
+    for interrupted in (replay_and_be_interrupted, be_interrupted):
+        with pytest.raises(KeyboardInterrupt):
+            mailbox.post(interrupted, batch(50))
     for number in range(60, 200):
         assert torch.equal(plain(*batch(number)), step(*batch(number))), number
     assert_same(plain, step)

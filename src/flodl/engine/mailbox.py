@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from flodl.core import log
+
+from .places import Places
 
 SLOTS = 256
 # The host may be this many turns ahead at most twice over, and still no slot is written before it was read.
@@ -24,7 +26,7 @@ _BLOCK, _MOST_BLOCKS = 1024, 256
 # Each turn has memory to itself that neither side reads or writes in part: 64 bytes, or several times that.
 _LINE = 8
 _ALIGNED = 16
-_ADDRESS = Tensor.data_ptr
+ADDRESS = Tensor.data_ptr
 # Tables of mailboxes that are gone. Replays may still be queued that read them, which torch does not know:
 # they stay until the device was waited for.
 _LEFT: dict[torch.device, list[Tensor]] = {}
@@ -35,22 +37,22 @@ class Mailbox:
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         words = [tensor.reshape(-1).view(torch.int32) for tensor in inputs]
-        width = len(inputs) + 1
         device = inputs[0].device
-        stride = -(-width // _LINE) * _LINE
+        stride = -(-(len(inputs) + 1) // _LINE) * _LINE
         self._table = torch.zeros(SLOTS, stride, dtype=torch.int64, device="cpu", pin_memory=True)
-        self._memory = memoryview(self._table.numpy()).cast("B")  # type: ignore[arg-type]
-        self._write, self._width = struct.Struct(f"={width}q").pack_into, 8 * stride
+        self._numbers = self._table.numpy()
+        # What a post needs. The free places of this lap, the next one last, each with where addresses go.
+        self.free: list[tuple[Tensor, int]] = []
+        self.memory = memoryview(self._numbers).cast("B")  # type: ignore[arg-type]
+        self.write = struct.Struct(f"{len(inputs)}q").pack_into
         self._inputs = words
         self._plan = torch.tensor([(part.data_ptr(), part.numel()) for part in words], device=device)
         self._blocks = min(_MOST_BLOCKS, -(-max(map(len, words)) // _BLOCK))
         self._turn = torch.zeros((), dtype=torch.int64, device=device)
-        self._turns = 0
-        self._lost = False
+        # The turn that the next lap begins with; not known after one that was broken off.
+        self._turns: int | None = 0
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
-        self._places: list[tuple[Tensor, int]] = []
-        # Of this lap and the one before: replays on another stream may still write there.
-        self._laps: list[Tensor] = []
+        self._laps: dict[int, Places] = {}
         self._device = device
         weakref.finalize(self, _LEFT.setdefault(device, []).append, self._table).atexit = False
 
@@ -74,64 +76,59 @@ class Mailbox:
 
     def rehearse(self, batch: Sequence[Tensor]) -> None:
         """Run the kernels once outside a recording, so that they are compiled and loaded."""
-        self._send(batch)
-        self.receive()
-        self.give(torch.zeros((), dtype=torch.float32, device=self._device))
 
-    def post(self, graph: torch.cuda.CUDAGraph, batch: Sequence[Tensor]) -> Tensor:
+        def take_a_turn() -> None:
+            self.receive()
+            self.give(torch.zeros((), dtype=torch.float32, device=self._device))
+
+        self.post(take_a_turn, batch)
+
+    def post(self, replay: Callable[[], object], batch: Sequence[Tensor]) -> Tensor:
         """Replay a graph for a batch, and give its loss in a tensor that no later replay touches."""
-        if self._lost:
-            self._find_turn()
-        # An interrupt may come on either side of the replay.
-        self._lost = True
-        # What `_send` does, written out: it is part of every step.
+        try:
+            if not self.free:
+                self.begin_lap()
+            loss, start = self.free.pop()
+            self.write(self.memory, start, *map(ADDRESS, batch))
+            replay()
+        except BaseException:
+            self.lose_count()
+            raise
+        return loss
+
+    def lose_count(self) -> None:
+        """Let the next post ask the device how many turns it took; one was broken off, before or after."""
+        self._turns = None
+        self.free.clear()
+
+    def begin_lap(self) -> None:
+        """Find free places for the next losses; wait where the device is far behind."""
         turn = self._turns
-        place = turn % PACE
-        if place == 0:
-            self._keep_pace(turn // PACE)
-        loss, address = self._places[place]
-        start = (turn % SLOTS) * self._width
-        if len(batch) == 2:
-            # What most batches are, in half the time.
-            self._write(self._memory, start, batch[0].data_ptr(), batch[1].data_ptr(), address)
+        if turn is None:
+            torch.cuda.synchronize(self._device)
+            turn = int(self._turn)
         else:
-            self._write(self._memory, start, *map(_ADDRESS, batch), address)
-        self._turns = turn + 1
-        graph.replay()
-        self._lost = False
-        return loss
+            lap = turn // PACE
+            event = self._reached[lap % 2]
+            if lap >= 2:
+                event.synchronize()
+            event.record(torch.cuda.current_stream(self._device))
+        begun = turn % PACE
+        places = self._renewed((turn - begun) % SLOTS)
+        self._turns = turn - begun + PACE
+        self.free.extend(reversed(places.entries[begun:]))
 
-    def _find_turn(self) -> None:
-        """Ask the device how many turns it took, after one that was broken off."""
-        torch.cuda.synchronize(self._device)
-        self._turns = int(self._turn)
-        self._make_places()
-        self._lost = False
-
-    def _send(self, batch: Sequence[Tensor]) -> Tensor:
-        """Write down the addresses for the next replay, and give the tensor that will hold its loss."""
-        turn = self._turns
-        place = turn % PACE
-        if place == 0:
-            self._keep_pace(turn // PACE)
-        loss, address = self._places[place]
-        self._write(self._memory, (turn % SLOTS) * self._width, *map(_ADDRESS, batch), address)
-        self._turns = turn + 1
-        return loss
-
-    def _keep_pace(self, lap: int) -> None:
-        """Wait where the device is far behind, and make places for the next losses; they are never reused."""
-        event = self._reached[lap % 2]
-        if lap >= 2:
-            event.synchronize()
-        event.record(torch.cuda.current_stream(self._device))
-        self._make_places()
-
-    def _make_places(self) -> None:
-        places = torch.empty(PACE, dtype=torch.float32, device=self._device)
-        self._laps = [*self._laps[-1:], places]
-        start = places.data_ptr()
-        self._places = [*zip(places.unbind(), range(start, start + places.nbytes, places.itemsize))]
+    def _renewed(self, first: int) -> Places:
+        """Give the places of the lap whose slots begin there; none of them is held by anybody else."""
+        places = self._laps.get(first)
+        if places is None:
+            width = self._table.stride(0) * self._table.itemsize
+            starts = range(first * width, (first + PACE) * width, width)
+            places = self._laps[first] = Places(starts, self._device)
+        elif not places.renew():
+            return places
+        self._numbers[first : first + PACE, len(self._inputs)] = places.addresses
+        return places
 
 
 def opened(inputs: Sequence[Tensor]) -> Mailbox | None:

@@ -16,6 +16,7 @@ from .body import Outcome, StepBody, held_by
 from .capture import NotCapturable, Recording, fresh_casts, new_stream, record
 from .footing import FLAG, LEARNS, Footing
 from .history import cut_history, is_held, place_of
+from .mailbox import ADDRESS
 from .optimizer import are_shared, are_taken, host_settings, take_rates
 from .quick_update import QuickAdam, quick_adam
 from .runners import EagerRunner, Micro, Phase, no_compiling
@@ -110,8 +111,9 @@ class RecordedRunner:
         all_do = all(learns) and all(training)
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
         first_place, last_place = self._places[0], self._places[-1]
-        graph, mailbox = recording.graph, recording.mailbox
-        post = mailbox.post if mailbox is not None else None
+        mailbox = recording.mailbox
+        if mailbox is not None:
+            run, free, write, memory = recording.run, mailbox.free, mailbox.write, mailbox.memory
 
         def replay_same(batch: tuple[Any, ...]) -> Tensor | None:
             nonlocal turns
@@ -145,7 +147,23 @@ class RecordedRunner:
             for group, lr in rates:
                 if group["lr"] is not lr:
                     take_rates(rates)
-            return post(graph, batch) if post is not None else recording.replay(batch).loss.clone()
+            if mailbox is None:
+                return recording.replay(batch).loss.clone()
+            # What the mailbox does in `post`, written out.
+            try:
+                if not free:
+                    mailbox.begin_lap()
+                loss, start = free.pop()
+                if width == 2:
+                    # What most batches are, in half the time.
+                    write(memory, start, batch[0].data_ptr(), batch[1].data_ptr())
+                else:
+                    write(memory, start, *map(ADDRESS, batch))
+                run()
+            except BaseException:
+                mailbox.lose_count()
+                raise
+            return loss
 
         return replay_same
 
