@@ -154,6 +154,48 @@ def test_a_replay_that_was_interrupted_is_found_again() -> None:
     assert_same(plain, step)
 
 
+def test_losses_that_are_held_keep_their_numbers_for_many_laps() -> None:
+    eager, step = new_step("eager"), new_step()
+    expected, held, places = [], [], set()
+    for number in range(700):
+        wanted, loss = eager(*batch(number)), step(*batch(number))
+        places.add(loss.data_ptr())
+        if number % 3 == 0:
+            expected.append(wanted)
+            held.append(loss if number % 2 else loss.detach())
+        elif number % 3 == 1:
+            # For the gradient of another number torch holds the loss, and Python no longer does.
+            weight = torch.ones((), device="cuda", requires_grad=True)
+            expected.append(wanted), held.append((loss * weight, weight))
+    assert step.tier == "captured", step.report()
+    # Those that were dropped are given again.
+    assert len(places) < 650
+    for wanted, kept in zip(expected, held):
+        if isinstance(kept, tuple):
+            kept[0].backward()
+            kept = kept[1].grad
+        assert torch.equal(wanted, kept)
+
+
+@pytest.mark.parametrize("rows", [3, 513, 40_000])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_batches_of_any_size_are_handed_over_whole(count: int, rows: int) -> None:
+    scale = nn.Parameter(torch.ones((), device="cuda"))
+    model = nn.Module()
+    model.scale = scale
+
+    def seen(model: nn.Module, *parts: Tensor) -> Tensor:
+        return model.scale * sum(part.double().mean() for part in parts).float()
+
+    step = TrainStep(model, torch.optim.SGD([scale], lr=0.0), seen, tier="captured")
+    generator = torch.Generator("cuda").manual_seed(0)
+    for _ in range(20):
+        parts = [torch.randn(rows, 33, device="cuda", generator=generator) for _ in range(count)]
+        wanted = sum(part.double().mean() for part in parts).float()
+        assert torch.equal(step(*parts), wanted)
+    assert step.tier == "captured", step.report()
+
+
 def test_a_state_of_the_optimizer_that_is_cleared_is_noticed_at_once() -> None:
     eager, step = new_step("eager"), new_step()
     for number in range(60):

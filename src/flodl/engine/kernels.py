@@ -10,19 +10,25 @@ import triton.language as tl
 
 
 @triton.jit
-def _addresses(table, turn, slots, stride):
-    """Give where the addresses of this turn begin, in the host's memory."""
-    return table.to(tl.pointer_type(tl.int64)) + (tl.load(turn) % slots) * stride
+def fetch(table, turn, addresses, slots, stride, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    """Bring the addresses of this turn from the host's memory to the device's.
+
+    One block does it, each of its threads for one address: a read of the host's memory is served by itself,
+    also where all threads of a block ask for the same word, and takes about 30 ns of everybody's time.
+    """
+    lane = tl.arange(0, LANES)
+    mine = lane < WIDTH
+    slot = table.to(tl.pointer_type(tl.int64)) + (tl.load(turn) % slots) * stride
+    # The host writes there all the time.
+    tl.store(addresses + lane, tl.load(slot + lane, mask=mine, volatile=True), mask=mine)
 
 
 @triton.jit
-def deliver(table, turn, plan, slots, stride, INPUTS: tl.constexpr, SIZE: tl.constexpr):
-    """Copy what the addresses of this turn point to; the plan says where to, and how many 4-byte words."""
-    addresses = _addresses(table, turn, slots, stride)
+def deliver(addresses, plan, INPUTS: tl.constexpr, SIZE: tl.constexpr):
+    """Copy what the addresses point to; the plan says where to, and how many 4-byte words."""
     first, blocks = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     for place in tl.static_range(INPUTS):
-        # The host writes there all the time.
-        source = tl.load(addresses + place, volatile=True).to(tl.pointer_type(tl.int32))
+        source = tl.load(addresses + place).to(tl.pointer_type(tl.int32))
         target = tl.load(plan + place * 2).to(tl.pointer_type(tl.int32))
         words = tl.load(plan + place * 2 + 1)
         for start in range(first * SIZE, words, blocks * SIZE):
@@ -32,9 +38,8 @@ def deliver(table, turn, plan, slots, stride, INPUTS: tl.constexpr, SIZE: tl.con
 
 
 @triton.jit
-def give(table, turn, number, place, slots, stride):
-    """Write one float32 to where an address of this turn points to, and count the turn."""
-    addresses = _addresses(table, turn, slots, stride)
-    target = tl.load(addresses + place, volatile=True).to(tl.pointer_type(tl.float32))
+def give(addresses, turn, number, place):
+    """Write one float32 to where an address points to, and count the turn."""
+    target = tl.load(addresses + place).to(tl.pointer_type(tl.float32))
     tl.store(target, tl.load(number))
     tl.store(turn, tl.load(turn) + 1)

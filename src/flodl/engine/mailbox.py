@@ -21,8 +21,10 @@ from .places import Places
 SLOTS = 256
 # The host may be this many turns ahead at most twice over, and still no slot is written before it was read.
 PACE = 64
-# The words that a block copies at a time, and the most blocks: each reads the host's memory for itself.
-_BLOCK, _MOST_BLOCKS = 1024, 256
+# The words that a block copies at a time, and the most blocks.
+_BLOCK, _MOST_BLOCKS = 1024, 1024
+# The threads of a warp.
+_LANES = 32
 # Each turn has memory to itself that neither side reads or writes in part: 64 bytes, or several times that.
 _LINE = 8
 _ALIGNED = 16
@@ -48,6 +50,9 @@ class Mailbox:
         self._inputs = words
         self._plan = torch.tensor([(part.data_ptr(), part.numel()) for part in words], device=device)
         self._blocks = min(_MOST_BLOCKS, -(-max(map(len, words)) // _BLOCK))
+        # What the device has fetched of the table, for this turn.
+        lanes = max(_LANES, 1 << len(inputs).bit_length())
+        self._addresses = torch.zeros(lanes, dtype=torch.int64, device=device)
         self._turn = torch.zeros((), dtype=torch.int64, device=device)
         # The turn that the next lap begins with; not known after one that was broken off.
         self._turns: int | None = 0
@@ -58,11 +63,12 @@ class Mailbox:
 
     def receive(self) -> None:
         """Fill the inputs from the addresses of this turn; part of the recording."""
-        from .kernels import deliver
+        from .kernels import deliver, fetch
 
-        table, count = self._table, len(self._inputs)
-        where = table.data_ptr(), self._turn, self._plan, SLOTS, table.stride(0)
-        deliver[(self._blocks,)](*where, INPUTS=count, SIZE=_BLOCK)
+        table, width = self._table, len(self._inputs) + 1
+        where = table.data_ptr(), self._turn, self._addresses, SLOTS, table.stride(0)
+        fetch[(1,)](*where, WIDTH=width, LANES=len(self._addresses), num_warps=1)
+        deliver[(self._blocks,)](self._addresses, self._plan, INPUTS=len(self._inputs), SIZE=_BLOCK)
 
     def give(self, loss: Tensor) -> None:
         """Write the loss to the address of this turn, which ends with it; part of the recording."""
@@ -71,8 +77,7 @@ class Mailbox:
         if loss.data_ptr() % _ALIGNED:
             # One of several numbers. For another alignment Triton would load another kernel, while recording.
             loss = loss.clone()
-        table = self._table
-        give[(1,)](table.data_ptr(), self._turn, loss, len(self._inputs), SLOTS, table.stride(0), num_warps=1)
+        give[(1,)](self._addresses, self._turn, loss, len(self._inputs), num_warps=1)
 
     def rehearse(self, batch: Sequence[Tensor]) -> None:
         """Run the kernels once outside a recording, so that they are compiled and loaded."""
