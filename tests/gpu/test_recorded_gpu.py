@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
