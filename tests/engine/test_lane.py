@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from types import SimpleNamespace
 
 import pytest
@@ -33,10 +34,13 @@ class Ready:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
         self.model[0].requires_grad_(not frozen)
+        # Neither the first nor the last.
+        self.model[1].images = nn.Parameter(torch.zeros(2, 3, 4, 5))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=torch.tensor(0.1))
         step = TrainStep(self.model, self.optimizer, lambda m, x, y: (m(x) - y).square().mean(), tier="eager")
         self.batch = torch.zeros(5, 3), torch.zeros(5, 2)
         step(*self.batch)
+        self.optimizer.param_groups[0]["betas"] = [0.9, 0.99]
         body = step._body
         body.rates = [(group, group["lr"]) for group in self.optimizer.param_groups]
         self.graph = Replays()
@@ -47,7 +51,7 @@ class Ready:
         runner._places = [parameter.data_ptr() for parameter in body.parameters]
         runner._settings = _together(host_settings(self.optimizer))
         runner._optimizer_state = self.optimizer.state
-        runner._num_states, runner._num_groups = len(self.optimizer.state), 1
+        runner._num_states, runner._groups = len(self.optimizer.state), [*self.optimizer.param_groups]
         result = SimpleNamespace(loss=torch.ones(()))
         inputs = [tensor.clone() for tensor in self.batch]
         runner._last = Recording(self.graph, inputs, result, (), same_form(self.batch))  # type: ignore[arg-type]
@@ -80,8 +84,25 @@ def test_a_step_like_the_last_one_is_replayed(frozen: bool) -> None:
         lambda ready: ready.optimizer.load_state_dict(ready.optimizer.state_dict()),
         lambda ready: ready.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
         lambda ready: ready.model.double(),
+        lambda ready: operator.setitem(ready.optimizer.param_groups, 0, {**ready.optimizer.param_groups[0]}),
+        lambda ready: ready.optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1))),
+        lambda ready: operator.setitem(ready.optimizer.param_groups[0]["betas"], 0, 0.5),
+        lambda ready: ready.model.to(memory_format=torch.channels_last),
     ],
-    ids=["frozen", "one evaluates", "all evaluate", "setting", "cleared", "loaded", "group", "moved"],
+    ids=[
+        "frozen",
+        "one evaluates",
+        "all evaluate",
+        "setting",
+        "cleared",
+        "loaded",
+        "group",
+        "moved",
+        "group replaced",
+        "parameter added",
+        "setting written into",
+        "images turned",
+    ],
 )
 def test_what_a_recording_rests_on_is_seen_before_the_replay(frozen: bool, change) -> None:
     ready = Ready(frozen=frozen)

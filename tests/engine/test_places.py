@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +37,7 @@ HOLDING: dict[str, Callable[[Tensor], object]] = {
     "for a gradient": lambda loss: loss * torch.ones((), requires_grad=True),
     "for another library": lambda loss: torch.utils.dlpack.to_dlpack(loss),
     "as an array": lambda loss: loss.numpy(),
+    "weakly": weakref.ref,
 }
 
 
@@ -58,6 +60,7 @@ CHANGING: dict[str, Callable[[Tensor], object]] = {
     "given other memory": lambda loss: setattr(loss, "data", torch.zeros(())),
     "given a size": lambda loss: loss.resize_(4),
     "marked": lambda loss: setattr(loss, "epoch", 3),
+    "given a gradient": lambda loss: setattr(loss, "grad", torch.ones(())),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +62,7 @@ class StepBody:
         readiness: Readiness,
     ) -> None:
         self._prepared_state = optimizer.state
-        self._num_groups = len(optimizer.param_groups)
+        self._groups: list[dict[str, Any]] = [*optimizer.param_groups]
         self.rates = device_rates(optimizer)
         self.model = model
         self.optimizer = optimizer
@@ -128,11 +128,11 @@ class StepBody:
         if not are_taken(self.rates):
             self.rates = device_rates(self.optimizer)
         groups, held = self.optimizer.param_groups, held_by(self.optimizer)
-        same = len(groups) == self._num_groups and same_objects(held, self._prepared)
+        same = same_objects(groups, self._groups) and same_objects(held, self._prepared)
         was_cleared = len(self.optimizer.state) < self._num_states
         if not same or was_cleared or self.optimizer.state is not self._prepared_state:
             self._gates = prepare(self.optimizer).gates
-            self._prepared_state, self._num_groups = self.optimizer.state, len(groups)
+            self._prepared_state, self._groups = self.optimizer.state, [*groups]
             self._begun.clear()
             self._learned = []
             self._prepared = self.parameters = held
@@ -377,8 +377,8 @@ def held_by(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def same_objects(one: list[Tensor], other: list[Tensor]) -> bool:
-    """Say whether two lists hold the same tensors in the same order."""
+def same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
+    """Say whether two lists hold the same objects in the same order."""
     return len(one) == len(other) and all(map(operator.is_, one, other))
 
 

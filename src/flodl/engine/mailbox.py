@@ -29,6 +29,7 @@ _LANES = 32
 _LINE = 8
 _ALIGNED = 16
 ADDRESS = Tensor.data_ptr
+_NONE = (torch.empty(0, device="cpu"), 0)
 # Tables of mailboxes that are gone. Replays may still be queued that read them, which torch does not know:
 # they stay until the device was waited for.
 _LEFT: dict[torch.device, list[Tensor]] = {}
@@ -44,7 +45,8 @@ class Mailbox:
         self._table = torch.zeros(SLOTS, stride, dtype=torch.int64, device="cpu", pin_memory=True)
         self._numbers = self._table.numpy()
         # What a post needs. The free places of this lap, the next one last, each with where addresses go.
-        self.free: list[tuple[Tensor, int]] = []
+        # Below them lies one that is never given: without it, a turn was broken off.
+        self.free: list[tuple[Tensor, int]] = [_NONE]
         self.memory = memoryview(self._numbers).cast("B")  # type: ignore[arg-type]
         self.write = struct.Struct(f"{len(inputs)}q").pack_into
         self._inputs = words
@@ -54,8 +56,8 @@ class Mailbox:
         lanes = max(_LANES, 1 << len(inputs).bit_length())
         self._addresses = torch.zeros(lanes, dtype=torch.int64, device=device)
         self._turn = torch.zeros((), dtype=torch.int64, device=device)
-        # The turn that the next lap begins with; not known after one that was broken off.
-        self._turns: int | None = 0
+        # The turn that the next lap begins with, unless one was broken off.
+        self._turns = 0
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
         self._laps: dict[int, Places] = {}
         self._device = device
@@ -91,25 +93,21 @@ class Mailbox:
     def post(self, replay: Callable[[], object], batch: Sequence[Tensor]) -> Tensor:
         """Replay a graph for a batch, and give its loss in a tensor that no later replay touches."""
         try:
-            if not self.free:
+            if len(self.free) < 2:
                 self.begin_lap()
             loss, start = self.free.pop()
             self.write(self.memory, start, *map(ADDRESS, batch))
             replay()
         except BaseException:
-            self.lose_count()
+            # Whether the turn was taken, the device will say. In one call: another interrupt may follow.
+            self.free.clear()
             raise
         return loss
-
-    def lose_count(self) -> None:
-        """Let the next post ask the device how many turns it took; one was broken off, before or after."""
-        self._turns = None
-        self.free.clear()
 
     def begin_lap(self) -> None:
         """Find free places for the next losses; wait where the device is far behind."""
         turn = self._turns
-        if turn is None:
+        if not self.free:
             torch.cuda.synchronize(self._device)
             turn = int(self._turn)
         else:
@@ -121,7 +119,7 @@ class Mailbox:
         begun = turn % PACE
         places = self._renewed((turn - begun) % SLOTS)
         self._turns = turn - begun + PACE
-        self.free.extend(reversed(places.entries[begun:]))
+        self.free[:] = (_NONE, *reversed(places.entries[begun:]))
 
     def _renewed(self, first: int) -> Places:
         """Give the places of the lap whose slots begin there; none of them is held by anybody else."""

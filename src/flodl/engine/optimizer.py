@@ -230,9 +230,12 @@ def are_taken(rates: Rates) -> bool:
 
 
 def host_settings(optimizer: Optimizer) -> list[tuple[dict[str, Any], str, Any]]:
-    """Give the settings that a capture bakes in: whatever in a group is not a tensor."""
+    """Give the settings that a capture bakes in: whatever in a group is not a tensor.
+
+    Lists are copied: betas may be written into.
+    """
     return [
-        (group, key, value)
+        (group, key, value.copy() if isinstance(value, list) else value)
         for group in optimizer.param_groups
         for key, value in group.items()
         if key != "params" and not isinstance(value, Tensor)

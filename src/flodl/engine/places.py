@@ -6,7 +6,9 @@ To make a tensor and to let go of it costs the host more than all else of handin
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from .batch import same_form
 # Where torch does not tell, none is given twice.
 _BY_TORCH: Callable[[Tensor], int] | None = getattr(Tensor, "_use_count", None)
 _BY_MEMORY: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+_GRAD = attrgetter("grad")
 
 
 class Places:
@@ -47,7 +50,7 @@ class Places:
     def renew(self) -> bool:
         """Replace the tensors that somebody holds or has changed; says whether there were any."""
         tensors, held = self._tensors, self._held()
-        if not self._fits(*tensors) or any(map(vars, tensors)):
+        if not self._fits(*tensors) or any(map(vars, tensors)) or {*map(_GRAD, tensors)} != {None}:
             tensors[:] = [self._new() for _ in tensors]
         elif held != self._held_by_none:
             for place, (now, then) in enumerate(zip(zip(*held), zip(*self._held_by_none))):
@@ -63,8 +66,9 @@ class Places:
 
     def _take_stock(self) -> None:
         self.entries = [*zip(self._tensors, self._labels)]
-        self._memory = [tensor.untyped_storage() for tensor in self._tensors]
-        self._names = [memory._cdata for memory in self._memory]
+        memory = [tensor.untyped_storage() for tensor in self._tensors]
+        # Both at once: a name without its memory is the name of nothing.
+        self._memory, self._names = memory, [part._cdata for part in memory]
         self._held_by_none = self._held()
 
     def _held(self) -> list[list[object]]:
@@ -74,4 +78,5 @@ class Places:
             return [[object() for _ in tensors]]
         by_python = map(sys.getrefcount, tensors), map(sys.getrefcount, self._memory)
         by_others = map(_BY_TORCH, tensors), map(_BY_MEMORY, self._names)
-        return [[*each] for each in (*by_python, *by_others, map(Tensor.data_ptr, tensors))]
+        weakly, where = map(weakref.getweakrefcount, tensors), map(Tensor.data_ptr, tensors)
+        return [[*each] for each in (*by_python, *by_others, weakly, where)]

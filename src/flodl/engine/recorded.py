@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .batch import Signature, shared_places, tensors_of
-from .body import Outcome, StepBody, held_by
+from .body import Outcome, StepBody, held_by, same_objects
 from .capture import NotCapturable, Recording, fresh_casts, new_stream, record
 from .footing import FLAG, LEARNS, Footing
 from .history import cut_history, is_held, place_of
@@ -58,7 +58,7 @@ class RecordedRunner:
         self._rates = body.rates
         self._optimizer_state = body.optimizer.state
         self._num_states = len(body.optimizer.state) if update_inside else 0
-        self._num_groups = len(body.optimizer.param_groups)
+        self._groups = [*body.optimizer.param_groups]
 
     @property
     def captures(self) -> int:
@@ -79,8 +79,10 @@ class RecordedRunner:
             return "the optimizer's state was loaded anew"
         if len(self._optimizer_state) < self._num_states:
             return "the optimizer's state was cleared"
-        if len(self.body.optimizer.param_groups) != self._num_groups:
+        if len(self.body.optimizer.param_groups) != len(self._groups):
             return "the optimizer has another number of groups"
+        if not same_objects(self.body.optimizer.param_groups, self._groups):
+            return "a group of the optimizer was replaced"
         if changed := self._footing.what_changed():
             return changed
         if [p.data_ptr() for p in held_by(self.body.optimizer)] != self._places:
@@ -94,7 +96,8 @@ class RecordedRunner:
         """Give the short way for whole steps like the last one, good for so many; None where there is none.
 
         It looks at everything that `what_changed` looks at, but of the parameters' places only the first
-        and the last, which finds a model that was moved. Where anything differs it gives None and has done
+        and the last, which finds a model that was moved, and the first of images, which may lie another way
+        round now. Where anything differs it gives None and has done
         nothing. This is all that the host does in most steps: every name here is local on purpose.
         """
         recording, optimizer, rates = self._last, self.body.optimizer, self._rates
@@ -102,7 +105,7 @@ class RecordedRunner:
             return None
         fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_states = self._optimizer_state, self._num_states
-        num_groups, settings = self._num_groups, self._settings
+        num_groups, settings = len(self._groups), self._settings
         footing, parameters = self._footing, self.body.parameters
         # Whether there is an autocast at all, `fits` sees.
         cast_to, kind = footing.casting[1], self.body.device.type
@@ -111,6 +114,8 @@ class RecordedRunner:
         all_do = all(learns) and all(training)
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
         first_place, last_place = self._places[0], self._places[-1]
+        images = [place for place, parameter in enumerate(parameters) if parameter.dim() in (4, 5)][:1]
+        turned = [(parameters[place].data_ptr, self._places[place]) for place in images]
         mailbox = recording.mailbox
         if mailbox is not None:
             run, free, write, memory = recording.run, mailbox.free, mailbox.write, mailbox.memory
@@ -128,6 +133,9 @@ class RecordedRunner:
                 or last() != last_place
             ):
                 return None
+            for where, place in turned:
+                if where() != place:
+                    return None
             if all_do:
                 for parameter in parameters:
                     if not parameter.requires_grad:
@@ -137,8 +145,8 @@ class RecordedRunner:
                         return None
             elif [*map(LEARNS, parameters)] != learns or [*map(FLAG, modules)] != training:
                 return None
-            for group, take, kept in settings:
-                if take(group) != kept:
+            for now, (group, take, kept, count) in zip(optimizer.param_groups, settings):
+                if now is not group or take(group) != kept or len(group["params"]) != count:
                     return None
             if shared and shared_places(batch) != shared:
                 return None
@@ -151,7 +159,7 @@ class RecordedRunner:
                 return recording.replay(batch).loss.clone()
             # What the mailbox does in `post`, written out.
             try:
-                if not free:
+                if len(free) < 2:
                     mailbox.begin_lap()
                 loss, start = free.pop()
                 if width == 2:
@@ -161,7 +169,7 @@ class RecordedRunner:
                     write(memory, start, *map(ADDRESS, batch))
                 run()
             except BaseException:
-                mailbox.lose_count()
+                free.clear()
                 raise
             return loss
 
@@ -297,11 +305,17 @@ class RecordedRunner:
 Runner = EagerRunner | RecordedRunner
 
 
-def _together(settings: list[tuple[dict[str, Any], str, Any]]) -> list[tuple[dict[str, Any], Any, Any]]:
-    """Give, for each group, what takes its settings out in one go, and what they were."""
-    keys: dict[int, list[str]] = {}
-    for group, key, _ in settings:
-        keys.setdefault(id(group), []).append(key)
-    found = {id(group): group for group, _, _ in settings}
-    takers = [(found[place], itemgetter(*names)) for place, names in keys.items()]
-    return [(group, take, take(group)) for group, take in takers]
+# A group, what takes its settings out in one go, what they were, and how many parameters it has.
+_Group = tuple[dict[str, Any], Any, Any, int]
+
+
+def _together(settings: list[tuple[dict[str, Any], str, Any]]) -> list[_Group]:
+    """Give the settings group by group."""
+    known: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for group, key, value in settings:
+        known.setdefault(id(group), (group, {}))[1][key] = value
+    made = []
+    for group, values in known.values():
+        take = itemgetter(*values)
+        made.append((group, take, take(values), len(group["params"])))
+    return made

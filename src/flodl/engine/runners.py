@@ -99,10 +99,13 @@ class FusedRunner(EagerRunner):
     def __init__(self, body: StepBody) -> None:
         super().__init__(body)
         self._known: set[tuple[Phase, Signature]] = set()
+        self._num_groups = len(body.optimizer.param_groups)
         self._footing = Footing(body)
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was compiled, in other words than a guard would."""
+        if len(self.body.optimizer.param_groups) != self._num_groups:
+            return "the optimizer has another number of groups"
         return self._footing.what_changed()
 
     def fits(self, micro: Micro) -> bool:
