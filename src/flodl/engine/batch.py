@@ -34,7 +34,7 @@ def _quick(batch: tuple[Any, ...]) -> Signature | None:
     for leaf in batch:
         if type(leaf) is not Tensor or leaf.is_nested:
             return None
-        found.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride()))
+        found.append(_leaf(leaf))
     return (*found, *shared_places(batch))
 
 
@@ -128,7 +128,7 @@ def _leaf(leaf: Any) -> Hashable:
     if _has_no_shape(leaf):
         return (type(leaf), id(leaf))
     if isinstance(leaf, Tensor):
-        return (leaf.shape, leaf.dtype, leaf.device, leaf.stride())
+        return (leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad)
     if isinstance(leaf, np.ndarray):
         return (np.ndarray, leaf.shape, leaf.dtype.str, leaf.strides)
     try:

@@ -39,9 +39,16 @@ Effects = dict[str, Part]
 
 
 def effects(
-    body: StepBody, grads: Gradients, after: Mapping[str, Tensor], before: Mapping[str, Tensor]
+    body: StepBody,
+    grads: Gradients,
+    after: Mapping[str, Tensor],
+    before: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
 ) -> Effects:
-    """Give the gradients, and how buffers and sums differ from before; states are those of `live_state`."""
+    """Give the gradients, how buffers and sums differ from before, and named values of several numbers.
+
+    States are those of `live_state`.
+    """
     found: Effects = {}
     tolerance = TOLERANCE[body.settings.precision]
     gradient_limit, limit = (min(_MOST, times * tolerance) for times in (_GRADIENT, _OTHERS))
@@ -56,10 +63,10 @@ def effects(
     for name, _ in body.model.named_buffers():
         was, now = before.get(f"buffer {name}"), after.get(f"buffer {name}")
         if was is not None and now is not None and was.shape == now.shape and _is_plain(now):
-            change = torch.nan_to_num(widened(now) - widened(was))
+            change = _finite(widened(now) - widened(was))
             is_rounded = was.is_floating_point() or was.is_complex()
             rounding = 100 * torch.finfo(was.dtype).eps if is_rounded else 0.0
-            small_change = rounding * _size(torch.nan_to_num(widened(was)), body.device)
+            small_change = rounding * _size(_finite(widened(was)), body.device)
             found[f"the buffer {name}"] = Part(change, small_change, limit)
     for given in body.tally.totals:
         key = f"mean of {', '.join(given)}"
@@ -67,7 +74,11 @@ def effects(
             change = after[key] - before[key] if key in before else after[key].clone()
             for name, number in zip(given, change[1:]):
                 told = "the loss" if name == "loss" else f"the value {name!r}"
-                found[told] = Part(torch.nan_to_num(number), _SMALL_VALUE * change[0].abs(), limit)
+                found[told] = Part(_finite(number), _SMALL_VALUE * change[0].abs(), limit)
+    for name, value in values.items():
+        if value.numel() > 1 and _is_plain(value) and (value.is_floating_point() or value.is_complex()):
+            small_value = torch.tensor(_SMALL_VALUE * value.numel() ** 0.5, device=body.device)
+            found[f"the value {name!r}"] = Part(_finite(value), small_value, limit)
     return found
 
 
@@ -90,6 +101,15 @@ def distances(one: Effects, other: Effects) -> dict[str, float]:
         [torch.maximum(_size(part.numbers, device), part.small.to(device)) for part, _ in parts]
     )
     return dict(zip(names, (apart / size.clamp_min(1e-30)).tolist()))
+
+
+def _finite(numbers: Tensor) -> Tensor:
+    """Leave out what is not finite, which no size can be told of.
+
+    >>> _finite(torch.tensor([1.0, torch.inf, torch.nan]))
+    tensor([1., 0., 0.])
+    """
+    return torch.where(numbers.isfinite(), numbers, 0)
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from flodl.core.interrupts import uninterrupted
+
 from .bits import NARROW
 from .body import StepBody
 from .runners import Micro
@@ -45,10 +47,11 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
             warnings.simplefilter("ignore")
             yield [replace(micro, batch=tree_map_only(Tensor, _widened, micro.batch)) for micro in window]
     finally:
-        for tensor, numbers, grad in kept:
-            tensor.grad = None
-            tensor.data = numbers
-            tensor.grad = grad
+        with uninterrupted():
+            for tensor, numbers, grad in kept:
+                tensor.grad = None
+                tensor.data = numbers
+                tensor.grad = grad
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -283,7 +283,8 @@ class Ladder:
 
     def _looked_around(self, step: int) -> str | None:
         """Name what changed in the model, every so many calls."""
-        if self._ground is None or step - self._looked_at < self._look_every():
+        # A state that was loaded may have gone back to an earlier step.
+        if self._ground is None or 0 <= step - self._looked_at < self._look_every():
             return None
         self._looked_at = step
         if self._readiness.capturable and has_step_hooks(self._body.optimizer):

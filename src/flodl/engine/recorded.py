@@ -179,6 +179,8 @@ class RecordedRunner:
         """Record a phase for a shape; nothing is executed."""
         if self.fits(micro):
             return
+        if any(leaf.requires_grad for leaf in tensors_of(micro.batch)):
+            raise NotCapturable("the batch asks for gradients, and a recording works on a copy; detach it")
         quick = self._quick_update() if micro.closes and self.update_inside else None
 
         def region(*static: Any) -> Outcome:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from flodl.core.interrupts import uninterrupted
+
 from .batch import Signature, not_looked_into, static_copy, tensors_of
 from .blame import first_words
 from .body import Outcome, StepBody
@@ -23,7 +25,7 @@ from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, fused
 from .settings import Tier
 from .snapshot import Snapshot
 from .timing import now_s
-from .verdict import Verdict, put_gradients, run_again
+from .verdict import Shown, Values, Verdict, put_gradients, run_again
 
 # Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
@@ -72,6 +74,8 @@ class Trial:
         # Whether the candidate's update is part of it, and eager's gradients from before the update if not.
         self._updates = body.device.type == "cuda" and readiness.capturable
         self._added_up: Gradients = []
+        # What the real run of the last micro-batch named.
+        self._values: Values = {}
         self._skipped = 0
         self._shapes: list[Signature] = []
         # What the last batch held that only is the same where it is the very same object.
@@ -81,7 +85,9 @@ class Trial:
     def watch(self, micro: Micro) -> Outcome:
         """Run eagerly and remember the window, to run it again on the candidate and compare."""
         try:
-            return self._watch(micro)
+            outcome = self._watch(micro)
+            self._values = outcome.values
+            return outcome
         except BaseException:
             # What is left of the window says nothing.
             self._before = None
@@ -101,6 +107,12 @@ class Trial:
                 )
         elif self._before is None:
             return self._real(micro)
+        if any(leaf.grad_fn is not None for leaf in tensors_of(micro.batch)):
+            raise Refused(
+                f"the step cannot be {self.tier}: its batch was computed with gradients, which would reach "
+                "what computed it once for every comparison, and never from a recording; compute it in the "
+                "step function, or detach it"
+            )
         # By the end of the window the caller may have written the next batch into the same tensors.
         kept = micro if micro.phase == "only" else replace(micro, batch=static_copy(micro.batch))
         self._window.append(kept)
@@ -119,7 +131,8 @@ class Trial:
                 rehearse(lambda: self._close(micro))
                 return outcome
         except (NotCapturable, torch.OutOfMemoryError) as error:
-            moment.restore()
+            with uninterrupted():
+                moment.restore()
             if added is not None:
                 put_gradients(self._body, added)
             if isinstance(error, torch.OutOfMemoryError):
@@ -153,9 +166,6 @@ class Trial:
                 self._before = None
         self._body.update(micro.correction)
 
-    def _again(self, runner: Runner, micro: Micro) -> None:
-        run_again(runner, micro, updates=self._updates)
-
     def end_window(self) -> Runner | None:
         """Compare where a window has ended; gives the candidate once it has passed often enough."""
         before, window = self._before, self._window
@@ -174,17 +184,18 @@ class Trial:
         try:
             before.restore()
             candidate = self._prepared(window, before)
-            for micro in window:
-                self._again(candidate, micro)
+            values = run_again(candidate, window, updates=self._updates)
             candidate.show_grads()
-            difference = self._verdict.against(after, grads, before, window)
+            real = Shown(grads, self._values)
+            difference = self._verdict.against(after, real, values, before, window)
         except (GuardFailed, NotCapturable) as error:
             if isinstance(error, GuardFailed) and not is_new:
                 # Something that it rests on has changed since the last window.
                 raise Disturbed(f"{error} while the {self.tier} step was being compared") from error
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
-            after.restore()
+            with uninterrupted():
+                after.restore()
         if difference is not None:
             raise Refused(f"the {self.tier} step differs from eager: {difference}")
         if not self._verdict.is_good:
@@ -303,8 +314,7 @@ class Trial:
     def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
         before.restore()
         started = now_s(self._body.device)
-        for micro in window:
-            self._again(runner, micro)
+        run_again(runner, window, updates=self._updates)
         return (now_s(self._body.device) - started) / len(window)
 
     def _compile(self, body: StepBody, window: list[Micro], before: Snapshot) -> None:
@@ -319,8 +329,7 @@ class Trial:
                 # Twice: what the first run compiles, the second may still tune.
                 for _ in range(2):
                     before.restore()
-                    for micro in window:
-                        self._again(EagerRunner(body), micro)
+                    run_again(EagerRunner(body), window, updates=self._updates)
         except Exception as error:
             told = first_words(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error

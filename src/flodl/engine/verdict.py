@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from flodl.core import log
+from flodl.core.interrupts import uninterrupted
 
 from .body import StepBody
 from .comparison import (
@@ -24,6 +25,7 @@ from .comparison import (
 from .effects import Effects, distances, effects
 from .exact import in_double
 from .history import is_held
+from .nudge import nudged
 from .recorded import Runner
 from .runners import EagerRunner, Micro
 from .settings import Tier
@@ -44,6 +46,12 @@ DOUBTED_WINDOWS = 3
 ONLY_ROUNDING = 0.5
 MOST_ROUNDING = 10.0
 MOST_DOUBTFUL = 2
+# How often a window in doubt is run from numbers that moved by a bit, and how many times as far as that many
+# roundings in a row may come.
+NUDGES = 3
+SWAY = 5.0
+
+Values = Mapping[str, Tensor]
 
 
 class Verdict:
@@ -76,20 +84,25 @@ class Verdict:
         of_all = f" of {self._passed + self._doubtful}" if self._doubtful else ""
         return f"{equal} over {self._passed}{of_all} updates"
 
-    def against(self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]) -> str | None:
-        """Say what the candidate's end of the window has against it; None where nothing has, or not yet."""
+    def against(
+        self, after: Snapshot, real: Shown, values: Values, before: Snapshot, window: list[Micro]
+    ) -> str | None:
+        """Say what the candidate's end of the window, as it is now, has against it.
+
+        `values` is what it named. None where nothing speaks against it, or not yet.
+        """
         doubtful = self._doubtful
-        difference = self._difference(after, eager, before, window)
+        difference = self._difference(after, real, values, before, window)
         if difference is None and self._doubtful == doubtful:
             self._passed += 1
         return difference
 
     def _difference(
-        self, after: Snapshot, eager: Gradients, before: Snapshot, window: list[Micro]
+        self, after: Snapshot, eager: Shown, values: Values, before: Snapshot, window: list[Micro]
     ) -> str | None:
-        if self._tier == "captured" and not (difference := self._difference_in_bits(after, eager)):
+        if self._tier == "captured" and not (difference := self._difference_in_bits(after, eager.gradients)):
             return None
-        candidate, real = self._end_now(before), self._end(eager, after.kept, before)
+        candidate, real = self._end_now(values, before), self._end(eager, after.kept, before)
         if self._tier == "captured" and self._repeats_itself(before, window):
             return difference
         off, strays = real.distance(candidate), real.strays(candidate)
@@ -104,7 +117,8 @@ class Verdict:
         exact = self._in_double(real, before, after, window)
         is_finer = exact is not None or self._body.settings.precision != "fp32"
         exact = exact or self._in_single(before, window)
-        return self._judged(real, candidate, again, exact, is_finer=is_finer)
+        loose = Looseness(real, again, exact, [self._nudged(seed, before, window) for seed in range(NUDGES)])
+        return self._judged(real, candidate, exact, loose, is_finer=is_finer)
 
     def _difference_in_bits(self, after: Snapshot, eager: Gradients) -> str | None:
         difference = after.first_difference(Snapshot(self._body), updated=self._updates)
@@ -113,31 +127,32 @@ class Verdict:
             return _words(relative_difference(eager, candidate))
         return difference
 
-    def _judged(self, real: End, candidate: End, again: End, exact: End, *, is_finer: bool) -> str | None:
+    def _judged(
+        self, real: End, candidate: End, exact: End, loose: Looseness, *, is_finer: bool
+    ) -> str | None:
         """Say what speaks against a candidate by how far it and eager are from exact numbers."""
         off, mine, theirs = real.distance(candidate), exact.distance(candidate), exact.distance(real)
         doubt = ""
         # Asked so that what is not a number never passes.
         if not off <= self._tolerance:
-            if mine <= AS_FAR_AS_EAGER * theirs:
+            if mine <= AS_FAR_AS_EAGER * loose.of_all:
                 self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
             else:
                 doubt = _told(off, mine, theirs, self._tolerance)
-                if not mine <= DOUBTFUL * max(theirs, TOLERANCE["fp32"]):
+                if not mine <= DOUBTFUL * max(loose.of_all, TOLERANCE["fp32"]):
                     return doubt
-        ours, eagers = distances(exact.effects, candidate.effects), distances(exact.effects, real.effects)
-        repeated = distances(real.effects, again.effects)
+        ours = distances(exact.effects, candidate.effects)
         for name, apart in real.strays(candidate).items():
             part, told = real.effects[name], f"{name} is off by {apart:.2g} of its size"
             limit = part.limit
             if not is_finer:
                 # What is only rounding is not known then.
                 limit = min(ONLY_ROUNDING, DOUBTFUL * limit)
-            loose = max(eagers.get(name, 0.0), repeated.get(name, 0.0))
-            enough = MOST_ROUNDING if part.may_be_rounding and loose >= ONLY_ROUNDING else limit
-            if ours.get(name, apart) <= max(AS_FAR_AS_EAGER * loose, enough):
+            is_rounding = part.may_be_rounding and loose.of_eager(name) >= ONLY_ROUNDING
+            enough = MOST_ROUNDING if is_rounding else limit
+            if ours.get(name, apart) <= max(AS_FAR_AS_EAGER * loose.of(name), enough):
                 continue
-            if not ours.get(name, apart) <= DOUBTFUL * max(loose, limit):
+            if not ours.get(name, apart) <= DOUBTFUL * max(loose.of(name), limit):
                 return told
             doubt = doubt or told
         if doubt and self._doubtful >= MOST_DOUBTFUL:
@@ -153,11 +168,16 @@ class Verdict:
         candidate = gradients(self._body)
         ends, grads = [], []
         for _ in range(2):
-            grads.append(self._run(self._eager, before, window).gradients)
+            grads.append(self._run(self._eager, before, window).shown.gradients)
             ends.append(Snapshot(self._body))
         put_gradients(self._body, candidate)
         self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
         return self._repeats
+
+    def _nudged(self, seed: int, before: Snapshot, window: list[Micro]) -> End:
+        """Run the window from numbers that moved by their last bit."""
+        with self._leaving_no_trace(before, window):
+            return self._again(self._eager, nudged(self._body, window, seed), before)
 
     def _in_single(self, before: Snapshot, window: list[Micro]) -> End:
         """Run the window in full float32."""
@@ -186,9 +206,7 @@ class Verdict:
         body.keep_statistics_apart()
         try:
             with self._leaving_no_trace(before, window), in_double(body, window) as widened:
-                for micro in widened:
-                    run_again(EagerRunner(body), micro, updates=False)
-                found = self._end_now(before)
+                found = self._again(EagerRunner(body), widened, before, updates=False)
                 draws_alike = not drew or after.is_as_random_now()
         except Exception as error:
             log.debug("no numbers in float64: %s: %s", type(error).__name__, error)
@@ -204,37 +222,79 @@ class Verdict:
         try:
             yield
         finally:
-            kept.around.restore()
+            with uninterrupted():
+                kept.around.restore()
 
     def _run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> End:
         """Let a runner run the window once more."""
         before.restore()
-        for micro in window:
-            run_again(runner, micro, updates=self._updates)
-        return self._end_now(before)
+        return self._again(runner, window, before)
 
-    def _end_now(self, before: Snapshot) -> End:
-        return self._end(gradients(self._body), live_state(self._body), before)
+    def _again(
+        self, runner: EagerRunner, window: list[Micro], before: Snapshot, *, updates: bool | None = None
+    ) -> End:
+        values = run_again(runner, window, updates=self._updates if updates is None else updates)
+        return self._end_now(values, before)
 
-    def _end(self, grads: Gradients, after: Mapping[str, Tensor], before: Snapshot) -> End:
-        return End(grads, effects(self._body, grads, after, before.kept))
+    def _end_now(self, values: Values, before: Snapshot) -> End:
+        return self._end(Shown(gradients(self._body), values), live_state(self._body), before)
+
+    def _end(self, shown: Shown, after: Mapping[str, Tensor], before: Snapshot) -> End:
+        return End(shown, effects(self._body, shown.gradients, after, before.kept, shown.values))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a window shows of itself: its gradients, and the values that its last micro-batch named."""
+
+    gradients: Gradients
+    values: Values
 
 
 @dataclass(frozen=True)
 class End:
     """What a window has come to."""
 
-    gradients: Gradients
+    shown: Shown
     effects: Effects
 
     def distance(self, other: End) -> float:
         """Give how far all gradients of another end are from these, relative to their norm."""
-        return relative_difference(self.gradients, other.gradients)
+        return relative_difference(self.shown.gradients, other.shown.gradients)
 
     def strays(self, other: End) -> dict[str, float]:
         """Give the parts of another end that are too far from these, whatever all together are."""
         apart = distances(self.effects, other.effects)
         return {name: by for name, by in apart.items() if not by <= self.effects[name].limit}
+
+
+class Looseness:
+    """How far eager itself is from exact numbers, from its own second run, and after each of a few nudges."""
+
+    def __init__(self, real: End, again: End, exact: End, moved: Sequence[End]) -> None:
+        self._from_exact = distances(exact.effects, real.effects)
+        self._repeated = distances(real.effects, again.effects)
+        self._moved = [distances(real.effects, end.effects) for end in moved]
+        furthest = max(_sway(real.distance(end), LIKE_EAGER) for end in moved)
+        self.of_all = max(exact.distance(real), furthest)
+
+    def of_eager(self, name: str) -> float:
+        """Give how far a part is from exact numbers, or from itself."""
+        return max(self._from_exact.get(name, 0.0), self._repeated.get(name, 0.0))
+
+    def of(self, name: str) -> float:
+        """Give how far a part may be off by rounding alone."""
+        swayed = (_sway(apart.get(name, 0.0), ONLY_ROUNDING) for apart in self._moved)
+        return max(self.of_eager(name), *swayed)
+
+
+def _sway(moved: float, most: float) -> float:
+    """Give what rounding may come to where a nudge comes to so much.
+
+    >>> _sway(0.001, 0.1), _sway(0.5, 0.1), _sway(float("nan"), 0.1)
+    (0.005, 0.1, 0.0)
+    """
+    return min(most, SWAY * moved) if moved == moved else 0.0
 
 
 def _told(off: float, mine: float, theirs: float, tolerance: float) -> str:
@@ -248,12 +308,12 @@ def _words(off: float) -> str:
     return f"the gradients are off by {off:.2g} of their norm"
 
 
-def run_again(runner: Runner, micro: Micro, *, updates: bool) -> None:
-    """Run for comparison what was run."""
-    if updates:
-        runner.run(micro)
-    else:
-        runner.run_without_update(micro)
+def run_again(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
+    """Run for comparison what was run; gives what the last micro-batch named."""
+    values: Values = {}
+    for micro in window:
+        values = (runner.run(micro) if updates else runner.run_without_update(micro)).values
+    return values
 
 
 def put_gradients(body: StepBody, grads: Gradients) -> None:
