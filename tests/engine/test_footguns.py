@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -206,3 +209,94 @@ def test_moving_the_model_to_another_dtype_midway_is_torchs_own_error(quick_comp
         feed(step, 1)
     model.float()
     assert torch.isfinite(torch.stack(feed(step, 3))).all()
+
+
+@pytest.mark.parametrize("tier", ["auto", "compiled"])
+def test_a_batch_that_was_computed_with_gradients_is_refused_and_they_are_those_of_eager(
+    quick_compiler, tier
+) -> None:
+    def gradients_of(tier) -> list[float]:
+        torch.manual_seed(0)
+        outer, inner = nn.Linear(4, 4), nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+        step = TrainStep(inner, optimizer, lambda m, x, y: (m(x) - y).square().mean(), tier=tier)
+        norms = []
+        for _ in range(9):
+            outer.zero_grad()
+            step(outer(torch.randn(8, 4)), torch.randn(8, 2))
+            norms.append(float(outer.weight.grad.norm()))
+        if tier == "compiled":
+            assert "its batch was computed with gradients" in step.report().reason
+        return norms
+
+    assert gradients_of(tier) == gradients_of("eager")
+
+
+def test_a_state_from_an_earlier_step_does_not_keep_the_model_from_being_looked_at(
+    quick_compiler, monkeypatch
+) -> None:
+    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY", 20)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="compiled")
+    x, seen = torch.randn(8, 4), []
+    for _ in range(3):
+        step(x)
+    early = step.state_dict()
+    for _ in range(100):
+        step(x)
+    assert step.tier == "compiled", step.report()
+    step.load_state_dict(early)
+    model.register_forward_hook(lambda *_: seen.append(1))
+    for _ in range(25):
+        step(x)
+    assert seen
+
+
+def _at(function: str, text: str) -> tuple[str, int]:
+    lines, first = inspect.getsourcelines(getattr(TrainStep, function))
+    return function, first + next(place for place, line in enumerate(lines) if text in line)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    "at",
+    [
+        _at("_long_way", "self._values = outcome.values"),
+        _at("_long_way", "loss = outcome.loss.clone()"),
+        _at("_long_way", "is_full = self._count_micro()"),
+        _at("_long_way", "if is_full"),
+        _at("_end_window", "self._ladder.end_window"),
+    ],
+    ids=lambda at: f"{at[0]}:{at[1]}",
+)
+@pytest.mark.parametrize("calls", [3, 4])
+def test_an_interrupt_that_comes_too_late_for_a_batch_counts_it(calls: int, at, accumulate: int) -> None:
+    model = nn.Linear(2, 1)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    step = TrainStep(model, optimizer, lambda m, x: m(x).mean(), tier="eager", accumulate=accumulate)
+    x, waiting = torch.ones(4, 2), [True]
+    for _ in range(calls):
+        step(x)
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_name == at[0] and event == "line" and frame.f_lineno == at[1] and waiting:
+            waiting.clear()
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        step(x)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    while step.steps < 12:
+        step(x)
+    assert step.is_between_updates
+    # Each update moves the weight by one; a window that was given up may be missing.
+    assert -model.weight[0, 0].item() == step.updates
+    assert step.updates >= 12 // accumulate - (accumulate > 1)

@@ -72,6 +72,7 @@ def test_a_numpy_scalar_is_a_number() -> None:
         "whole": np.int64(3),
         "truth": np.bool_(True),
         "double": np.float64(2),
+        "array": np.array(2.0),
     }
     step = new_step(lambda m, x: (m(x).mean(), given))
     step(torch.ones(3, 4))

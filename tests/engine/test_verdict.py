@@ -132,17 +132,20 @@ class Parts(nn.Module):
         self.large, self.small = nn.Linear(4, 1), nn.Linear(4, 1)
         self.register_buffer("seen", torch.full((4,), 100.0))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("lowest", torch.tensor([torch.inf, 0.0]))
 
 
-def in_parts(model, x, *, rate=0.01, calls=1, share=1.0, shown=1.0, loss=1.0):
+def in_parts(model, x, *, rate=0.01, calls=1, share=1.0, shown=1.0, loss=1.0, lower=1.0, rows=1.0):
     with torch.no_grad():
         model.seen.lerp_(x.mean(0), rate)
         model.calls.add_(calls)
+        model.lowest[1] -= lower
     large = (model.large(x) - 5000).square().mean()
     small = model.small(x).square().mean()
     small = share * small + (1 - share) * small.detach()
     total = large + small
-    return total + (loss - 1) * total.detach(), {"small": shown * small.detach()}
+    shown = {"small": shown * small.detach(), "rows": rows * x.sum(1), "which": x.argmax(1)}
+    return total + (loss - 1) * total.detach(), shown
 
 
 @pytest.mark.parametrize(
@@ -150,6 +153,8 @@ def in_parts(model, x, *, rate=0.01, calls=1, share=1.0, shown=1.0, loss=1.0):
     [
         ({"rate": 0.02}, "the buffer seen is off by 1 of its size"),
         ({"calls": 2}, "the buffer calls is off by 1 of its size"),
+        ({"lower": 3.0}, "the buffer lowest is off by 2 of its size"),
+        ({"rows": 3.0}, "the value 'rows' is off by 2 of its size"),
         ({"share": 0.0}, "the gradient of small.weight is off by"),
         ({"shown": 1.1}, "the value 'small' is off by 0.1 of its size"),
         ({"loss": 1.1}, "the loss is off by 0.1 of its size"),
@@ -308,3 +313,52 @@ def test_buffers_of_any_dtype_are_compared(monkeypatch, dtype):
     for _ in range(6):
         step(torch.randn(8, 16))
     assert step.tier == "compiled", step.report()
+
+
+def test_values_that_are_zero_but_for_rounding_do_not_keep_a_step_from_being_compiled(monkeypatch):
+    def with_zeros(model, x, order=None):
+        x = x if order is None else x[order]
+        out = model(x)
+        near = out - out.mean()
+        # A mean of numbers of size one, and a difference of large ones.
+        return out.square().mean(), {"none": (near / near.std()).mean(), "far": (out + 3e3).mean() - 3e3}
+
+    def other_rounding(function, **_):
+        return lambda model, x: function(model, x, torch.randperm(len(x), generator=torch.Generator()))
+
+    monkeypatch.setattr(torch, "compile", other_rounding)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        step = TrainStep(model, optimizer, with_zeros, tier="compiled")
+        for _ in range(12):
+            step(torch.randn(1000, 8))
+        assert step.tier == "compiled", step.report()
+
+
+def test_a_nudge_leaves_neither_weights_nor_random_numbers_changed(monkeypatch):
+    def off_in_a_value(function, **_):
+        def compiled(model, x):
+            loss, values = function(model, x)
+            return loss, {name: 1.02 * value for name, value in values.items()}
+
+        return compiled
+
+    def named(model, x):
+        loss = model(x).square().mean()
+        return loss, {"half": loss.detach() / 2}
+
+    def trained_so(tier):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+        step = TrainStep(model, torch.optim.Adam(model.parameters()), named, tier=tier)
+        losses = [float(step(torch.randn(8, 8))) for _ in range(10)]
+        return losses, [*model.parameters()], step
+
+    eagers, wanted, _ = trained_so("eager")
+    monkeypatch.setattr(torch, "compile", off_in_a_value)
+    losses, weights, step = trained_so("compiled")
+    assert "the value 'half' is off by 0.02" in step.report().reason
+    assert losses == eagers
+    assert all(map(torch.equal, weights, wanted))

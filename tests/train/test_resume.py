@@ -503,3 +503,24 @@ def test_a_wish_that_is_none_is_refused_also_where_there_is_a_run(tmp_path, resu
     trainer().fit(torch.ones(4, 2), epochs=1, batch_size=2)
     with pytest.raises(TrainError, match="is neither 'auto', 'must' or 'never' nor a folder"):
         trainer().fit(torch.ones(4, 2), epochs=2, batch_size=2, resume=resume)
+
+
+def test_what_the_optimizer_holds_beside_the_model_goes_on_too(data, tmp_path):
+    def trained(epochs, width=1, **settings):
+        torch.manual_seed(0)
+        model, weight = nn.Linear(3, 1), nn.Parameter(torch.zeros(width))
+
+        def loss(model, x, y):
+            return ((model(x) - y).square() * torch.exp(-weight) + weight).mean()
+
+        optimizer = torch.optim.Adam([*model.parameters(), weight], lr=0.05)
+        trainer = Trainer(model, loss, optimizer=optimizer, device="cpu", tier="eager", **settings)
+        return trainer.fit(data, epochs=epochs, batch_size=8).history, weight
+
+    trained(2, checkpoint_dir=tmp_path)
+    history, weight = trained(4, checkpoint_dir=tmp_path)
+    whole, expected = trained(4)
+    assert history == whole
+    assert torch.equal(weight, expected)
+    with pytest.raises(TrainError, match=r"parameter 2 of group 0 .* has shape \(2,\), and it had \(1,\)"):
+        trained(5, width=2, checkpoint_dir=tmp_path)

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+try:
+    # What `signal` wraps for the sake of its names, which takes ten times as long.
+    from _signal import SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
+except ImportError:
+    from signal import SIGINT, SIGTERM, getsignal, signal
+
+_SIGNALS = (SIGINT, SIGTERM)
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
+class uninterrupted:
     """Let Ctrl+C, and whatever else Python would be told of in between, wait until the block has ended.
 
     Only the main thread is told of signals, so that others need no more than to run the block.
 
+    >>> from signal import raise_signal
     >>> seen = []
     >>> try:
     ...     with uninterrupted():
-    ...         signal.raise_signal(signal.SIGINT)
+    ...         raise_signal(SIGINT)
     ...         seen.append("the rest of the block")
     ... except KeyboardInterrupt:
     ...     seen.append("the interrupt")
     >>> seen
     ['the rest of the block', 'the interrupt']
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[tuple[int, FrameType | None]] = []
-    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
-    for number in handlers:
-        signal.signal(number, lambda *told: heard.append(told))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for told in heard:
-            handlers[signal.Signals(told[0])](*told)
+
+    def __enter__(self) -> None:
+        self._heard: list[tuple[Any, ...]] = []
+        self._handlers: dict[int, Any] = {}
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        for number in _SIGNALS:
+            handler = getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal(number, self._hear)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal(number, handler)
+        for told in self._heard:
+            self._handlers[told[0]](*told)
+
+    def _hear(self, *told: Any) -> None:
+        self._heard.append(told)

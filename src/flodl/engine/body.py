@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
+from flodl.core.interrupts import uninterrupted
 from flodl.optim import clip_grad_norm, clip_grad_value
 from flodl.optim.clipping import gradient_values
 
@@ -48,6 +49,14 @@ class Progress:
 
     # Whether gradients or weights were being changed.
     touches: bool = False
+    # Whether the gradients of the present micro-batch are in, its update was applied, and both were counted.
+    added: bool = False
+    applied: bool = False
+    counted: bool = False
+
+    def begin(self) -> None:
+        """Begin with another call."""
+        self.added = self.applied = self.counted = False
 
 
 class StepBody:
@@ -197,7 +206,7 @@ class StepBody:
             outcome = joined([self._part(piece, share, samples) for piece in pieces_of(inputs, self.pieces)])
         self.loss_dtype = outcome.loss.dtype
         self.tally.add(outcome.loss, outcome.values, weight=samples, opens=opens)
-        self.progress.touches = False
+        self.progress.touches, self.progress.added = False, True
         return outcome
 
     def _part(self, piece: tuple[Any, ...], share: float, samples: int | Tensor) -> Part:
@@ -251,16 +260,17 @@ class StepBody:
             self.scaler.unscale(grads)
             torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
         self._clip(grads)
-        if quick is None or self.begins_state() or not quick.launch():
-            self.num_skipped.add_(self.bad)
-            self._apply()
-        self._statistics.put_back_where(self.bad)
-        for put_back_where in self._carried:
-            put_back_where(self.bad)
-        if self.scaler is not None:
-            self.scaler.found_inf.copy_(self.bad)
-            self.scaler.update()
-        self.progress.touches = False
+        with uninterrupted():
+            if quick is None or self.begins_state() or not quick.launch():
+                self.num_skipped.add_(self.bad)
+                self._apply()
+            self._statistics.put_back_where(self.bad)
+            for put_back_where in self._carried:
+                put_back_where(self.bad)
+            if self.scaler is not None:
+                self.scaler.found_inf.copy_(self.bad)
+                self.scaler.update()
+            self.progress.touches, self.progress.applied = False, True
 
     def _clip(self, grads: list[Tensor]) -> None:
         """Clip values, then the norm; what is measured and looked at is from before either."""

@@ -78,7 +78,7 @@ def effects(
     for name, value in values.items():
         if value.numel() > 1 and _is_plain(value) and (value.is_floating_point() or value.is_complex()):
             small_value = torch.tensor(_SMALL_VALUE * value.numel() ** 0.5, device=body.device)
-            found[f"the value {name!r}"] = Part(_finite(value), small_value, limit)
+            found[f"the value {name!r}"] = Part(_finite(widened(value)), small_value, limit)
     return found
 
 

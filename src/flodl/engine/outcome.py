@@ -113,6 +113,9 @@ def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
         )
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        # What torch's compiler makes of the former.
+        value = torch.as_tensor(value).to(loss.device)
     if isinstance(value, complex) or (isinstance(value, Tensor) and value.is_complex()):
         raise StepError(
             f"the step function names {name!r} with a complex value, and means are kept of real numbers. "

@@ -279,7 +279,12 @@ class RecordedRunner:
         recording = self._recordings[key]
         if self._foreign:
             self._meet_foreign(self._foreign)
+        progress = self.body.progress
+        progress.touches = True
         outcome = recording.replay(tensors_of(micro.batch))
+        progress.touches, progress.added = False, True
+        if micro.closes and self.update_inside:
+            progress.applied = True
         self._grads = self._grads_of.get(key, self._grads)
         flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
         self._last = recording if flat and micro.phase == "only" and self.update_inside else None

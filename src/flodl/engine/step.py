@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import ScheduleError, StepError
+from flodl.core.interrupts import uninterrupted
 from flodl.core.whole import is_whole
 from flodl.optim import Schedule, ScheduleBridge, apply
 
@@ -147,6 +148,11 @@ class TrainStep:
         return self._window.position == 0
 
     @property
+    def steps(self) -> int:
+        """How many batches it was trained on."""
+        return self._steps
+
+    @property
     def updates(self) -> int:
         """How many optimizer updates there were; a window of accumulation is one."""
         return self._updates
@@ -219,19 +225,21 @@ class TrainStep:
         self._window.count(samples)
         if self._window.accumulate > 1 and self.is_between_updates:
             self._body.tally.note()
+        self._body.progress.begin()
         try:
             outcome = self._ladder.run(self._micro(batch, samples, ragged=ragged), self._steps)
+            self._values = outcome.values
+            for carrier in self._body.carriers:
+                carrier.detach_state()
+            # A recording writes the next loss to the same place; what is given away is a copy.
+            loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
+            with uninterrupted():
+                is_full = self._count_micro()
         except BaseException:
-            self._after_error(samples)
+            with uninterrupted():
+                self._after_error(samples, self._count_micro)
             raise
-        self._values = outcome.values
-        for carrier in self._body.carriers:
-            carrier.detach_state()
-        # A recording writes the next loss to the same place; what is given away is a copy.
-        loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
-        self._window.position += 1
-        self._steps += 1
-        if self._window.is_full:
+        if is_full:
             self._end_window()
         if started:
             self._first_step_s = time.perf_counter() - started
@@ -243,10 +251,14 @@ class TrainStep:
             return
         self._ladder.show_grads()
         self._meet_groups()
+        self._body.progress.begin()
         try:
             update_strictly(self._body, self._window.correction)
+            with uninterrupted():
+                self._count_update()
         except BaseException:
-            self._after_error(0)
+            with uninterrupted():
+                self._after_error(0, self._count_update)
             raise
         self._end_window()
 
@@ -348,21 +360,44 @@ class TrainStep:
         if self._bridge is not None:
             self._bridge.meet_new_groups()
 
-    def _after_error(self, samples: int) -> None:
-        """Leave out a micro-batch whose forward failed; give up a window whose gradients were touched."""
-        progress = self._body.progress
-        if not progress.touches:
-            self._window.leave_out(samples)
-            return
-        progress.touches = False
-        self.give_up_window()
+    def _count_micro(self) -> bool:
+        """Count a micro-batch; gives whether its window is full."""
+        self._window.position += 1
+        self._steps += 1
+        is_full = self._window.is_full
+        if is_full:
+            self._count_update()
+        self._body.progress.counted = True
+        return is_full
 
-    def _end_window(self) -> None:
+    def _count_update(self) -> None:
         self._window.close()
         self._updates += 1
+        self._body.progress.counted = True
+
+    def _after_error(self, samples: int, count: Callable[[], object]) -> None:
+        """Leave out a micro-batch whose forward failed; give up a window whose gradients were touched.
+
+        What an interrupt came too late for is counted.
+        """
+        progress = self._body.progress
+        is_last = self._window.position + 1 >= self._window.accumulate
+        if progress.counted or progress.applied or (progress.added and not progress.touches and not is_last):
+            if not progress.counted:
+                count()
+            if progress.applied and self._bridge is not None:
+                self._bridge.step()
+        elif progress.touches or progress.added:
+            self.give_up_window()
+        else:
+            self._window.leave_out(samples)
+        progress.touches = False
+
+    def _end_window(self) -> None:
         try:
             self._ladder.end_window(self._steps)
         finally:
             # Also where somebody interrupts a trial: the update is done.
             if self._bridge is not None:
-                self._bridge.step()
+                with uninterrupted():
+                    self._bridge.step()

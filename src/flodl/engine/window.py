@@ -49,7 +49,7 @@ class Window:
     @property
     def is_full(self) -> bool:
         """Whether the update is due."""
-        return self.position == self.accumulate
+        return self.position >= self.accumulate
 
     @property
     def correction(self) -> float:

@@ -150,6 +150,13 @@ class Evaluator:
         except TypeError as error:
             refuse_misfit(self.step_fn, arguments, error)
             raise
+        except RuntimeError as error:
+            if "does not require grad" in str(error):
+                error.add_note(
+                    "An evaluation runs without gradients. A step function that needs them, as for a penalty "
+                    "on gradients, asks for them: with torch.enable_grad(): …"
+                )
+            raise
 
 
 def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:

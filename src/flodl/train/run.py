@@ -166,8 +166,7 @@ class Run:
 
     def after_batch(self, batch: Any, loss: Tensor) -> None:
         """Count, look after the update where there was one, tell, and save where it is time."""
-        self.place.epoch_step += 1
-        updated = self.meet_update()
+        updated = self.count_batch()
         if self.telling is not None:
             self.telling.step(self.epochs, self.place.epoch_step, self.num_batches, self._updates, loss)
         if self._every_step:
@@ -180,6 +179,11 @@ class Run:
             self.tell_hooks_of_saves()
         if self.collector is not None and self.place.epoch_step % COLLECT_EARLY_EVERY == 0:
             self.collector.collect_if_growing()
+
+    def count_batch(self) -> bool:
+        """Count a batch that was trained on; say whether there was an update with it."""
+        self.place.epoch_step += 1
+        return self.meet_update()
 
     def meet_update(self) -> bool:
         """After an update, average the weights and see whether it was skipped; say whether there was one."""

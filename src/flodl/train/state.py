@@ -63,6 +63,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         "hooks": run.hooks.state_dict(),
         "graphs": remembered(run.model),
         "buffers": unsaved_buffers(run.model),
+        "outside": {name: parameter.detach() for name, parameter in _outside(run).items()},
         "config": settings_of(run),
     }
 
@@ -81,7 +82,8 @@ def _averaged(run: Run) -> dict[str, Tensor] | None:
 def expected_bytes(run: Run) -> int:
     """Give about how large a bundle of the run will be."""
     model = run.model
-    states = model.state_dict(), unsaved_buffers(model), run.optimizer.state_dict(), _averaged(run)
+    learned = model.state_dict(), unsaved_buffers(model), _outside(run)
+    states = *learned, run.optimizer.state_dict(), _averaged(run)
     return num_bytes_of(states) + moments_to_come_bytes(run.optimizer)
 
 
@@ -115,7 +117,11 @@ def load_weights(run: Run, parts: Mapping[str, Any]) -> None:
     run.train_step.load_state_dict(parts["step"])
     if run.average is not None:
         run.average.load_state_dict(parts["average"] or dict(run.model.named_parameters()))
-    # Older bundles have neither.
+    # Older bundles have none of these.
+    saved = parts.get("outside") or {}
+    for name, parameter in _outside(run).items():
+        if name in saved:
+            parameter.data.copy_(saved[name])
     restore_buffers(run.model, parts.get("buffers") or {}, run.device)
     carry_again(run.model, parts.get("graphs") or {}, run.device)
 
@@ -154,6 +160,7 @@ def _check(run: Run, parts: Mapping[str, Any]) -> None:
             "loaded. Build the optimizer with the groups that it had. Groups that a hook adds cannot be "
             "resumed: give all of them from the start, with groups(model, {…}), and freeze and thaw by Phase."
         )
+    _check_outside(run, parts.get("outside") or {})
     # Older bundles do not say.
     _check_order(parts["trainer"].get("parameters"), _names_of_groups(run))
 
@@ -166,6 +173,28 @@ def _check_seed(run: Run, loader: Loader, saved: Mapping[str, Any]) -> None:
             f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={loader.seed}). "
             f"Nothing was loaded. Give Trainer(seed={seed}), or choose another checkpoint_dir."
         )
+
+
+def _outside(run: Run) -> dict[str, Tensor]:
+    """Give what the optimizer holds and the model does not, such as weights of losses, by group and place."""
+    inside = set(run.model.parameters())
+    return {
+        f"{group}.{place}": parameter
+        for group, held in enumerate(run.optimizer.param_groups)
+        for place, parameter in enumerate(held["params"])
+        if parameter not in inside
+    }
+
+
+def _check_outside(run: Run, saved: Mapping[str, Tensor]) -> None:
+    for name, parameter in _outside(run).items():
+        if name in saved and saved[name].shape != parameter.shape:
+            group, place = name.split(".")
+            raise TrainError(
+                f"parameter {place} of group {group} of the optimizer, which is none of the model's, has "
+                f"shape {_shape(parameter)}, and it had {_shape(saved[name])} when it was saved. Nothing was "
+                "loaded. Give the optimizer the parameters that it had."
+            )
 
 
 def _names_of_groups(run: Run) -> list[list[str]]:

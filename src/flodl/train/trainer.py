@@ -228,10 +228,15 @@ class Trainer:
         """Train on one batch, and give its loss: `step(batch)`, or its parts as in `step(x, y)`."""
         given = batch[0] if len(batch) == 1 else batch
         arguments = given if type(given) is tuple else as_arguments(given)
+        steps = self.train_step.steps
         try:
             loss = self.train_step.call(arguments, samples=self._run.handing.counts.of(given))
-        except TypeError as error:
-            refuse_misfit(self.step_fn, arguments, error)
+        except BaseException as error:
+            if isinstance(error, TypeError):
+                refuse_misfit(self.step_fn, arguments, error)
+            if self.train_step.steps > steps:
+                # An interrupt that came too late: the batch was trained on, and is not to come again.
+                self._run.count_batch()
             raise
         self._run.after_batch(given, loss)
         return loss

@@ -92,6 +92,12 @@ def command(
             steps = _fitting_steps(make, device, rounds * len(wanted))
         timings = measure.compare(make, wanted, steps=steps, rounds=rounds, device=device, say=_say)
     click.echo(_table(timings))
+    skipped = [timing.rival for timing in timings if timing.report is not None and timing.report.skipped]
+    if skipped:
+        click.echo(
+            f"The loss was not finite, so {' and '.join(skipped)} skipped updates that torch applied: "
+            "these times compare different work."
+        )
     if json_file is not None:
         facts = _facts(target, steps, rounds)
         text = json.dumps({**facts, "timings": [timing.to_dict() for timing in timings]}, indent=2)
