@@ -275,7 +275,15 @@ def test_an_interrupt_that_comes_too_late_for_a_batch_counts_it(calls: int, at, 
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    step = TrainStep(model, optimizer, lambda m, x: m(x).mean(), tier="eager", accumulate=accumulate)
+    rates: list[int] = []
+    step = TrainStep(
+        model,
+        optimizer,
+        lambda m, x: m(x).mean(),
+        tier="eager",
+        accumulate=accumulate,
+        schedule=lambda update: rates.append(update) or 1.0,
+    )
     x, waiting = torch.ones(4, 2), [True]
     for _ in range(calls):
         step(x)
@@ -300,3 +308,4 @@ def test_an_interrupt_that_comes_too_late_for_a_batch_counts_it(calls: int, at, 
     # Each update moves the weight by one; a window that was given up may be missing.
     assert -model.weight[0, 0].item() == step.updates
     assert step.updates >= 12 // accumulate - (accumulate > 1)
+    assert max(rates) == step.updates

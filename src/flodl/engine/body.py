@@ -49,14 +49,16 @@ class Progress:
 
     # Whether gradients or weights were being changed.
     touches: bool = False
-    # Whether the gradients of the present micro-batch are in, its update was applied, and both were counted.
+    # Whether the gradients of the present micro-batch are in, its update was applied, both were counted, and
+    # the schedule has moved.
     added: bool = False
     applied: bool = False
     counted: bool = False
+    moved: bool = False
 
     def begin(self) -> None:
         """Begin with another call."""
-        self.added = self.applied = self.counted = False
+        self.added = self.applied = self.counted = self.moved = False
 
 
 class StepBody:

@@ -19,7 +19,8 @@ from .batch import same_form
 # Where torch does not tell, none is given twice.
 _BY_TORCH: Callable[[Tensor], int] | None = getattr(Tensor, "_use_count", None)
 _BY_MEMORY: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-_GRAD = attrgetter("grad")
+# The one behind `grad`, which is written in Python.
+_GRAD = attrgetter("_grad")
 
 
 class Places:

@@ -235,12 +235,12 @@ class TrainStep:
             loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
             with uninterrupted():
                 is_full = self._count_micro()
+            if is_full:
+                self._end_window()
         except BaseException:
             with uninterrupted():
                 self._after_error(samples, self._count_micro)
             raise
-        if is_full:
-            self._end_window()
         if started:
             self._first_step_s = time.perf_counter() - started
         return loss
@@ -256,11 +256,11 @@ class TrainStep:
             update_strictly(self._body, self._window.correction)
             with uninterrupted():
                 self._count_update()
+            self._end_window()
         except BaseException:
             with uninterrupted():
                 self._after_error(0, self._count_update)
             raise
-        self._end_window()
 
     def give_up_window(self) -> None:
         """Forget a window of accumulation that is half full: its gradients, and its part of the means."""
@@ -385,8 +385,8 @@ class TrainStep:
         if progress.counted or progress.applied or (progress.added and not progress.touches and not is_last):
             if not progress.counted:
                 count()
-            if progress.applied and self._bridge is not None:
-                self._bridge.step()
+            if progress.applied:
+                self._move_schedule()
         elif progress.touches or progress.added:
             self.give_up_window()
         else:
@@ -398,6 +398,11 @@ class TrainStep:
             self._ladder.end_window(self._steps)
         finally:
             # Also where somebody interrupts a trial: the update is done.
-            if self._bridge is not None:
-                with uninterrupted():
-                    self._bridge.step()
+            with uninterrupted():
+                self._move_schedule()
+
+    def _move_schedule(self) -> None:
+        """Let the schedule follow an update, once."""
+        if self._bridge is not None and not self._body.progress.moved:
+            self._bridge.step()
+        self._body.progress.moved = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -117,7 +117,8 @@ class Verdict:
         exact = self._in_double(real, before, after, window)
         is_finer = exact is not None or self._body.settings.precision != "fp32"
         exact = exact or self._in_single(before, window)
-        loose = Looseness(real, again, exact, [self._nudged(seed, before, window) for seed in range(NUDGES)])
+        # One after the other: each holds a copy of all gradients.
+        loose = Looseness(real, again, exact, (self._nudged(seed, before, window) for seed in range(NUDGES)))
         return self._judged(real, candidate, exact, loose, is_finer=is_finer)
 
     def _difference_in_bits(self, after: Snapshot, eager: Gradients) -> str | None:
@@ -271,12 +272,14 @@ class End:
 class Looseness:
     """How far eager itself is from exact numbers, from its own second run, and after each of a few nudges."""
 
-    def __init__(self, real: End, again: End, exact: End, moved: Sequence[End]) -> None:
+    def __init__(self, real: End, again: End, exact: End, moved: Iterable[End]) -> None:
         self._from_exact = distances(exact.effects, real.effects)
         self._repeated = distances(real.effects, again.effects)
-        self._moved = [distances(real.effects, end.effects) for end in moved]
-        furthest = max(_sway(real.distance(end), LIKE_EAGER) for end in moved)
-        self.of_all = max(exact.distance(real), furthest)
+        self._moved: list[dict[str, float]] = []
+        self.of_all = exact.distance(real)
+        for end in moved:
+            self._moved.append(distances(real.effects, end.effects))
+            self.of_all = max(self.of_all, _sway(real.distance(end), LIKE_EAGER))
 
     def of_eager(self, name: str) -> float:
         """Give how far a part is from exact numbers, or from itself."""
