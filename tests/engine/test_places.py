@@ -60,7 +60,6 @@ CHANGING: dict[str, Callable[[Tensor], object]] = {
     "given other memory": lambda loss: setattr(loss, "data", torch.zeros(())),
     "given a size": lambda loss: loss.resize_(4),
     "marked": lambda loss: setattr(loss, "epoch", 3),
-    "given a gradient": lambda loss: setattr(loss, "grad", torch.ones(())),
 }
 
 

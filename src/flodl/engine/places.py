@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -19,8 +18,6 @@ from .batch import same_form
 # Where torch does not tell, none is given twice.
 _BY_TORCH: Callable[[Tensor], int] | None = getattr(Tensor, "_use_count", None)
 _BY_MEMORY: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-# The one behind `grad`, which is written in Python.
-_GRAD = attrgetter("_grad")
 
 
 class Places:
@@ -51,7 +48,7 @@ class Places:
     def renew(self) -> bool:
         """Replace the tensors that somebody holds or has changed; says whether there were any."""
         tensors, held = self._tensors, self._held()
-        if not self._fits(*tensors) or any(map(vars, tensors)) or {*map(_GRAD, tensors)} != {None}:
+        if not self._fits(*tensors) or any(map(vars, tensors)):
             tensors[:] = [self._new() for _ in tensors]
         elif held != self._held_by_none:
             for place, (now, then) in enumerate(zip(zip(*held), zip(*self._held_by_none))):
