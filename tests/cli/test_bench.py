@@ -25,6 +25,9 @@ WORK = """
         model, optimizer, step_fn, (x, y) = work()
         return model, optimizer, step_fn, (x[:, :3], y)
 
+    def infinite():
+        return *work()[:2], lambda model, x, y: mse(model, x, y) * torch.inf, work()[3]
+
     def silent():
         def step_fn(model, x, y):
             raise ValueError("first line\\nsecond line")
@@ -84,6 +87,11 @@ def test_what_would_fail_in_the_end_is_refused_before_anything_is_measured(
     assert main(["bench", "bench_work:work", *words]) == 1
     assert message in capsys.readouterr().err
     assert not (work / "nowhere").exists()
+
+
+def test_updates_that_were_skipped_are_told(capsys, work):
+    assert main(["bench", "bench_work:infinite", *QUICK]) == 0
+    assert "The loss was not finite, so eager skipped updates that torch applied" in capsys.readouterr().out
 
 
 def test_the_numbers_are_written_as_json(capsys, work):

@@ -347,3 +347,22 @@ def test_ready_batches_whose_tensors_differ_are_said_once(make, capsys):
     told = capsys.readouterr().err
     assert told.count("the first tensor of a batch has 9 rows and others have 2; it weighs as 9 samples") == 1
     assert told.count("rows") == 1
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_step_function_that_needs_gradients_in_an_evaluation_is_told_how_to_have_them(make, data, asks):
+    def penalized(model, x, y):
+        with torch.enable_grad() if asks else contextlib.nullcontext():
+            x = x.detach().requires_grad_()
+            out = model(x)
+            (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            return nn.functional.mse_loss(out, y) + slope.square().mean()
+
+    trainer = make(step_fn=penalized)
+    trainer.fit(data, epochs=1, batch_size=4)
+    if asks:
+        assert trainer.evaluate(data, batch_size=4)["loss"] > 0
+        return
+    with pytest.raises(RuntimeError, match="does not require grad") as raised:
+        trainer.evaluate(data, batch_size=4)
+    assert "with torch.enable_grad()" in raised.value.__notes__[0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import Loader
+from flodl import Loader, TrainStep
 from flodl.core import DataError
 
 
@@ -37,6 +37,27 @@ def test_after_an_error_the_next_fit_goes_on_with_the_batch_that_was_not_trained
     expected = whole.fit(data, epochs=2, batch_size=4)
     trainer = make(step_fn=failing_at(call, error), accumulate=accumulate)
     result = fit_twice(trainer, data, error, batch_size=4)
+    assert (result.history, result.steps) == (expected.history, expected.steps)
+    assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_an_interrupt_that_comes_when_the_update_is_applied_takes_the_batch(
+    make, data, monkeypatch, window, accumulate
+):
+    whole = make(accumulate=accumulate)
+    expected = whole.fit(data, epochs=2, batch_size=4)
+    trainer, ended, real = make(accumulate=accumulate), [], TrainStep._end_window
+
+    def interrupted(step):
+        ended.append(True)
+        if len(ended) == window:
+            raise KeyboardInterrupt
+        real(step)
+
+    monkeypatch.setattr(TrainStep, "_end_window", interrupted)
+    result = fit_twice(trainer, data, KeyboardInterrupt, batch_size=4)
     assert (result.history, result.steps) == (expected.history, expected.steps)
     assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
 

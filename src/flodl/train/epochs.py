@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import TrainError
+from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
 
@@ -65,6 +66,13 @@ def begin_epoch(run: Run, loader: Loader) -> None:
 
 def close_training(run: Run) -> None:
     """Apply what is left of a window, and take the means of the epoch's training."""
+    # Half-way, nobody could tell that the epoch was trained.
+    with uninterrupted():
+        _take_means(run)
+    run.save_put_off()
+
+
+def _take_means(run: Run) -> None:
     step = run.train_step
     step.flush()
     run.meet_update()
@@ -75,7 +83,6 @@ def close_training(run: Run) -> None:
         check_number(name, value)
     step.reset_means()
     run.place.open_row = {"epoch": run.epochs + 1, **means, "lr": learning_rate(run.optimizer)}
-    run.save_put_off()
 
 
 def finish_epoch(run: Run, eval_data: Any) -> None:
