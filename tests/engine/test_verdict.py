@@ -315,26 +315,21 @@ def test_buffers_of_any_dtype_are_compared(monkeypatch, dtype):
     assert step.tier == "compiled", step.report()
 
 
-def test_values_that_are_zero_but_for_rounding_do_not_keep_a_step_from_being_compiled(monkeypatch):
-    def with_zeros(model, x, order=None):
-        x = x if order is None else x[order]
-        out = model(x)
-        near = out - out.mean()
-        # A mean of numbers of size one, and a difference of large ones.
-        return out.square().mean(), {"none": (near / near.std()).mean(), "far": (out + 3e3).mean() - 3e3}
+@pytest.mark.parametrize(("off", "tier"), [(3e-7, "compiled"), (3e-6, "eager")])
+def test_a_value_may_be_off_by_what_the_last_bits_of_the_weights_come_to(monkeypatch, off, tier):
+    """Eager is exact here, so that its own error says nothing."""
 
-    def other_rounding(function, **_):
-        return lambda model, x: function(model, x, torch.randperm(len(x), generator=torch.Generator()))
+    def near_zero(model, x, off=0.0):
+        weights = model.weight.flatten()
+        return (model(x) - 1).square().mean(), {"near_zero": weights.detach().sum() - 5 + off}
 
-    monkeypatch.setattr(torch, "compile", other_rounding)
-    for seed in range(5):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        step = TrainStep(model, optimizer, with_zeros, tier="compiled")
-        for _ in range(12):
-            step(torch.randn(1000, 8))
-        assert step.tier == "compiled", step.report()
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda model, x: function(model, x, off))
+    model = nn.Linear(5, 1, bias=False)
+    nn.init.ones_(model.weight)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0), near_zero, tier="compiled")
+    for _ in range(6):
+        step(torch.randn(8, 5))
+    assert step.tier == tier, step.report()
 
 
 def test_a_nudge_leaves_neither_weights_nor_random_numbers_changed(monkeypatch):

@@ -13,8 +13,8 @@ import triton.language as tl
 def fetch(table, turn, addresses, slots, stride, WIDTH: tl.constexpr, LANES: tl.constexpr):
     """Bring the addresses of this turn from the host's memory to the device's.
 
-    One block does it, each of its threads for one address: a read of the host's memory is served by itself,
-    also where all threads of a block ask for the same word, and takes about 30 ns of everybody's time.
+    One block does it, each of its threads for one address: where every thread of 256 blocks read both for
+    itself, a step took 2 ms longer on an H200.
     """
     lane = tl.arange(0, LANES)
     mine = lane < WIDTH

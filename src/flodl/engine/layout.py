@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
 from .body import StepBody
 
 Layout = Literal["as given", "channels last"]
@@ -68,8 +70,12 @@ def layouts_for(body: StepBody) -> tuple[Layout | None, ...]:
     >>> layouts_for(SimpleNamespace(parameters=list(nn.Conv2d(3, 8, 3).parameters())))
     ('as given', 'channels last')
     """
-    has_images = any(parameter.dim() in (4, 5) for parameter in body.parameters)
-    return ("as given", "channels last") if has_images else (None,)
+    return ("as given", "channels last") if any(map(is_for_images, body.parameters)) else (None,)
+
+
+def is_for_images(parameter: Tensor) -> bool:
+    """Say whether a parameter may lie with its channels last."""
+    return parameter.dim() in (4, 5)
 
 
 def fastest(runs: Mapping[Layout | None, Callable[[], float]]) -> Measured:

@@ -16,6 +16,7 @@ from .body import Outcome, StepBody, held_by, same_objects
 from .capture import NotCapturable, Recording, fresh_casts, new_stream, record
 from .footing import FLAG, LEARNS, Footing
 from .history import cut_history, is_held, place_of
+from .layout import is_for_images
 from .mailbox import ADDRESS
 from .optimizer import are_shared, are_taken, host_settings, take_rates
 from .quick_update import QuickAdam, quick_adam
@@ -114,7 +115,7 @@ class RecordedRunner:
         all_do = all(learns) and all(training)
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
         first_place, last_place = self._places[0], self._places[-1]
-        images = [place for place, parameter in enumerate(parameters) if parameter.dim() in (4, 5)][:1]
+        images = [place for place, parameter in enumerate(parameters) if is_for_images(parameter)][:1]
         turned = [(parameters[place].data_ptr, self._places[place]) for place in images]
         mailbox = recording.mailbox
         if mailbox is not None:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flodl.core.interrupts import uninterrupted
+
 from .bits import same_bits, widened
 from .body import StepBody
 from .capture import NotCapturable
@@ -83,16 +85,17 @@ class Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Write everything back in place; a buffer that was replaced since is put back as well."""
-        self.around.restore()
-        for module, key, buffer in self._buffers:
-            module._buffers[key] = buffer
-        for holder, key, number in self._numbers:
-            holder[key] = number
-        for name, tensor in self._live.items():
-            _write(tensor, self.kept[name])
-        for tensor, told in self._told:
-            tensor.copy_(told)
-        self._randomness.restore(self._device)
+        with uninterrupted():
+            self.around.restore()
+            for module, key, buffer in self._buffers:
+                module._buffers[key] = buffer
+            for holder, key, number in self._numbers:
+                holder[key] = number
+            for name, tensor in self._live.items():
+                _write(tensor, self.kept[name])
+            for tensor, told in self._told:
+                tensor.copy_(told)
+            self._randomness.restore(self._device)
 
     def drew(self, later: Snapshot) -> bool:
         """Say whether random numbers were drawn between this moment and a later one."""

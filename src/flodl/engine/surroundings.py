@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flodl.core.interrupts import uninterrupted
+
 from .bits import same_bits
 from .history import without_history
 from .reach import ITEMS, RANDOM, Binding, Reach, plain_attributes
@@ -58,8 +60,9 @@ class Surroundings:
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back as it was."""
-        for one in self._kept.values():
-            one.put_back()
+        with uninterrupted():
+            for one in self._kept.values():
+                one.put_back()
 
     def written_without_copy(self, later: Surroundings) -> list[Tensor]:
         """Give the tensors that changed until a later moment and of which no copy was kept."""

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from flodl.core.interrupts import uninterrupted
-
 from .batch import Signature, not_looked_into, static_copy, tensors_of
 from .blame import first_words
 from .body import Outcome, StepBody
 from .capture import NotCapturable, rehearse
 from .comparison import Gradients, gradients
+from .ends import Shown, Values
 from .footing import Footing
 from .layout import Layout, Measured, fastest, layouts_for
 from .optimizer import Readiness
@@ -25,7 +24,7 @@ from .runners import EagerRunner, FusedRunner, GuardFailed, Micro, fused
 from .settings import Tier
 from .snapshot import Snapshot
 from .timing import now_s
-from .verdict import Shown, Values, Verdict, put_gradients, run_again
+from .verdict import Verdict, put_gradients, run_again
 
 # Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
@@ -131,8 +130,7 @@ class Trial:
                 rehearse(lambda: self._close(micro))
                 return outcome
         except (NotCapturable, torch.OutOfMemoryError) as error:
-            with uninterrupted():
-                moment.restore()
+            moment.restore()
             if added is not None:
                 put_gradients(self._body, added)
             if isinstance(error, torch.OutOfMemoryError):
@@ -194,8 +192,7 @@ class Trial:
                 raise Disturbed(f"{error} while the {self.tier} step was being compared") from error
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
-            with uninterrupted():
-                after.restore()
+            after.restore()
         if difference is not None:
             raise Refused(f"the {self.tier} step differs from eager: {difference}")
         if not self._verdict.is_good:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
 
 from flodl.core import log
-from flodl.core.interrupts import uninterrupted
 
 from .body import StepBody
 from .comparison import (
@@ -22,7 +21,8 @@ from .comparison import (
     relative_difference,
     same_gradients,
 )
-from .effects import Effects, distances, effects
+from .effects import distances, effects
+from .ends import LIKE_EAGER, ONLY_ROUNDING, End, Looseness, Shown, Values
 from .exact import in_double
 from .history import is_held
 from .nudge import nudge
@@ -34,24 +34,16 @@ from .snapshot import Snapshot, live_state
 VERIFIED_WINDOWS = 2
 # How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
 EAGER_AGAIN = 0.01
-# How far they may be from those in float64: further off, the step is not the same there.
-LIKE_EAGER = 0.1
 # Up to so many times as far from exact gradients as eager, a window may have been an unlucky one: where
 # rounding is loose, one in many is. Then more than half of five have to be as close as they should.
 # Float32 knows such windows, too, where the last bit decides on which side of a ReLU many values fall.
 DOUBTFUL = 5.0
 DOUBTED_WINDOWS = 3
-# A part of which eager gets no more than half right is rounding and little else; then it may be off by so
-# many times what counts as small.
-ONLY_ROUNDING = 0.5
+# What is only rounding may be off by so many times what counts as small.
 MOST_ROUNDING = 10.0
 MOST_DOUBTFUL = 2
-# How often a window in doubt is run from weights that moved by a bit, and how many times as far as that many
-# roundings in a row may come.
+# How often a window in doubt is run from weights that moved by a bit.
 NUDGES = 3
-SWAY = 5.0
-
-Values = Mapping[str, Tensor]
 
 
 class Verdict:
@@ -227,8 +219,7 @@ class Verdict:
         try:
             yield
         finally:
-            with uninterrupted():
-                kept.around.restore()
+            kept.around.restore()
 
     def _run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> End:
         """Let a runner run the window once more."""
@@ -246,62 +237,6 @@ class Verdict:
 
     def _end(self, shown: Shown, after: Mapping[str, Tensor], before: Snapshot) -> End:
         return End(shown, effects(self._body, shown.gradients, after, before.kept, shown.values))
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a window shows of itself: its gradients, and the values that its last micro-batch named."""
-
-    gradients: Gradients
-    values: Values
-
-
-@dataclass(frozen=True)
-class End:
-    """What a window has come to."""
-
-    shown: Shown
-    effects: Effects
-
-    def distance(self, other: End) -> float:
-        """Give how far all gradients of another end are from these, relative to their norm."""
-        return relative_difference(self.shown.gradients, other.shown.gradients)
-
-    def strays(self, other: End) -> dict[str, float]:
-        """Give the parts of another end that are too far from these, whatever all together are."""
-        apart = distances(self.effects, other.effects)
-        return {name: by for name, by in apart.items() if not by <= self.effects[name].limit}
-
-
-class Looseness:
-    """How far eager itself is from exact numbers, from its own second run, and after each of a few nudges."""
-
-    def __init__(self, real: End, again: End, exact: End, moved: Iterable[End]) -> None:
-        self._from_exact = distances(exact.effects, real.effects)
-        self._repeated = distances(real.effects, again.effects)
-        self._moved: list[dict[str, float]] = []
-        self.of_all = exact.distance(real)
-        for end in moved:
-            self._moved.append(distances(real.effects, end.effects))
-            self.of_all = max(self.of_all, _sway(real.distance(end), LIKE_EAGER))
-
-    def of_eager(self, name: str) -> float:
-        """Give how far a part is from exact numbers, or from itself."""
-        return max(self._from_exact.get(name, 0.0), self._repeated.get(name, 0.0))
-
-    def of(self, name: str) -> float:
-        """Give how far a part may be off by rounding alone."""
-        swayed = (_sway(apart.get(name, 0.0), ONLY_ROUNDING) for apart in self._moved)
-        return max((self.of_eager(name), *swayed))
-
-
-def _sway(moved: float, most: float) -> float:
-    """Give what rounding may come to where a nudge comes to so much.
-
-    >>> _sway(0.001, 0.1), _sway(0.5, 0.1), _sway(float("nan"), 0.1)
-    (0.005, 0.1, 0.0)
-    """
-    return min(most, SWAY * moved) if moved == moved else 0.0
 
 
 def _told(off: float, mine: float, theirs: float, tolerance: float) -> str:
