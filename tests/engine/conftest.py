@@ -32,6 +32,7 @@ def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
     monkeypatch.setattr(rewriting, "is_single_on_cuda", is_single)
+    monkeypatch.setattr(rewriting, "is_on_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
 
 
 class CompiledAlready:

@@ -126,6 +126,27 @@ def test_a_block_with_norm_and_dropout_keeps_its_statistics_and_its_random_numbe
     assert calls[aten.bmm.default] > 0
 
 
+class Encoder(nn.Module):
+    """Torch's own encoder, which exchanges the batch and the positions in front of its attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.1, batch_first=True)
+        # On a CPU, torch writes attention with dropout out.
+        layer.self_attn.dropout = 0.0
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def test_an_encoder_reads_its_heads_in_place_and_draws_its_random_numbers_as_before() -> None:
+    torch.manual_seed(1)
+    calls = check(Encoder(), torch.randn(6, 10, WIDTH))
+    # Queries, keys and values of two layers, and what comes back through each.
+    assert calls[aten.as_strided.default] == 8
+
+
 class Checkpointed(nn.Module):
     """Products that could run together, and random numbers that a checkpoint draws twice."""
 

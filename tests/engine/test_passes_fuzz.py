@@ -17,8 +17,10 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine import fusion, products, rewriting
+from flodl.engine.attention import AttentionInPlace
 from flodl.engine.cells import OpenedCells
 from flodl.engine.products import FilledProducts
+from flodl.engine.rows import RowsAsTheyLie
 
 aten = torch.ops.aten
 SHORT, LONG, TURNS = 4, 8, 3
@@ -29,6 +31,7 @@ def everything_is_changed():
     """The changes keep to float32 on CUDA and to long sides; here they take float64 of any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rewriting, "is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float64)
+        patch.setattr(rewriting, "is_on_cuda", lambda node: isinstance(node.meta.get("val"), Tensor))
         patch.setattr(products, "_SHORTEST", 1)
         yield
 
@@ -96,6 +99,11 @@ def computed(step: Step, known: list[Tensor]) -> Tensor | None:
             return aten.mm.default(left, right)
         case "transposed":
             return aten.permute.default(matrix, [1, 0])
+        case "exchanged":
+            whole = aten.clone.default(matrix, memory_format=torch.contiguous_format)
+            halves = aten.permute.default(aten.view.default(whole, [2, rows // 2, columns]), [1, 0, 2])
+            copied = aten.clone.default(halves, memory_format=torch.contiguous_format)
+            return aten.view.default(copied, [rows, columns])
         case "relu":
             return aten.relu.default(matrix)
         case "sum":
@@ -214,6 +222,7 @@ def changes_of(seed: int) -> list[Callable[[Graph], None]]:
     """Give the changes in the order in which they are made; those of one place are one."""
     return [
         fusion.InTurn(OpenedCells(), fusion.BiasOutside()),
+        fusion.InTurn(RowsAsTheyLie(), AttentionInPlace()),
         fusion.JoinedProducts(),
         fusion.JoinedSums(),
         fusion.InTurn(fusion.BiasOutside(1 << 20), FilledProducts(AnyTimes(seed))),  # type: ignore[arg-type]
@@ -236,3 +245,9 @@ def test_a_changed_program_draws_the_same_random_numbers(program, seed: int) -> 
 @given(programs(["backward", "backward", "nest", "relu", "sum of rows"]), st.integers(0, 1000))
 def test_a_changed_program_that_learns_computes_the_same(program, seed: int) -> None:
     check(program, *changes_of(seed))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(programs(["exchanged", "exchanged", "product", "gradient", "layer", "rows", "relu", "sum"]))
+def test_a_program_whose_rows_are_exchanged_computes_the_same(program) -> None:
+    check(program, RowsAsTheyLie())

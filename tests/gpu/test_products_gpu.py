@@ -55,7 +55,21 @@ class Experts(nn.Module):
         return self.exit(sum(layer(x).relu() for layer in self.layers))
 
 
+class Encoder(nn.Module):
+    """Torch's own encoder, with dropout in its attention as well."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=batch_first)
+        self.layers, self.exit = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(64, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.exit(self.layers(x).mean(1))
+
+
 MODELS = {
+    "an encoder": (lambda: Encoder(batch_first=True), (8, 16, 64)),
+    "an encoder with positions first": (lambda: Encoder(batch_first=False), (8, 16, 64)),
     "a loop over time": (lambda: Unrolled(bias=True), (16, 9, 32)),
     "a loop without biases": (lambda: Unrolled(bias=False), (16, 9, 32)),
     "experts": (Experts, (64, 256)),
@@ -64,6 +78,28 @@ MODELS = {
         (64, 512),
     ),
 }
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_compiled_encoder_in_half_the_precision_follows_eager(batch_first: bool) -> None:
+    """The kernels of attention are others there."""
+    ends = []
+    for tier in ("eager", "compiled"):
+        torch.manual_seed(0)
+        net = Encoder(batch_first=batch_first).cuda()
+        x = torch.randn(8, 16, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+        step = TrainStep(
+            net,
+            torch.optim.Adam(net.parameters(), lr=1e-3),
+            lambda net, x: nn.functional.mse_loss(net(x), x.flatten(1)[:, :8]),
+            tier=tier,
+            precision="bf16",
+        )
+        losses = [step(x) for _ in range(60)]
+        assert step.tier == tier, step.report()
+        ends.append(torch.stack(losses))
+    torch.testing.assert_close(ends[1], ends[0], rtol=0.1, atol=0.02)
+    assert ends[1][-1] < ends[1][0]
 
 
 @pytest.mark.parametrize("name", MODELS)

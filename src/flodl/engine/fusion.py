@@ -14,6 +14,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx import Graph, Node
 
 from . import rewriting
+from .attention import AttentionInPlace
 from .cells import OpenedCells
 from .products import FilledProducts
 from .rewriting import (
@@ -25,6 +26,7 @@ from .rewriting import (
     sides,
     stacked,
 )
+from .rows import RowsAsTheyLie
 
 _aten = torch.ops.aten
 # Above this size of a result, a sum of its own moves more memory than the slower kernel costs.
@@ -121,7 +123,7 @@ def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
-        "joint_custom_pre_pass": InTurn(OpenedCells(), BiasOutside()),
+        "joint_custom_pre_pass": InTurn(OpenedCells(), BiasOutside(), RowsAsTheyLie(), AttentionInPlace()),
         "post_grad_custom_pre_pass": InTurn(JoinedProducts(), JoinedSums()),
         "post_grad_custom_post_pass": InTurn(BiasOutside(_LARGE_BYTES), *products),
     }

@@ -30,14 +30,16 @@ from .rewriting import (
 _aten = torch.ops.aten
 _MM = _aten.mm.default
 _PARTS = (2, 4, 8)
-# What another way has to gain over the product as it is: measured times are not exact.
+# What another way has to gain over the product as it is: measured times are not exact, those of long ones
+# are nearly so.
 _GAIN, _GAIN_US = 0.93, 0.5
+_GAIN_OF_LONG, _GAIN_OF_LONG_US = 0.99, 2.0
 # A part of the inner side that is shorter is not worth a product of its own.
 _SHORTEST = 32
 # A kernel of its own for a sum that nothing can be fused with.
 _LAUNCH_US = 2.0
 # A product that takes so long fills the device as it is.
-_LONG_US = 300.0
+_LONG_US = 2000.0
 # How much may be held at the same time so that products can run together.
 _MOST_BYTES = 64 << 20
 
@@ -112,7 +114,7 @@ class FilledProducts(CustomGraphPass):
         left, right = sides(product)
         whole = self._times.product(_form(left), _form(right))
         taken, parts = self._best_cut(product) if whole < _LONG_US else (math.inf, 1)
-        if not taken < min(_GAIN * whole, whole - _GAIN_US):
+        if not taken < _least_gain(whole):
             return
         (rows, inner), columns = left.meta["val"].shape, right.meta["val"].shape[1]
         with graph.inserting_before(product):
@@ -133,13 +135,24 @@ class FilledProducts(CustomGraphPass):
         left, right = map(_form, sides(product))
         inner, size = left[1], _bytes(product)
         is_read = any(user.op == "output" or user.target is _MM for user in product.users)
-        sum_us = (_LAUNCH_US if is_read else 0.0) + size / BYTES_PER_US
+        # A sum of its own is one more kernel, which reads and writes once more.
+        sum_us = _LAUNCH_US + 2 * size / BYTES_PER_US if is_read else 0.0
         found = [(math.inf, 1)]
         for parts in _PARTS:
             if inner % parts == 0 and inner // parts >= _SHORTEST:
                 sums = sum_us + (parts - 1) * size / BYTES_PER_US
                 found.append((self._times.cut(left, right, parts) + sums, parts))
         return min(found)
+
+
+def _least_gain(whole_us: float) -> float:
+    """Give the time that another way must stay below to be taken.
+
+    >>> _least_gain(5.0), _least_gain(20.0), _least_gain(500.0)
+    (4.5, 18.6, 493.0)
+    """
+    enough = max(_GAIN * whole_us, _GAIN_OF_LONG * whole_us - _GAIN_OF_LONG_US)
+    return min(enough, whole_us - _GAIN_US)
 
 
 def _sums_together(graph: Graph, stack: Node, transposed: Sequence[Node]) -> None:

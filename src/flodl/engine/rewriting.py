@@ -13,6 +13,17 @@ import torch
 from torch.fx import Graph, Node
 
 _aten = torch.ops.aten
+# How many of the first arguments are queries, keys and values, or what comes back through them and these.
+ATTENTION: dict[Any, int] = {
+    _aten._scaled_dot_product_efficient_attention.default: 3,
+    _aten._scaled_dot_product_flash_attention.default: 3,
+    _aten._scaled_dot_product_cudnn_attention.default: 3,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
+    _aten._scaled_dot_product_efficient_attention_backward.default: 4,
+    _aten._scaled_dot_product_flash_attention_backward.default: 4,
+    _aten._scaled_dot_product_cudnn_attention_backward.default: 4,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 4,
+}
 
 
 def is_single_on_cuda(node: Node) -> bool:
@@ -21,11 +32,22 @@ def is_single_on_cuda(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is torch.float32
 
 
-def call(graph: Graph, target: Any, arguments: tuple[Any, ...]) -> Node:
+def is_on_cuda(node: Node) -> bool:
+    """Say whether a value is a tensor on CUDA."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_cuda
+
+
+def is_pointwise(node: Node) -> bool:
+    """Say whether each number of a value is computed by itself, so that it can be done in whatever order."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def call(graph: Graph, target: Any, arguments: tuple[Any, ...], **named: Any) -> Node:
     """Add a call and work out what its value will be."""
-    made = graph.call_function(target, arguments)
+    made = graph.call_function(target, arguments, named)
     values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
-    made.meta["val"] = target(*values)
+    made.meta["val"] = target(*values, **named)
     return made
 
 
