@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from flodl.engine import products
 from flodl.engine.products import FilledProducts
 
 aten = torch.ops.aten
@@ -75,6 +76,27 @@ def test_a_product_is_cut_where_that_is_faster(transposed: bool) -> None:
 def test_a_product_that_is_fast_enough_stays_as_it_is() -> None:
     calls, _ = changed(lambda x, w: torch.mm(x, w).relu(), Times(cut=9.0), draw(3, 128), draw(128, 5))
     assert (calls[aten.mm.default], calls[aten.bmm.default]) == (1, 0)
+
+
+def test_a_product_whose_parts_would_fill_the_memory_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x, w):
+        return torch.mm(x, w).relu()
+
+    monkeypatch.setattr(products, "_MOST_BYTES", 2 * 3 * 5 * 4)
+    times = Times(cut=2.0)
+    calls, _ = changed(program, times, draw(3, 256), draw(256, 5))
+    assert (calls[aten.bmm.default], times.cuts) == (1, [2])
+
+
+@pytest.mark.parametrize(("taken", "is_cut"), [(176.0, True), (179.0, False)])
+def test_a_long_product_is_cut_for_less(taken: float, is_cut: bool) -> None:
+    """Its time is known to a hundredth; of one of 20 microseconds that would be noise."""
+    times = Times(product=180.0, cut=taken - 2)
+    calls, _ = changed(lambda x, w: torch.mm(x, w).relu(), times, draw(3, 64), draw(64, 5))
+    assert calls[aten.bmm.default] == is_cut
+    times = Times(product=20.0, cut=17.0)
+    calls, _ = changed(lambda x, w: torch.mm(x, w).relu(), times, draw(3, 64), draw(64, 5))
+    assert calls[aten.mm.default] == 1
 
 
 def test_an_inner_side_is_cut_evenly_and_not_too_short() -> None:

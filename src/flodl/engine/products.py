@@ -40,7 +40,7 @@ _SHORTEST = 32
 _LAUNCH_US = 2.0
 # A product that takes so long fills the device as it is.
 _LONG_US = 2000.0
-# How much may be held at the same time so that products can run together.
+# How much may be held at the same time so that products can run together, or in parts.
 _MOST_BYTES = 64 << 20
 
 
@@ -139,7 +139,7 @@ class FilledProducts(CustomGraphPass):
         sum_us = _LAUNCH_US + 2 * size / BYTES_PER_US if is_read else 0.0
         found = [(math.inf, 1)]
         for parts in _PARTS:
-            if inner % parts == 0 and inner // parts >= _SHORTEST:
+            if inner % parts == 0 and inner // parts >= _SHORTEST and parts * size <= _MOST_BYTES:
                 sums = sum_us + (parts - 1) * size / BYTES_PER_US
                 found.append((self._times.cut(left, right, parts) + sums, parts))
         return min(found)
