@@ -89,9 +89,54 @@ def test_what_is_given_to_the_program_is_left_alone() -> None:
     assert places(program, torch.randn(BATCH, LENGTH, 3 * WIDTH)) == []
 
 
-def test_inputs_that_others_read_too_stay_for_them() -> None:
+def test_inputs_that_others_read_too_are_copied_as_before() -> None:
     def program(x: Tensor) -> Tensor:
         query, key, value = (heads(part.contiguous()) for part in x.relu().chunk(3, -1))
         return scaled_dot_product_attention(query, key, value) + query.exp()
 
-    assert len(places(program, torch.randn(BATCH, LENGTH, 3 * WIDTH))) == 3
+    assert places(program, torch.randn(BATCH, LENGTH, 3 * WIDTH)) == []
+
+
+def test_a_mask_that_is_given_by_name_goes_with_it() -> None:
+    def program(x: Tensor, mask: Tensor) -> Tensor:
+        parts = (heads(part.contiguous()) for part in x.relu().chunk(3, -1))
+        return scaled_dot_product_attention(*parts, attn_mask=mask)
+
+    mask = torch.randn(LENGTH, LENGTH)
+    assert len(places(program, torch.randn(BATCH, LENGTH, 3 * WIDTH), mask)) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_kernel_and_its_backward_read_the_same_tensor(dtype: torch.dtype) -> None:
+    """Those of CUDA, which can be traced without one."""
+
+    def program(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        parts = x.relu().view(LENGTH, BATCH, 3, HEADS, SIZE).permute(2, 1, 3, 0, 4).contiguous().unbind(0)
+        made = aten._scaled_dot_product_efficient_attention.default(*parts, None, True)
+        rows = grad.tanh().view(LENGTH, BATCH, HEADS, SIZE).permute(1, 2, 0, 3).contiguous()
+        back = aten._scaled_dot_product_efficient_attention_backward.default
+        return back(rows, *parts, None, *made, 0.0, [True, True, True, False])[:3]
+
+    with torch.device("meta"):
+        shapes = (LENGTH, BATCH, 3 * WIDTH), (LENGTH, BATCH, WIDTH)
+        traced = make_fx(program, tracing_mode="fake")(*(torch.empty(shape, dtype=dtype) for shape in shapes))
+    AttentionInPlace()(traced.graph)
+    traced.graph.lint()
+    assert len(traced.graph.find_nodes(op="call_function", target=aten.as_strided.default)) == 4
+    assert not traced.graph.find_nodes(op="call_function", target=aten.clone.default)
+
+
+def test_where_one_kernel_would_let_its_results_lie_otherwise_all_is_left() -> None:
+    """Queries that lie batch by batch, of which the results follow the layout."""
+
+    def program(x: Tensor) -> Tensor:
+        parts = x.relu().view(LENGTH, BATCH, 3, HEADS, SIZE).permute(2, 1, 3, 0, 4).contiguous().unbind(0)
+        made = aten._scaled_dot_product_flash_attention.default(*parts)
+        return made[0]
+
+    with torch.device("meta"):
+        traced = make_fx(program, tracing_mode="fake")(
+            torch.empty(LENGTH, BATCH, 3 * WIDTH, dtype=torch.bfloat16)
+        )
+    AttentionInPlace()(traced.graph)
+    assert not traced.graph.find_nodes(op="call_function", target=aten.as_strided.default)

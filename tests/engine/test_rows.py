@@ -138,6 +138,39 @@ def test_an_input_that_is_written_to_at_the_end_keeps_its_copy() -> None:
     assert copies_before_products(traced) == 1
 
 
+def test_a_view_of_an_input_that_is_written_to_keeps_its_copy() -> None:
+    def program(x, w):
+        made = torch.mm(turned(x.expand(1, -1, -1, -1).as_strided((3, 5, 8), (40, 8, 1))), w) + 1
+        x.copy_(x * 2)
+        return made
+
+    traced = make_fx(program, tracing_mode="fake")(X.clone(), W)
+    RowsAsTheyLie()(traced.graph)
+    assert copies_before_products(traced) == 1
+
+
+def test_a_long_chain_of_views_behind_a_product_is_no_trouble() -> None:
+    def program(x, w):
+        y = torch.mm(turned(x), w)
+        for _ in range(1200):
+            y = y.t()
+        return y.relu()
+
+    changed(program, X, W)
+
+
+def test_what_is_made_for_a_product_says_what_the_product_said() -> None:
+    """A checkpoint wants it computed again."""
+    traced = make_fx(lambda x, w: turned_back(torch.mm(turned(x), w)) + 1, tracing_mode="fake")(X, W)
+    (product,) = traced.graph.find_nodes(op="call_function", target=aten.mm.default)
+    product.meta["recompute"] = product.args[0].meta["recompute"] = "told"
+    before = set(traced.graph.nodes)
+    RowsAsTheyLie()(traced.graph)
+    made = [node for node in traced.graph.nodes if node not in before]
+    assert made
+    assert all(node.meta["recompute"] == "told" for node in made)
+
+
 def test_rows_of_one_number_and_one_row_are_no_trouble() -> None:
     for shape in ((1, 1, WIDTH), (1, LENGTH, WIDTH), (BATCH, 1, WIDTH), (BATCH, LENGTH, 1)):
         changed(lambda x, w: torch.mm(turned(x), w) + 1, draw(*shape), draw(shape[-1], 6))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +31,10 @@ class AttentionInPlace(CustomGraphPass):
             for given in node.args[: _num_inputs(node)]:
                 if given not in shown and (found := _readable(given)) is not None:
                     shown[given] = found
-        for given, found in shown.items():
-            parts = [part for part in shown.values() if part.source is found.source]
-            if _are_all_of_it(parts) and (found.copied or len(parts) > 1):
-                _read_in_place(graph, given, found)
+        for source in dict.fromkeys(found.source for found in shown.values()):
+            parts = {given: found for given, found in shown.items() if found.source is source}
+            if _is_worth_it([*parts.values()]):
+                _read_in_place(graph, parts)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
@@ -50,7 +49,10 @@ def _readable(given: Any) -> Spread | None:
     """Say what an input of attention shows of a value, where the kernels can read it there."""
     if not isinstance(given, Node) or not rewriting.is_on_cuda(given) or (found := spread(given)) is None:
         return None
-    if found.source is given or not _owns_its_memory(found.source):
+    if found.source is given or not rewriting.owns_its_memory(found.source):
+        return None
+    # A copy that others read as well stays.
+    if not all(user.target in ATTENTION for user in given.users):
         return None
     # What another kernel than a fused one has written is read in place as it is.
     if not found.copied and not rewriting.is_pointwise(found.source):
@@ -61,39 +63,45 @@ def _readable(given: Any) -> Spread | None:
     return found if is_aligned and last == 1 and all(len(side) < 2 for side in sides) else None
 
 
-def _owns_its_memory(node: Node) -> bool:
-    """Say whether a value is no view of another one, and not given to the program."""
-    parted = node.args[0] if node.target is operator.getitem else node
-    target = parted.target if isinstance(parted, Node) else None
-    return isinstance(target, torch._ops.OpOverload) and all(
-        each.alias_info is None for each in target._schema.returns
-    )
-
-
-def _are_all_of_it(parts: Sequence[Spread]) -> bool:
-    """Say whether parts of a value are all of it, so that nothing is written for nobody."""
+def _is_worth_it(parts: Sequence[Spread]) -> bool:
+    """Say whether parts are all of a value, so that nothing is written for nobody, and a copy is saved."""
     places = {(part.sides, part.offset) for part in parts}
     shown = sum(math.prod(size for side in sides for size, _ in side) for sides, _ in places)
-    return bool(shown == parts[0].source.meta["val"].numel())
+    is_all = bool(shown == parts[0].source.meta["val"].numel())
+    return is_all and (len(parts) > 1 or parts[0].copied)
 
 
-def _read_in_place(graph: Graph, given: Node, found: Spread) -> None:
+def _read_in_place(graph: Graph, parts: dict[Node, Spread]) -> None:
+    """Let all that reads parts of a value read them there, or nothing: a copy for one serves all."""
+    views = {given: _view(graph, given, found) for given, found in parts.items()}
+    users = dict.fromkeys(user for given in parts for user in given.users)
+    arguments = {user: _replaced(user, views) for user in users}
+    if all(_lies_as_before(user, given) for user, given in arguments.items()):
+        for user, given in arguments.items():
+            user.args = given
+
+
+def _view(graph: Graph, given: Node, found: Spread) -> Node:
     shape, sides = list(given.meta["val"].shape), [joined(side) for side in found.sides]
     # A side of one number is never walked along.
     steps = [side[0][1] if side else found.source.meta["val"].numel() for side in sides]
     with graph.inserting_before(found.source.next):
-        view = call(graph, _aten.as_strided.default, (found.source, shape, steps, found.offset))
-    for user in list(given.users):
-        inputs = _num_inputs(user)
-        arguments = tuple(view if each is given else each for each in user.args[:inputs])
-        if arguments != user.args[:inputs] and _lies_as_before(user, (*arguments, *user.args[inputs:])):
-            user.args = *arguments, *user.args[inputs:]
+        placed = found.source, shape, steps, found.offset
+        return call(graph, _aten.as_strided.default, placed, instead_of=given)
+
+
+def _replaced(attention: Node, views: Mapping[Node, Node]) -> tuple[Any, ...]:
+    inputs = _num_inputs(attention)
+    first: Sequence[Any] = attention.args[:inputs]
+    first = [views.get(given, given) for given in first]
+    return *first, *attention.args[inputs:]
 
 
 def _lies_as_before(attention: Node, arguments: tuple[Any, ...]) -> bool:
     """Say whether the results lie as before; some kernels let them lie as the queries do."""
-    values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
-    made = attention.target(*values, **attention.kwargs)  # type: ignore[operator]
+    given = arguments, attention.kwargs
+    values, named = torch.fx.node.map_arg(given, lambda node: node.meta["val"])
+    made = attention.target(*values, **named)  # type: ignore[operator]
     return all(_steps(new) == _steps(old) for new, old in zip(made, attention.meta["val"]))
 
 

@@ -92,8 +92,11 @@ def _written(
     values = [given.meta["val"] if isinstance(given, Node) else given for given in arguments]
     traced = make_fx(function, select_decomp_table())(*values).graph
     givers = dict(zip(traced.find_nodes(op="placeholder"), arguments))
+    node = before.prev
     with graph.inserting_before(before):
         made = graph.graph_copy(traced, givers)
+    while (node := node.next) is not before:
+        rewriting.stand_for(before, node)
     assert isinstance(made, tuple | list)
     return tuple(made)
 

@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from . import rewriting
 from .attention import AttentionInPlace
+from .buffers import BuffersAsTheyWere
 from .cells import OpenedCells
 from .products import FilledProducts
 from .rewriting import (
@@ -124,6 +125,8 @@ def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
         **tuning,
         "fallback_random": True,
         "joint_custom_pre_pass": InTurn(OpenedCells(), BiasOutside(), RowsAsTheyLie(), AttentionInPlace()),
+        # After torch's own changes, which would leave the copies of buffers out.
+        "joint_custom_post_pass": BuffersAsTheyWere(),
         "post_grad_custom_pre_pass": InTurn(JoinedProducts(), JoinedSums()),
         "post_grad_custom_post_pass": InTurn(BiasOutside(_LARGE_BYTES), *products),
     }

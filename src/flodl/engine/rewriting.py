@@ -6,6 +6,7 @@ Imported only when something is compiled.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ ATTENTION: dict[Any, int] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 4,
 }
 
+_OF_THE_VALUE = "val", "tensor_meta", "unbacked_bindings"
+
 
 def is_single_on_cuda(node: Node) -> bool:
     """Say whether a value is a float32 tensor on CUDA."""
@@ -43,12 +46,39 @@ def is_pointwise(node: Node) -> bool:
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-def call(graph: Graph, target: Any, arguments: tuple[Any, ...], **named: Any) -> Node:
+def call(
+    graph: Graph, target: Any, arguments: tuple[Any, ...], *, instead_of: Node | None = None, **named: Any
+) -> Node:
     """Add a call and work out what its value will be."""
     made = graph.call_function(target, arguments, named)
+    if instead_of is not None:
+        stand_for(instead_of, made)
     values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
     made.meta["val"] = target(*values, **named)
     return made
+
+
+def stand_for(before: Node, made: Node) -> None:
+    """Let a new node say what is known of the one whose place it takes.
+
+    Before forward and backward are told apart, that is on which side it belongs, and whether a checkpoint
+    wants it to be computed again.
+    """
+    made.meta.update({key: value for key, value in before.meta.items() if key not in _OF_THE_VALUE})
+
+
+def owns_its_memory(node: Node) -> bool:
+    """Say whether a value was computed, and is no view of another one."""
+    parted = node.args[0] if node.target is operator.getitem else node
+    target = parted.target if isinstance(parted, Node) else None
+    return isinstance(target, torch._ops.OpOverload) and all(
+        each.alias_info is None for each in target._schema.returns
+    )
+
+
+def is_written_to(node: Node) -> bool:
+    """Say whether a value that was given to the program becomes another one at its end."""
+    return any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users)
 
 
 def sides(product: Node) -> tuple[Node, Node]:

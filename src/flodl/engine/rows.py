@@ -61,12 +61,12 @@ class _Order:
     def is_that_of(self, other: _Order | None) -> bool:
         return other is not None and (self.lengths, self.turned) == (other.lengths, other.turned)
 
-    def flat(self, graph: Graph, columns: int) -> Node:
-        """Give the source as a matrix, without a copy."""
-        value = self.source.meta["val"]
+    def flat(self, graph: Graph, matrix: Node) -> Node:
+        """Give the source in the place of a matrix, without a copy."""
+        value, columns = self.source.meta["val"], matrix.meta["val"].shape[1]
         as_it_lies = sorted(range(value.dim()), key=lambda side: -value.stride(side))
-        turned = call(graph, _aten.permute.default, (self.source, as_it_lies))
-        return call(graph, _aten.view.default, (turned, [value.numel() // columns, columns]))
+        turned = call(graph, _aten.permute.default, (self.source, as_it_lies), instead_of=matrix)
+        return _viewed(graph, turned, [value.numel() // columns, columns], matrix)
 
     def turn(self, graph: Graph, matrix: Node) -> Node:
         """Bring the rows of a matrix into the order of the source."""
@@ -79,10 +79,15 @@ class _Order:
 
 def _turned(graph: Graph, matrix: Node, lengths: Sequence[int], order: Sequence[int]) -> Node:
     rows, columns = matrix.meta["val"].shape
-    apart = call(graph, _aten.view.default, (matrix, [*lengths, columns]))
-    turned = call(graph, _aten.permute.default, (apart, [*order, len(order)]))
-    copied = call(graph, _aten.clone.default, (turned,), memory_format=torch.contiguous_format)
-    return call(graph, _aten.view.default, (copied, [rows, columns]))
+    apart = _viewed(graph, matrix, [*lengths, columns], matrix)
+    turned = call(graph, _aten.permute.default, (apart, [*order, len(order)]), instead_of=matrix)
+    form = torch.contiguous_format
+    copied = call(graph, _aten.clone.default, (turned,), instead_of=matrix, memory_format=form)
+    return _viewed(graph, copied, [rows, columns], matrix)
+
+
+def _viewed(graph: Graph, value: Node, shape: Sequence[int], instead_of: Node) -> Node:
+    return call(graph, _aten.view.default, (value, [*shape]), instead_of=instead_of)
 
 
 def _order(matrix: Any) -> _Order | None:
@@ -94,12 +99,13 @@ def _order(matrix: Any) -> _Order | None:
     in_order = joined(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
     if len(columns) != 1 or columns[0][1] != 1 or len(runs) < 2 or len(in_order) != 1:
         return None
-    return None if _is_written_to(found.source) else _Order(found)
+    return _Order(found) if _stays(found.source) else None
 
 
-def _is_written_to(node: Node) -> bool:
-    """Say whether a value that was given to the program becomes another one at its end."""
-    return any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users)
+def _stays(source: Node) -> bool:
+    """Say whether a value is the same in the backward; a buffer may have been copied to keep what it was."""
+    is_given = source.op == "placeholder" and not rewriting.is_written_to(source)
+    return is_given or rewriting.owns_its_memory(source)
 
 
 def _turn_product(graph: Graph, product: Node) -> None:
@@ -110,8 +116,7 @@ def _turn_product(graph: Graph, product: Node) -> None:
         return
     assert isinstance(left, Node)
     with graph.inserting_before(product):
-        rows = order.flat(graph, left.meta["val"].shape[1])
-        made = call(graph, product.target, (*bias, rows, right))
+        made = call(graph, product.target, (*bias, order.flat(graph, left), right), instead_of=product)
         product.replace_all_uses_with(order.turn_back(graph, made))
     graph.erase_node(product)
 
@@ -125,14 +130,14 @@ def _turn_inside(graph: Graph, product: Node) -> None:
     if order.is_that_of(other := _order(rows)):
         assert other is not None
         with graph.inserting_before(product):
-            turned = other.flat(graph, rows.meta["val"].shape[1])
+            turned = other.flat(graph, rows)
     elif _is_free(rows):
         turned = _turn_all(graph, rows, order)
     else:
         return
     with graph.inserting_before(product):
-        matrix = order.flat(graph, right.meta["val"].shape[1])
-        product.args = call(graph, _aten.permute.default, (turned, [1, 0])), matrix
+        transposed = call(graph, _aten.permute.default, (turned, [1, 0]), instead_of=left)
+        product.args = transposed, order.flat(graph, right)
 
 
 def _is_free(rows: Node) -> bool:
@@ -160,7 +165,7 @@ def _turn_all(graph: Graph, rows: Node, order: _Order) -> Node:
             user.update_arg(0, turned)
         elif user.target is _MM:
             with graph.inserting_before(user):
-                made = call(graph, _MM, (turned, user.args[1]))
+                made = call(graph, _MM, (turned, user.args[1]), instead_of=user)
                 user.replace_all_uses_with(order.turn_back(graph, made))
     return turned
 
@@ -170,7 +175,7 @@ def _turn_sum(graph: Graph, total: Node) -> None:
     if is_sum_of_rows(total) and (order := _order(rows)) is not None:
         assert isinstance(rows, Node)
         with graph.inserting_before(total):
-            total.update_arg(0, order.flat(graph, rows.meta["val"].shape[1]))
+            total.update_arg(0, order.flat(graph, rows))
 
 
 def _is_read_in_any_order(product: Node) -> bool:
@@ -182,8 +187,10 @@ def _is_read_in_any_order(product: Node) -> bool:
 
 def _readers(node: Node) -> Iterator[Node]:
     """Give what reads a value, also as a view."""
-    for user in node.users:
-        if strides.is_view(user):
-            yield from _readers(user)
-        else:
-            yield user
+    waiting = [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if strides.is_view(user):
+                waiting.append(user)
+            else:
+                yield user

@@ -79,6 +79,8 @@ def cut(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Side, ...] | None:
     ((((2, 12),), ((2, 6),), ((6, 1),)), (((4, 6), (2, 3)), ((3, 1),)), None)
     """
     left = [run for run in reversed(runs) if run[0] != 1]
+    if 0 in (size for size, _ in left):
+        return None
     sides: list[Side] = []
     for wanted in shape:
         side: list[Run] = []
@@ -144,6 +146,8 @@ def _permuted(of: Spread, node: Node) -> Spread:
 
 def _exchanged(of: Spread, node: Node) -> Spread:
     sides = list(of.sides)
+    if len(sides) < 2:
+        return of
     first, second = node.args[1:] if len(node.args) > 1 else (0, -1)
     sides[first], sides[second] = sides[second], sides[first]  # type: ignore[index]
     return replace(of, sides=tuple(sides))
