@@ -130,6 +130,40 @@ def test_a_process_that_is_killed_is_a_failure_and_not_an_error() -> None:
     assert compiling.failure == "torch's compiler failed in another process: exit code -9"
 
 
+def test_a_module_that_cannot_be_imported_there_is_named_with_its_line(tmp_path: Path, monkeypatch) -> None:
+    source = tmp_path / "only_here.py"
+    source.write_text(
+        "import os\nfrom torch import nn\nPARENT = int(os.environ['ONLY_HERE'])\n"
+        "def loss(model, x, y):\n    return nn.functional.mse_loss(model(x), y)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ONLY_HERE", "1")
+    import only_here
+
+    monkeypatch.delenv("ONLY_HERE")
+    compiling = CompilingBeside(*body_and_micro(only_here.loss))
+    compiling.wait()
+    assert compiling.failure is not None
+    assert compiling.failure.startswith(
+        "the modules of the step cannot be imported in another process, which would compile it: KeyError: "
+    )
+    assert f"{source}:3 (PARENT" in compiling.failure
+
+
+def test_a_module_that_looks_at_the_arguments_finds_them_there_too(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "with_arguments.py").write_text(
+        "import sys\nfrom torch import nn\nWEIGHT = float(sys.argv[1])\n"
+        "def loss(model, x, y):\n    return nn.functional.mse_loss(model(x), y) * WEIGHT\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", "2.5"])
+    import with_arguments
+
+    compiling = CompilingBeside(*body_and_micro(with_arguments.loss))
+    compiling.wait()
+    assert compiling.failure is None
+
+
 @unix
 def test_closing_ends_the_process() -> None:
     compiling = CompilingBeside(*body_and_micro(slow))

@@ -32,7 +32,13 @@ from .runners import Micro, uncompiled
 from .switches import switches_now
 
 MAX_PAYLOAD_BYTES = 256 << 20
-PROGRAM = "import sys; sys.path[:] = {path!r}; from flodl.engine.worker import main; main({tune!r}, {parent})"
+PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; "
+    "from flodl.engine.worker import main; main({tune!r}, {parent})"
+)
+# How the other process begins to say that it never came to compile.
+NOT_LOADED = "not loaded: "
+WHERE_NOT_LOADED = "the modules of the step cannot be imported in another process, which would compile it"
 
 # What torch's compiler loads when it is used for the first time.
 COMPILER = (
@@ -145,7 +151,9 @@ class _Job:
         finally:
             turn.release()
         if said:
-            self.failure = f"torch's compiler failed in another process: {said[:300]}"
+            unread = said.removeprefix(NOT_LOADED)
+            failed = "torch's compiler failed in another process" if unread == said else WHERE_NOT_LOADED
+            self.failure = f"{failed}: {unread[:300]}"
         elif not self._ended.is_set():
             if self._told.get("layout") is not None:
                 where, failure = "in the process that compiled it", self._told.get("failure", "")
@@ -156,7 +164,9 @@ class _Job:
         """Give what a failed process said last, nothing if it went well, None if it took too long."""
         if self._ended.is_set():
             return "it was ended"
-        program = PROGRAM.format(path=sys.path, tune=self.tune, parent=os.getpid())
+        # Modules that are imported there may look at the arguments.
+        argv = getattr(sys, "argv", [""])
+        program = PROGRAM.format(path=sys.path, argv=argv, tune=self.tune, parent=os.getpid())
         self.process = process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,

@@ -17,14 +17,17 @@ def first_words(error: BaseException) -> str:
 
 def source_line(error: BaseException) -> str:
     """Give the user's line, and the notes of a graph that the error passed through, to end a sentence."""
-    cause: BaseException = error
-    while cause.__context__ is not None:
-        cause = cause.__context__
-    frames = [
-        frame
-        for frame in traceback.extract_tb(cause.__traceback__)
-        if "/torch/" not in frame.filename and "flodl/engine" not in frame.filename
-    ]
+    causes = [error]
+    while (context := causes[-1].__context__) is not None:
+        causes.append(context)
+    frames = next(filter(None, map(_own_frames, reversed(causes))), [])
     line = f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
     notes = " ".join(getattr(error, "__notes__", []))
     return f"{line}{' ' + notes if notes else ''}"
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Give the places that an error passed through which are the user's."""
+    others = "/torch/", "flodl/engine", "<frozen "
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not any(part in frame.filename for part in others)]

@@ -37,8 +37,10 @@ class Footing:
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was."""
-        if [*map(LEARNS, self.body.parameters)] != self.learns:
-            return "a parameter was frozen or thawed"
+        learns = [*map(LEARNS, self.body.parameters)]
+        if learns != self.learns:
+            is_same = len(learns) == len(self.learns)
+            return "a parameter was frozen or thawed" if is_same else "the optimizer holds other parameters"
         others = [*map(TRAINING, self.others)]
         if [*map(FLAG, self.modules)] != self.training or others != self.others_training:
             return "a module was switched between training and evaluation"

@@ -86,7 +86,8 @@ class Ladder:
         if not self._rungs:
             return ""
         if self._rungs[0] != "compiled" or self._settings.tier != "auto":
-            return "training has just begun; the next tier is tried after a few steps"
+            begun = "" if self.reason else "training has just begun; "
+            return f"{begun}the next tier is tried after a few steps"
         if self._compilation.is_under_way:
             return "the step is being compiled in another process"
         after_s = COMPILE_AFTER_S[self._body.device.type]

@@ -26,7 +26,7 @@ ATTENTION: dict[Any, int] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 4,
 }
 
-_OF_THE_VALUE = "val", "tensor_meta", "unbacked_bindings"
+_OF_THE_VALUE = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
 
 
 def is_single_on_cuda(node: Node) -> bool:

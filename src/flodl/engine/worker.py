@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from .beside import TOLD
-from .blame import first_words
+from .beside import NOT_LOADED, TOLD
+from .blame import first_words, source_line
 from .body import StepBody
 from .layout import Layout, Measured, fastest, layouts_for
 from .optimizer import Readiness
@@ -37,7 +37,10 @@ def main(tune: str | None, parent: int) -> None:
     with suppress(OSError, AttributeError):
         os.nice(10)
     # A pipe from the parent process, which nobody else writes to.
-    parts = Connection(sys.stdin.fileno(), writable=False).recv()
+    try:
+        parts = Connection(sys.stdin.fileno(), writable=False).recv()
+    except Exception as error:
+        sys.exit(f"{NOT_LOADED}{type(error).__name__}: {first_words(error)}{source_line(error)}")
     try:
         with _one_at_a_time():
             measured = compile_once(parts, tune=tune)
