@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,26 +31,24 @@ class BuffersAsTheyWere(CustomGraphPass):
             for node in graph.find_nodes(op="call_function", target=_aten.copy_.default)
             if node.meta.get("partitioner_tag") not in _LATER
         }
+        needed = rewriting.made_of([graph.output_node()])
         for buffer in written:
             if isinstance(buffer, Node) and buffer.op == "placeholder":
-                _keep(graph, buffer)
+                _keep(graph, buffer, [user for user in buffer.users if user in needed])
 
     def uuid(self) -> Any:
         return get_hash_for_files((__file__, rewriting.__file__), "buffers as they were")
 
 
-def _keep(graph: Graph, buffer: Node) -> None:
-    readers = [user for user in buffer.users if user.op != "output" and not _writes(user, buffer)]
-    first = next(node for node in graph.nodes if node.op != "placeholder")
+def _keep(graph: Graph, buffer: Node, readers: Sequence[Node]) -> None:
+    """Let what the program gives be made from a copy; what is only written to the buffer needs none."""
+    readers = [reader for reader in readers if reader.op != "output"]
     if not readers:
         return
+    first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
         before = call(graph, _aten.clone.default, (buffer,))
     # Only where the backward needs it is it written at all.
     before.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     for reader in readers:
         reader.replace_input_with(buffer, before)
-
-
-def _writes(user: Node, buffer: Node) -> bool:
-    return user.target is _aten.copy_.default and user.args[0] is buffer and user.args[1] is not buffer
