@@ -134,7 +134,7 @@ class Encoder(nn.Module):
         layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.1, batch_first=True)
         # On a CPU, torch writes attention with dropout out.
         layer.self_attn.dropout = 0.0
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -143,8 +143,8 @@ class Encoder(nn.Module):
 def test_an_encoder_reads_its_heads_in_place_and_draws_its_random_numbers_as_before() -> None:
     torch.manual_seed(1)
     calls = check(Encoder(), torch.randn(6, 10, WIDTH))
-    # Queries, keys and values of two layers, and what comes back through each.
-    assert calls[aten.as_strided.default] == 8
+    # Queries, keys and values, and what comes back through them.
+    assert calls[aten.as_strided.default] == 4
 
 
 def kept(model: nn.Module, x: Tensor, options: dict[str, object]) -> int:
