@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def make_checkout(folder, monkeypatch, *, test_body):
-    """Make a project as small as can be, and let it pass for the checkout of flodl."""
+    """Make a minimal project that passes for the checkout of flodl."""
     (folder / "src/flodl").mkdir(parents=True)
     (folder / "src/flodl/__init__.py").write_text('"""A stand-in."""\n')
     (folder / "tests").mkdir()
@@ -41,6 +41,7 @@ def test_missing_tools_are_named():
         command._require("pytest", "no_such_tool")
 
 
+@pytest.mark.slow
 def test_a_failed_stage_does_not_stop_the_others_and_the_end_has_the_counts(
     capfdbinary, monkeypatch, tmp_path
 ):
@@ -56,12 +57,61 @@ def test_a_failed_stage_does_not_stop_the_others_and_the_end_has_the_counts(
     assert lines[-1].endswith("1 passed")
 
 
+@pytest.mark.slow
 def test_arguments_go_to_pytest_alone(capfd, monkeypatch, tmp_path):
     make_checkout(tmp_path, monkeypatch, test_body="assert  False")
     assert main(["test", "-k", "nothing_like_it", "-v", "tests"]) == 5
     shown = capfd.readouterr().out
     assert "1 deselected" in shown
     assert "verbose" not in shown
+    assert "ruff" not in shown
+
+
+QUICK_TESTS = """\
+import pytest
+
+
+def test_fast() -> None:
+    assert True
+
+
+@pytest.mark.slow
+def test_slow() -> None:
+    raise AssertionError
+
+
+@pytest.mark.gpu
+def test_gpu() -> None:
+    raise AssertionError
+"""
+
+
+def make_checkout_with_slow_tests(folder, monkeypatch):
+    make_checkout(folder, monkeypatch, test_body="pass")
+    (folder / "tests/test_it.py").write_text(QUICK_TESTS)
+    with (folder / "pyproject.toml").open("a") as file:
+        file.write('[tool.pytest.ini_options]\nmarkers = ["slow", "gpu"]\n')
+
+
+@pytest.mark.slow
+def test_quick_checks_everything_but_runs_no_slow_or_gpu_test(capfdbinary, monkeypatch, tmp_path):
+    make_checkout_with_slow_tests(tmp_path, monkeypatch)
+    assert main(["test", "--quick"]) == 0
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert [line.split()[:2] for line in lines[-4:]] == [
+        ["format", "ok"],
+        ["lint", "ok"],
+        ["types", "ok"],
+        ["tests", "ok"],
+    ]
+    assert lines[-1].endswith("1 passed, 2 deselected")
+
+
+def test_quick_with_arguments_runs_only_pytest(capfd, monkeypatch, tmp_path):
+    make_checkout_with_slow_tests(tmp_path, monkeypatch)
+    assert main(["test", "--quick", "tests", "-v"]) == 0
+    shown = capfd.readouterr().out
+    assert "1 passed, 2 deselected" in shown
     assert "ruff" not in shown
 
 

@@ -1,4 +1,4 @@
-"""`fdl test`: what CI runs, the same here."""
+"""`fdl test`: the checks and tests that CI runs, or a quick subset of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from flodl.core.environment import colour_refused
 from flodl.core.errors import SetupError
 from flodl.core.formats import format_duration
 
-MOST_WORKERS = 8  # each worker imports torch: more of them cost more memory than they save time
+MAX_WORKERS = 8  # each worker imports torch: beyond this, memory costs more than the time saved
+QUICK = ["-m", "not slow and not gpu"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage ended."""
+    """The result of one stage."""
 
     stage: str
     code: int
@@ -40,33 +41,40 @@ class Outcome:
     "test",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
+@click.option(
+    "--quick", is_flag=True, help="Skip the tests marked slow: compilation, browser, long subprocess tests."
+)
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
-def command(pytest_args: tuple[str, ...]) -> int:
+def command(*, quick: bool, pytest_args: tuple[str, ...]) -> int:
     """Check flodl itself: format, lint, types and the whole test suite.
 
-    With arguments, run pytest alone with them: `fdl test tests/graph -k loop -x`.
+    Run `fdl test --quick` after each change; it takes less than three minutes on two cores.
+
+    With other arguments, only pytest runs, and receives them: `fdl test tests/graph -k loop -x`. Put --quick
+    in front to skip slow tests there too.
     """
     root = checkout()
     _require("pytest", "ruff", "mypy")
+    selection = QUICK if quick else []
     if pytest_args:
-        return subprocess.call([sys.executable, "-m", "pytest", *pytest_args], cwd=root)
+        return subprocess.call([sys.executable, "-m", "pytest", *selection, *pytest_args], cwd=root)
     outcomes = [
         _run("format", ["ruff", "format", "--check", "."], root),
         _run("lint", ["ruff", "check", "."], root),
         _run("types", ["mypy"], root),
-        _run("tests", ["pytest", *_parallel()], root),
+        _run("tests", ["pytest", *selection, *_parallel()], root),
     ]
     click.echo("\n" + "\n".join(map(str, outcomes)))
     return int(any(outcome.code for outcome in outcomes))
 
 
 def checkout() -> Path:
-    """Give the root of the checkout that this flodl runs from; only there are its tests."""
+    """Return the root of the checkout that this flodl runs from; installed packages have no tests."""
     root = Path(flodl.__file__).resolve().parents[2]
     if (root / "pyproject.toml").is_file() and (root / "tests").is_dir():
         return root
     raise SetupError(
-        f"`fdl test` checks flodl's own source, and this flodl is installed in {root} without its tests. "
+        f"`fdl test` checks flodl's own source, but this flodl is installed in {root} without its tests. "
         "Clone the repository and run `./fdl test` there."
     )
 
@@ -81,10 +89,10 @@ def _require(*modules: str) -> None:
 
 
 def _parallel() -> list[str]:
-    """Share the test files between the cores, if pytest-xdist is there and there is more than one."""
+    """Distribute the test files over the cores, if there are several and pytest-xdist is installed."""
     if _cores() < 2 or find_spec("xdist") is None:
         return []
-    return ["-n", str(min(_cores(), MOST_WORKERS)), "--dist", "loadfile"]
+    return ["-n", str(min(_cores(), MAX_WORKERS)), "--dist", "loadfile"]
 
 
 def _cores() -> int:
@@ -94,7 +102,7 @@ def _cores() -> int:
 def _run(stage: str, words: Sequence[str], root: Path) -> Outcome:
     click.echo(click.style(f"── {stage}: {' '.join(words)}", bold=True))
     began = time.monotonic()
-    # Standard output passes through here, so that the summary can repeat the last line of pytest.
+    # Standard output is piped through here, so that the summary can repeat the last line of pytest.
     tool = [sys.executable, "-m", *words]
     with subprocess.Popen(tool, cwd=root, env=_environment(), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -107,7 +115,7 @@ def _run(stage: str, words: Sequence[str], root: Path) -> Outcome:
 
 
 def _counts(text: str) -> str:
-    """Find pytest's last line, `=== 12 passed, 1 skipped in 3.4s ===`, and give the counts in it.
+    """Find pytest's last line, `=== 12 passed, 1 skipped in 3.4s ===`, and return its counts.
 
     >>> _counts("===== 2 failed, 31 passed in 1.20s =====")
     '2 failed, 31 passed'
@@ -118,10 +126,10 @@ def _counts(text: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Let the tools write to the pipe as to this terminal, and share the cores."""
+    """Return the environment of the tools: colours as on this terminal, one thread per worker."""
     environment = dict(os.environ)
-    # Workers that each start a thread for every core get in each other's way: 35 s became 13 s on two cores.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // MOST_WORKERS)))
+    # Workers that each start one thread per core slow each other down: 35 s became 13 s on two cores.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // MAX_WORKERS)))
     if sys.stdout.isatty() and not colour_refused():
         environment.setdefault("FORCE_COLOR", "1")
         environment.setdefault("MYPY_FORCE_COLOR", "1")
