@@ -10,7 +10,7 @@ import pytest
 
 from flodl.cli import main
 from flodl.cli.completion import words_after
-from flodl.cli.manifest.layers import load
+from flodl.cli.manifest.loader import load
 
 FILES = {
     "fdl.yml": "commands: {hello: {run: echo}, train: , bad: {run: a, path: b}}",

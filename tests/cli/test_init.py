@@ -12,7 +12,7 @@ import pytest
 
 from flodl.cli import main
 from flodl.cli.scaffold import project as scaffold
-from flodl.cli.scaffold.project import files
+from flodl.cli.scaffold.project import project_files
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -141,7 +141,7 @@ def test_the_manifest_has_nothing_to_mend(work, capsys, monkeypatch, options):
 
 def test_the_code_is_clean(work):
     main(["init", "mine"])
-    names = [str(path) for path, _text in files("mine", docker=False) if path.suffix == ".py"]
+    names = [str(path) for path, _text in project_files("mine", docker=False) if path.suffix == ".py"]
     for job in (["check", "--select", "E,F,I,B,UP,SIM"], ["format", "--check"]):
         ruff = [sys.executable, "-m", "ruff", *job, "--isolated", "--line-length", "110", *names]
         done = subprocess.run(ruff, cwd=work / "mine", capture_output=True, text=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flodl.cli import main
-from flodl.cli.manifest.linting import lint
+from flodl.cli.execution.lint import lint
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs/manifest.md").read_text(encoding="utf-8")

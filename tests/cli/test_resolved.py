@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flodl.cli.manifest.children import environment_for_children
+from flodl.cli.execution.process import environment_for_children
 from flodl.core import environment
 
 TABLE = {"lr": {"value": 0.1, "origin": "fdl.yml:3"}}

@@ -111,7 +111,7 @@ def test_10_surplus_arguments_are_errors_and_negative_numbers_are_values(capsys)
 
 def test_11_completion_is_asked_for_at_every_tab_and_goes_to_any_depth(project, capsys):
     from flodl.cli.completion import words_after
-    from flodl.cli.manifest.layers import load
+    from flodl.cli.manifest.loader import load
 
     root = project(
         {

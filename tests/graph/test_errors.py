@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flodl import FlowBuilder, ThresholdHalt, Trainer, TrainStep
 from flodl.cli import Args, option
-from flodl.cli.manifest.layers import load
+from flodl.cli.manifest.loader import load
 from flodl.cli.program import program
 from flodl.core import (
     ArgsError,

@@ -9,13 +9,13 @@ from click.shell_completion import CompletionItem
 
 from flodl.core.errors import FlodlError
 
-from .args.clicks import completer_words
+from .args.click_adapter import run_completer
 from .args.parameter import Parameter
+from .execution.entry_schema import load_schema
 from .listing import summary_of
-from .manifest.kinds import Kind, kind_or_none
-from .manifest.layers import Manifest
-from .manifest.schemas import schema_of
-from .manifest.walking import Place, walk
+from .manifest.command_kind import Kind, kind_or_none
+from .manifest.loader import Manifest
+from .manifest.lookup import Target, resolve_target
 from .options import NO_APPEND_HELP
 from .project import Project
 
@@ -43,26 +43,26 @@ def words_after(manifest: Manifest, words: tuple[str, ...], incomplete: str) -> 
     """Give what may follow these words; mistakes in a manifest give nothing."""
     words = tuple(word for word in words if word != "=")  # bash makes a word of its own of it
     try:
-        place = walk(manifest, words[0], words[1:])
-        found = _after(place, incomplete)
+        target = resolve_target(manifest, words[0], words[1:])
+        found = _after(target, incomplete)
     except FlodlError:
         return []
     return [item for item in found if item.type != "plain" or item.value.startswith(incomplete)]
 
 
-def _after(place: Place, incomplete: str) -> list[CompletionItem]:
-    tail = place.tail
+def _after(target: Target, incomplete: str) -> list[CompletionItem]:
+    tail = target.tail
     if "--" in tail:
-        return _files(place.manifest.folder, incomplete)
-    if place.kind is Kind.RUN:
+        return _files(target.manifest.folder, incomplete)
+    if target.kind is Kind.RUN:
         return [CompletionItem("--"), CompletionItem("--no-append", help=NO_APPEND_HELP), *_global_flags()]
-    schema = schema_of(place.manifest, limit_s=TAB_LIMIT_S)
+    schema = load_schema(target.manifest, limit_s=TAB_LIMIT_S)
     options = schema.options if schema else {}
     shorts = {f"-{one.short}": one for one in options.values() if one.short}
     if incomplete.startswith("--") and "=" in incomplete:
         name, _, value = incomplete.partition("=")
         known = options.get(name[2:])
-        found = _values(place, known, value) if known else []
+        found = _values(target, known, value) if known else []
         known_words = (item for item in found if item.type != "file")
         return [CompletionItem(f"{name}={item.value}", type=item.type) for item in known_words]
     before = tail[-1] if tail else ""
@@ -70,23 +70,23 @@ def _after(place: Place, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in Project().overlays()]
     known = options.get(before[2:]) if before.startswith("--") else shorts.get(before)
     if known and known.takes_value:
-        return _values(place, known, incomplete)
+        return _values(target, known, incomplete)
     if incomplete.startswith("-"):
         names = [(f"--{name}", one) for name, one in options.items()]
         names += [(f"--no-{name}", one) for name, one in options.items() if one.can_be_denied]
         return [CompletionItem(name, help=one.help or None) for name, one in names] + _global_flags()
-    found = _commands(place.manifest) if place.kind is Kind.PATH and not tail else []
+    found = _commands(target.manifest) if target.kind is Kind.PATH and not tail else []
     for one in (schema.arguments if schema else [])[:1]:
-        found += _values(place, one, incomplete)
+        found += _values(target, one, incomplete)
     return found
 
 
-def _values(place: Place, one: Parameter, incomplete: str) -> list[CompletionItem]:
+def _values(target: Target, one: Parameter, incomplete: str) -> list[CompletionItem]:
     if one.choices:
         return [CompletionItem(str(choice)) for choice in one.choices]
     if one.completer:
-        return [CompletionItem(word) for word in completer_words(one.completer, place.manifest.folder)]
-    return _files(place.manifest.folder, incomplete) if one.scalar == "path" else []
+        return [CompletionItem(word) for word in run_completer(one.completer, target.manifest.folder)]
+    return _files(target.manifest.folder, incomplete) if one.scalar == "path" else []
 
 
 def _files(folder: Path, incomplete: str) -> list[CompletionItem]:

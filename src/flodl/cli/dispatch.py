@@ -8,10 +8,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .manifest.executing import Plan, carry_out, plan
-from .manifest.finding import adopt_example
-from .manifest.layers import Manifest, load
-from .manifest.walking import Place, action_of, walk
+from .execution.plan import Plan, make_plan
+from .execution.runner import run_plan
+from .manifest.discovery import offer_to_copy_example
+from .manifest.loader import Manifest, load
+from .manifest.lookup import Target, requested_action, resolve_target
 from .options import take_no_append, take_talk
 
 
@@ -39,61 +40,61 @@ class ProjectCommand(click.Command):
 
 def dispatch(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> int:
     """Do what the words ask for, and give the exit code."""
-    place, append = find_place(ctx, manifest, name, words)
-    action = action_of(place)
+    target, append = find_target(ctx, manifest, name, words)
+    action = requested_action(target)
     if action == "help":
         from .pages import help_page
 
-        click.echo(help_page(ctx, place))
+        click.echo(help_page(ctx, target))
         return 0
     if action == "refresh":
-        return _refresh(place)
+        return _refresh(target)
     try:
-        what = plan(adopt(place), append=append)
+        what = make_plan(adopt(target), append=append)
     except click.NoSuchOption as error:
         if error.option_name != "--dry-run":
             raise
-        raise click.UsageError(f"{error.format_message()} {_dry_run_hint(place)}", error.ctx) from None
-    return carry_out(what)
+        raise click.UsageError(f"{error.format_message()} {_dry_run_hint(target)}", error.ctx) from None
+    return run_plan(what)
 
 
-def _dry_run_hint(place: Place) -> str:
+def _dry_run_hint(target: Target) -> str:
     """Say where the option belongs: behind a name it would be the program's own."""
-    env = f"--env {place.manifest.overlay} " if place.manifest.overlay else ""
-    return f"To see what would run: fdl {env}run --dry-run {' '.join(place.trail)}"
+    env = f"--env {target.manifest.overlay} " if target.manifest.overlay else ""
+    return f"To see what would run: fdl {env}run --dry-run {' '.join(target.trail)}"
 
 
 def planned(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> Plan:
     """Give what the words would start, without starting it."""
-    place, append = find_place(ctx, manifest, name, words)
-    return plan(place, append=append)
+    target, append = find_target(ctx, manifest, name, words)
+    return make_plan(target, append=append)
 
 
-def find_place(
+def find_target(
     ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]
-) -> tuple[Place, bool]:
+) -> tuple[Target, bool]:
     """Follow the words, without the options that are fdl's own."""
     without_append, words = take_no_append(ctx, take_talk(ctx, words))
-    return walk(manifest, name, words), not without_append
+    return resolve_target(manifest, name, words), not without_append
 
 
-def adopt(place: Place) -> Place:
+def adopt(target: Target) -> Target:
     """Offer to make a real manifest of an example that stands in for one, before anything runs from it."""
-    manifest = place.manifest
-    real = adopt_example(manifest.path)
+    manifest = target.manifest
+    real = offer_to_copy_example(manifest.path)
     if real == manifest.path:
-        return place
+        return target
     project = None if manifest.folder.resolve() == manifest.project else manifest.project
     again = load(real, overlay=manifest.overlay, source=manifest.overlay_source, project=project)
-    return replace(place, manifest=again)
+    return replace(target, manifest=again)
 
 
-def _refresh(place: Place) -> int:
-    from .manifest.schemas import cache_file, refresh
+def _refresh(target: Target) -> int:
+    from .execution.entry_schema import cache_file, refresh_schema
 
-    file = cache_file(place.manifest)
-    answer = refresh(place.manifest, file)
+    file = cache_file(target.manifest)
+    answer = refresh_schema(target.manifest, file)
     num_options, num_arguments = len(answer.schema.options), len(answer.schema.arguments)
     where = f"kept in {file}" if answer.kept else f"not kept, because {file.parent} cannot be written to"
-    click.echo(f"{place.title}: {num_options} options and {num_arguments} arguments, {where}.")
+    click.echo(f"{target.title}: {num_options} options and {num_arguments} arguments, {where}.")
     return 0

@@ -6,10 +6,10 @@ import click
 
 from flodl.core.errors import FlodlError
 
+from .manifest.command_kind import Kind, kind_or_none
 from .manifest.document import Table
-from .manifest.kinds import Kind, kind_or_none
-from .manifest.layers import Manifest
-from .manifest.walking import child_of
+from .manifest.loader import Manifest
+from .manifest.lookup import load_child
 
 
 def summary_of(manifest: Manifest, name: str) -> str:
@@ -24,7 +24,7 @@ def summary_of(manifest: Manifest, name: str) -> str:
     if kind is Kind.PRESET:
         return "(preset)"
     try:
-        return child_of(manifest, name, node).describe() or "(sub-command)"
+        return load_child(manifest, name, node).describe() or "(sub-command)"
     except FlodlError:
         return "(sub-command)"
 

@@ -6,40 +6,40 @@ import click
 
 from flodl.core.errors import FlodlError
 
-from .args.parameter import Parameter, text_of
+from .args.parameter import Parameter, format_value
 from .args.schema import Schema
+from .execution.entry_schema import load_schema
+from .execution.settings import collect_settings
+from .execution.shell_line import quote
 from .listing import summary_of
+from .manifest.command_kind import Kind, kind_or_none
 from .manifest.document import Leaf, Table
-from .manifest.kinds import Kind, kind_or_none
-from .manifest.layers import Manifest
-from .manifest.schemas import schema_of
-from .manifest.scripts import quote
-from .manifest.settings import settings_of
-from .manifest.showing import flow
-from .manifest.walking import Place
+from .manifest.loader import Manifest
+from .manifest.lookup import Target
+from .manifest.render import flow
 
 Rows = list[tuple[str, str]]
 
 
-def help_page(ctx: click.Context, place: Place) -> str:
+def help_page(ctx: click.Context, target: Target) -> str:
     """Give the help of a command of the project."""
     formatter = ctx.make_formatter()
-    {Kind.RUN: _write_run, Kind.PATH: _write_path, Kind.PRESET: _write_preset}[place.kind](formatter, place)
+    {Kind.RUN: _write_run, Kind.PATH: _write_path, Kind.PRESET: _write_preset}[target.kind](formatter, target)
     return formatter.getvalue().rstrip("\n")
 
 
-def _write_run(formatter: click.HelpFormatter, place: Place) -> None:
-    run, append = (str(place.spec.value(key) or "").strip() for key in ("run", "append"))
+def _write_run(formatter: click.HelpFormatter, target: Target) -> None:
+    run, append = (str(target.spec.value(key) or "").strip() for key in ("run", "append"))
     pre, _, post = (
         append.partition("-- ") if append.startswith("-- ") or " -- " in append else (append, "", "")
     )
-    formatter.write_usage(place.title, "[-- ARGS... [-- RUNNER_ARGS...]]")
-    _write_words(formatter, place.spec.value("description"))
+    formatter.write_usage(target.title, "[-- ARGS... [-- RUNNER_ARGS...]]")
+    _write_words(formatter, target.spec.value("description"))
     line = " ".join(
         part for part in (run, pre.strip(), "[ARGS...]", "--" if post else "", post.strip()) if part
     )
-    rows = [("runs", line), ("in", str(place.manifest.folder))]
-    if service := place.spec.value("docker"):
+    rows = [("runs", line), ("in", str(target.manifest.folder))]
+    if service := target.spec.value("docker"):
         rows.append(("docker", f"{service} (outside of a container)"))
     with formatter.section("Command"):
         formatter.write_dl(rows)
@@ -49,34 +49,34 @@ def _write_run(formatter: click.HelpFormatter, place: Place) -> None:
     )
 
 
-def _write_path(formatter: click.HelpFormatter, place: Place) -> None:
-    manifest = place.manifest
+def _write_path(formatter: click.HelpFormatter, target: Target) -> None:
+    manifest = target.manifest
     schema = _schema(manifest)
-    presets = [name for name, node in _commands(place) if kind_or_none(name, node) is Kind.PRESET]
-    others = [name for name, node in _commands(place) if name not in presets]
+    presets = [name for name, node in _commands(target) if kind_or_none(name, node) is Kind.PRESET]
+    others = [name for name, node in _commands(target) if name not in presets]
     slot = str(manifest.document.value("arg-name") or "preset")
     slots = "|".join(filter(None, [f"<{slot}>" if presets else "", "<command>" if others else ""]))
     arguments = schema.arguments if schema else []
     words = [f"[{slots}]" if slots else "", *map(_slot, arguments), "[OPTIONS]"]
-    formatter.write_usage(place.title, " ".join(filter(None, words)))
+    formatter.write_usage(target.title, " ".join(filter(None, words)))
     _write_words(formatter, manifest.describe())
     _write_rows(formatter, "Arguments", [(_slot(one), _explain(one)) for one in arguments])
     _write_rows(formatter, f"{slot.capitalize()}s", [(name, summary_of(manifest, name)) for name in presets])
     _write_rows(formatter, "Commands", [(name, summary_of(manifest, name)) for name in others])
     _write_options(formatter, schema)
     _write_entry(formatter, manifest)
-    settings = settings_of(manifest.document, None, project=manifest.project)
+    settings = collect_settings(manifest.document, None, project=manifest.project)
     _write_rows(formatter, "Defaults", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
 
 
-def _write_preset(formatter: click.HelpFormatter, place: Place) -> None:
-    manifest = place.manifest
+def _write_preset(formatter: click.HelpFormatter, target: Target) -> None:
+    manifest = target.manifest
     schema = _schema(manifest)
     arguments = schema.arguments if schema else []
-    formatter.write_usage(place.title, " ".join([*map(_slot, arguments), "[OPTIONS]"]))
-    _write_words(formatter, place.spec.value("description"))
+    formatter.write_usage(target.title, " ".join([*map(_slot, arguments), "[OPTIONS]"]))
+    _write_words(formatter, target.spec.value("description"))
     _write_rows(formatter, "Arguments", [(_slot(one), _explain(one)) for one in arguments])
-    settings = settings_of(manifest.document, place.spec, project=manifest.project)
+    settings = collect_settings(manifest.document, target.spec, project=manifest.project)
     _write_rows(formatter, "Values", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
     words = str(manifest.document.value("entry") or "").split()
     for one in settings:
@@ -121,7 +121,7 @@ def _explain(one: Parameter) -> str:
     if one.choices:
         notes.append(f"[possible: {', '.join(map(str, one.choices))}]")
     if one.default not in (None, False, "false", [], ""):
-        notes.append(f"[default: {text_of(one.default)}]")
+        notes.append(f"[default: {format_value(one.default)}]")
     if one.env:
         notes.append(f"[env: {one.env}]")
     return "  ".join(filter(None, [one.help, *notes]))
@@ -135,12 +135,12 @@ def _write_entry(formatter: click.HelpFormatter, manifest: Manifest) -> None:
         )
 
 
-def _commands(place: Place) -> list[tuple[str, Leaf | Table]]:
-    return sorted(place.manifest.commands.entries.items(), key=lambda pair: pair[0])
+def _commands(target: Target) -> list[tuple[str, Leaf | Table]]:
+    return sorted(target.manifest.commands.entries.items(), key=lambda pair: pair[0])
 
 
 def _schema(manifest: Manifest) -> Schema | None:
     try:
-        return schema_of(manifest)
+        return load_schema(manifest)
     except FlodlError:
         return None

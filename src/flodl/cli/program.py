@@ -98,9 +98,10 @@ def _known(ctx: click.Context, name: str) -> str:
     """Say which commands there are; a key of the manifest that is not known may hide some."""
     manifest = project_of(ctx).manifest
     if manifest is not None:
-        from .manifest.model import Document, read_as
+        from .manifest.model import ManifestModel
+        from .manifest.validation import decode
 
-        read_as(Document, manifest.document)
+        decode(ManifestModel, manifest.document)
     own = _project_commands(ctx)
     close = nearest(name, [*own, *SUMMARIES])
     if close or not own:

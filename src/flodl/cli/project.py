@@ -13,7 +13,7 @@ from flodl.core import environment
 from flodl.core.errors import FlodlError, ManifestError
 
 if TYPE_CHECKING:
-    from .manifest.layers import Manifest
+    from .manifest.loader import Manifest
 
 
 class Project:
@@ -25,15 +25,15 @@ class Project:
 
     @cached_property
     def file(self) -> Path | None:
-        from .manifest.finding import find_manifest
+        from .manifest.discovery import find_manifest
 
         return find_manifest()
 
     @cached_property
     def manifest(self) -> Manifest | None:
         """The manifest with its overlay, or nothing outside of any project."""
-        from .manifest.finding import working_folder
-        from .manifest.layers import load
+        from .manifest.discovery import working_folder
+        from .manifest.loader import load
 
         if self.file is None:
             if self.overlay:
@@ -46,7 +46,7 @@ class Project:
 
     def require(self) -> Manifest:
         """Give the manifest, or say that there is none."""
-        from .manifest.finding import require_manifest
+        from .manifest.discovery import require_manifest
 
         require_manifest()
         assert self.manifest is not None
@@ -54,9 +54,9 @@ class Project:
 
     def overlays(self) -> list[str]:
         """Give the names of the overlays that there are."""
-        from .manifest.finding import overlays_of
+        from .manifest.discovery import overlay_names
 
-        return overlays_of(self.file) if self.file else []
+        return overlay_names(self.file) if self.file else []
 
 
 def project_of(ctx: click.Context) -> Project:

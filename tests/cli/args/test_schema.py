@@ -3,8 +3,8 @@
 import click
 import pytest
 
-from flodl.cli.args.checking import check_tail
 from flodl.cli.args.parameter import Parameter
+from flodl.cli.args.passthrough import check_tail
 from flodl.cli.args.schema import from_json, to_json
 from flodl.core.errors import ArgsError
 

@@ -1,6 +1,6 @@
 """A dataclass becomes a command line: typed values, help, environment fallback, a schema, completions."""
 
-from .command import Args
-from .fields import argument, option
+from .args import Args
+from .declarations import argument, option
 
 __all__ = ["Args", "argument", "option"]

@@ -70,10 +70,10 @@ class Parameter:
         return self.type == "bool" and (self.default in (True, "true") or bool(self.env))
 
 
-def text_of(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value as it would be typed; a piece of a list that has a comma of its own stands in quotes.
 
-    >>> text_of(True), text_of(0.1), text_of([1, 2]), text_of(["a", "b,c"])
+    >>> format_value(True), format_value(0.1), format_value([1, 2]), format_value(["a", "b,c"])
     ('true', '0.1', '1,2', 'a,"b,c"')
     """
     if isinstance(value, bool):
@@ -81,7 +81,7 @@ def text_of(value: object) -> str:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, (list, tuple)):
-        return ",".join(_piece(text_of(item)) for item in value)
+        return ",".join(_piece(format_value(item)) for item in value)
     return str(value)
 
 

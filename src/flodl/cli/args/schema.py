@@ -9,7 +9,7 @@ from typing import Any
 from flodl.core.errors import ArgsError
 from flodl.core.paths import suggestion
 
-from .parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, Parameter, text_of
+from .parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, Parameter, format_value
 
 _ARGUMENT_KEYS = ("name", "type", "description", "required", "variadic", "default", "choices", "completer")
 _OPTION_KEYS = ("type", "description", "default", "choices", "short", "env", "bare", "completer")
@@ -50,10 +50,10 @@ def _describe(parameter: Parameter, keys: Sequence[str]) -> dict[str, Any]:
         "description": parameter.help,
         "variadic": parameter.variadic,
         "default": _default(parameter),
-        "choices": [text_of(choice) for choice in parameter.choices],
+        "choices": [format_value(choice) for choice in parameter.choices],
         "short": parameter.short,
         "env": parameter.env,
-        "bare": None if parameter.bare is None else text_of(parameter.bare),
+        "bare": None if parameter.bare is None else format_value(parameter.bare),
         "completer": parameter.completer,
     }
     described = {key: facts[key] for key in keys if facts.get(key) or (key == "bare" and facts[key] == "")}
@@ -64,7 +64,7 @@ def _describe(parameter: Parameter, keys: Sequence[str]) -> dict[str, Any]:
 
 def _default(parameter: Parameter) -> str | None:
     value = parameter.default
-    return None if value is None or value is False or value in ([], ()) else text_of(value)
+    return None if value is None or value is False or value in ([], ()) else format_value(value)
 
 
 def from_json(data: Any) -> Schema:
@@ -122,7 +122,7 @@ def _parameter(name: str, kind: Any, data: Mapping[str, Any], **more: Any) -> Pa
         type=type_name,
         help=str(data.get("description") or ""),
         default=data.get("default"),
-        choices=tuple(map(text_of, choices)),
+        choices=tuple(map(format_value, choices)),
         completer=str(data.get("completer") or ""),
         **more,
     )

@@ -7,8 +7,8 @@ import json
 import click
 
 from flodl.cli.manifest.document import Table
-from flodl.cli.manifest.layers import Manifest, load
-from flodl.cli.manifest.showing import as_yaml, origins_of
+from flodl.cli.manifest.loader import Manifest, load
+from flodl.cli.manifest.render import as_yaml, origins_of
 from flodl.cli.options import CommandGroup, talk_options
 from flodl.cli.project import overlays_nearby, project_of
 
@@ -61,8 +61,8 @@ def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
     started. The exit code is 1 if there is anything to mend; what could not be checked, or may work on
     another machine, is a note on standard error.
     """
-    from flodl.cli.manifest.finding import require_manifest
-    from flodl.cli.manifest.linting import lint as problems_of
+    from flodl.cli.execution.lint import lint as problems_of
+    from flodl.cli.manifest.discovery import require_manifest
 
     path, project = require_manifest(), project_of(ctx)
     source = "config lint" if env else project.source
@@ -80,12 +80,13 @@ def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
 
 def unknown_keys(manifest: Manifest) -> list[str]:
     """Give what is wrong with the keys and values of this one document."""
-    from flodl.cli.manifest.model import Command, Document, problems_in
+    from flodl.cli.manifest.model import CommandModel, ManifestModel
+    from flodl.cli.manifest.validation import problems_in
 
-    problems = problems_in(Document, manifest.document)
+    problems = problems_in(ManifestModel, manifest.document)
     for name, node in manifest.commands.entries.items():
         if isinstance(node, Table):
-            problems += problems_in(Command, node, where=("commands", name))
+            problems += problems_in(CommandModel, node, where=("commands", name))
     return problems
 
 
@@ -93,7 +94,7 @@ def _manifest(ctx: click.Context, env: str | None) -> Manifest:
     project = project_of(ctx)
     if not env:
         return project.require()
-    from flodl.cli.manifest.finding import require_manifest
+    from flodl.cli.manifest.discovery import require_manifest
 
     return load(require_manifest(), overlay=env, source="config show")
 

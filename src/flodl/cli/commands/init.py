@@ -23,14 +23,14 @@ def command(name: str, docker: bool, native: bool, dry_run: bool, as_json: bool)
     A model, a training script with typed settings, fdl.yml, a test, and ./fdl to run it all. A folder that
     exists is never touched.
     """
-    from flodl.cli.manifest.finding import working_folder
-    from flodl.cli.scaffold.project import check_name, files, write_project
+    from flodl.cli.manifest.discovery import working_folder
+    from flodl.cli.scaffold.project import check_name, project_files, write_project
 
     if docker and native:
         raise click.UsageError("--docker and --native are mutually exclusive.")
     say, target = voice(aside=as_json), working_folder() / check_name(name)
     if dry_run:
-        names = sorted(str(path) for path, _text in files(name, docker=docker))
+        names = sorted(str(path) for path, _text in project_files(name, docker=docker))
     else:
         names = write_project(target, docker=docker)
     say(f"{'Would make' if dry_run else 'Made'} {target}:\n" + "\n".join(f"  {one}" for one in names))

@@ -10,13 +10,14 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from flodl.cli.dispatch import dispatch, find_place, planned
-from flodl.cli.manifest.executing import Plan
-from flodl.cli.manifest.kinds import Kind
-from flodl.cli.manifest.layers import Manifest
-from flodl.cli.manifest.model import Document, read_as
-from flodl.cli.manifest.schemas import schema_of
-from flodl.cli.manifest.showing import flow
+from flodl.cli.dispatch import dispatch, find_target, planned
+from flodl.cli.execution.entry_schema import load_schema
+from flodl.cli.execution.plan import Plan
+from flodl.cli.manifest.command_kind import Kind
+from flodl.cli.manifest.loader import Manifest
+from flodl.cli.manifest.model import ManifestModel
+from flodl.cli.manifest.render import flow
+from flodl.cli.manifest.validation import decode
 from flodl.cli.options import no_append_option, talk_options
 from flodl.cli.project import project_of
 from flodl.core import environment
@@ -30,7 +31,7 @@ class _Run(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        split = next((place for place, word in enumerate(args) if word not in own), len(args))
+        split = next((index for index, word in enumerate(args) if word not in own), len(args))
         super().parse_args(ctx, args[:split])
         ctx.args = args[split:]
         return ctx.args
@@ -99,8 +100,8 @@ def _without(words: tuple[str, ...], taken: set[str]) -> tuple[str, ...]:
 
 def _has_monitor(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> bool:
     """Say whether the program has an option --monitor of its own."""
-    place, _append = find_place(ctx, manifest, name, words)
-    schema = None if place.kind is Kind.RUN else schema_of(place.manifest)
+    target, _append = find_target(ctx, manifest, name, words)
+    schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
     return schema is not None and "monitor" in schema.options
 
 
@@ -110,7 +111,7 @@ def _named(manifest: Manifest, words: tuple[str, ...]) -> tuple[str, tuple[str, 
         return words[0], words[1:]
     if DEFAULT in commands:
         return DEFAULT, words
-    read_as(Document, manifest.document)
+    decode(ManifestModel, manifest.document)
     raise ManifestError(
         f"name a command: {manifest.path} has none that is called {DEFAULT!r}. "
         f"It has {', '.join(sorted(commands)) or 'none at all'}."

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from flodl.cli.manifest.layers import Manifest, load
-from flodl.cli.manifest.schemas import Cached, cached_schemas, clear, refresh
+from flodl.cli.execution.entry_schema import CachedSchema, cached_schemas, delete_schema, refresh_schema
+from flodl.cli.manifest.loader import Manifest, load
 from flodl.cli.options import CommandGroup, talk_options
 from flodl.cli.project import project_of
 from flodl.core.errors import FlodlError, ManifestError
@@ -56,7 +56,7 @@ def clear_schemas(ctx: click.Context, name: str | None, dry_run: bool) -> None:
     """Delete the schemas that are kept, or the one of NAME."""
     for one in _chosen(ctx, name):
         if not dry_run:
-            clear(one)
+            delete_schema(one)
         click.echo(f"{'would delete' if dry_run else 'deleted'} {one.file}")
 
 
@@ -71,7 +71,7 @@ def refresh_schemas(ctx: click.Context, name: str | None) -> int:
     for one in chosen:
         try:
             found = _manifest_of(one, project=manifest.project)
-            schema = refresh(found, one.file).schema
+            schema = refresh_schema(found, one.file).schema
             click.echo(f"{one.name}: {len(schema.options)} options, {len(schema.arguments)} arguments")
         except FlodlError as error:
             failed += 1
@@ -80,8 +80,8 @@ def refresh_schemas(ctx: click.Context, name: str | None) -> int:
     return int(bool(failed))
 
 
-def _manifest_of(one: Cached, *, project: Path) -> Manifest:
-    from flodl.cli.manifest.finding import manifest_in
+def _manifest_of(one: CachedSchema, *, project: Path) -> Manifest:
+    from flodl.cli.manifest.discovery import manifest_in
 
     path = manifest_in(one.folder)
     if path is None:
@@ -91,7 +91,7 @@ def _manifest_of(one: Cached, *, project: Path) -> Manifest:
     return load(path, project=project)
 
 
-def _chosen(ctx: click.Context, name: str | None) -> list[Cached]:
+def _chosen(ctx: click.Context, name: str | None) -> list[CachedSchema]:
     known = cached_schemas(project_of(ctx).require().folder)
     chosen = [one for one in known if name in (None, one.name)]
     if name and not chosen:

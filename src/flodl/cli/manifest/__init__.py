@@ -1,1 +1,1 @@
-"""`fdl.yml`: found, read with lines, layered, explained, walked and carried out."""
+"""`fdl.yml` as data: find it, parse it with line numbers, merge overlays, look up commands."""

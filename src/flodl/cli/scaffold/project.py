@@ -46,7 +46,7 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
     except OSError as error:
         raise SetupError(f"{target.parent} cannot be written to: {error.strerror}.") from None
     try:
-        for path, text in files(name, docker=docker):
+        for path, text in project_files(name, docker=docker):
             _write(work / path, text)
         # The Python that can run it at once; a machine of its own, so not for version control.
         _write(work / ".fdl/python", f"{sys.executable}\n")
@@ -62,10 +62,10 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return sorted(str(path) for path, _text in files(name, docker=docker))
+    return sorted(str(path) for path, _text in project_files(name, docker=docker))
 
 
-def files(name: str, *, docker: bool) -> Iterator[tuple[Path, str]]:
+def project_files(name: str, *, docker: bool) -> Iterator[tuple[Path, str]]:
     """Give every file of a project: its path in it, and its text."""
     words = {"name": name, "flodl": _own_version(), "package": re.sub(r"[-_.]+", "-", name).lower()}
     for group in ("every", "docker" if docker else "native"):

@@ -11,15 +11,15 @@ import sys
 import pytest
 
 from flodl.cli import container, main
-from flodl.cli.manifest import docker
-from flodl.cli.manifest.executing import plan
-from flodl.cli.manifest.layers import load
-from flodl.cli.manifest.walking import action_of, walk
+from flodl.cli.execution import docker
+from flodl.cli.execution.plan import make_plan
+from flodl.cli.manifest.loader import load
+from flodl.cli.manifest.lookup import requested_action, resolve_target
 from flodl.core.errors import ManifestError
 
 
 def planned(*words, overlay=""):
-    return plan(walk(load(path_here(), overlay=overlay), words[0], tuple(words[1:])))
+    return make_plan(resolve_target(load(path_here(), overlay=overlay), words[0], tuple(words[1:])))
 
 
 def path_here():
@@ -475,11 +475,11 @@ def test_the_walk_goes_as_deep_as_the_words_do(project):
         }
     )
     assert planned("a", "b", "p", "--y").command == ["tool", "--x", "1", "--y"]
-    place = walk(load(path_here()), "a", ("b", "p", "--help"))
-    assert (place.title, action_of(place)) == ("fdl a b p", "help")
-    assert action_of(walk(load(path_here()), "a", ())) == "help"
-    assert action_of(walk(load(path_here()), "a", ("b", "--refresh-schema"))) == "refresh"
-    assert action_of(walk(load(path_here()), "a", ("b", "--", "--help"))) == "entry"
+    target = resolve_target(load(path_here()), "a", ("b", "p", "--help"))
+    assert (target.title, requested_action(target)) == ("fdl a b p", "help")
+    assert requested_action(resolve_target(load(path_here()), "a", ())) == "help"
+    assert requested_action(resolve_target(load(path_here()), "a", ("b", "--refresh-schema"))) == "refresh"
+    assert requested_action(resolve_target(load(path_here()), "a", ("b", "--", "--help"))) == "entry"
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flodl.cli import container
+from flodl.cli.manifest.discovery import is_file
+from flodl.cli.manifest.document import Leaf, Table, dotted, plain
+from flodl.cli.manifest.loader import Manifest
+from flodl.cli.manifest.parser import read_document
 from flodl.core.errors import ManifestError
 
-from . import docker, scripts
-from .children import environment_for_children
-from .document import Leaf, Table, dotted, plain
-from .finding import is_file
-from .layers import Manifest
-from .reading import read_document
+from . import docker, shell_line
+from .process import environment_for_children
 
 _PYTHON = re.compile(r"python[0-9.]*(?:\.exe)?\Z")
 _OVERRIDES = tuple(name.replace(".y", ".override.y") for name in docker.COMPOSE_FILES)
@@ -75,7 +75,7 @@ def doubts_about_script(
     if not isinstance(run, str) or not isinstance(append, str):
         return
     shell = "bash" if _in_container(spec) else "sh"
-    if why := _misread(shell, scripts.compose(run, append, ())):
+    if why := _misread(shell, shell_line.compose(run, append, ())):
         key = "append" if append and not _misread(shell, run) else "run"
         place = f"{spec.entries[key].origin}: {dotted(('commands', name, key))}"
         yield Doubt(f"{place}: the shell cannot read {spec.value(key)!r}: {why}. Mend it there.")

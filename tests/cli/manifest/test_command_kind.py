@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flodl.cli.manifest.kinds import Kind, kind_of, kind_or_none
-from flodl.cli.manifest.reading import parse_document
+from flodl.cli.manifest.command_kind import Kind, kind_of, kind_or_none
+from flodl.cli.manifest.parser import parse_document
 from flodl.core.errors import ManifestError
 
 

@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from flodl.cli.manifest.discovery import is_file
+from flodl.cli.manifest.loader import Manifest
 from flodl.core import environment
-
-from .finding import is_file
-from .layers import Manifest
 
 MOST_FILES = 300
 MOST_BYTES = 1_000_000  # of one file; a program may carry its data with it

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
+from .discovery import overlay_file, overlay_names, present
 from .document import Leaf, Origin, Table, kind_in_words, plain
-from .finding import overlay_file, overlays_of, present
-from .merging import Deletion, deletions, merge_all
-from .reading import read_document
+from .merge import Deletion, deletions, merge_all
+from .parser import read_document
 
 INHERIT = "inherit-from"
 
@@ -55,7 +55,7 @@ def load(path: Path, *, overlay: str = "", source: str = "", project: Path | Non
     if over:
         layers += _chain(over.resolve())
     elif overlay and project is None:
-        known = suggestion(overlay, overlays_of(path), known_as="environments")
+        known = suggestion(overlay, overlay_names(path), known_as="environments")
         raise ManifestError(
             f"{source or 'the command line'} asks for the environment {overlay!r}, and there is no "
             f"{path.parent / f'fdl.{overlay}.yml'}. {known}"

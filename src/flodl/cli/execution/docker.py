@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flodl.cli.manifest.discovery import is_file
+from flodl.cli.manifest.document import plain
+from flodl.cli.manifest.parser import read_document
 from flodl.core.environment import PROJECT_ROOT
 from flodl.core.errors import ManifestError
-
-from .document import plain
-from .finding import is_file
-from .reading import read_document
 
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 DEFAULT_ROOT = "/workspace"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from flodl.cli.manifest.discovery import find_manifest, manifest_in, overlay_names
 from flodl.cli.manifest.document import plain
-from flodl.cli.manifest.finding import find_manifest, manifest_in, overlays_of
-from flodl.cli.manifest.layers import load
+from flodl.cli.manifest.loader import load
 from flodl.core.errors import ManifestError
 
 
@@ -111,4 +111,4 @@ def test_overlays_are_listed_once_and_sorted(project):
         "fdl..yml",
     ]
     root = project(dict.fromkeys(names, ""))
-    assert overlays_of(root / "fdl.yml") == ["ci", "prod"]
+    assert overlay_names(root / "fdl.yml") == ["ci", "prod"]

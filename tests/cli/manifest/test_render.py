@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from flodl.cli.manifest.document import leaves, plain
-from flodl.cli.manifest.layers import load
-from flodl.cli.manifest.reading import parse_document
-from flodl.cli.manifest.showing import as_yaml, flow, origins_of, scalar
+from flodl.cli.manifest.loader import load
+from flodl.cli.manifest.parser import parse_document
+from flodl.cli.manifest.render import as_yaml, flow, origins_of, scalar
 
 from .documents import LISTS, SCALARS, maps, st, table
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union
 
 from flodl.core.errors import ArgsError
 
-from .fields import KEY
+from .declarations import KEY
 from .parameter import RESERVED_SHORT, TAKEN_LONG, Parameter
 
 _NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}

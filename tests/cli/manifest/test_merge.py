@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl.cli.manifest.document import plain
-from flodl.cli.manifest.merging import deletions, merge, merge_all
+from flodl.cli.manifest.merge import deletions, merge, merge_all
 
 from .documents import SCALARS, maps, table
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flodl.cli.args.checking import positional_words
-from flodl.cli.args.clicks import NEGATIVE
-from flodl.cli.args.parameter import Parameter, split_pieces, text_of
+from flodl.cli.args.click_adapter import NEGATIVE
+from flodl.cli.args.parameter import Parameter, format_value, split_pieces
+from flodl.cli.args.passthrough import positional_words
 from flodl.cli.args.schema import Schema
+from flodl.cli.manifest.document import Node, Origin, Table, dotted, leaves, plain
+from flodl.cli.manifest.loader import Manifest
 from flodl.core import environment
-
-from .document import Node, Origin, Table, dotted, leaves, plain
-from .layers import Manifest
 
 # The option of each field, in the order in which they are passed on.
 _FLAGS: dict[str, dict[str, str]] = {
@@ -79,7 +78,7 @@ class Setting:
         if self.value is True and not self.is_text:
             # In words, because an option that stands bare would take what follows it for its value.
             bare = known.bare if known else None
-            return [flag] if bare is None else [flag, text_of(bare)]
+            return [flag] if bare is None else [flag, format_value(bare)]
         text = _text(self.path, self.value)
         looks_like_option = text.startswith("-") and not NEGATIVE.match(text)
         return [f"{flag}={text}"] if looks_like_option else [flag, text]
@@ -88,11 +87,11 @@ class Setting:
 def _text(path: str, value: Any) -> str:
     # Help pages show also what would be refused.
     if path == "ddp.speed_hint" and isinstance(value, dict) and {"slow_rank", "ratio"} <= value.keys():
-        return f"{value['slow_rank']}:{text_of(value['ratio'])}"
-    return text_of(value)
+        return f"{value['slow_rank']}:{format_value(value['ratio'])}"
+    return format_value(value)
 
 
-def settings_of(enclosing: Table, preset: Table | None, *, project: Path) -> list[Setting]:
+def collect_settings(enclosing: Table, preset: Table | None, *, project: Path) -> list[Setting]:
     """Give the settings of an entry: those of the preset before those around it, field by field."""
     found = []
     for section, flags in _FLAGS.items():
@@ -246,7 +245,7 @@ def as_read(value: Any, one: Parameter) -> Any:
     if value is True and one.takes_value and one.bare is not None:
         return typed(one.bare, one)
     if one.is_list and not isinstance(value, (list, dict, bool)):
-        return typed(text_of(value), one)
+        return typed(format_value(value), one)
     return typed(value, one)
 
 

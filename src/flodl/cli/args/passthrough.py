@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.core import ParameterSource
 
-from .clicks import TypedCommand, click_parameter
+from .click_adapter import TypedCommand, click_parameter
 from .schema import Schema
 
 _ALWAYS = {"help": "h", "version": "V", "fdl-schema": "", "refresh-schema": ""}

@@ -6,10 +6,10 @@ import os
 import pytest
 
 from flodl.cli import container, main
-from flodl.cli.manifest import schemas
-from flodl.cli.manifest.layers import load
-from flodl.cli.manifest.schemas import cache_file, cached_schemas, may_be_asked, schema_of
-from flodl.cli.manifest.sources import fingerprint
+from flodl.cli.execution import entry_schema
+from flodl.cli.execution.entry_files import fingerprint
+from flodl.cli.execution.entry_schema import cache_file, cached_schemas, load_schema, may_be_asked
+from flodl.cli.manifest.loader import load
 from flodl.core import log
 
 TOOL = """#!/bin/sh
@@ -45,14 +45,14 @@ def times_asked(root):
 
 
 def test_an_entry_that_knows_the_flag_is_asked_once_and_again_when_something_changes(tool):
-    assert list(schema_of(manifest(tool)).options) == ["mode"]
+    assert list(load_schema(manifest(tool)).options) == ["mode"]
     age(tool / "train/tool.sh")
     os.utime(tool / "train/fdl.yml")
-    assert list(schema_of(manifest(tool)).options) == ["mode"]
+    assert list(load_schema(manifest(tool)).options) == ["mode"]
     assert times_asked(tool) == 1  # the text counts, not the time
     (tool / "train/tool.sh").write_text(TOOL + "# changed\n")
     age(tool / "train/tool.sh")
-    schema_of(manifest(tool))
+    load_schema(manifest(tool))
     assert times_asked(tool) == 2
 
 
@@ -99,21 +99,21 @@ def test_what_an_entry_imports_belongs_to_it(project, entry, files, changed):
 def test_an_entry_that_fails_is_not_asked_at_every_start(tool, monkeypatch, capfd):
     (tool / "train/tool.sh").write_text("#!/bin/sh\n# --fdl-schema\necho asked >> log\nexit 3\n")
     for _ in range(3):
-        assert schema_of(manifest(tool)) is None
+        assert load_schema(manifest(tool)) is None
     assert times_asked(tool) == 1
     log.set_verbosity("verbose")
-    schema_of(manifest(tool))
+    load_schema(manifest(tool))
     assert "not asked again" in capfd.readouterr().err
     (tool / "train/tool.sh").write_text(TOOL)
-    assert schema_of(manifest(tool)) is not None
+    assert load_schema(manifest(tool)) is not None
 
 
 def test_a_slow_entry_is_asked_again_when_there_is_more_time(tool):
     (tool / "train/tool.sh").write_text(TOOL.replace("echo some", "sleep 0.4; echo some"))
-    assert schema_of(manifest(tool), limit_s=0.1) is None
-    assert schema_of(manifest(tool), limit_s=0.1) is None
+    assert load_schema(manifest(tool), limit_s=0.1) is None
+    assert load_schema(manifest(tool), limit_s=0.1) is None
     assert times_asked(tool) == 1
-    assert schema_of(manifest(tool)) is not None
+    assert load_schema(manifest(tool)) is not None
 
 
 def test_what_cannot_be_kept_is_not_said_to_be(tool, capsys):
@@ -127,7 +127,7 @@ def test_a_cache_that_cannot_be_used_is_as_good_as_none(tool):
     file.parent.mkdir(parents=True)
     for content in ("{", '{"options": {"x": {"type": "number"}}}'):
         file.write_text(content)
-        assert list(schema_of(manifest(tool)).options) == ["mode"]
+        assert list(load_schema(manifest(tool)).options) == ["mode"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_only_a_program_that_shows_that_it_knows_the_flag_is_asked(project, entr
 
 def test_the_manifest_can_say_it_where_the_program_cannot(project):
     root = project({"fdl.yml": "", "train/fdl.yml": "entry: tool\nschema: {options: {lr: {type: float}}}"})
-    assert list(schema_of(manifest(root)).options) == ["lr"]
+    assert list(load_schema(manifest(root)).options) == ["lr"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_manifest_can_say_it_where_the_program_cannot(project):
     ],
 )
 def test_an_answer_that_is_none_is_explained_to_who_asked_for_it(tool, capsys, monkeypatch, script, message):
-    monkeypatch.setattr(schemas, "PROBE_LIMIT_S", 0.3)
+    monkeypatch.setattr(entry_schema, "PROBE_LIMIT_S", 0.3)
     (tool / "train/tool.sh").write_text(f"#!/bin/sh\n# --fdl-schema\n{script}\n")
     assert main(["train", "--refresh-schema"]) == 1
     assert message in capsys.readouterr().err

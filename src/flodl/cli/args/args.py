@@ -15,9 +15,9 @@ from click.core import ParameterSource
 
 from flodl.core import environment
 
-from .clicks import TypedCommand, click_parameter
-from .definition import parameters_of
-from .parameter import Parameter, text_of
+from .click_adapter import TypedCommand, click_parameter
+from .dataclass_parser import parameters_of
+from .parameter import Parameter, format_value
 from .schema import to_json
 
 T = TypeVar("T")
@@ -141,14 +141,14 @@ def _origin(source: str, one: Parameter, value: Any) -> str:
 
 
 def _equal(told: Any, read: Any) -> bool:
-    return bool(told == read) or text_of(told) == text_of(read)
+    return bool(told == read) or format_value(told) == format_value(read)
 
 
 def _plain(value: Any) -> Any:
     """Give a value that JSON can hold."""
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value if isinstance(value, (bool, int, float, type(None))) else text_of(value)
+    return value if isinstance(value, (bool, int, float, type(None))) else format_value(value)
 
 
 def _words(cls: type) -> str:

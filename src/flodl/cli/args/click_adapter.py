@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .parameter import Parameter, has_empty_piece, split_pieces, text_of
+from .parameter import Parameter, format_value, has_empty_piece, split_pieces
 
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
 _MASK = "\0"
@@ -164,7 +164,7 @@ def click_parameter(one: Parameter, *, forwarded: bool = False, strict: bool = T
     if one.is_list:
         if isinstance(settings.get("default"), (list, tuple)):
             settings["default"] = [
-                Whole(text_of(item)) if isinstance(item, (str, Enum)) else item
+                Whole(format_value(item)) if isinstance(item, (str, Enum)) else item
                 for item in settings["default"]
             ]
         settings |= {"multiple": True, "type": Pieces(settings["type"]), "callback": _flatten}
@@ -228,11 +228,11 @@ def _completer(one: Parameter) -> Callable[..., Any] | None:
     if not one.completer:
         return None
     return lambda _ctx, _param, incomplete: [
-        CompletionItem(word) for word in completer_words(one.completer) if word.startswith(incomplete)
+        CompletionItem(word) for word in run_completer(one.completer) if word.startswith(incomplete)
     ]
 
 
-def completer_words(snippet: str, folder: Path | None = None) -> list[str]:
+def run_completer(snippet: str, folder: Path | None = None) -> list[str]:
     """Run the shell snippet of a completer and give its lines; a snippet that fails gives none."""
     try:
         done = subprocess.run(

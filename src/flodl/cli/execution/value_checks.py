@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, has_empty_piece, text_of
+from flodl.cli.args.parameter import Parameter, format_value, has_empty_piece
 from flodl.cli.args.schema import Schema
 from flodl.core import environment
 from flodl.core.errors import ManifestError
@@ -54,7 +54,7 @@ def _wrong_with(known: Parameter, setting: Setting) -> str:
     if isinstance(value, bool) and known.type != "bool" and not known.is_list:
         # An optional value may have a meaning for the bare option, which no schema tells.
         said = not value or setting.is_text or known.default is None
-        return "" if said else f"{text_of(value)} is no {known.type}."
+        return "" if said else f"{format_value(value)} is no {known.type}."
     if isinstance(value, list) and not known.is_list:
         return f"--{known.long} takes one value, and this is a list of {len(value)}."
     if isinstance(value, str) and (words := _gap(known, value)):
@@ -74,14 +74,14 @@ def _wrong(known: Parameter, item: Any) -> str:
         return ""
     if known.choices:
         allowed = ", ".join(map(str, known.choices))
-        fits = text_of(item) in known.choices
-        return "" if fits else f"{text_of(item)!r} is not allowed. Choose one of {allowed}."
+        fits = format_value(item) in known.choices
+        return "" if fits else f"{format_value(item)!r} is not allowed. Choose one of {allowed}."
     if known.type == "bool":
-        return "" if isinstance(item, bool) else f"{text_of(item)!r} is no bool. Write true or false."
+        return "" if isinstance(item, bool) else f"{format_value(item)!r} is no bool. Write true or false."
     if known.scalar not in ("int", "float"):
         return ""
     try:
-        {"int": int, "float": float}[known.scalar](text_of(item))
+        {"int": int, "float": float}[known.scalar](format_value(item))
     except ValueError:
-        return f"{text_of(item)!r} is no {known.scalar}."
+        return f"{format_value(item)!r} is no {known.scalar}."
     return ""

@@ -75,7 +75,7 @@ def find_manifest(start: Path | None = None) -> Path | None:
     return None
 
 
-def overlays_of(manifest: Path) -> list[str]:
+def overlay_names(manifest: Path) -> list[str]:
     """Give the names of the overlays beside a manifest, sorted, with those that cannot be read."""
     found = (_OVERLAY.match(path.name) for path in _listed(manifest.parent))
     return sorted({match[1] for match in found if match})
@@ -104,7 +104,7 @@ def is_example(manifest: Path) -> bool:
     return manifest.name in _EXAMPLES
 
 
-def adopt_example(manifest: Path) -> Path:
+def offer_to_copy_example(manifest: Path) -> Path:
     """Offer to copy an example to the real name, on a terminal; without one, or refused, use it as it is."""
     if not is_example(manifest) or sys.stdin is None or not sys.stdin.isatty():
         return manifest

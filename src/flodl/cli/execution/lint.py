@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flodl.cli.commands import SUMMARIES
+from flodl.cli.manifest.command_kind import Kind, kind_of, kind_or_none
+from flodl.cli.manifest.discovery import manifest_in, manifests_in, overlay_files, overlay_names
+from flodl.cli.manifest.document import Leaf, Table, dotted
+from flodl.cli.manifest.loader import Manifest, load
+from flodl.cli.manifest.lookup import folder_name, load_child
+from flodl.cli.manifest.model import CommandModel, ManifestModel
+from flodl.cli.manifest.validation import problems_in
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
-from .document import Leaf, Table, dotted
-from .finding import manifest_in, manifests_in, overlay_files, overlays_of
-from .holding import problems_of
-from .kinds import Kind, kind_of, kind_or_none
-from .layers import Manifest, load
-from .model import Command, Document, problems_in
-from .schemas import inline_schema, schema_of
-from .settings import covered, settings_of
-from .startable import Doubt, doubts_about_entry, doubts_about_name, doubts_about_script
-from .walking import child_of, folder_name
+from .entry_schema import inline_schema, load_schema
+from .settings import collect_settings, covered
+from .start_checks import Doubt, doubts_about_entry, doubts_about_name, doubts_about_script
+from .value_checks import problems_of
 
 # `fdl run` alone is the project's own command of that name.
 _TAKEN = frozenset(SUMMARIES) - {"run"}
@@ -44,7 +45,7 @@ class Findings:
 def lint(path: Path, *, overlay: str = "", source: str = "") -> Findings:
     """Look at a manifest and all below it; with no overlay named, every one of them is tried."""
     found = Findings()
-    for name in [overlay] if overlay else ["", *overlays_of(path)]:
+    for name in [overlay] if overlay else ["", *overlay_names(path)]:
         try:
             manifest = load(path, overlay=name, source=source)
         except FlodlError as error:
@@ -55,7 +56,7 @@ def lint(path: Path, *, overlay: str = "", source: str = "") -> Findings:
 
 
 def _look_at(manifest: Manifest, seen: frozenset[Path], found: Findings) -> None:
-    found.problems |= dict.fromkeys(problems_in(Document, manifest.document))
+    found.problems |= dict.fromkeys(problems_in(ManifestModel, manifest.document))
     found.notes |= dict.fromkeys(_notes_about(manifest))
     found.add(doubts_about_entry(manifest))
     try:
@@ -90,8 +91,8 @@ def _hold_to_schema(manifest: Manifest, found: Findings) -> None:
     commands = manifest.commands.entries
     presets = [node for name, node in commands.items() if kind_or_none(name, node) is Kind.PRESET]
     tables = [None, *(node for node in presets if isinstance(node, Table))]
-    cases = [settings_of(manifest.document, preset, project=manifest.project) for preset in tables]
-    schema = schema_of(manifest)
+    cases = [collect_settings(manifest.document, preset, project=manifest.project) for preset in tables]
+    schema = load_schema(manifest)
     if schema:
         wrong = dict.fromkeys(problem for case in cases for problem in problems_of(schema, case))
         # They name their file as seen from the project; everything else here has the whole path.
@@ -105,7 +106,7 @@ def _hold_to_schema(manifest: Manifest, found: Findings) -> None:
 
 def _look_at_command(manifest: Manifest, name: str, seen: frozenset[Path], found: Findings) -> None:
     node = manifest.commands.entries[name]
-    unknown = problems_in(Command, node, where=("commands", name)) if isinstance(node, Table) else []
+    unknown = problems_in(CommandModel, node, where=("commands", name)) if isinstance(node, Table) else []
     found.problems |= dict.fromkeys(unknown)
     found.add(doubts_about_name(name, node, _TAKEN if not seen - {manifest.path.resolve()} else frozenset()))
     try:
@@ -119,7 +120,7 @@ def _look_at_command(manifest: Manifest, name: str, seen: frozenset[Path], found
             return
         if unknown and manifest_in(manifest.folder / folder_name(name, node)) is None:
             return  # the key that is wrong is why it looks like a folder
-        child = child_of(manifest, name, node)
+        child = load_child(manifest, name, node)
     except (ManifestError, ArgsError) as error:
         hint = ""
         if isinstance(node, Leaf) and node.value is None and node.origin.file != manifest.path.resolve():

@@ -14,16 +14,16 @@ import click
 
 from flodl.cli import container
 from flodl.cli.args.schema import Schema, from_json
+from flodl.cli.manifest.discovery import manifest_in
+from flodl.cli.manifest.document import Table, plain
+from flodl.cli.manifest.loader import Manifest, load
 from flodl.core import log
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 from flodl.core.files import write_atomic
 
 from . import docker
-from .children import environment_for_children
-from .document import Table, plain
-from .finding import manifest_in
-from .layers import Manifest, load
-from .sources import fingerprint, knows_the_flag
+from .entry_files import fingerprint, knows_the_flag
+from .process import environment_for_children
 
 CACHE = Path(".fdl", "schema-cache")
 PROBE_LIMIT_S = 10.0
@@ -33,7 +33,7 @@ Status = Literal["fresh", "stale", "orphan"]
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedSchema:
     """A file of the cache."""
 
     file: Path
@@ -59,7 +59,7 @@ class Cached:
         return "fresh" if read_cache(self.file, mark) else "stale"
 
 
-def schema_of(manifest: Manifest, *, limit_s: float | None = None) -> Schema | None:
+def load_schema(manifest: Manifest, *, limit_s: float | None = None) -> Schema | None:
     """Give the schema of a manifest's entry, or nothing where none can be had.
 
     What is kept comes first, if nothing behind the entry has changed; then the program, then the `schema:`
@@ -72,7 +72,7 @@ def schema_of(manifest: Manifest, *, limit_s: float | None = None) -> Schema | N
         return found
     if may_be_asked(manifest) and not _failed_before(file, mark, limit_s or PROBE_LIMIT_S):
         try:
-            return refresh(manifest, file, limit_s=limit_s).schema
+            return refresh_schema(manifest, file, limit_s=limit_s).schema
         except (ManifestError, ArgsError) as error:
             # Help and completion go on without; `--refresh-schema` says what is wrong.
             _tell("the entry of %s is not known: %s", manifest.path, error)
@@ -93,7 +93,7 @@ def asked_again(manifest: Manifest, old: Schema) -> Schema | None:
     if not may_be_asked(manifest):
         return None
     try:
-        new = refresh(manifest, cache_file(manifest)).schema
+        new = refresh_schema(manifest, cache_file(manifest)).schema
     except (ManifestError, ArgsError):
         return None
     return new if new != old else None
@@ -158,7 +158,7 @@ class Answer:
     kept: bool
 
 
-def refresh(manifest: Manifest, file: Path, *, limit_s: float | None = None) -> Answer:
+def refresh_schema(manifest: Manifest, file: Path, *, limit_s: float | None = None) -> Answer:
     """Ask the entry for its schema and keep the answer, or that there was none."""
     limit_s, mark = limit_s or PROBE_LIMIT_S, fingerprint(manifest)
     failure = file.with_suffix(FAILURE)
@@ -218,7 +218,7 @@ def probe(manifest: Manifest, *, limit_s: float) -> Any:
         raise ManifestError(f"`{entry} --fdl-schema` printed no JSON object.") from None
 
 
-def cached_schemas(root: Path) -> list[Cached]:
+def cached_schemas(root: Path) -> list[CachedSchema]:
     """Give every cached schema below a folder, sorted by path."""
     import os
 
@@ -228,11 +228,11 @@ def cached_schemas(root: Path) -> list[Cached]:
             name for name in names if name == CACHE.parts[0] or (name[0] != "." and name not in _SKIPPED)
         ]
         if Path(folder).parts[-2:] == CACHE.parts:
-            found += [Cached(Path(folder, file)) for file in files if file.endswith(".json")]
+            found += [CachedSchema(Path(folder, file)) for file in files if file.endswith(".json")]
     return sorted(found, key=lambda one: one.file)
 
 
-def clear(one: Cached) -> None:
+def delete_schema(one: CachedSchema) -> None:
     """Delete a cached schema, and the folders that it leaves empty."""
     for file in (one.file, one.file.with_suffix(FAILURE)):
         file.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flodl.cli.manifest.scripts import compose, quote, user_words
+from flodl.cli.execution.shell_line import compose, quote, user_words
 from flodl.core.errors import ManifestError
 
 

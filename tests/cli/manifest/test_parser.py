@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flodl.cli.manifest.document import Leaf, leaves, plain
-from flodl.cli.manifest.reading import parse_document, read_document
+from flodl.cli.manifest.parser import parse_document, read_document
 from flodl.core.errors import ManifestError
 
 FILE = Path("fdl.yml")

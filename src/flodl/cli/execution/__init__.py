@@ -1,0 +1,1 @@
+"""Turn a command of a manifest into a process: settings, schema, checks, plan, start."""
