@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset, random_split
 
 from flodl.core import CursorError, DataError
 from flodl.data import Loader, Normalize, RandomCrop, RandomFlip
-from flodl.data.order import permutation
+from flodl.data.sampling.order import permutation
 
 COUNT = 26
 IMAGES = torch.randint(

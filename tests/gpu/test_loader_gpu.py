@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flodl.data import Chance, Loader, Normalize, RandomCrop, RandomFlip, TokenShards, WeightedSampler
-from flodl.data.order import permutation, sample_keys
+from flodl.data.sampling.order import permutation, sample_keys
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,31 +1,37 @@
 """Named tensors on disk: written whole or not at all, loaded all or none; whole runs likewise."""
 
-from .bundle import clean_bundles, read_bundle, save_bundle
+from .background.snapshot import Snapshot, snapshot_cpu
+from .background.writer import BackgroundWriter, Saved
+from .bundles.bundle import clean_bundles, read_bundle, save_bundle, verify_bundle
+from .bundles.listing import Latest, latest_bundle, list_bundles, prune_bundles
+from .bundles.manifest import Bundle, is_bundle, read_manifest, step_and_revision
+from .bundles.retention import Policy, best, every, keep, last
 from .codec import decode, encode
-from .file import checkpoint_keys, load_checkpoint, read_checkpoint, save_checkpoint
-from .manifest import Bundle
-from .migrate import migrate_checkpoint
-from .report import LoadReport, MigrateReport
-from .retention import Policy, best, every, keep, last
-from .shelf import Latest, latest_bundle, list_bundles, prune_bundles
-from .snapshot import Snapshot, snapshot_cpu
-from .writer import BackgroundWriter, Saved
+from .files.matching import check_values_fit
+from .files.migrate import migrate_checkpoint
+from .files.report import LoadReport, MigrateReport
+from .files.save_load import Format, checkpoint_keys, load_checkpoint, read_checkpoint, save_checkpoint
+from .formats.byte_reader import PathOrStream
 
 __all__ = [
     "BackgroundWriter",
     "Bundle",
+    "Format",
     "Latest",
     "LoadReport",
     "MigrateReport",
+    "PathOrStream",
     "Policy",
     "Saved",
     "Snapshot",
     "best",
+    "check_values_fit",
     "checkpoint_keys",
     "clean_bundles",
     "decode",
     "encode",
     "every",
+    "is_bundle",
     "keep",
     "last",
     "latest_bundle",
@@ -35,7 +41,10 @@ __all__ = [
     "prune_bundles",
     "read_bundle",
     "read_checkpoint",
+    "read_manifest",
     "save_bundle",
     "save_checkpoint",
     "snapshot_cpu",
+    "step_and_revision",
+    "verify_bundle",
 ]

@@ -1,11 +1,11 @@
 """Data for training."""
 
-from .augment import Compose, Normalize, RandomCrop, RandomFlip
-from .chance import Chance
-from .datasets import cifar10, fashion_mnist, mnist, read_idx, tiny_shakespeare
-from .digits import digits
+from .augment.augmentation import Compose
+from .augment.images import Normalize, RandomCrop, RandomFlip
+from .datasets import cifar10, digits, fashion_mnist, mnist, read_idx, tiny_shakespeare
 from .loader import Loader
-from .samplers import RandomSampler, SequentialSampler, WeightedSampler
+from .sampling.random_numbers import Chance
+from .sampling.samplers import RandomSampler, SequentialSampler, WeightedSampler
 from .sources import TokenShards
 
 __all__ = [

@@ -11,15 +11,17 @@ from torch.utils.data import DataLoader
 
 from flodl.core.errors import DataError
 
-from .arguments import check_counts, chosen_device, refuse_for_stream
-from .backends import Wishes, place
-from .batching import Epoch, Handed, as_augmentation
+from .augment.augmentation import as_augmentation
+from .batch import Handed
 from .cursor import Cursor
-from .order import spans
-from .placement import check_cap
-from .resident import Resident
-from .samplers import CustomSampler, as_sampler
+from .loading.backend import Wishes, place
+from .loading.placement import check_cap
+from .loading.resident import Resident
+from .sampling.epoch import Epoch
+from .sampling.order import spans
+from .sampling.samplers import CustomSampler, as_sampler
 from .sources import Columns, Stream, open_source
+from .validation import check_counts, chosen_device, refuse_for_stream
 
 
 class Loader:

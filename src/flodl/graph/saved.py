@@ -7,9 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from flodl.checkpoint import LoadReport, Snapshot, load_checkpoint, save_checkpoint, snapshot_cpu
-from flodl.checkpoint.file import Format
-from flodl.checkpoint.supply import Place
+from flodl.checkpoint import (
+    Format,
+    LoadReport,
+    PathOrStream,
+    Snapshot,
+    load_checkpoint,
+    save_checkpoint,
+    snapshot_cpu,
+)
 
 from .places import as_graph
 
@@ -17,7 +23,7 @@ from .places import as_graph
 class Saved(nn.Module):
     """The part of `Graph` that saves and loads its parameters and buffers."""
 
-    def save_checkpoint(self, target: Place, *, format: Format = "safetensors") -> None:
+    def save_checkpoint(self, target: PathOrStream, *, format: Format = "safetensors") -> None:
         """Write parameters and buffers to a path or a binary stream, whole or not at all.
 
         With `format="fdlc"` names and layout are those of the Rust floDl.
@@ -34,7 +40,7 @@ class Saved(nn.Module):
 
     def load_checkpoint(
         self,
-        source: Place,
+        source: PathOrStream,
         *,
         prefix: str = "",
         allow_missing: Sequence[str] = (),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flodl.checkpoint.codec import encode
+from flodl.checkpoint import encode
 from flodl.core import CheckpointError, TrainError
 from flodl.core.paths import suggestion
 from flodl.graph import Graph

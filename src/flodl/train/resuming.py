@@ -6,8 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flodl.checkpoint import Bundle, latest_bundle, read_bundle
-from flodl.checkpoint.manifest import NAME as MANIFEST
+from flodl.checkpoint import Bundle, is_bundle, latest_bundle, read_bundle
 from flodl.core import TrainError
 from flodl.data import Loader
 
@@ -99,7 +98,7 @@ def wish_of(resume: Any) -> str | Path:
 
 def _bundle_at(folder: Path) -> Bundle:
     """Give the bundle that a folder is, or the newest whole one of those that it holds."""
-    if (folder / MANIFEST).exists():
+    if is_bundle(folder):
         return whole_bundle(folder)
     inside = folder / BUNDLES if (folder / BUNDLES).is_dir() else folder
     found, wrong = latest_bundle(inside)

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flodl.checkpoint import Bundle, read_bundle
-from flodl.checkpoint.bundle import verify_bundle
-from flodl.checkpoint.manifest import read_manifest, step_and_revision
+from flodl.checkpoint import Bundle, read_bundle, read_manifest, step_and_revision, verify_bundle
 from flodl.core import CheckpointError, DamagedError, TrainError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from flodl.checkpoint.fit import check_values
+from flodl.checkpoint import check_values_fit
 from flodl.core import CursorError, TrainError
 from flodl.core.paths import suggestion
 from flodl.data import Loader
@@ -226,7 +226,7 @@ def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     shapes = [name for name in own if name in saved and not _fits(saved[name], own[name])]
     if not lacking and not unknown and not shapes:
         tensors = {name: name for name, value in own.items() if isinstance(value, Tensor)}
-        check_values(tensors, saved, own, "the saved run")
+        check_values_fit(tensors, saved, own, "the saved run")
         return
     if shapes:
         name = shapes[0]

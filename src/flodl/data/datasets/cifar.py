@@ -15,7 +15,7 @@ from flodl.core.errors import DataFileError
 
 from .download import download as fetch
 from .images import scaled
-from .official import Home, OfficialFile, check_hash, home_of, mirrored, unpacked
+from .published_files import Home, OfficialFile, check_hash, home_of, mirrored, unpacked
 
 _ARCHIVE = OfficialFile(
     "cifar-10-binary.tar.gz",

@@ -14,7 +14,7 @@ from torch import Tensor
 from flodl.core.errors import DataFileError
 from flodl.core.files import at_home
 
-from .official import unpacked
+from .published_files import unpacked
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

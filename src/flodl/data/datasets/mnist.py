@@ -11,7 +11,7 @@ from flodl.core.errors import DataFileError
 
 from .idx import parse_idx
 from .images import scaled
-from .official import Home, OfficialFile, content_of, home_of
+from .published_files import Home, OfficialFile, content_of, home_of
 
 _MNIST_AT = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

@@ -11,7 +11,7 @@ from torch import Tensor
 from flodl.core.errors import DataError, DataFileError
 
 from ..sources import TokenShards
-from .official import OfficialFile, content_of, home_of
+from .published_files import OfficialFile, content_of, home_of
 
 _FILE = OfficialFile(
     "input.txt",

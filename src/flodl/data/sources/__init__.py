@@ -1,8 +1,8 @@
 """What a loader can read, brought to three sorts: columns, samples and streams."""
 
 from .columns import Columns
-from .opening import Source, open_source
 from .samples import Samples
+from .source import Source, open_source
 from .streams import Stream
 from .tokens import TokenShards
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flodl.core.errors import DataError
 
-from ..form import Form, named, parts_of
+from ..batch import Form, named, parts_of
 
 Array = Tensor | np.ndarray[Any, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from ..form import named
-from ..seeding import seed_globals
+from ..batch import named
+from ..sampling.global_rng import seed_globals
+from .collate import stacked, stacked_rows
 from .columns import Columns
-from .stacking import stacked, stacked_rows
 
 Collate = Callable[[list[Any]], Any]
 Transform = Callable[[Any], Any]

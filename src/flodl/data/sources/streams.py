@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader
 
 from flodl.core.errors import CursorError, DataError
 
-from ..batching import Epoch
-from ..form import named
-from ..order import sample_keys, stream_key
-from ..seeding import globals_kept, seed_globals
+from ..batch import named
+from ..sampling.epoch import Epoch
+from ..sampling.global_rng import globals_kept, seed_globals
+from ..sampling.order import sample_keys, stream_key
+from .collate import stacked_rows
 from .samples import Collate, Transform
-from .stacking import stacked_rows
 
 _BLOCK = 1024  # keys drawn at once
 Part = tuple[int, int]  # its number, and how many there are

@@ -1,0 +1,1 @@
+"""Saving while training continues: copies of the state and the writer thread."""

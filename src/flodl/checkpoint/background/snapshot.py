@@ -1,0 +1,100 @@
+"""Copies of a state that training cannot change behind the writer's back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..codec import decode, encode
+from ..files.save_load import Format, save_checkpoint
+from ..formats.byte_reader import PathOrStream
+from ..formats.storable import check_storable, place_of
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a model was at one moment: copies of its tensors on the CPU, its metrics and its epoch."""
+
+    tensors: Mapping[str, Tensor]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    epoch: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def save(self, target: PathOrStream, *, format: Format = "safetensors") -> None:
+        """Write the tensors, at any later time and from any thread."""
+        notes = self.metadata if format == "safetensors" else None
+        save_checkpoint(target, self.tensors, metadata=notes, format=format)
+
+
+def snapshot_cpu(state: Any) -> Any:
+    """Copy a nested state to the CPU: every tensor becomes another one, tied ones stay tied.
+
+    >>> live = {"weight": torch.zeros(2)}
+    >>> copy = snapshot_cpu(live)
+    >>> live["weight"] += 1
+    >>> copy
+    {'weight': tensor([0., 0.])}
+    """
+    structure, tensors = encode(state)
+    staged = Staging().copy(tensors)
+    staged.wait()
+    return decode(structure, staged.tensors)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Copies that a device may still be writing to; `wait` returns when they are done."""
+
+    tensors: Mapping[str, Tensor]
+    events: tuple[Any, ...]
+
+    def wait(self) -> None:
+        for event in self.events:
+            event.synchronize()
+
+
+class Staging:
+    """Makes copies in host memory that is used again for the next ones.
+
+    Fresh memory costs about as much as the copy itself: 500 MB on two busy cores took 0.58 s, then 0.35 s.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[tuple[object, ...], list[Tensor]] = defaultdict(list)
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> Staged:
+        """Start copying; on a GPU the host does not wait, and later work on this stream comes after it."""
+        copies: dict[str, Tensor] = {}
+        first: dict[tuple[object, ...], str] = {}
+        devices: set[torch.device] = set()
+        for name, tensor in tensors.items():
+            check_storable(name, tensor)
+            place = place_of(tensor)
+            if tensor.numel() and place in first:
+                copies[name] = copies[first[place]]
+                continue
+            first[place] = name
+            copies[name] = self._buffer_for(tensor).copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+            if tensor.is_cuda:
+                devices.add(tensor.device)
+        return Staged(copies, tuple(torch.cuda.current_stream(device).record_event() for device in devices))
+
+    def take_back(self, staged: Staged) -> None:
+        """Use the memory of copies that nobody needs any more."""
+        for tensor in {id(tensor): tensor for tensor in staged.tensors.values()}.values():
+            self._free[_kind(tensor, pinned=tensor.is_pinned())].append(tensor)
+
+    def _buffer_for(self, tensor: Tensor) -> Tensor:
+        free = self._free[_kind(tensor, pinned=tensor.is_cuda)]
+        if free:
+            return free.pop()
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+
+
+def _kind(tensor: Tensor, *, pinned: bool) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, pinned

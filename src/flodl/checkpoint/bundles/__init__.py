@@ -1,0 +1,1 @@
+"""Bundles: one folder per save of a whole run."""

@@ -1,0 +1,1 @@
+"""Checkpoints in a single file: save, load and migrate."""

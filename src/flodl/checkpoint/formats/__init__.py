@@ -1,0 +1,1 @@
+"""File formats: safetensors, FDLC and torch.save, with compression and checksums."""

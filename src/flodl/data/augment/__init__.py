@@ -1,0 +1,1 @@
+"""Augmentations of whole batches, and the kernel that fuses them on CUDA."""

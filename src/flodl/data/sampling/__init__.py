@@ -1,0 +1,1 @@
+"""Which sample stands at which position of an epoch, and every random number that belongs to it."""

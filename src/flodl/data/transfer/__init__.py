@@ -1,0 +1,1 @@
+"""Batches on their way to a device: copied through pinned memory, prepared on a side stream."""

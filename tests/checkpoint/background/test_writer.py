@@ -1,0 +1,337 @@
+"""The background writer: real copies, bounded, and no failure is lost."""
+
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from flodl.checkpoint import BackgroundWriter, best, last, latest_bundle, list_bundles, read_bundle
+from flodl.checkpoint.durable_files import sole_lock
+from flodl.core import CheckpointError, WriteError
+
+
+@contextmanager
+def held_up(root):
+    """Keep every writer of a folder waiting."""
+    handle = os.open(root, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def steps(root):
+    return [bundle.step for bundle in list_bundles(root)]
+
+
+def blocked(root):
+    """Put a file where the folder of the bundles should be."""
+    root.touch()
+    return root
+
+
+def test_what_is_saved_is_what_was_there_at_the_call(tmp_path):
+    weight = torch.zeros(1000)
+    with BackgroundWriter(tmp_path, depth=3) as writer:
+        with held_up(tmp_path):
+            for step in range(3):
+                assert writer.save(step, {"model": {"w": weight, "tied": weight}, "data": {"step": step}})
+                weight += 1
+            assert not writer.is_idle
+        writer.wait()
+        assert writer.is_idle
+        assert writer.last_saved == tmp_path / "step-00000002"
+        assert writer.save(3, {"model": {"w": weight, "tied": weight}, "data": {"step": 3}})
+        weight += 1
+    assert steps(tmp_path) == [0, 1, 2, 3]
+    for bundle in list_bundles(tmp_path):
+        state = read_bundle(bundle)
+        assert (state["model"]["w"] == bundle.step).all()
+        assert state["model"]["w"] is state["model"]["tied"]
+        assert state["data"] == {"step": bundle.step}
+
+
+def test_a_full_queue_skips_where_that_was_asked_for(tmp_path):
+    with BackgroundWriter(tmp_path, when_full="skip") as writer:
+        with held_up(tmp_path):
+            assert [writer.save(step, {"data": {}}) for step in range(3)] == [True, False, False]
+        writer.wait()
+        assert writer.save(3, {"data": {}})
+    assert steps(tmp_path) == [0, 3]
+
+
+def test_a_full_queue_waits_otherwise(tmp_path):
+    reached = threading.Event()
+
+    def save_twice(writer):
+        writer.save(1, {"data": {}})
+        reached.set()
+        writer.save(2, {"data": {}})
+
+    with BackgroundWriter(tmp_path) as writer:
+        with held_up(tmp_path):
+            saving = threading.Thread(target=save_twice, args=(writer,))
+            saving.start()
+            reached.wait()
+            saving.join(0.05)
+            assert saving.is_alive(), "the second save waits for the first"
+        saving.join()
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_old_bundles_go_by_the_policy(tmp_path):
+    with BackgroundWriter(tmp_path, keep=last(1) | best("loss")) as writer:
+        for step, loss in enumerate([0.3, 0.1, 0.2, 0.4]):
+            writer.save(step, {"data": {}}, metrics={"loss": loss})
+    assert steps(tmp_path) == [1, 3]
+
+
+def test_a_metric_that_a_save_lacks_is_refused_before_anything_goes(tmp_path):
+    with BackgroundWriter(tmp_path, keep=best("los")) as writer:
+        for step in (1, 2):
+            with pytest.raises(
+                CheckpointError, match=rf"looks at 'los', which step {step} lacks\. Did you mean 'loss'\?"
+            ):
+                writer.save(step, {"data": {}}, metrics={"loss": 0.1})
+        assert writer.save(3, {"data": {}}, metrics={"los": 0.1})
+    assert steps(tmp_path) == [3]
+
+
+def test_a_save_without_metrics_that_are_looked_at_is_told_of_once(tmp_path, capsys):
+    with BackgroundWriter(tmp_path, keep=best("loss")) as writer:
+        writer.save(1, {"data": {}}, metrics={})  # nothing was measured, and that is said
+        assert capsys.readouterr().err == ""
+        writer.save(2, {"data": {}})
+        writer.save(3, {"data": {}})
+    told = capsys.readouterr().err
+    assert told.count("step 2 is saved without metrics, and keep=best('loss', 1, mode='min') looks at") == 1
+    assert "step 3" not in told
+    with BackgroundWriter(tmp_path, keep=last(1)) as writer:
+        writer.save(4, {"data": {}})
+    assert capsys.readouterr().err == ""
+
+
+def test_a_save_is_told_when_it_is_on_the_disk(tmp_path):
+    told = []
+
+    def note(saved):
+        told.append((saved.step, saved.path.name, saved.metrics, saved.reason, steps(tmp_path)[-1]))
+        assert saved.duration_s > 0
+        assert threading.current_thread().name == "flodl-writer"
+
+    with BackgroundWriter(tmp_path, depth=3, on_saved=note) as writer:
+        with held_up(tmp_path):
+            writer.save(1, {"data": {}}, metrics={"loss": 2.0}, reason="first")
+            writer.save(2, {"data": {}})
+            writer.save(2, {"data": {}}, reason="again")
+            assert told == []
+        writer.wait()
+        assert told == [
+            (1, "step-00000001", {"loss": 2.0}, "first", 1),
+            (2, "step-00000002", {}, "", 2),
+            (2, "step-00000002.2", {}, "again", 2),
+        ]
+
+
+def test_a_save_that_fails_is_not_told_as_done(tmp_path):
+    told = []
+    with BackgroundWriter(blocked(tmp_path / "run"), on_error=told.append, on_saved=told.append) as writer:
+        writer.save(1, {"data": {}})
+    assert [type(news) for news in told] == [WriteError]
+
+
+def test_a_process_that_was_forked_during_a_save_does_not_hold_up_the_next(tmp_path):
+    reading, writing = os.pipe()
+    with sole_lock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent has gone on
+            os._exit(0)
+    try:
+        with BackgroundWriter(tmp_path) as writer:
+            writer.save(1, {"data": {}})
+        assert steps(tmp_path) == [1]
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+
+
+def test_a_failure_is_one_event_and_the_run_goes_on(tmp_path, capsys):
+    events = []
+    root = blocked(tmp_path / "run")
+    writer = BackgroundWriter(root, on_error=events.append)
+    for step in range(3):
+        assert writer.save(step, {"data": {}})
+        writer.wait()
+    assert len(events) == 1
+    assert isinstance(events[0], WriteError)
+    assert len(writer.failures) == 3
+    root.unlink()
+    writer.save(3, {"data": {}})
+    writer.wait()
+    assert capsys.readouterr().out == "saving works again at step 3; 3 saves failed\n"
+    root.rename(tmp_path / "moved")
+    blocked(root)
+    writer.save(4, {"data": {}})
+    writer.close()
+    assert len(events) == 2
+    assert steps(tmp_path / "moved") == [3]
+
+
+def test_without_a_listener_a_failure_is_a_line_in_the_log(tmp_path, capsys):
+    with BackgroundWriter(blocked(tmp_path / "run")) as writer:
+        writer.save(1, {"data": {}})
+        writer.wait()
+    assert capsys.readouterr().err.startswith("cannot save step 1 in ")
+
+
+@pytest.mark.parametrize("call", ["save", "wait", "close"])
+def test_a_failure_is_raised_by_the_next_call_where_that_was_asked_for(tmp_path, call):
+    writer = BackgroundWriter(blocked(tmp_path / "run"), errors="raise")
+    writer.save(1, {"data": {}})
+    while not writer.is_idle:
+        pass
+    calls = {"save": lambda: writer.save(2, {"data": {}}), "wait": writer.wait, "close": writer.close}
+    with pytest.raises(WriteError, match="cannot save step 1"):
+        calls[call]()
+    writer.close()
+    assert len(writer.failures) == 1
+
+
+def fail_while_saving(root):
+    with BackgroundWriter(root, errors="raise") as writer:
+        writer.save(1, {"data": {}})
+        raise ZeroDivisionError
+
+
+def test_a_failure_is_told_when_another_error_ends_the_run(tmp_path, capsys):
+    with pytest.raises(ZeroDivisionError):
+        fail_while_saving(blocked(tmp_path / "run"))
+    assert "while another error ends the run: cannot save step 1" in capsys.readouterr().err
+
+
+def test_a_listener_that_fails_is_heard(tmp_path):
+    for folder in (blocked(tmp_path / "closed"), tmp_path / "open"):
+        writer = BackgroundWriter(folder, on_error=lambda error: {}[0], on_saved=lambda saved: {}[0])
+        writer.save(1, {"data": {}})
+        with pytest.raises(KeyError):
+            writer.wait()
+        writer.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_listener_that_ends_the_program_is_heard_where_the_program_is(tmp_path, is_closed):
+    folder = blocked(tmp_path / "closed") if is_closed else tmp_path / "open"
+    writer = BackgroundWriter(folder, on_error=lambda error: sys.exit(3), on_saved=lambda saved: sys.exit(3))
+    writer.save(1, {"data": {}})
+    with pytest.raises(SystemExit) as caught:
+        writer.wait()
+    assert caught.value.code == 3
+    assert writer.save(2, {"data": {}}), "the thread goes on"
+    if not is_closed:
+        with pytest.raises(SystemExit):
+            writer.wait()
+    writer.close()
+    assert writer.is_idle
+
+
+def test_what_cannot_be_saved_raises_at_once(tmp_path):
+    with BackgroundWriter(tmp_path) as writer:
+        for bad in ({"data": object()}, {"model": {"w": torch.ones(1, device="meta")}}):
+            with pytest.raises(CheckpointError):
+                writer.save(1, bad)
+        assert writer.save(2, {"data": {}}), "the queue is still free"
+    assert steps(tmp_path) == [2]
+    with pytest.raises(CheckpointError, match="the writer is closed"):
+        writer.save(3, {"data": {}})
+    writer.close()
+
+
+def test_what_an_interrupted_save_left_is_cleaned_at_the_start(tmp_path):
+    (tmp_path / ".step-00000001.abc.part").mkdir()
+    BackgroundWriter(tmp_path).close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_forgotten_writer_still_writes(tmp_path):
+    writer = BackgroundWriter(tmp_path)
+    writer.save(1, {"data": {}})
+    del writer
+    gc.collect()
+    assert steps(tmp_path) == [1]
+
+
+def test_a_program_that_ends_without_closing_still_writes(tmp_path):
+    code = (
+        "import torch; from flodl.checkpoint import BackgroundWriter\n"
+        f"writer = BackgroundWriter({str(tmp_path)!r})\n"
+        "writer.save(1, {'model': {'w': torch.ones(5_000_000)}})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (read_bundle(latest_bundle(tmp_path).bundle)["model"]["w"] == 1).all()
+
+
+def test_a_writer_that_its_own_thread_collects_still_writes_what_was_taken(tmp_path):
+    code = f"""
+import gc, threading, torch
+from flodl.checkpoint import BackgroundWriter
+
+class Holder: pass
+
+def collect(saved):
+    left.wait()
+    gc.collect()
+    collected.set()
+
+def forget_a_writer():
+    holder = Holder()
+    holder.itself, holder.writer = holder, BackgroundWriter({str(tmp_path)!r}, depth=2, on_saved=collect)
+    holder.writer.save(1, {{'data': {{}}}})
+    holder.writer.save(2, {{'model': {{'w': torch.ones(5_000_000)}}}})
+
+left, collected = threading.Event(), threading.Event()
+gc.disable()
+forget_a_writer()
+left.set()
+collected.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert steps(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 0}, {"depth": "2"}, {"when_full": "drop"}, {"errors": "ignore"}, {"keep": 3}]
+)
+def test_settings_are_checked(tmp_path, wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(CheckpointError, match=f"{name}={value!r}"):
+        BackgroundWriter(tmp_path, **wrong)
+
+
+def test_the_folder_stays_where_it_was_when_the_writer_was_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for root in ("run", "~/run"):
+        with BackgroundWriter(root) as writer:
+            (tmp_path / "elsewhere").mkdir(exist_ok=True)
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            writer.save(1, {"data": {}})
+        assert writer.last_saved is not None
+        assert writer.last_saved.parent == tmp_path / "run"
+        monkeypatch.chdir(tmp_path)
+    assert steps(tmp_path / "run") == [1]
+
+
+def test_the_name_of_the_metadata_is_refused_at_the_call(tmp_path):
+    with BackgroundWriter(tmp_path) as writer, pytest.raises(CheckpointError, match="'__metadata__'"):
+        writer.save(1, {"model": {"__metadata__": torch.ones(2)}})

@@ -1,0 +1,227 @@
+"""Bundles: one folder per save, whole or not there, checked when they are read."""
+
+import json
+import os
+import shutil
+import stat
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.checkpoint import (
+    clean_bundles,
+    last,
+    latest_bundle,
+    list_bundles,
+    prune_bundles,
+    read_bundle,
+    save_bundle,
+)
+from flodl.checkpoint.durable_files import shared_lock
+from flodl.core import CheckpointError, DamagedError, WriteError
+
+from ..states import same
+
+
+def run_state():
+    model = FlowBuilder(nn.Linear(3, 4)).through(nn.BatchNorm1d(4)).through(nn.Linear(4, 1)).build()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    model(torch.randn(8, 3)).sum().backward()
+    optimizer.step()
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "schedule": {"step": 3, "lr": 0.1},
+        "rng": {"torch": torch.get_rng_state()},
+        "data": {"epoch": 1, "position": (3, None)},
+        "history": {"loss": [1.0, float("nan"), 0.5]},
+    }
+
+
+def test_every_part_comes_back_exactly(tmp_path):
+    state = run_state()
+    path = save_bundle(tmp_path / "run", 37, state, metrics={"loss": 0.5, "accuracy": torch.tensor(0.25)})
+    assert path == tmp_path / "run" / "step-00000037"
+    assert same(dict(state["model"]), read_bundle(path)["model"])
+    assert same({k: v for k, v in state.items() if k != "model"}, read_bundle(path, parts=list(state)[1:]))
+    (bundle,) = list_bundles(tmp_path / "run")
+    assert (bundle.step, bundle.metrics) == (37, {"loss": 0.5, "accuracy": 0.25})
+    assert bundle.parts == list(state)
+    assert bundle.num_bytes == sum(os.path.getsize(path / name) for name in bundle.files)
+    assert same(read_bundle(bundle, verify=False), read_bundle(path))
+
+
+def test_the_weights_of_a_bundle_load_like_any_checkpoint(tmp_path):
+    model = FlowBuilder(nn.Linear(3, 4)).build()
+    path = save_bundle(tmp_path, 1, {"model": model.state_dict()})
+    other = FlowBuilder(nn.Linear(3, 4)).build()
+    assert other.load_checkpoint(path / "model.fdl").is_complete
+    assert torch.equal(other.linear_1.weight, model.linear_1.weight)
+
+
+def test_values_without_tensors_are_plain_json(tmp_path):
+    path = save_bundle(tmp_path, 1, {"config": {"lr": 0.1, "name": "a run"}})
+    assert json.loads((path / "config.json").read_text()) == {"lr": 0.1, "name": "a run"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are of another kind there")
+def test_permissions_follow_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        path = save_bundle(tmp_path, 1, {"model": {"w": torch.ones(1)}})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o640}
+
+
+def test_a_step_that_is_saved_again_replaces_the_earlier_save(tmp_path):
+    for value in (1.0, 2.0, 3.0):
+        path = save_bundle(tmp_path, 5, {"model": {"w": torch.tensor(value)}})
+    assert os.listdir(tmp_path) == ["step-00000005.3"]
+    assert latest_bundle(tmp_path).bundle.path == path
+    assert read_bundle(path)["model"]["w"] == 3
+
+
+def test_an_earlier_save_of_a_step_that_a_crash_left_goes_with_it(tmp_path):
+    for step in (1, 2):
+        save_bundle(tmp_path, step, {"data": {"revision": 1}})
+        shutil.copytree(tmp_path / f"step-{step:08d}", tmp_path / "copy")
+        save_bundle(tmp_path, step, {"data": {"revision": 2}})
+        (tmp_path / "copy").rename(tmp_path / f"step-{step:08d}")
+    assert [read_bundle(bundle)["data"]["revision"] for bundle in list_bundles(tmp_path)] == [2, 2]
+    assert [bundle.step for bundle in prune_bundles(tmp_path, last(1))] == [1]
+    assert os.listdir(tmp_path) == ["step-00000002.2"]
+
+
+def test_the_newest_by_number_is_the_latest(tmp_path):
+    for step in (99_999_999, 3, 100_000_000):
+        save_bundle(tmp_path, step, {"data": {"step": step}})
+    assert latest_bundle(tmp_path).bundle.step == 100_000_000
+    assert [bundle.step for bundle in list_bundles(tmp_path)] == [3, 99_999_999, 100_000_000]
+
+
+def test_there_may_be_none(tmp_path):
+    for root in (tmp_path, tmp_path / "none"):
+        assert latest_bundle(root) == (None, [])
+        assert list_bundles(root) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot look into"):
+        list_bundles(tmp_path / "file")
+
+
+def cut(path):
+    os.truncate(path / "model.fdl", 60)
+
+
+def flip(path):
+    data = bytearray((path / "model.fdl").read_bytes())
+    data[-1] ^= 1
+    (path / "model.fdl").write_bytes(data)
+
+
+def change_manifest(path):
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"loss": 0.5', '"loss": 0.4'))
+
+
+def point_outside(path):
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"model.fdl"', '"../../secret.fdl"'))
+
+
+DAMAGES = {
+    "a cut file": (cut, "model.fdl has 60 bytes, the manifest says"),
+    "a flipped bit": (flip, "model.fdl' is damaged: its bytes are not those that were written"),
+    "a missing file": (lambda path: os.remove(path / "data.json"), "data.json: No such file"),
+    "no manifest": (lambda path: os.remove(path / "manifest.json"), "manifest.json: No such file"),
+    "an empty manifest": (lambda path: os.truncate(path / "manifest.json", 0), "is damaged: Expecting value"),
+    "a changed manifest": (change_manifest, "manifest.json is not the one that was written"),
+    "a manifest that points outside": (point_outside, "manifest.json is not the one that was written"),
+}
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_bundle_is_passed_over_and_said_so(tmp_path, capsys, damage, reason):
+    for step in (1, 2):
+        parts = {"model": {"w": torch.full((50,), float(step))}, "data": {"step": step}}
+        save_bundle(tmp_path, step, parts, metrics={"loss": 0.5})
+    damage(tmp_path / "step-00000002")
+    bundle, skipped = latest_bundle(tmp_path)
+    assert bundle.step == 1
+    assert len(skipped) == 1
+    assert reason in skipped[0]
+    assert f"passing over a bundle: {skipped[0]}" in capsys.readouterr().err
+    with pytest.raises(DamagedError):
+        read_bundle(tmp_path / "step-00000002")
+    prune_bundles(tmp_path, last(1))
+    assert (tmp_path / "step-00000001").exists(), "the newest whole one stays"
+
+
+def test_a_bundle_under_the_wrong_name_is_no_bundle(tmp_path):
+    save_bundle(tmp_path, 1, {"data": {}}).rename(tmp_path / "step-00000009")
+    with pytest.raises(DamagedError, match="it was saved at step 1"):
+        read_bundle(tmp_path / "step-00000009")
+    (tmp_path / "step-00000009").rename(tmp_path / "a-copy")
+    assert read_bundle(tmp_path / "a-copy") == {"data": {}}
+
+
+@pytest.mark.parametrize(
+    ("step", "parts", "message"),
+    [
+        (-1, {}, r"step=-1\. Give the number of updates"),
+        (True, {}, "step=True"),
+        (1, {"a/b": {}}, r"'a/b' cannot name a part"),
+        (1, {"manifest": {}}, "'manifest' cannot name a part"),
+        (1, {"model": {"w": object()}}, r"at 'model\.w': a object cannot be saved"),
+        (1, {"model": {"w": torch.ones(1, device="meta")}}, r"at 'w': the tensor is on the meta device"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, step, parts, message):
+    with pytest.raises(CheckpointError, match=message):
+        save_bundle(tmp_path, step, parts)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(CheckpointError, match="a metric is not a number"):
+        save_bundle(tmp_path, 1, {}, metrics={"loss": torch.ones(2)})
+
+
+def test_a_part_that_is_not_there_is_named(tmp_path):
+    path = save_bundle(tmp_path, 1, {"model": {}, "data": {}})
+    with pytest.raises(CheckpointError, match=r"has no part 'modle'\. Did you mean 'model'\?"):
+        read_bundle(path, parts=["modle"])
+
+
+def test_what_an_interrupted_save_left_is_cleaned_unless_one_is_under_way(tmp_path):
+    (tmp_path / ".step-00000001.abc.part").mkdir()
+    (tmp_path / ".step-00000001.abc.part" / "model.fdl").touch()
+    (tmp_path / ".step-00000002.abc.gone").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    with shared_lock(tmp_path):
+        assert clean_bundles(tmp_path) == []
+    assert sorted(clean_bundles(tmp_path)) == [".step-00000001.abc.part", ".step-00000002.abc.gone"]
+    assert os.listdir(tmp_path) == [".hidden"]
+
+
+def test_a_root_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match=r"cannot save step 3 in '.*file': File exists\. Earlier bundles"):
+        save_bundle(tmp_path / "file", 3, {})
+
+
+def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = save_bundle("~/run", 1, {"data": {"epoch": 1}})
+    save_bundle("~/run", 2, {"data": {"epoch": 2}})
+    assert path == tmp_path / "run" / "step-00000001"
+    assert read_bundle("~/run/step-00000001") == {"data": {"epoch": 1}}
+    assert clean_bundles("~/run") == []
+    assert [bundle.step for bundle in prune_bundles("~/run", last(1))] == [1]
+    assert [bundle.step for bundle in list_bundles("~/run")] == [latest_bundle("~/run").bundle.step] == [2]
+
+
+def test_the_name_of_the_metadata_is_no_name_for_a_tensor(tmp_path):
+    with pytest.raises(CheckpointError, match="'__metadata__' is where a file keeps its metadata"):
+        save_bundle(tmp_path, 1, {"model": {"__metadata__": torch.ones(2)}})
+    assert not list(tmp_path.iterdir())

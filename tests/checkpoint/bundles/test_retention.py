@@ -1,0 +1,124 @@
+"""Retention: a pure function, held to its words for any history."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flodl.checkpoint import Bundle, best, every, keep, last, list_bundles, prune_bundles, save_bundle
+from flodl.checkpoint.bundles.retention import divided
+from flodl.core import CheckpointError
+
+METRICS = st.fixed_dictionaries({}, optional={"loss": st.floats(), "accuracy": st.floats()})
+HISTORIES = st.dictionaries(st.integers(0, 10**9), METRICS, max_size=12).map(
+    lambda saves: [Bundle(Path(str(step)), step, metrics) for step, metrics in saves.items()]
+)
+POLICIES = st.one_of(
+    st.integers(1, 5).map(last),
+    st.integers(1, 5).map(every),
+    st.builds(best, st.just("loss"), st.integers(1, 5), mode=st.sampled_from(["min", "max"])),
+)
+
+
+def steps(saves):
+    return [save.step for save in saves]
+
+
+@given(HISTORIES, POLICIES, POLICIES)
+def test_nothing_is_lost_and_the_newest_stays(saves, one, other):
+    kept, dropped = divided(saves, one | other)
+    assert sorted(steps(kept) + steps(dropped)) == sorted(steps(saves))
+    assert steps(kept) == sorted(steps(kept))
+    if saves:
+        assert max(steps(saves)) in steps(kept)
+    both = {*steps(divided(saves, one)[0]), *steps(divided(saves, other)[0])}
+    assert set(steps(kept)) == both
+    assert divided(kept, one | other) == (kept, [])
+    most = (one | other).most
+    assert most is None or len(kept) <= most + 1
+
+
+@given(HISTORIES, st.integers(1, 5))
+def test_last_counts_by_step(saves, n):
+    assert steps(keep(saves, last(n))[0]) == sorted(steps(saves))[-n:]
+
+
+@given(HISTORIES, st.integers(1, 5), st.sampled_from(["min", "max"]))
+def test_no_dropped_save_is_better_than_a_kept_best(saves, n, mode):
+    kept, dropped = divided(saves, best("loss", n, mode=mode))
+    sign = 1 if mode == "min" else -1
+    values = [
+        sign * save.metrics["loss"] for save in kept if not math.isnan(save.metrics.get("loss", math.nan))
+    ]
+    assert len(kept) <= n + 1
+    for save in dropped:
+        value = sign * save.metrics.get("loss", math.nan)
+        assert math.isnan(value) or sum(other <= value for other in values) >= n
+
+
+def test_policies_say_what_they_are():
+    policy = last(2) | best("loss") | every(1000)
+    assert str(policy) == "last(2) | best('loss', 1, mode='min') | every(1000)"
+
+
+@pytest.mark.parametrize("make", [lambda: last(0), lambda: every(-1), lambda: best("loss", True)])
+def test_a_count_is_at_least_one(make):
+    with pytest.raises(CheckpointError, match="give a whole number from 1 up"):
+        make()
+    with pytest.raises(CheckpointError, match="mode='least'"):
+        best("loss", mode="least")
+
+
+def test_what_is_no_policy_and_no_metric_is_said():
+    with pytest.raises(CheckpointError, match=r"^last\(1\) \| 3\. Give a policy on both sides"):
+        last(1) | 3
+    with pytest.raises(CheckpointError, match=r"^best\(3\): give the name of a metric first"):
+        best(3)
+
+
+def test_a_bundle_that_is_a_link_goes_and_what_it_leads_to_stays(tmp_path):
+    for step in (1, 2):
+        path = save_bundle(tmp_path / "run", step, {"a": {"b": step}})
+        if step == 1:
+            elsewhere = path.rename(tmp_path / "elsewhere")
+            path.symlink_to(elsewhere)
+    assert [save.step for save in prune_bundles(tmp_path / "run", last(1))] == [1]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["step-00000002"]
+    assert (elsewhere / "manifest.json").exists()
+
+
+def test_deletion_follows_the_policy(tmp_path):
+    for step, loss in enumerate([0.5, 0.1, 0.4, 0.3, 0.2]):
+        save_bundle(tmp_path, step, {"data": {}}, metrics={"loss": loss})
+    dropped = prune_bundles(tmp_path, last(1) | best("loss") | every(3))
+    assert steps(dropped) == [2]
+    assert steps(list_bundles(tmp_path)) == [0, 1, 3, 4]
+    assert prune_bundles(tmp_path / "none", last(1)) == []
+
+
+@pytest.mark.parametrize("policy", [best("accurracy"), last(1) | best("accurracy", mode="max")])
+def test_a_metric_that_no_save_has_is_refused_and_nothing_is_deleted(tmp_path, policy):
+    for step in range(3):
+        save_bundle(tmp_path, step, {"data": {}}, metrics={"accuracy": step / 2})
+    words = r"looks at 'accurracy', which none of 3 saves has\. Did you mean 'accuracy'\? Nothing was deleted"
+    with pytest.raises(CheckpointError, match=words):
+        prune_bundles(tmp_path, policy)
+    assert steps(list_bundles(tmp_path)) == [0, 1, 2]
+    with pytest.raises(CheckpointError, match=words):
+        keep(list_bundles(tmp_path), policy)
+
+
+def test_a_metric_that_some_saves_have_is_enough(tmp_path):
+    for step, metrics in enumerate([{"loss": 0.5}, {"loss": 0.1}, {}, {}]):
+        save_bundle(tmp_path, step, {"data": {}}, metrics=metrics)
+    assert steps(prune_bundles(tmp_path, best("loss"))) == [0, 2]
+
+
+def test_saves_without_any_metric_are_not_chosen_from_by_one(tmp_path):
+    save_bundle(tmp_path, 1, {"data": {}})
+    save_bundle(tmp_path, 2, {"data": {}})
+    with pytest.raises(CheckpointError, match=r"none of 2 saves has\. There are no metrics here\."):
+        prune_bundles(tmp_path, best("loss"))
+    assert prune_bundles(tmp_path / "none", best("loss")) == []

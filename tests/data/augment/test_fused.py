@@ -1,0 +1,85 @@
+"""Which sources and augmentations one kernel can serve; what it gives is tested on CUDA."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flodl.data import Normalize, RandomCrop, RandomFlip
+from flodl.data.augment.augmentation import Compose
+from flodl.data.augment.fused import Chain, _place_of
+from flodl.data.batch import parts_of
+
+IMAGES = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+CROP, FLIP, NORMALIZE = RandomCrop(2), RandomFlip(), Normalize([0.5] * 3, [0.5] * 3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([CROP, FLIP, NORMALIZE], (CROP, FLIP, NORMALIZE)),
+        ([CROP, NORMALIZE], (CROP, None, NORMALIZE)),
+        ([Compose(CROP), Compose(FLIP)], (CROP, FLIP, None)),
+        ([NORMALIZE], (None, None, NORMALIZE)),
+    ],
+    ids=str,
+)
+def test_crop_flip_and_normalisation_in_this_order_are_a_chain(parts, expected):
+    chain = Chain.of(Compose(*parts))
+    assert (chain.crop, chain.flip, chain.normalize) == expected
+
+
+class Other(RandomFlip):
+    """One's own version of an augmentation."""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [FLIP, CROP],
+        [FLIP, FLIP],
+        [NORMALIZE, CROP],
+        [FLIP, print],
+        [Other()],
+        [FLIP, RandomCrop(2, of=1)],
+    ],
+    ids=str,
+)
+def test_anything_else_is_none(parts):
+    assert Chain.of(Compose(*parts)) is None
+
+
+@pytest.mark.parametrize(
+    ("images", "augment"),
+    [
+        (IMAGES.to(torch.float64), FLIP),
+        (IMAGES[0], FLIP),
+        (IMAGES.permute(0, 1, 3, 2), FLIP),
+        (IMAGES[:, :, :0], FLIP),
+        (IMAGES[:, :2], NORMALIZE),
+        (IMAGES, RandomCrop(2, fill=0.5)),
+        (IMAGES, RandomCrop(2, fill=256)),
+        ([1, 2], FLIP),
+    ],
+)
+def test_images_that_the_kernel_cannot_do_are_left_to_the_augmentations(images, augment):
+    assert Chain.of(augment).fits(IMAGES) == (images is not IMAGES)
+    assert not Chain.of(augment).fits(images)
+
+
+@pytest.mark.parametrize(
+    ("batch", "of", "place"),
+    [
+        (IMAGES, None, 0),
+        (IMAGES, 5, 0),
+        ((torch.arange(4), IMAGES), 1, 1),
+        ((torch.arange(4), IMAGES), 2, None),
+        ((torch.arange(4), IMAGES), "x", None),
+        ({"x": IMAGES, "y": torch.arange(4)}, None, 0),
+        ({"y": torch.arange(4), "x": IMAGES.float()}, "x", 1),
+        ({"y": torch.arange(4), "x": IMAGES.float()}, 1, None),
+    ],
+)
+def test_the_images_are_where_the_augmentation_looks_for_them(batch, of, place):
+    assert _place_of(Chain.of(RandomFlip(of=of)).name, parts_of(batch)[0]) == place

@@ -1,0 +1,185 @@
+"""Batched augmentations do to each image what its own chance says."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import DataError
+from flodl.data import Chance, Compose, Loader, Normalize, RandomCrop, RandomFlip
+from flodl.data.augment.augmentation import as_augmentation, draws_by_chance
+from flodl.data.sampling.order import sample_keys
+
+COUNT = 64
+IMAGES = torch.randint(
+    0, 256, (COUNT, 3, 8, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+
+
+def chance(count=COUNT):
+    return Chance(sample_keys(5, torch.arange(count)))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int64])
+def test_a_crop_is_a_window_of_the_padded_image(dtype):
+    images = IMAGES.to(dtype)
+    cropped = RandomCrop(2)(images, chance())
+    down, right = chance().integers(5, 2).unbind(1)
+    padded = torch.nn.functional.pad(images, [2] * 4)
+    for number in range(COUNT):
+        top, left = int(down[number]), int(right[number])
+        assert torch.equal(cropped[number], padded[number, :, top : top + 8, left : left + 6])
+    assert cropped.is_contiguous()
+    assert len(set(zip(down.tolist(), right.tolist()))) > 10
+
+
+def test_the_border_of_a_crop_may_be_changed_on_the_way():
+    crop = RandomCrop(2)
+    crop(IMAGES, chance())
+    crop.padding, crop.fill = 3, 9
+    assert torch.equal(crop(IMAGES, chance()), RandomCrop(3, fill=9)(IMAGES, chance()))
+
+
+def test_one_crop_serves_batches_of_any_size_and_shape():
+    crop = RandomCrop(2)
+    for images in (IMAGES[:5], IMAGES, IMAGES[:5], IMAGES[:, :, :4], IMAGES[:7, :1]):
+        expected = RandomCrop(2)(images, chance(len(images)))
+        assert torch.equal(crop(images, chance(len(images))), expected)
+
+
+def test_images_that_are_not_contiguous_are_cropped_alike():
+    there = IMAGES.to(memory_format=torch.channels_last)
+    assert torch.equal(RandomCrop(2)(there, chance()), RandomCrop(2)(IMAGES, chance()))
+
+
+def test_the_border_has_the_fill():
+    cropped = RandomCrop(3, fill=7)(torch.zeros(200, 1, 2, 2), chance(200))
+    assert set(cropped.unique().tolist()) == {0.0, 7.0}
+
+
+def test_no_padding_changes_nothing():
+    assert torch.equal(RandomCrop(0)(IMAGES, chance()), IMAGES)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 6, 8])
+def test_a_flip_mirrors_the_images_that_the_coin_chose(dtype, width):
+    images = torch.randint(0, 256, (COUNT, 2, 3, width)).to(dtype)
+    flipped = RandomFlip(0.5)(images, chance())
+    coin = chance().coin(0.5)
+    assert 10 < coin.sum() < 54
+    assert flipped.dtype == dtype
+    assert torch.equal(flipped[coin], images[coin].flip(3))
+    assert torch.equal(flipped[~coin], images[~coin])
+
+
+def test_images_in_the_middle_of_memory_are_flipped_too():
+    within = torch.arange(3 + COUNT * 8, dtype=torch.uint8)[3:].view(COUNT, 1, 1, 8)
+    assert torch.equal(RandomFlip(1.0)(within, chance()), within.flip(3))
+
+
+def test_normalized_bytes_are_normalized_floats():
+    mean, std = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
+    normalized = Normalize(mean, std)(IMAGES, chance())
+    expected = (IMAGES.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    assert normalized.dtype == torch.float32
+    assert torch.allclose(normalized.double(), expected, atol=1e-5)
+    of_floats = Normalize(mean, std)(IMAGES.float() / 255, chance())
+    assert torch.allclose(of_floats, normalized, atol=1e-5)
+
+
+def test_the_batch_given_is_not_changed():
+    before = IMAGES.clone()
+    floats = IMAGES.float()
+    Compose(RandomCrop(1), RandomFlip(), Normalize([0.5] * 3, [0.5] * 3))(floats, chance())
+    assert torch.equal(floats, before.float())
+
+
+@pytest.mark.parametrize(
+    ("batch", "part", "read"),
+    [
+        ((IMAGES, torch.arange(COUNT)), RandomFlip(1.0), lambda out: out[0]),
+        ((torch.arange(COUNT), IMAGES), RandomFlip(1.0, of=1), lambda out: out[1]),
+        ({"image": IMAGES, "label": torch.arange(COUNT)}, RandomFlip(1.0), lambda out: out["image"]),
+        (
+            {"label": torch.arange(COUNT), "image": IMAGES},
+            RandomFlip(1.0, of="image"),
+            lambda out: out["image"],
+        ),
+    ],
+)
+def test_the_part_with_the_images_is_found_or_named(batch, part, read):
+    out = part(batch, chance())
+    assert torch.equal(read(out), IMAGES.flip(3))
+    assert type(out) is type(batch)
+
+
+def test_each_part_of_a_composition_draws_its_own():
+    both = Compose(RandomFlip(), RandomFlip())
+    twice = both(IMAGES, chance())
+    assert not torch.equal(twice, IMAGES)
+    assert repr(both) == "Compose(RandomFlip(0.5), RandomFlip(0.5))"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RandomCrop(-1), "RandomCrop: padding=-1. Give a number of pixels from 0 up."),
+        (lambda: RandomFlip(2.0), "RandomFlip: p=2.0. A probability lies between 0 and 1."),
+        (lambda: Normalize([0.5], [0.0]), "std above 0"),
+        (
+            lambda: Normalize([0.5], [0.5])(IMAGES, chance()),
+            r"Normalize: 1 means for images of shape \(64, 3, 8, 6\)",
+        ),
+        (lambda: RandomFlip()(torch.zeros(4), chance(4)), r"takes images .*, got of shape \(4,\)"),
+        (lambda: RandomFlip(of=3)((IMAGES,), chance()), "of=3, but the batch is a tuple of 1"),
+        (lambda: RandomFlip(of="x")({"y": IMAGES}, chance()), r"the batch has \['y'\], not 'x'"),
+    ],
+)
+def test_wrong_use_is_told(call, message):
+    with pytest.raises(DataError, match=message):
+        call()
+
+
+def test_what_draws_by_chance_alone_is_known_of_ones_own_by_its_word():
+    def own(batch, chance):
+        return batch
+
+    def plain(batch):
+        return batch
+
+    assert draws_by_chance(None)
+    assert draws_by_chance(as_augmentation([RandomCrop(1), RandomFlip(), Normalize([0.5], [0.5])]))
+    assert not draws_by_chance(as_augmentation(own))
+    assert not draws_by_chance(as_augmentation([RandomFlip(), plain]))
+    own.draws_by_chance = plain.draws_by_chance = True
+    assert draws_by_chance(as_augmentation([RandomFlip(), [own, plain]]))
+
+
+def test_an_augmentation_in_place_does_not_reach_a_list_of_batches():
+    batches = [(torch.zeros(4, 2),) for _ in range(3)]
+    given = Loader(batches, None, augment=lambda batch: (batch[0].add_(1),))
+    for _ in range(3):
+        assert [float(x[0, 0]) for (x,) in given] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Loader((IMAGES, IMAGES), 4, names=("a", "a")), "each of them once"),
+        (lambda: Loader((IMAGES, IMAGES), 4, names="ab"), "Give a list of names"),
+        (lambda: list(Loader(IMAGES, 4, sampler=[0.5])), "no number of a sample"),
+        (lambda: Loader(IMAGES, 4, augment="x"), "augment='x'"),
+        (lambda: Loader(IMAGES, 4, augment=RandomFlip), "Give a function augment"),
+        (lambda: Compose([3]), "3 is no augmentation"),
+    ],
+)
+def test_wrong_settings_are_refused_in_words(make, told):
+    with pytest.raises(DataError, match=told):
+        make()
+
+
+def test_a_list_and_a_module_may_be_augmentations():
+    images = torch.arange(16.0).view(4, 1, 2, 2)
+    assert Compose([RandomFlip(), RandomFlip()]).parts[1].p == 0.5
+    given = next(iter(Loader(images, 4, shuffle=False, augment=[nn.Identity(), nn.Flatten()])))
+    assert given.shape == (4, 4)

@@ -1,0 +1,90 @@
+"""Resident or streaming: decided by measured sizes, with a reason, and taken back when the memory is full."""
+
+import pytest
+import torch
+
+from flodl.core import DataError
+from flodl.data import Loader
+from flodl.data.loading.placement import allowed_bytes, check_cap, choose
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+GB = 2**30
+
+
+def decide(mode="auto", **facts):
+    usual = {"device": CUDA, "num_bytes": GB, "lies_there": False, "free_bytes": 8 * GB, "memory_cap": 0.5}
+    return choose(mode, **{**usual, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "mode", "reason"),
+    [
+        (
+            {},
+            "resident",
+            "the data take 1.0 GB, and memory_cap=0.5 allows 4.0 GB of the 8.0 GB free on cuda:0",
+        ),
+        (
+            {"num_bytes": 5 * GB},
+            "streaming",
+            "the data take 5.0 GB, but memory_cap=0.5 allows 4.0 GB of the 8.0 GB free on cuda:0",
+        ),
+        (
+            {"memory_cap": 100},
+            "streaming",
+            "the data take 1.0 GB, but memory_cap=100 allows 100 B of the 8.0 GB free on cuda:0",
+        ),
+        ({"num_bytes": 4 * GB}, "resident", None),
+        ({"num_bytes": 4 * GB + 1}, "streaming", None),
+        ({"lies_there": True, "free_bytes": 0}, "resident", "the data (1.0 GB) are on cuda:0 already"),
+        (
+            {"device": CPU, "free_bytes": None, "lies_there": True},
+            "resident",
+            "the data (1.0 GB) are in the host's memory already",
+        ),
+        (
+            {"device": CPU, "free_bytes": None},
+            "streaming",
+            "the data (1.0 GB) stay in their files",
+        ),
+        (
+            {"device": torch.device("mps"), "free_bytes": None},
+            "streaming",
+            "the free memory of mps is not known",
+        ),
+        ({"num_bytes": None, "obstacle": "rows are text"}, "streaming", "rows are text"),
+        ({"mode": "streaming"}, "streaming", "mode='streaming' was asked for"),
+        ({"mode": "resident", "num_bytes": 50 * GB}, "resident", "mode='resident' was asked for"),
+    ],
+)
+def test_sizes_decide_and_the_reason_says_so(facts, mode, reason):
+    placement = decide(**facts)
+    assert placement.mode == mode
+    assert reason is None or placement.reason == reason
+
+
+def test_a_cap_is_a_share_or_a_number_of_bytes():
+    assert (allowed_bytes(1000, 1.0), allowed_bytes(1000, 0)) == (1000, 0)
+    for wrong in (0.0, 1.5, -3, True, "half"):
+        with pytest.raises(DataError, match="memory_cap="):
+            check_cap(wrong)
+
+
+class Full:
+    """A source in a file that reports what a full device reports when it is read whole."""
+
+    num_samples, num_bytes, mapped, device = 6, 24, True, CPU
+
+    def take(self, indices):
+        return indices * 10
+
+    def to(self, device):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines")
+
+
+def test_data_that_do_not_fit_after_all_are_streamed_and_it_is_said_once(capsys):
+    given = Loader(Full(), 4, shuffle=False, mode="resident")
+    reason = "the data did not fit on cpu (CUDA out of memory. Tried to allocate 2.00 GiB)"
+    assert (given.mode, given.reason) == ("streaming", reason)
+    assert [batch.tolist() for batch in given] == [[0, 10, 20, 30], [40, 50]]
+    assert capsys.readouterr().err == f"Loader: streaming instead of resident, for {reason}.\n"
