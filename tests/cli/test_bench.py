@@ -170,7 +170,7 @@ def test_of_a_long_error_the_first_line_is_told_and_the_rest_with_vv(work, capsy
 
 
 @pytest.mark.parametrize(
-    ("device", "message"), [("foo", "is no device. Use cpu, cuda"), ("cuda:99", "--device cuda:99")]
+    ("device", "message"), [("foo", "is not a device. Use cpu, cuda"), ("cuda:99", "--device cuda:99")]
 )
 def test_a_device_that_is_not_there_is_refused(capsys, device, message):
     assert main(["bench", "--device", device]) == 1

@@ -564,7 +564,7 @@ def test_a_frame_gives_its_columns_by_name(package):
 
 
 def test_a_device_that_there_is_not_is_refused():
-    with pytest.raises(DataError, match="device='nope' is no device"):
+    with pytest.raises(DataError, match="device='nope' is not a device"):
         Loader(torch.zeros(4), 2, device="nope")
 
 

@@ -11,8 +11,8 @@ from flodl.engine import forget_peaks, memory_use
 
 @pytest.mark.parametrize("ask", [memory_use, forget_peaks])
 @pytest.mark.parametrize("device", ["foo", "cuda:x", ""])
-def test_what_is_no_device_is_refused(ask, device) -> None:
-    with pytest.raises(StepError, match=f"device={device!r} is no device. Use 'cuda', 'cuda:0' or 'cpu'"):
+def test_an_unknown_device_is_refused(ask, device) -> None:
+    with pytest.raises(StepError, match=f"device={device!r} is not a device. Use 'cuda', 'cuda:0' or 'cpu'"):
         ask(device)
 
 
@@ -26,5 +26,5 @@ def test_a_device_that_has_no_such_memory_gives_nothing(ask) -> None:
 @pytest.mark.parametrize("ask", [memory_use, forget_peaks])
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda")])
 def test_a_cuda_device_that_is_not_there_is_refused(ask, device) -> None:
-    with pytest.raises(StepError, match="there is no CUDA device here"):
+    with pytest.raises(StepError, match=r"(finds no|is built without) CUDA.*\. Leave it out, or use 'cpu'\."):
         ask(device)

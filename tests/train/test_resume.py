@@ -14,7 +14,6 @@ from flodl.core import CheckpointError, CursorError, TrainError
 from flodl.monitor import read
 from flodl.optim import CosineScheduler, StepDecay
 from flodl.train import EarlyStopping, ReduceOnPlateau
-from flodl.train.randomness import random_state, restore_random_state, untouched_randomness
 
 
 def state_of(trainer):
@@ -444,23 +443,6 @@ def test_all_random_streams_go_on(make, data, tmp_path):
     outside = random.getstate(), np.random.get_state()
     assert history("whole", 4) == history("parts", 1, 3, 4)
     random.setstate(outside[0]), np.random.set_state(outside[1])
-
-
-def test_randomness_is_put_back_whatever_happens():
-    device = torch.device("cpu")
-    before = random_state(device)
-
-    def draw_and_fail():
-        with untouched_randomness(device):
-            random.random(), np.random.rand(), torch.rand(1)
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        draw_and_fail()
-    drawn = random.random(), np.random.rand(), torch.rand(1).item()
-    restore_random_state(before, device)
-    assert (random.random(), np.random.rand(), torch.rand(1).item()) == drawn
-    restore_random_state(before, device)
 
 
 def test_values_that_a_graph_carries_go_on(make, tmp_path):

@@ -276,7 +276,7 @@ def sgd():
         ({"log_every": 1.5}, "log_every=1.5"),
         ({"seed": -1}, "seed=-1"),
         ({"ema": 1.0}, "ema=1.0. Give a decay between 0 and 1"),
-        ({"device": "gpu"}, "device='gpu' is no device"),
+        ({"device": "gpu"}, "device='gpu' is not a device"),
         ({"optimizer": 3}, "optimizer=3 gives no torch optimizer"),
         ({"optimizer": lambda groups: None}, "gives no torch optimizer"),
         (

@@ -7,13 +7,11 @@ import io
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-if sys.platform != "win32":
-    import fcntl
+from flodl.core import lock
 
 _MOST_WRITE_BYTES = 1 << 30
 
@@ -98,20 +96,17 @@ def sole_lock(folder: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _lock(folder: Path, *, exclusive: bool) -> Iterator[bool]:
-    if sys.platform == "win32":
+    if not lock.SUPPORTED:
         yield True
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        kind = fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH
         try:
-            fcntl.flock(handle, kind)
-            held = True
-        except OSError:  # taken, or a file system without locks
+            held = lock.acquire(handle, shared=not exclusive, wait=not exclusive)
+        except OSError:  # a file system without locks
             held = False
         yield held
     finally:
         # A process that was forked meanwhile has the handle too, and would keep the lock alive by it.
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)
+        lock.release(handle)
         os.close(handle)

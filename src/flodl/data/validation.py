@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from flodl.core.device import parse_device
 from flodl.core.errors import DataError
 
 from .sources import Source, Stream
@@ -30,13 +31,9 @@ def chosen_device(device: torch.device | str | None, source: Source) -> torch.de
     """Give the device asked for, else the one where the data lie."""
     if device is None:
         return source.device if isinstance(source, Gathered) else torch.device("cpu")
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise DataError(f"device={device!r} is no device. Use 'cpu', 'cuda' or 'cuda:0'.") from error
-    if found == torch.device("cuda"):
-        return torch.device("cuda", torch.cuda.current_device())
-    return found
+    return parse_device(
+        device, error=DataError, advice="Use 'cpu', 'cuda' or 'cuda:0'.", advice_without_cuda="Use 'cpu'."
+    )
 
 
 def refuse_for_stream(stream: Stream, *, sampler: Any, num_workers: int) -> None:

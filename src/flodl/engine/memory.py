@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from flodl.core import StepError
+from flodl.core.device import parse_device
 from flodl.core.formats import format_bytes
 
 
@@ -66,17 +67,10 @@ def _checked(device: torch.device | str | int | None) -> torch.device | None:
     """Give the CUDA device that is meant; None where that is none; refuse what does not exist."""
     if device is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    try:
-        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise StepError(f"device={device!r} is no device. Use 'cuda', 'cuda:0' or 'cpu'.") from error
-    if found.type != "cuda":
-        return None
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0:
-        raise StepError(f"device={device!r}, and there is no CUDA device here. Leave it out, or give 'cpu'.")
-    if found == torch.device("cuda"):
-        return torch.device("cuda", torch.cuda.current_device())
-    if not 0 <= found.index < count:
-        raise StepError(f"device={device!r}, and the CUDA devices here are 0 to {count - 1}.")
-    return found
+    found = parse_device(
+        device,
+        error=StepError,
+        advice="Use 'cuda', 'cuda:0' or 'cpu'.",
+        advice_without_cuda="Leave it out, or use 'cpu'.",
+    )
+    return found if found.type == "cuda" else None

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flodl.core.rng_state import RngState
+
 from .batch import Signature, shared_places, tensors_of
 from .body import Outcome, StepBody, held_by, same_objects
 from .capture import NotCapturable, Recording, fresh_casts, new_stream, record
@@ -21,7 +23,7 @@ from .mailbox import ADDRESS
 from .optimizer import are_shared, are_taken, host_settings, take_rates
 from .quick_update import QuickAdam, quick_adam
 from .runners import EagerRunner, Micro, Phase, no_compiling
-from .snapshot import Randomness, live_state
+from .snapshot import live_state
 
 Lane = Callable[[tuple[Any, ...]], Tensor | None]
 
@@ -223,7 +225,7 @@ class RecordedRunner:
             gc.collect()  # what only holds itself
         if is_held(self.body.parameters):
             raise NotCapturable(self._what_is_held())
-        before = Randomness.now(self.body.device)
+        before = RngState.capture(self.body.device)
         try:
             with torch.cuda.device(self.body.device), no_compiling() if self.body.fused else nullcontext():
                 return record(
@@ -231,7 +233,7 @@ class RecordedRunner:
                 )
         finally:
             cut_history(self.body.model, self.body.lasting)
-            self.draws_on_host |= not before.same_on_host(Randomness.now(self.body.device))
+            self.draws_on_host |= not before.same_on_cpu(RngState.capture(self.body.device))
 
     def _what_is_held(self) -> str:
         if not self.body.lasting:

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import torch
 
+from flodl.core.rng_state import RngState
+
 from .batch import Signature
 from .body import Outcome, StepBody, StepFunction
 from .footing import Footing
 from .layout import OPTIONS, Layout
-from .snapshot import Randomness
 from .surroundings import Surroundings
 
 Phase = Literal["only", "first", "middle", "last"]
@@ -123,13 +124,13 @@ class FusedRunner(EagerRunner):
         """
         if micro.opens:
             self.body.meet_optimizer_again()
-        randomness = Randomness.now(self.body.device)
+        rng_state = RngState.capture(self.body.device)
         around = self._around() if self.body.is_split else None
         try:
             with no_compiling():
                 return super().run_without_update(micro)
         except GuardFailed:
-            randomness.restore(self.body.device)
+            rng_state.restore()
             if around is not None:
                 around.restore()
             if micro.opens:

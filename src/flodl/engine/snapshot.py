@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-import random
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from flodl.core.interrupts import uninterrupted
+from flodl.core.rng_state import RngState
 
 from .bits import same_bits, widened
 from .body import StepBody
 from .capture import NotCapturable
 from .surroundings import Surroundings
-
-
-@dataclass(frozen=True)
-class Randomness:
-    """The states of the random generators that a step may draw from."""
-
-    host: Tensor
-    device: Tensor | None
-    python: tuple[Any, ...]
-    numpy: dict[str, Any]
-
-    @classmethod
-    def now(cls, device: torch.device) -> Randomness:
-        """Take the present states; the device is not waited for."""
-        on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        numpy = np.random.get_state(legacy=False)
-        return cls(torch.get_rng_state(), on_device, random.getstate(), numpy)
-
-    def same_on_host(self, other: Randomness) -> bool:
-        """Say whether nobody drew from the host's generators in between."""
-        same_numpy = pickle.dumps(self.numpy) == pickle.dumps(other.numpy)
-        return same_numpy and self.python == other.python and torch.equal(self.host, other.host)
-
-    def restore(self, device: torch.device) -> None:
-        """Put the states back."""
-        torch.set_rng_state(self.host)
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-        if self.device is not None:
-            torch.cuda.set_rng_state(self.device, device)
 
 
 class Snapshot:
@@ -58,7 +25,7 @@ class Snapshot:
         self._live = live_state(body)
         self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
         self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.grad_norm)]
-        self._randomness = Randomness.now(body.device)
+        self._rng = RngState.capture(body.device)
         self.around = Surroundings(
             body.model,
             (body.step_fn, batch),
@@ -95,18 +62,15 @@ class Snapshot:
                 _write(tensor, self.kept[name])
             for tensor, told in self._told:
                 tensor.copy_(told)
-            self._randomness.restore(self._device)
+            self._rng.restore()
 
     def drew(self, later: Snapshot) -> bool:
         """Say whether random numbers were drawn between this moment and a later one."""
-        mine, theirs = self._randomness, later._randomness
-        if not mine.same_on_host(theirs):
-            return True
-        return mine.device is not None and theirs.device is not None and not mine.device.equal(theirs.device)
+        return not (self._rng.same_on_cpu(later._rng) and self._rng.same_on_cuda(later._rng))
 
     def is_as_random_now(self) -> bool:
         """Say whether the host's generators are where they were at this moment."""
-        return self._randomness.same_on_host(Randomness.now(self._device))
+        return self._rng.same_on_cpu(RngState.capture(self._device))
 
     def first_replaced(self, later: Snapshot) -> str | None:
         """Name the first buffer that is another tensor in a later snapshot, or a tensor with other memory."""
@@ -143,8 +107,7 @@ class Snapshot:
             if not same_bits(mine, theirs):
                 gap = (widened(mine) - widened(theirs)).abs().max().item()
                 return f"{name} is off by {gap:.3g}"
-        mine_rng, theirs_rng = self._randomness.device, other._randomness.device
-        if mine_rng is not None and theirs_rng is not None and not torch.equal(mine_rng, theirs_rng):
+        if not self._rng.same_on_cuda(other._rng):
             return "the device's random numbers went another way"
         return None
 

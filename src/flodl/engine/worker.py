@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from flodl.core import lock
+
 from .beside import NOT_LOADED, TOLD
 from .blame import first_words, source_line
 from .body import StepBody
@@ -131,17 +133,11 @@ def _turn(body: StepBody, micro: Micro) -> Callable[[], float]:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Let one process of this machine compile while others wait, who then find its work in the cache."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     folder = Path(cache_dir())
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "flodl.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock.exclusive(folder / "flodl.lock"):
         yield
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from flodl.core.rng_state import preserve_rng_state
 
 from .control.traces import Traces
 from .memory import Memory, tensors
@@ -33,7 +33,7 @@ def untouched(model: nn.Module, *values: Any) -> Iterator[None]:
     for each in kept:
         each.swap(copies)
     try:
-        with _random_numbers(_cuda_devices([*model.parameters(), *model.buffers(), *tensors(values)])):
+        with preserve_rng_state(*_cuda_devices([*model.parameters(), *model.buffers(), *tensors(values)])):
             yield
     finally:
         for each in kept:
@@ -73,20 +73,5 @@ def _put_back(holder: dict[str, Any], content: dict[str, Any]) -> None:
     holder.update(content)
 
 
-@contextmanager
-def _random_numbers(cuda_devices: list[int]) -> Iterator[None]:
-    """Put the generators of Python, NumPy and PyTorch back to where they were."""
-    of_python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    of_numpy = None if numpy is None else numpy.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=cuda_devices):
-            yield
-    finally:
-        random.setstate(of_python)
-        if numpy is not None:
-            numpy.random.set_state(of_numpy)
-
-
-def _cuda_devices(values: Iterable[Tensor]) -> list[int]:
-    return sorted({value.device.index or 0 for value in values if value.is_cuda})
+def _cuda_devices(values: Iterable[Tensor]) -> list[torch.device]:
+    return sorted({value.device for value in values if value.is_cuda}, key=lambda device: device.index)

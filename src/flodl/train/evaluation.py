@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import TrainError, log
+from flodl.core.rng_state import preserve_rng_state
 from flodl.engine.batch import leading_lengths, num_samples, unclear_samples
 from flodl.engine.precision import computing_in
 from flodl.engine.settings import Precision
@@ -20,7 +21,6 @@ from .average import AveragedWeights
 from .calling import refuse_misfit
 from .counting import counted
 from .modes import evaluating
-from .randomness import untouched_randomness
 
 Outputs = Callable[..., tuple[Any, Any]]
 
@@ -110,7 +110,7 @@ class Evaluator:
     ) -> dict[str, float]:
         """Evaluate with the averaged weights where there are any; `between` is called before every batch."""
         weights = nullcontext() if self.average is None else self.average.applied()
-        with untouched_randomness(self.device), weights:
+        with preserve_rng_state(self.device), weights:
             return self._found(batches, between)
 
     def _found(self, batches: Iterable[Any], between: Callable[[], None]) -> dict[str, float]:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 
-from flodl.core import TrainError, log
+from flodl.core import TrainError, lock, log
 from flodl.monitor import forks
 
-if sys.platform != "win32":
-    import fcntl
-
-_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _MOST_BYTES = 1024
 
 
@@ -50,7 +44,7 @@ class Hold:
 
 def _locked(path: Path) -> int | None:
     """Open and lock a file, and write into it who did; None where that is not possible."""
-    if sys.platform == "win32":
+    if not lock.SUPPORTED:
         return None
     while True:
         try:
@@ -59,14 +53,15 @@ def _locked(path: Path) -> int | None:
             log.debug("%s cannot be opened, so nobody is kept out: %s", path, error.strerror)
             return None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = lock.acquire(handle, wait=False)
         except OSError as error:
-            holder = os.pread(handle, _MOST_BYTES, 0)
             os.close(handle)
-            if error.errno in _TAKEN:
-                raise _in_use(path.parent, holder) from None
             log.debug("%s cannot be locked, so nobody is kept out: %s", path, error.strerror)
             return None
+        if not is_ours:
+            holder = os.pread(handle, _MOST_BYTES, 0)
+            os.close(handle)
+            raise _in_use(path.parent, holder)
         if _is_the_file_at(path, handle):
             break
         os.close(handle)  # whoever had it before has just deleted it

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
+from flodl.core.device import parse_device
 from flodl.optim import groups
 
 if TYPE_CHECKING:
@@ -25,15 +26,12 @@ def chosen_device(wanted: str | torch.device) -> torch.device:
             if torch.cuda.is_available()
             else torch.device("cpu")
         )
-    try:
-        device = torch.device(wanted)
-    except RuntimeError as error:
-        raise TrainError(f"device={wanted!r} is no device. Use 'auto', 'cpu' or 'cuda:0'.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise TrainError(f"device={str(wanted)!r}, and torch sees no CUDA device. Use 'auto' or 'cpu'.")
-    if device == torch.device("cuda"):
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
+    return parse_device(
+        wanted,
+        error=TrainError,
+        advice="Use 'auto', 'cpu' or 'cuda:0'.",
+        advice_without_cuda="Use 'auto' or 'cpu'.",
+    )
 
 
 def made_optimizer(given: Any, model: nn.Module) -> Optimizer:

@@ -12,13 +12,13 @@ from torch.nn.parameter import is_lazy
 from flodl.checkpoint import check_values_fit
 from flodl.core import CursorError, TrainError
 from flodl.core.paths import suggestion
+from flodl.core.rng_state import RngState
 from flodl.data import Loader
 from flodl.graph.remembered import carry_again, remember, remembered
 
 from .buffers import restore_buffers, unsaved_buffers
 from .differences import graph_hashes
 from .modes import modes_of, restore_modes
-from .randomness import random_state, restore_random_state
 from .room import moments_to_come_bytes, num_bytes_of
 from .setup import settings_of
 
@@ -45,7 +45,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "step": run.train_step.state_dict(),
-        "rng": random_state(run.device),
+        "rng": RngState.capture(run.device).state_dict(),
         "data": None if loader is None else run.handing.cursor(loader),
         "history": run.history,
         "trainer": {
@@ -107,7 +107,7 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
     if with_modes:
         restore_modes(run.model, parts["trainer"]["modes"])
     remember(run.model, parts["graphs"], run.device)
-    restore_random_state(parts["rng"], run.device)
+    RngState.from_state_dict(parts["rng"], run.device).restore()
 
 
 def load_weights(run: Run, parts: Mapping[str, Any]) -> None:

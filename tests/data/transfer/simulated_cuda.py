@@ -123,6 +123,8 @@ class SimulatedCuda:
             "Stream": self._new_stream,
             "Event": lambda: Event(self),
             "current_stream": lambda device=None: self.current,
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
             "current_device": lambda: DEVICE.index,
             "mem_get_info": lambda device: (_BYTES, _BYTES),
             "memory_reserved": lambda device: 0,

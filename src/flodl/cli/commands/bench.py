@@ -18,6 +18,7 @@ import click
 import flodl
 from flodl.cli.options import talk_options
 from flodl.core import log
+from flodl.core.device import parse_device
 from flodl.core.errors import FlodlError, SetupError
 from flodl.core.files import write_atomic
 from flodl.core.paths import suggestion
@@ -135,15 +136,13 @@ def _check_device(name: str) -> None:
     """Refuse a device that torch does not know, or that this machine does not have."""
     import torch
 
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SetupError(
-            f"--device {name} is no device. Use cpu, cuda, or cuda:1 for the second GPU."
-        ) from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        why = "finds no GPU" if torch.version.cuda else "is a build without CUDA"
-        raise SetupError(f"--device {name}: torch {torch.__version__} {why}. `fdl diagnose` says more.")
+    device = parse_device(
+        name,
+        error=SetupError,
+        advice="Use cpu, cuda, or cuda:1 for the second GPU.",
+        advice_without_cuda="`fdl diagnose` says more.",
+        label=f"--device {name}",
+    )
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

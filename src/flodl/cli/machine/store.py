@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flodl.core import environment
+from flodl.core import environment, lock
 from flodl.core.errors import SetupError
 from flodl.core.files import write_atomic
 from flodl.core.paths import suggestion
@@ -126,14 +126,10 @@ def cannot_write(error: OSError) -> SetupError:
 
 def _lock(handle: int, root: Path) -> None:
     try:
-        import fcntl
-    except ImportError:  # Windows keeps a folder that is in use from being removed by itself
+        is_ours = lock.acquire(handle, wait=False)
+    except OSError:  # a file system without locks
         return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not is_ours:
         raise SetupError(
             f"another `fdl setup` is at work in {root}. Wait until it is done, then start again."
-        ) from None
-    except OSError:
-        pass  # a file system without locks
+        )

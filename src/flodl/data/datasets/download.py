@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from flodl.core import log
+from flodl.core import lock, log
 from flodl.core.errors import DownloadError
 from flodl.core.formats import format_bytes
 
@@ -130,17 +130,11 @@ def _check(part: Path, md5: str, urls: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[None]:
     """Let one process at a time write the file, where the system has such locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    lock = part.with_name(part.name + ".lock")
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path = part.with_name(part.name + ".lock")
+    with lock.exclusive(path):
         yield
         # Not after a failure: a process that waits for this lock must keep out those that come later.
-        lock.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 class _Lines:

@@ -11,11 +11,11 @@ import torch
 from flodl.core import log
 from flodl.core.errors import DataError
 from flodl.core.formats import format_bytes
+from flodl.core.rng_state import preserve_rng_state
 
 from ..augment.augmentation import Augmentation
 from ..batch import Handed
 from ..sampling.epoch import Epoch
-from ..sampling.global_rng import globals_kept
 from ..sampling.samplers import Sampler
 from ..sources import Samples, Source, Stream
 from ..sources.source import Gathered
@@ -91,7 +91,7 @@ def _settled(source: Source, placement: Placement, device: torch.device) -> tupl
     if isinstance(source, Stream):
         raise DataError("mode='resident' needs a source with a length; this one is an iterable.")
     if isinstance(source, Samples):
-        with globals_kept():
+        with preserve_rng_state():
             source = source.read_all()
         size = format_bytes(source.num_bytes)
         placement = Placement("resident", f"{placement.reason}; each sample was made once ({size})")

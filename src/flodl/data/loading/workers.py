@@ -18,8 +18,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset
 
 from flodl.core.errors import DataError
+from flodl.core.rng_state import preserve_rng_state
 
-from ..sampling.global_rng import globals_kept
 from ..sampling.order import sample_keys
 from ..sources.samples import Samples
 from ..sources.source import Gathered
@@ -82,7 +82,7 @@ class InProcess:
 
     def batches(self, requests: Iterator[Request]) -> Iterator[Any]:
         # Only code of the user's that makes samples may draw from the global generators.
-        guard = globals_kept if isinstance(self._fetch.source, Samples) else nullcontext
+        guard = preserve_rng_state if isinstance(self._fetch.source, Samples) else nullcontext
         for request in requests:
             with guard():
                 batch = self._fetch[request]

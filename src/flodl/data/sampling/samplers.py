@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataError
+from flodl.core.rng_state import preserve_rng_state
 
-from .global_rng import globals_kept, seed_globals
+from .global_rng import seed_globals
 from .order import permutation, sample_keys, stream_key
 
 
@@ -145,7 +146,7 @@ class CustomSampler:
 
     def _found(self, seed: int, epoch: int) -> Tensor:
         # Torch samplers draw from the global generators: seeded for the epoch, they are pure as well.
-        with globals_kept():
+        with preserve_rng_state():
             seed_globals(stream_key(seed, epoch, "order"))
             given = self._given(seed, epoch)
             _refuse_mask(given)

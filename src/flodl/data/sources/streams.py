@@ -11,10 +11,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from flodl.core.errors import CursorError, DataError
+from flodl.core.rng_state import preserve_rng_state
 
 from ..batch import named
 from ..sampling.epoch import Epoch
-from ..sampling.global_rng import globals_kept, seed_globals
+from ..sampling.global_rng import seed_globals
 from ..sampling.order import sample_keys, stream_key
 from .collate import stacked_rows
 from .samples import Collate, Transform
@@ -64,7 +65,7 @@ class Stream:
         items = self._items(epoch, part)
         position = epoch.start
         while True:
-            with globals_kept():
+            with preserve_rng_state():
                 taken = list(islice(items, size or 1))
             if not taken or (epoch.drop_last and size is not None and len(taken) < size):
                 return
