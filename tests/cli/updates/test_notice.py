@@ -1,4 +1,4 @@
-"""The update check in real processes: a terminal, a flodl that looks installed, a pip that is a stand-in."""
+"""The update check in real processes: a terminal, a flodl that looks installed, a fake pip."""
 
 import json
 import os
@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 import flodl
-from flodl.cli.updates import asking, state
+from flodl.cli.updates import lookup, state
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs pseudo-terminals")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name == "nt", reason="needs pseudo-terminals"),
+]
 
-# What a container leaves behind is looked for in the folder of the test: the tests may run in one.
+# The marker file of a container is looked up in the folder of the test: the tests may run in a container.
 FDL = """
 import sys
 from flodl.cli import container, main
@@ -37,14 +40,14 @@ sys.exit(int((here / "code.txt").read_text()) if (here / "code.txt").exists() el
 
 
 class Machine:
-    """A home, settings and an installed flodl of the test's own."""
+    """A home, settings and an installed flodl for one test."""
 
     def __init__(self, folder):
         self.folder = folder
         self.state_file = folder / "settings/flodl/config.json"
-        self.mark = folder / "mark-of-a-container"
-        self.facts = folder / f"site/flodl-{flodl.__version__}.dist-info"
-        self.facts.mkdir(parents=True)
+        self.mark = folder / "container-marker"
+        self.metadata = folder / f"site/flodl-{flodl.__version__}.dist-info"
+        self.metadata.mkdir(parents=True)
         (folder / "site/flodl").symlink_to(Path(flodl.__file__).parent)
         (folder / "site/pip").mkdir()
         (folder / "site/pip/__init__.py").touch()
@@ -61,7 +64,7 @@ class Machine:
         }  # fmt: skip
 
     def fdl(self, *words, terminal=True, **environment):
-        """Start fdl to its end and give what it wrote to standard error, a terminal."""
+        """Run fdl and return what it wrote to standard error, a terminal."""
         reader, writer = os.openpty() if terminal else os.pipe()
         child = subprocess.Popen(
             [sys.executable, "-c", FDL, str(self.mark), *(words or ["--version"])],
@@ -70,7 +73,7 @@ class Machine:
         )  # fmt: skip
         os.close(writer)
         shown = b""
-        # This ends when nobody has the terminal any more: a process left behind must not keep it.
+        # This ends when no process has the terminal open: the background process must not keep it.
         while piece := self._read(reader):
             shown += piece
         os.close(reader)
@@ -81,7 +84,7 @@ class Machine:
     def _read(reader):
         try:
             return os.read(reader, 65536)
-        except OSError:  # how a terminal says that it has been hung up
+        except OSError:  # the other end of the terminal was closed
             return b""
 
     def put_state(self, **section):
@@ -100,10 +103,10 @@ class Machine:
             if condition():
                 return
             time.sleep(0.01)
-        raise AssertionError("it never came")
+        raise AssertionError("timed out")
 
     def asked(self):
-        """Wait until pip has been asked, and give the facts."""
+        """Wait until pip has been called, and return how."""
         self.wait_for((self.folder / "asked.json").exists)
         return json.loads((self.folder / "asked.json").read_text())
 
@@ -112,7 +115,7 @@ class Machine:
 def machine(tmp_path):
     made = Machine(tmp_path)
     yield made
-    made.answer("")  # whoever still waits for it may end
+    made.answer("")  # let a pip that still waits for it end
     if (tmp_path / "asked.json").exists():
         pid = made.asked()["pid"]
         made.wait_for(lambda: not _runs(pid))
@@ -130,7 +133,7 @@ def now():
     return int(time.time())
 
 
-def test_the_first_command_tells_what_will_happen_and_asks_nothing(machine):
+def test_the_first_command_explains_the_check_and_looks_up_nothing(machine):
     shown = machine.fdl()
     assert "pip index versions flodl" in shown
     assert "FDL_NO_UPDATE_CHECK=1" in shown
@@ -142,9 +145,9 @@ def test_the_first_command_tells_what_will_happen_and_asks_nothing(machine):
     assert not (machine.folder / "home").exists()
 
 
-def test_16_the_index_is_asked_by_a_process_that_nobody_waits_for_and_the_next_command_knows(machine):
+def test_16_the_lookup_runs_in_the_background_and_the_next_command_reports_it(machine):
     machine.fdl()
-    assert machine.fdl() == ""  # it ended, and let the terminal go, while pip still waits for an answer
+    assert machine.fdl() == ""  # fdl ended and released the terminal while pip still runs
     asked = machine.asked()
     assert asked["words"][-3:] == ["index", "versions", "flodl"]
     assert "--no-input" in asked["words"]
@@ -164,7 +167,7 @@ def test_16_the_index_is_asked_by_a_process_that_nobody_waits_for_and_the_next_c
     assert machine.state_file.read_text() == before
 
 
-def test_a_day_later_it_is_asked_again(machine):
+def test_the_lookup_is_repeated_after_a_day(machine):
     machine.put_state(first_run_seen=True, last_check=now() - state.INTERVAL_S + 600)
     assert machine.fdl() == ""
     assert now() - machine.state()["last_check"] > 600
@@ -177,7 +180,7 @@ def test_a_day_later_it_is_asked_again(machine):
 @pytest.mark.parametrize(
     "words", [["version"], ["--help"], ["-V"], ["no-such-command"], ["version", "--nonsense"]]
 )
-def test_it_is_said_after_any_command_and_changes_no_code(machine, words):
+def test_any_command_prints_the_notice_and_keeps_its_exit_code(machine, words):
     machine.put_state(first_run_seen=True, last_check=now(), latest_known={"flodl": "99.0.0"})
     assert "\nflodl 99.0.0 is available" in "\n" + machine.fdl(*words)
     code = machine.code
@@ -185,7 +188,7 @@ def test_it_is_said_after_any_command_and_changes_no_code(machine, words):
     assert machine.code == code
 
 
-def test_what_a_command_of_the_project_starts_leaves_it_to_fdl(machine):
+def test_an_fdl_started_by_a_project_command_prints_no_second_notice(machine):
     (machine.folder / "work/fdl.yml").write_text(
         "commands: {inner: {run: 'python -c \"from flodl.cli import main; main([\\'--version\\'])\"'}}"
     )
@@ -206,7 +209,7 @@ DUE = {"first_run_seen": True, "last_check": 5, "latest_known": {"flodl": "99.0.
 
 
 @pytest.mark.parametrize("variables", OFF.values(), ids=OFF)
-def test_it_is_off_where_the_environment_says_so(machine, variables):
+def test_the_environment_can_disable_the_check(machine, variables):
     assert machine.fdl(**variables) == ""
     assert not machine.state_file.exists()
     machine.put_state(**DUE)
@@ -214,45 +217,45 @@ def test_it_is_off_where_the_environment_says_so(machine, variables):
     assert machine.state() == DUE
 
 
-def test_it_is_off_in_a_container(machine):
+def test_the_check_is_disabled_in_a_container(machine):
     machine.put_state(**DUE)
     machine.mark.touch()
     assert machine.fdl() == ""
     assert machine.state() == DUE
 
 
-def test_it_is_off_when_the_settings_say_so(machine):
+def test_the_settings_can_disable_the_check(machine):
     machine.put_state(**DUE, enabled=False)
     assert machine.fdl() == ""
     assert machine.state() == {**DUE, "enabled": False}
 
 
-def test_settings_with_a_mistake_are_named_and_left_alone_and_mean_no(machine):
+def test_broken_settings_are_reported_and_kept_and_disable_the_check(machine):
     machine.state_file.parent.mkdir(parents=True)
     machine.state_file.write_text('{"update_check": {"enabled": false},}')
     for _ in range(2):
-        told = machine.fdl()
-        assert f"{machine.state_file}:1: " in told
-        assert "does not look for updates" in told
+        shown = machine.fdl()
+        assert f"{machine.state_file}:1: " in shown
+        assert "fdl checks for no updates" in shown
     assert [path.name for path in machine.state_file.parent.iterdir()] == ["config.json"]
     assert machine.state_file.read_text() == '{"update_check": {"enabled": false},}'
     assert machine.fdl(terminal=False) == ""
 
 
-def test_scripts_see_nothing_of_it(machine):
+def test_scripts_see_no_notice(machine):
     machine.put_state(**DUE)
     assert machine.fdl(terminal=False) == ""
     assert machine.state() == DUE
 
 
-def test_quiet_is_quiet(machine):
+def test_no_notice_with_quiet(machine):
     machine.put_state(**DUE)
     assert machine.fdl("-q", "version") == ""
     assert machine.state() == DUE
 
 
 @pytest.mark.parametrize(
-    ("origin", "is_off"),
+    ("origin", "disabled"),
     [
         ('{"dir_info": {"editable": true}, "url": "file:///src"}', True),
         ('{"dir_info": {}, "url": "file:///src"}', True),
@@ -260,20 +263,20 @@ def test_quiet_is_quiet(machine):
         ('{"archive_info": {}, "url": "file:///flodl.whl"}', False),
     ],
 )
-def test_it_is_off_where_the_version_says_nothing(machine, origin, is_off):
+def test_the_check_is_disabled_for_builds_from_a_folder_or_repository(machine, origin, disabled):
     machine.put_state(**{**DUE, "last_check": now()})
-    (machine.facts / "direct_url.json").write_text(origin)
-    assert (machine.fdl() == "") is is_off
+    (machine.metadata / "direct_url.json").write_text(origin)
+    assert (machine.fdl() == "") is disabled
 
 
-def test_it_is_off_in_a_checkout(machine):
+def test_the_check_is_disabled_in_a_checkout(machine):
     machine.put_state(**DUE)
-    machine.facts.rmdir()
+    machine.metadata.rmdir()
     assert machine.fdl() == ""
     assert machine.state() == DUE
 
 
-def test_values_that_make_no_sense_count_as_none(machine):
+def test_invalid_values_are_ignored(machine):
     machine.put_state()
     machine.state_file.write_text('{"update_check": {"last_check": "x", "latest_known": 3}}')
     assert "From now on" in machine.fdl()
@@ -281,7 +284,7 @@ def test_values_that_make_no_sense_count_as_none(machine):
     assert "From now on" not in machine.fdl(FDL_NO_UPDATE_CHECK="1")
 
 
-def test_where_nothing_can_be_kept_nothing_is_said_or_asked(machine):
+def test_nothing_happens_where_the_state_cannot_be_saved(machine):
     (machine.folder / "settings").write_text("a file where the folder would be")
     assert machine.fdl() == ""
     assert machine.code == 0
@@ -291,7 +294,7 @@ def test_where_nothing_can_be_kept_nothing_is_said_or_asked(machine):
     ("answer", "code"),
     [("ERROR: no such thing", "1"), ("nonsense", "0"), ("Available versions: 99.0.0rc1", "0")],
 )
-def test_an_index_that_gives_no_release_is_forgotten_until_tomorrow(machine, answer, code):
+def test_after_a_failed_lookup_the_next_one_is_a_day_later(machine, answer, code):
     (machine.folder / "code.txt").write_text(code)
     machine.put_state(**{**DUE, "latest_known": {}})
     machine.fdl()
@@ -302,26 +305,26 @@ def test_an_index_that_gives_no_release_is_forgotten_until_tomorrow(machine, ans
     assert machine.fdl() == ""
 
 
-def test_a_module_of_the_project_is_not_taken_for_pip(machine):
+def test_modules_in_the_working_directory_do_not_shadow_pip(machine):
     machine.put_state(**DUE)
     for name in ("pip.py", "json.py", "subprocess.py"):
-        (machine.folder / "settings/flodl" / name).write_text("raise SystemExit('taken')")
+        (machine.folder / "settings/flodl" / name).write_text("raise SystemExit('shadowed')")
     machine.fdl()
     assert machine.asked()["words"][-1] == "flodl"
 
 
-def test_a_pip_that_never_answers_is_ended(machine, monkeypatch):
+def test_a_hanging_pip_is_killed(machine, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", machine.environment["PYTHONPATH"])
-    monkeypatch.setattr(asking, "LIMIT_S", 1)
-    assert asking.latest("flodl") is None
+    monkeypatch.setattr(lookup, "LIMIT_S", 1)
+    assert lookup.latest("flodl") is None
     if (machine.folder / "asked.json").exists():
         assert not _runs(machine.asked()["pid"])
 
 
 @pytest.mark.skipif(find_spec("pip") is None, reason="needs pip")
-def test_the_real_pip_is_asked_as_it_is_configured(tmp_path, monkeypatch):
+def test_the_real_pip_uses_its_own_configuration(tmp_path, monkeypatch):
     for version in ("99.1.0", "99.10.0", "99.11.0rc1"):
         (tmp_path / f"flodl-{version}-py3-none-any.whl").touch()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert asking.latest("flodl") == "99.10.0"
+    assert lookup.latest("flodl") == "99.10.0"

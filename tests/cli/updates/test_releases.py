@@ -1,8 +1,8 @@
-"""Versions: only releases are told of, and only major, minor and patch are compared."""
+"""Versions: only releases count, and only major, minor and patch are compared."""
 
 import pytest
 
-from flodl.cli.updates.releases import is_newer, listed, newest
+from flodl.cli.updates.releases import is_newer, newest, parse_pip_versions
 
 PIP = """\
 flodl (0.10.0)
@@ -35,7 +35,7 @@ def test_a_release_is_newer_by_its_first_three_numbers(latest, installed, newer)
     assert is_newer(latest, than=installed) is newer
 
 
-def test_the_newest_release_is_taken_by_its_numbers_and_no_trial_version():
+def test_newest_compares_numbers_and_ignores_pre_releases():
     assert newest(["0.9.0", "0.10.0", "0.11.0rc1", "0.12.0.dev1", "nonsense"]) == "0.10.0"
     assert newest(["0.1.0a1"]) is None
     assert newest([]) is None
@@ -52,5 +52,5 @@ def test_the_newest_release_is_taken_by_its_numbers_and_no_trial_version():
         ("", []),
     ],
 )
-def test_the_list_of_versions_is_found_in_what_pip_prints(text, found):
-    assert listed(text) == found
+def test_versions_are_parsed_from_the_output_of_pip(text, found):
+    assert parse_pip_versions(text) == found

@@ -1,4 +1,4 @@
-"""The state file: where it lies, what is made of a broken one, and what a change of it leaves alone."""
+"""The state file: its path, how a broken file is handled, and what an update preserves."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def put(file, content):
         ("win32", "APPDATA", "", "/home/me/AppData/Roaming/flodl/config.json"),
     ],
 )
-def test_it_lies_where_each_system_keeps_settings(monkeypatch, platform, variable, value, expected):
+def test_the_path_follows_the_conventions_of_each_system(monkeypatch, platform, variable, value, expected):
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv(variable, value)
@@ -42,7 +42,7 @@ def test_it_lies_where_each_system_keeps_settings(monkeypatch, platform, variabl
     "content",
     ["", "{", "[1, 2]", "null", "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), "[" * 100_000],
 )
-def test_what_cannot_be_understood_is_an_error_and_is_left_as_it_is(file, content):
+def test_a_file_that_cannot_be_parsed_is_an_error_and_is_not_changed(file, content):
     put(file, content)
     with pytest.raises(state.UnreadableSettings, match=r"config\.json:"):
         state.load(file)
@@ -51,7 +51,7 @@ def test_what_cannot_be_understood_is_an_error_and_is_left_as_it_is(file, conten
     assert [path.read_text() for path in file.parent.iterdir()] == [content]
 
 
-def test_no_file_gives_the_defaults_and_reading_makes_none(file):
+def test_a_missing_file_means_the_defaults_and_is_not_created_by_reading(file):
     assert state.load(file) == state.State()
     assert not file.parent.exists()
 
@@ -75,14 +75,12 @@ def test_no_file_gives_the_defaults_and_reading_makes_none(file):
         ),
     ],
 )
-def test_values_of_a_wrong_type_count_for_nothing_but_anything_other_than_true_is_off(
-    file, section, expected
-):
+def test_values_of_a_wrong_type_are_ignored_but_enabled_must_be_true(file, section, expected):
     put(file, {"update_check": section})
     assert state.load(file) == expected
 
 
-def test_other_settings_are_kept(file):
+def test_an_update_keeps_other_settings(file):
     put(file, {"theme": "dark", "update_check": {"enabled": True, "note": "mine"}})
     state.update(file, last_check=7)
     assert json.loads(file.read_text()) == {
@@ -98,5 +96,5 @@ def test_other_settings_are_kept(file):
     ("age_s", "due"),
     [(0, False), (state.INTERVAL_S - 60, False), (state.INTERVAL_S + 1, True), (-3600, True)],
 )
-def test_a_look_is_due_after_a_day_or_when_the_clock_was_wrong(age_s, due):
+def test_a_check_is_due_after_a_day_or_when_the_clock_was_wrong(age_s, due):
     assert state.State(last_check=int(time.time() - age_s)).is_due() is due

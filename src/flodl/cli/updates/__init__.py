@@ -1,1 +1,1 @@
-"""Whether there is a newer flodl: asked in the background once a day, and said from what is known."""
+"""The update check: a daily lookup in the background, and a notice when a newer flodl is known."""

@@ -1,4 +1,4 @@
-"""What a command says about updates when it has ended, and how the next answer is asked for."""
+"""The update notice at the end of a command, and the start of the daily background lookup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .releases import PACKAGE, is_newer
 
 
 def mention_updates() -> None:
-    """Say whether there is a newer flodl, as far as is known, and have that looked up once a day."""
+    """Print a notice if a newer flodl is known, and start a background lookup once a day."""
     if environment.update_check_refused() or not log.enabled(log.Verbosity.NORMAL):
         return
     if inside_container() or not _is_released():
@@ -27,37 +27,37 @@ def mention_updates() -> None:
     file = state.state_file()
     try:
         known = state.load(file)
-    except state.UnreadableSettings as mistake:
-        _say(f"{mistake}. Until that is mended, fdl does not look for updates and leaves the file as it is.")
+    except state.UnreadableSettings as error:
+        _print(f"{error}. fdl checks for no updates and does not write to the file until this is fixed.")
         return
     if not known.enabled:
         return
     if not known.first_run_seen:
-        # Written before it is said: where that is not possible, it would be said again and again.
+        # Save before printing: where saving fails, the disclosure would be printed by every command.
         state.update(file, first_run_seen=True)
-        _say(_disclosure(file))
+        _print(_disclosure(file))
         return
     latest = known.latest_known.get(PACKAGE, "")
     if is_newer(latest, than=flodl.__version__):
-        _say(
+        _print(
             f"{PACKAGE} {latest} is available; this is {flodl.__version__}. To update:\n  {_update_command()}"
         )
     if known.is_due():
-        # Before the answer: an index that cannot be reached is tried again tomorrow, not at the next command.
+        # Save before the lookup: if the index cannot be reached, try again tomorrow, not after each command.
         state.update(file, last_check=int(time.time()))
-        _ask(file.parent)
+        _start_lookup(file.parent)
 
 
 def _is_released() -> bool:
-    """Say whether this flodl was installed from a release: of a checkout, the number says nothing.
+    """Return whether this flodl was installed from a release; the version of a checkout means nothing.
 
-    What pip writes down about a package is not beside one that runs from its sources, and it tells of one
-    that was built from a folder or a repository.
+    pip writes metadata next to a package that it installs, and `direct_url.json` if it was built from a
+    folder or a repository.
     """
-    facts = Path(flodl.__file__).parents[1] / f"flodl-{flodl.__version__}.dist-info"
-    if not facts.is_dir():
+    metadata = Path(flodl.__file__).parents[1] / f"flodl-{flodl.__version__}.dist-info"
+    if not metadata.is_dir():
         return False
-    origin = facts / "direct_url.json"
+    origin = metadata / "direct_url.json"
     text = origin.read_text(encoding="utf-8") if origin.exists() else ""
     return "dir_info" not in text and "vcs_info" not in text
 
@@ -65,9 +65,10 @@ def _is_released() -> bool:
 def _disclosure(file: Path) -> str:
     off = '{"update_check": {"enabled": false}}'
     return (
-        f"From now on, fdl looks once a day whether there is a newer {PACKAGE}: in the background, pip asks\n"
-        f"the package index that it is set up for (pip index versions {PACKAGE}). Nothing else is sent.\n"
-        f"To turn this off, set FDL_NO_UPDATE_CHECK=1, or write {off}\ninto {file}. This is said once."
+        f"From now on, fdl checks once a day whether a newer {PACKAGE} is available: in the background, pip\n"
+        f"queries its configured package index (pip index versions {PACKAGE}). Nothing else is sent.\n"
+        f"To turn this off, set FDL_NO_UPDATE_CHECK=1, or write {off}\n"
+        f"to {file}. This message appears only once."
     )
 
 
@@ -82,23 +83,23 @@ def _update_command() -> str:
     return shlex.join(words)
 
 
-def _say(words: str) -> None:
-    click.echo(click.style(words, dim=True), err=True, color=environment.colour_wanted())
+def _print(text: str) -> None:
+    click.echo(click.style(text, dim=True), err=True, color=environment.colour_wanted())
 
 
-def _ask(folder: Path) -> None:
-    """Start the process that asks, and forget it.
+def _start_lookup(folder: Path) -> None:
+    """Start the background process without waiting for it.
 
-    It starts in the folder of the settings, and -P keeps that off its path: a module of the user's project
-    must not be taken for one of Python's, and the folder that a process stands in cannot always be removed.
+    It runs in the settings folder, so that the user's folder can be removed meanwhile. -P keeps the working
+    directory off its path, so that the user's modules never shadow those of Python.
     """
-    import subprocess  # once a day: any other command should not pay for it
+    import subprocess  # needed once a day: other commands should not pay for the import
 
     detached: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         detached = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "flodl.cli.updates.asking"],
+        [sys.executable, "-P", "-m", "flodl.cli.updates.lookup"],
         cwd=folder,
         env={**os.environ, environment.NO_UPDATE_CHECK: "1"},
         stdin=subprocess.DEVNULL,
@@ -106,4 +107,4 @@ def _ask(folder: Path) -> None:
         stderr=subprocess.DEVNULL,
         **detached,
     )
-    child.returncode = 0  # or Python would complain, as this process ends, that nobody waited
+    child.returncode = 0  # or Python would warn at exit that the child is still running

@@ -1,4 +1,4 @@
-"""Versions as an index lists them: which is the newest release, and whether that is newer than another."""
+"""Parse and compare the versions of releases."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ PACKAGE = "flodl"
 
 _RELEASE = re.compile(r"\d{1,9}(?:\.\d{1,9})*\Z", re.ASCII)
 _NUMBERS = re.compile(r"(?:\d{1,9}!)?v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?", re.ASCII)
-_LISTED = re.compile(r"^available versions:(.*)$", re.IGNORECASE | re.MULTILINE)
+_AVAILABLE = re.compile(r"^available versions:(.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 def is_release(version: object) -> bool:
-    """Say whether this is the version of a release: numbers and dots, nothing that only tries things out.
+    """Return whether this is the version of a release: numbers and dots, no pre-release suffix.
 
     >>> [is_release(version) for version in ("0.2.0", "0.2.0rc1", "0.2.0.dev3", "newest")]
     [True, False, False, False]
@@ -22,7 +22,7 @@ def is_release(version: object) -> bool:
 
 
 def numbers(version: str) -> tuple[int, int, int]:
-    """Give major, minor and patch; whatever follows them does not count.
+    """Return major, minor and patch; the rest is ignored.
 
     >>> numbers("1.2"), numbers("0.2.0.dev3"), numbers("unknown")
     ((1, 2, 0), (0, 2, 0), (0, 0, 0))
@@ -33,25 +33,25 @@ def numbers(version: str) -> tuple[int, int, int]:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Say whether a version is ahead of another in major, minor or patch.
+    """Return whether `version` is a release with a higher major, minor or patch number.
 
-    >>> is_newer("0.10.0", than="0.9.1"), is_newer("0.2.0", than="0.2.0.dev3"), is_newer("0.1.0", than="odd")
+    >>> is_newer("0.10.0", than="0.9.1"), is_newer("0.2.0", than="0.2.0.dev3"), is_newer("0.1.0", than="?")
     (True, False, False)
     """
     return is_release(version) and _NUMBERS.match(than) is not None and numbers(version) > numbers(than)
 
 
 def newest(versions: Iterable[str]) -> str | None:
-    """Give the newest release among these versions, or nothing if none is a release."""
+    """Return the newest release among these versions, or None if none is a release."""
     releases = [version for version in versions if is_release(version)]
     return max(releases, key=numbers, default=None)
 
 
-def listed(text: str) -> list[str]:
-    """Give the versions that `pip index versions` printed.
+def parse_pip_versions(text: str) -> list[str]:
+    """Return the versions that `pip index versions` printed.
 
-    >>> listed("flodl (0.2.0)\\nAvailable versions: 0.2.0, 0.1.0\\n  INSTALLED: 0.1.0")
+    >>> parse_pip_versions("flodl (0.2.0)\\nAvailable versions: 0.2.0, 0.1.0\\n  INSTALLED: 0.1.0")
     ['0.2.0', '0.1.0']
     """
-    found = _LISTED.search(text)
+    found = _AVAILABLE.search(text)
     return [word.strip() for word in found[1].split(",")] if found else []

@@ -1,4 +1,4 @@
-"""What is known about updates, kept in the user's settings between one command and the next."""
+"""The state of the update check, stored in the user's settings file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KEY = "update_check"
 
 
 class UnreadableSettings(Exception):
-    """The settings are there, and cannot be understood: what the user wants is not known."""
+    """The settings file exists but cannot be parsed, so the user's choice is unknown."""
 
 
 @dataclass(frozen=True)
 class State:
-    """The part of the settings that is about updates; `last_check` is in seconds since 1970."""
+    """The settings of the update check; `last_check` is in seconds since 1970."""
 
     enabled: bool = True
     last_check: int = 0
@@ -31,12 +31,12 @@ class State:
     first_run_seen: bool = False
 
     def is_due(self) -> bool:
-        """Say whether the last look is a day old; one in the future shows a clock that was wrong."""
+        """Return whether the last check is a day old, or in the future because the clock was wrong."""
         return not 0 <= time.time() - self.last_check < INTERVAL_S
 
 
 def state_file() -> Path:
-    """Give the file of the user's settings; nothing is made there."""
+    """Return the path of the user's settings file without creating it."""
     if sys.platform == "win32":
         root = Path(environment.app_data_text() or Path.home() / "AppData" / "Roaming")
     elif sys.platform == "darwin":
@@ -48,15 +48,14 @@ def state_file() -> Path:
 
 
 def load(file: Path) -> State:
-    """Read the state; a file that is not there gives the defaults, one with a mistake in it is an error."""
+    """Read the state; a missing file means the defaults. Raise if the file cannot be parsed."""
     return _state(_settings(file).get(_KEY, {}))
 
 
 def update(file: Path, **changes: Any) -> None:
-    """Change the state in the file, and leave everything else in it as it is.
+    """Change the state in the file, and keep everything else in it.
 
-    A file with a mistake in it is somebody's nevertheless, and may say that there shall be no check: that is
-    an error, and nothing is written.
+    Raise without writing if the file cannot be parsed: the user may have disabled the check there.
     """
     from flodl.core.files import write_atomic
 
@@ -75,9 +74,9 @@ def _settings(file: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise UnreadableSettings(f"{file}:{error.lineno}: {error.msg}") from None
     except (ValueError, RecursionError):
-        raise UnreadableSettings(f"{file}: this is no JSON") from None
+        raise UnreadableSettings(f"{file}: not valid JSON") from None
     if not isinstance(found, dict):
-        raise UnreadableSettings(f"{file}: this is no JSON object, which begins with {{")
+        raise UnreadableSettings(f"{file}: expected a JSON object, which begins with {{")
     return found
 
 
@@ -87,7 +86,7 @@ def _state(section: Any) -> State:
     seconds, known = section.get("last_check", 0), section.get("latest_known", {})
     usable = type(seconds) in (int, float) and 0 <= seconds < 1e12
     return State(
-        # Whoever wrote anything but true here meant no.
+        # Any value other than true disables the check.
         enabled=section.get("enabled", True) is True,
         last_check=int(seconds) if usable else 0,
         latest_known=_releases(known) if isinstance(known, dict) else {},
