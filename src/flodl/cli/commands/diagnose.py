@@ -1,4 +1,4 @@
-"""`fdl diagnose`: what this machine has, what flodl sees of it, and what is wrong."""
+"""`fdl diagnose`: show the machine, torch and settings, and their problems."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from flodl.core.formats import format_bytes
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @talk_options
 def command(as_json: bool) -> None:
-    """Show system, GPUs, torch, libtorch and settings, and what is wrong with them.
+    """Show system, GPUs, torch, libtorch and settings, and problems with them.
 
-    Works without torch, without a GPU, and with a torch that does not start. Bug reports like its output.
+    Works without torch, without a GPU, and with a torch that cannot be imported. Include its output in bug
+    reports.
     """
     from flodl.cli.machine.report import gather
 
@@ -42,7 +43,7 @@ def _sections(report: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, obj
             ("path", report["flodl"]["path"]),
             ("builds of torch in", f"{context['mode']} ({context['root']})"),
             ("installed there", ", ".join(report["builds"]["installed"]) or "none"),
-            ("in use", report["builds"]["active"] or "none"),
+            ("active", report["builds"]["active"] or "none"),
         ],
     )
     yield (
@@ -58,9 +59,9 @@ def _sections(report: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, obj
     )
     yield "GPUs", _gpu_rows(report)
     yield "torch", _torch_rows(report["torch"])
-    yield "libtorch", _dictionary(report["libtorch"], otherwise="none")
-    yield "Environment", _dictionary(report["environment"], otherwise="none is set")
-    yield "Packages", _dictionary({k: v or "missing" for k, v in report["packages"].items()})
+    yield "libtorch", _rows(report["libtorch"], if_empty="none")
+    yield "Environment", _rows(report["environment"], if_empty="none set")
+    yield "Packages", _rows({k: v or "missing" for k, v in report["packages"].items()})
     yield "Extras", [(name, _extra(facts)) for name, facts in report["extras"].items()]
 
 
@@ -69,7 +70,7 @@ def _gpu_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [(name, version) for name, version in driver.items() if version]
     for gpu in report["gpus"]:
         size = f", {format_bytes(gpu['vram_bytes'])}" if gpu["vram_bytes"] else ""
-        verdict = "this torch can use it" if gpu["arch_compatible"] else "this torch cannot use it"
+        verdict = "supported by this torch" if gpu["arch_compatible"] else "not supported by this torch"
         rows.append((f"GPU {gpu['index']}", f"{gpu['name']} ({gpu['sm'] or '?'}){size}: {verdict}"))
     return rows or [("", "none found")]
 
@@ -83,25 +84,25 @@ def _torch_rows(torch: dict[str, Any] | None) -> list[tuple[str, object]]:
         "cuda": torch.get("cuda"),
         "cudnn": torch.get("cudnn"),
         "rocm": torch.get("hip"),
-        "code for": " ".join(torch.get("code_for") or []),
-        "GPU usable": _yes(torch.get("gpu_usable")),
-        "MPS usable": _yes(torch.get("mps_usable")),
+        "compiled for": " ".join(torch.get("code_for") or []),
+        "GPU usable": _yes_or_no(torch.get("gpu_usable")),
+        "MPS usable": _yes_or_no(torch.get("mps_usable")),
         "threads": torch.get("num_threads"),
         "error": torch.get("error"),
     }
-    return _dictionary(shown)
+    return _rows(shown)
 
 
-def _dictionary(facts: dict[str, Any] | None, *, otherwise: str = "none") -> list[tuple[str, object]]:
+def _rows(facts: dict[str, Any] | None, *, if_empty: str = "none") -> list[tuple[str, object]]:
     rows = [(name, value) for name, value in (facts or {}).items() if value not in (None, "")]
-    return [*rows] or [("", otherwise)]
+    return [*rows] or [("", if_empty)]
 
 
 def _extra(facts: dict[str, Any]) -> str:
     return "complete" if facts["present"] else f"missing: {', '.join(facts['missing'])}"
 
 
-def _yes(value: bool | None) -> str | None:
+def _yes_or_no(value: bool | None) -> str | None:
     return None if value is None else "yes" if value else "no"
 
 

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from flodl.cli.machine.terminal import voice
+from flodl.cli.machine.terminal import line_printer
 from flodl.cli.options import talk_options
 
 
@@ -28,14 +28,14 @@ def command(name: str, docker: bool, native: bool, dry_run: bool, as_json: bool)
 
     if docker and native:
         raise click.UsageError("--docker and --native are mutually exclusive.")
-    say, target = voice(aside=as_json), working_folder() / check_name(name)
+    echo, target = line_printer(to_stderr=as_json), working_folder() / check_name(name)
     if dry_run:
         names = sorted(str(path) for path, _text in project_files(name, docker=docker))
     else:
         names = write_project(target, docker=docker)
-    say(f"{'Would make' if dry_run else 'Made'} {target}:\n" + "\n".join(f"  {one}" for one in names))
+    echo(f"{'Would make' if dry_run else 'Made'} {target}:\n" + "\n".join(f"  {one}" for one in names))
     if as_json:
         click.echo(json.dumps({"path": str(target), "files": names, "written": not dry_run}))
     elif not dry_run:
         build = "  docker compose build dev   # once\n" if docker else ""
-        say(f"\nNext:\n  cd {name}\n{build}  ./fdl run")
+        echo(f"\nNext:\n  cd {name}\n{build}  ./fdl run")

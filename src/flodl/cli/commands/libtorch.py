@@ -1,4 +1,4 @@
-"""`fdl libtorch`: the C++ side of torch, inside a wheel or from an archive, for CMake, tch and the like."""
+"""`fdl libtorch`: find, download and activate libtorch for CMake, tch and other C++ builds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 
 import click
 
-from flodl.cli.machine import archive, builds, libtorch, store
+from flodl.cli.machine import archive, builds, libtorch
 from flodl.cli.machine.detection import detect
 from flodl.cli.machine.hardware import Hardware
-from flodl.cli.machine.terminal import confirm, voice
+from flodl.cli.machine.store import Store, cannot_write, find_store
+from flodl.cli.machine.terminal import confirm, line_printer
 from flodl.cli.options import CommandGroup, talk_options
 from flodl.core.errors import SetupError
 
 _CUDA = {build.cuda: build.name for build in builds.BUILDS if build.cuda}
-_PLACES = ("root", "include", "lib", "cmake")
+_FOLDERS = ("root", "include", "lib", "cmake")
 
 
-def _variants(_ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+def _complete_variants(_ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Complete the name of a variant."""
-    found = (one.variant for one in libtorch.variants(store.here()))
+    found = (one.variant for one in libtorch.variants(find_store()))
     return [name for name in found if name.startswith(start)]
 
 
@@ -33,7 +34,7 @@ def _variants(_ctx: click.Context, _parameter: click.Parameter, start: str) -> l
 def command(ctx: click.Context) -> None:
     """Use torch from C++: find, show and switch between libtorch folders.
 
-    A torch wheel has libtorch inside, so that C++ and Rust programs need no second download.
+    A torch wheel contains libtorch, so C++ and Rust programs need no second download.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -43,37 +44,41 @@ def command(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @talk_options
 def list_(as_json: bool) -> None:
-    """Show every libtorch that there is."""
-    place = store.here()
-    active = libtorch.active_variant(place)
-    found = [(one, one.variant == active) for one in libtorch.variants(place)]
+    """List every libtorch."""
+    store = find_store()
+    active = libtorch.active_variant(store)
+    found = [(one, one.variant == active) for one in libtorch.variants(store)]
     if as_json:
         rows = [
-            {"variant": one.variant, "active": used, "version": one.version, "path": str(one.root)}
-            for one, used in found
+            {"variant": one.variant, "active": is_active, "version": one.version, "path": str(one.root)}
+            for one, is_active in found
         ]
         click.echo(json.dumps(rows))
         return
-    for one, used in found:
-        click.echo(f"  {one.variant}{' (active)' if used else ''}  {one.version or 'unknown'}  {one.root}")
+    for one, is_active in found:
+        click.echo(
+            f"  {one.variant}{' (active)' if is_active else ''}  {one.version or 'unknown'}  {one.root}"
+        )
     if not found:
-        click.echo("There is none. Install torch: fdl setup. Or an archive: fdl libtorch download")
+        click.echo(
+            "No libtorch found. Install torch with `fdl setup`, or an archive with `fdl libtorch download`."
+        )
 
 
 @command.command()
-@click.argument("variant", required=False, shell_complete=_variants)
+@click.argument("variant", required=False, shell_complete=_complete_variants)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @talk_options
 def info(variant: str | None, as_json: bool) -> None:
-    """Show the libtorch in use, or VARIANT: version, CUDA, folders."""
-    one = _pick(variant)
+    """Show the active libtorch, or VARIANT: version, CUDA, folders."""
+    one = _resolve(variant)
     facts = one.facts()
     if as_json:
         click.echo(json.dumps(facts))
         return
-    used = one.variant == libtorch.active_variant(store.here())
+    is_active = one.variant == libtorch.active_variant(find_store())
     rows = {
-        "Active" if used else "Variant": one.variant,
+        "Active" if is_active else "Variant": one.variant,
         "Version": facts["version"] or "unknown",
         "CUDA": facts["cuda"] or "none",
         "Archs": facts["archs"],
@@ -88,83 +93,87 @@ def info(variant: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("place", type=click.Choice(_PLACES))
-@click.option("--variant", help="Another one than the one in use.", shell_complete=_variants)
+@click.argument("folder", type=click.Choice(_FOLDERS))
+@click.option("--variant", help="A variant other than the active one.", shell_complete=_complete_variants)
 @talk_options
-def path(place: str, variant: str | None) -> None:
+def path(folder: str, variant: str | None) -> None:
     """Print one folder: cmake -DCMAKE_PREFIX_PATH="$(fdl libtorch path cmake)" …"""
-    one = _pick(variant)
+    one = _resolve(variant)
     found = {"root": one.root, "include": one.include[0], "lib": one.lib, "cmake": one.cmake}
-    click.echo(found[place])
+    click.echo(found[folder])
 
 
 @command.command()
-@click.option("--variant", help="Another one than the one in use.", shell_complete=_variants)
+@click.option("--variant", help="A variant other than the active one.", shell_complete=_complete_variants)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @talk_options
 def env(variant: str | None, as_json: bool) -> None:
     """Print the environment for CMake, tch and the loader: eval "$(fdl libtorch env)"."""
-    exports = _pick(variant).exports()
+    exports = _resolve(variant).exports()
     if as_json:
         click.echo(json.dumps(exports))
         return
     for name, value in exports.items():
-        # What a search path holds already stays behind the new folders.
+        # Existing entries of a search path stay after the new folders.
         rest = f'"${{{name}:+:${name}}}"' if name.endswith("PATH") else ""
         click.echo(f"export {name}={shlex.quote(value)}{rest}")
 
 
 @command.command()
-@click.argument("variant", required=False, shell_complete=_variants)
+@click.argument("variant", required=False, shell_complete=_complete_variants)
 @talk_options
 def activate(variant: str | None) -> None:
-    """Use VARIANT from now on."""
-    place = store.here()
+    """Make VARIANT the active one."""
+    store = find_store()
     if not variant:
-        raise SetupError(f"name a variant: fdl libtorch activate VARIANT. {_known(place)}")
-    one = libtorch.find(place, variant)
-    place.activate(one.variant, kind="libtorch")
-    voice()(f"Active: {one.variant} ({one.root})")
+        raise SetupError(f"missing argument: fdl libtorch activate VARIANT. {_known(store)}")
+    one = libtorch.find(store, variant)
+    store.activate(one.variant, kind="libtorch")
+    line_printer()(f"Active: {one.variant} ({one.root})")
 
 
 @command.command()
-@click.argument("variant", required=False, shell_complete=_variants)
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.argument("variant", required=False, shell_complete=_complete_variants)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted without deleting it.")
 @talk_options
 def remove(variant: str | None, yes: bool, dry_run: bool) -> None:
-    """Delete an archive that was unpacked."""
-    place = store.here()
+    """Delete an unpacked archive."""
+    store = find_store()
     if not variant:
-        raise SetupError(f"name a variant: fdl libtorch remove VARIANT. {_known(place)}")
-    one = libtorch.find(place, variant)
+        raise SetupError(f"missing argument: fdl libtorch remove VARIANT. {_known(store)}")
+    one = libtorch.find(store, variant)
     owner, _, name = one.variant.partition("/")
     if owner == "torch":
-        raise SetupError(f"{variant} is part of a build of torch. Remove that: fdl setup --remove {name}")
-    if not one.root.is_relative_to(place.root / "libtorch"):
-        raise SetupError(f"{variant} ({one.root}) was not put there by `fdl libtorch download`; it stays.")
+        raise SetupError(
+            f"{variant} is part of a build of torch. To remove the build: fdl setup --remove {name}"
+        )
+    if not one.root.is_relative_to(store.root / "libtorch"):
+        raise SetupError(
+            f"{variant} ({one.root}) was not installed by `fdl libtorch download`, so it is not deleted."
+        )
     if dry_run:
-        voice()(f"Would delete {one.root}.")
+        line_printer()(f"Would delete {one.root}.")
         return
     confirm(f"Delete {one.root}?", yes=yes)
     try:
         shutil.rmtree(one.root)
     except OSError as error:
-        raise store.cannot_write(error) from None
-    if place.active("libtorch") == one.variant:
-        place.activate(None, kind="libtorch")
-    voice()(f"Deleted {one.root}.")
+        raise cannot_write(error) from None
+    if store.active("libtorch") == one.variant:
+        store.activate(None, kind="libtorch")
+    line_printer()(f"Deleted {one.root}.")
 
 
 @command.command()
-@click.option("--cpu", is_flag=True, help="The one without CUDA.")
-@click.option("--cuda", type=click.Choice(sorted(_CUDA)), help="The one for this version of CUDA.")
-@click.option("--path", "folder", type=click.Path(path_type=Path), help="Unpack it there.")
-@click.option("--url", metavar="URL", help="Fetch it from there: a mirror, or a file.")
-@click.option("--no-activate", is_flag=True, help="Leave the one in use as it is.")
-@click.option("--force", is_flag=True, help="Fetch it again where the same version is there.")
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing.")
-@click.option("--dry-run", is_flag=True, help="Print the address and the folder, and fetch nothing.")
+@click.option("--cpu", is_flag=True, help="The build without CUDA.")
+@click.option("--cuda", type=click.Choice(sorted(_CUDA)), help="The build for this version of CUDA.")
+@click.option("--path", "folder", type=click.Path(path_type=Path), help="The folder to unpack to.")
+@click.option("--url", metavar="URL", help="The archive to use: a mirror or a file.")
+@click.option("--no-activate", is_flag=True, help="Do not change the active variant.")
+@click.option("--force", is_flag=True, help="Download even if the same version exists.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print the URL and the folder without downloading.")
 @talk_options
 def download(
     cpu: bool,
@@ -176,47 +185,47 @@ def download(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Fetch an archive of libtorch for programs that want it without Python."""
+    """Download an archive of libtorch for programs that use it without Python."""
     if cpu and cuda:
         raise click.UsageError("--cpu and --cuda are mutually exclusive.")
-    place, say, hardware = store.here(), voice(), detect()
+    store, echo, hardware = find_store(), line_printer(), detect()
     build, reason = _choose(cpu, cuda, hardware)
-    given = Path(url).resolve().as_uri() if url and Path(url).is_file() else url
-    address = given or archive.address(build, hardware)
-    kept = place.root / "libtorch" / "precompiled" / build.name
-    target = Path(os.path.realpath(folder)) if folder else kept
+    file_or_url = Path(url).resolve().as_uri() if url and Path(url).is_file() else url
+    source = file_or_url or archive.archive_url(build, hardware)
+    default = store.root / "libtorch" / "precompiled" / build.name
+    target = Path(os.path.realpath(folder)) if folder else default
     variant = str(target) if folder else f"precompiled/{build.name}"
-    say(f"libtorch {builds.TORCH}, {build.what} ({reason})\n  from {address}\n  to   {target}")
+    echo(f"libtorch {builds.TORCH}, {build.title} ({reason})\n  from {source}\n  to   {target}")
     if dry_run:
         return
-    there = libtorch.Libtorch(variant, target)
-    if there.lib.is_dir() and (there.version or "").startswith(builds.TORCH) and not force:
-        say("That version is there already. --force fetches it again.")
+    existing = libtorch.Libtorch(variant, target)
+    if existing.lib.is_dir() and (existing.version or "").startswith(builds.TORCH) and not force:
+        echo("This version exists already. Pass --force to download it again.")
         return
-    if folder and target.exists() and not there.lib.is_dir() and any(target.iterdir()):
-        raise SetupError(f"{target} is not empty and no libtorch. Name another folder.")
+    if folder and target.exists() and not existing.lib.is_dir() and any(target.iterdir()):
+        raise SetupError(f"{target} is not empty and does not contain libtorch. Choose a different folder.")
     confirm("Download it?", yes=yes)
-    archive.fetch(address, target, say)
-    archive.write_notes(target, build, builds.TORCH, address)
+    archive.fetch(source, target, echo)
+    archive.write_notes(target, build, builds.TORCH, source)
     if not no_activate:
-        place.activate(variant, kind="libtorch")
-    say(f"libtorch is in {target}{'' if no_activate else ', and in use'}.")
+        store.activate(variant, kind="libtorch")
+    echo(f"libtorch is in {target}{'' if no_activate else ' and active'}.")
 
 
 def _choose(cpu: bool, cuda: str | None, hardware: Hardware) -> tuple[builds.Build, str]:
     if cpu or cuda:
-        return builds.find(_CUDA[cuda] if cuda else "cpu"), "as asked for"
+        return builds.find_build(_CUDA[cuda] if cuda else "cpu"), "as requested"
     choice = builds.choose(hardware)
-    # ROCm and MPS have no archives of their own for every version; the CPU one runs everywhere.
-    usable = choice.build if choice.build.cuda else builds.find("cpu")
+    # ROCm and MPS do not have archives for every version; the CPU archive runs everywhere.
+    usable = choice.build if choice.build.cuda else builds.find_build("cpu")
     return usable, choice.reason
 
 
-def _pick(variant: str | None) -> libtorch.Libtorch:
-    place = store.here()
-    return libtorch.find(place, variant) if variant else libtorch.active(place)
+def _resolve(variant: str | None) -> libtorch.Libtorch:
+    store = find_store()
+    return libtorch.find(store, variant) if variant else libtorch.active(store)
 
 
-def _known(place: store.Store) -> str:
-    names = ", ".join(one.variant for one in libtorch.variants(place))
-    return f"There are: {names}." if names else "There is none yet."
+def _known(store: Store) -> str:
+    names = ", ".join(one.variant for one in libtorch.variants(store))
+    return f"Variants: {names}." if names else "No variant is installed yet."

@@ -1,1 +1,1 @@
-"""This machine: its hardware, the builds of torch that fit it, where they are kept, the libtorch in them."""
+"""Hardware detection, choosing and installing builds of torch, libtorch folders, and the diagnosis."""

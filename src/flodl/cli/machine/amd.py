@@ -1,38 +1,41 @@
-"""AMD GPUs, as the Linux driver describes them in `/sys`; no tool of ROCm has to be installed."""
+"""Detect AMD GPUs from `/sys`, without any ROCm tool."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from .hardware import Gpu, read
+from .hardware import Gpu, read_or_empty
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def probe(root: Path) -> tuple[Gpu, ...]:
-    """Give the GPUs that ROCm can use."""
+    """Return the GPUs that ROCm can use."""
     nodes = sorted((root / _NODES).glob("[0-9]*"), key=lambda node: int(node.name))
     gpus: list[Gpu] = []
     for node in nodes:
         target = _architecture(_properties(node / "properties").get("gfx_target_version", 0))
-        if target:  # a processor is a node too, without a target
-            name = read(node / "name") or "AMD GPU"
+        if target:  # CPUs are nodes too, without a target
+            name = read_or_empty(node / "name") or "AMD GPU"
             gpus.append(Gpu(len(gpus), name, "amd", target, _memory_bytes(node)))
     return tuple(gpus)
 
 
 def rocm_version(root: Path) -> str | None:
-    """Give the version of the ROCm that is installed on the system, if one is."""
-    return read(root / "opt/rocm/.info/version").partition("-")[0] or None
+    """Return the version of ROCm on this system, or None."""
+    return read_or_empty(root / "opt/rocm/.info/version").partition("-")[0] or None
 
 
 def _properties(path: Path) -> dict[str, int]:
-    return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", read(path), flags=re.MULTILINE)}
+    return {
+        name: int(value)
+        for name, value in re.findall(r"^(\w+) (\d+)$", read_or_empty(path), flags=re.MULTILINE)
+    }
 
 
 def _architecture(number: int) -> str:
-    """Name an architecture from the driver's number for it.
+    """Return the name of an architecture from the driver's number.
 
     >>> _architecture(90402), _architecture(90010), _architecture(110001), _architecture(0)
     ('gfx942', 'gfx90a', 'gfx1101', '')

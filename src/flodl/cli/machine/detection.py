@@ -1,4 +1,4 @@
-"""Looking at this machine: processor, memory and GPUs, without torch."""
+"""Detect the CPU, memory and GPUs of this machine without torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 
 from . import amd, nvidia
-from .hardware import Gpu, Hardware, ask, read
+from .hardware import Gpu, Hardware, read_or_empty, run_tool
 
 
 def detect(root: Path = Path("/")) -> Hardware:
-    """Look at this machine; `root` is where its `proc` and `sys` are mounted."""
+    """Return the hardware of this machine; `root` is the folder with its `proc` and `sys`."""
     system, machine = platform.system().lower(), _machine()
     nvidia_gpus, driver, notes = nvidia.probe(root)
     gpus = nvidia_gpus + amd.probe(root)
@@ -37,16 +37,16 @@ def _machine() -> str:
 
 
 def _cpu_name(root: Path) -> str:
-    for line in read(root / "proc/cpuinfo").splitlines():
+    for line in read_or_empty(root / "proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     if platform.system() == "Darwin":
-        return ask(["sysctl", "-n", "machdep.cpu.brand_string"])[0].strip()
+        return run_tool(["sysctl", "-n", "machdep.cpu.brand_string"])[0].strip()
     return platform.processor() or platform.machine()
 
 
 def _num_threads() -> int:
-    """Give the cores that this process may use: a container or `taskset` may allow fewer than there are."""
+    """Return the cores that this process may use; a container or `taskset` may restrict them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

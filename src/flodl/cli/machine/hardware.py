@@ -1,4 +1,4 @@
-"""What a machine has, as plain data, and the two ways to ask the system about it."""
+"""The hardware of a machine as plain data, and two functions for querying the system."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ANSWER_WITHIN_S = 20  # a GPU that fell off the bus lets nvidia-smi hang
+TIMEOUT_S = 20  # nvidia-smi hangs when a GPU has fallen off the bus
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; `capability` is `9.0` for NVIDIA, `gfx942` for AMD, empty where nobody could tell."""
+    """One GPU; `capability` is `9.0` for NVIDIA, `gfx942` for AMD, empty if unknown."""
 
     index: int
     name: str
@@ -23,7 +23,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine, as far as the choice of a build depends on it."""
+    """The facts about a machine that decide which build fits."""
 
     system: str  # linux, darwin, windows
     machine: str  # x86_64, aarch64, arm64
@@ -35,29 +35,27 @@ class Hardware:
     rocm: str | None = None
     notes: tuple[str, ...] = ()
 
-    def of(self, vendor: str) -> tuple[Gpu, ...]:
-        """Give the GPUs of one vendor."""
+    def gpus_from(self, vendor: str) -> tuple[Gpu, ...]:
+        """Return the GPUs of one vendor."""
         return tuple(gpu for gpu in self.gpus if gpu.vendor == vendor)
 
 
-def ask(command: Sequence[str]) -> tuple[str, str]:
-    """Run a small program: its standard output, and what went wrong (empty if nothing did)."""
+def run_tool(command: Sequence[str]) -> tuple[str, str]:
+    """Run a small program; return its standard output and an error message (empty on success)."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=ANSWER_WITHIN_S
-        )
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return "", f"{command[0]} gave no answer within {ANSWER_WITHIN_S} s"
+        return "", f"{command[0]} did not finish within {TIMEOUT_S} s"
     except OSError as error:
         return "", f"{command[0]} cannot be started: {error.strerror or error}"
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return "", f"{command[0]} ended with {done.returncode}: {said[0] if said else 'it says nothing'}"
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return "", f"{command[0]} exited with {done.returncode}: {lines[0] if lines else 'no output'}"
     return done.stdout, ""
 
 
-def read(path: Path) -> str:
-    """Give the text of a small file of the system, or nothing where it cannot be read."""
+def read_or_empty(path: Path) -> str:
+    """Return the text of a small system file, or an empty string if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Installing a build: into an environment of its own, or into the one that runs now. Whole or not at all."""
+"""Install a build into its own environment or into the current one, completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from flodl.core.files import write_atomic
 from flodl.core.formats import format_bytes
 
 from .builds import TORCH, Build
-from .pip import QUIETLY, Sources, Step, run
+from .pip import PIP_FLAGS, Sources, Step, run
 from .store import RECORD, Store, cannot_write, python_of
-from .torch_facts import ask_torch
+from .torch_facts import query_torch
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What to install: the build, the version of torch, the words for flodl, and where wheels come from."""
+class InstallSpec:
+    """What to install: the build, the torch version, pip's arguments for flodl, and the wheel sources."""
 
     build: Build
     flodl: tuple[str, ...]
@@ -37,71 +37,71 @@ class Wish:
     force: bool = False
 
 
-def plan(wish: Wish, folder: Path) -> list[Step]:
-    """Give the command lines that make an environment of its own for a build."""
+def plan(spec: InstallSpec, folder: Path) -> list[Step]:
+    """Return the commands that create an environment for a build."""
     python = str(python_of(folder))
-    requirement = wish.build.requirement(wish.version)
-    where = wish.sources.arguments(wish.build.index_url)
-    pip = (python, "-m", "pip", "install", *QUIETLY)
+    requirement = spec.build.requirement(spec.version)
+    where = spec.sources.arguments(spec.build.index_url)
+    pip = (python, "-m", "pip", "install", *PIP_FLAGS)
     return [
-        Step(f"[1/3] an environment in {folder}", (sys.executable, "-m", "venv", str(folder))),
+        Step(f"[1/3] create an environment in {folder}", (sys.executable, "-m", "venv", str(folder))),
         Step(f"[2/3] {requirement}", (*pip, requirement, *where)),
-        Step(f"[3/3] {' '.join(wish.flodl)}", (*pip, *wish.flodl, *wish.sources.arguments())),
+        Step(f"[3/3] {' '.join(spec.flodl)}", (*pip, *spec.flodl, *spec.sources.arguments())),
     ]
 
 
-def plan_here(wish: Wish, wheels: Path) -> list[Step]:
-    """Give the command lines for the environment that runs now: all is fetched before anything changes."""
-    requirement = wish.build.requirement(wish.version)
+def plan_here(spec: InstallSpec, wheels: Path) -> list[Step]:
+    """Return the commands for the current environment: download everything before changing anything."""
+    requirement = spec.build.requirement(spec.version)
     pip = (sys.executable, "-m", "pip")
-    where = wish.sources.arguments(wish.build.index_url)
-    fetch = (*pip, "download", *QUIETLY, "--dest", str(wheels), requirement, *where)
-    again = ("--force-reinstall",) if wish.force else ()
-    change = (*pip, "install", *QUIETLY, *again, "--no-index", "--find-links", str(wheels), requirement)
+    where = spec.sources.arguments(spec.build.index_url)
+    download = (*pip, "download", *PIP_FLAGS, "--dest", str(wheels), requirement, *where)
+    force = ("--force-reinstall",) if spec.force else ()
+    install = (*pip, "install", *PIP_FLAGS, *force, "--no-index", "--find-links", str(wheels), requirement)
     return [
-        Step(f"[1/2] fetch {requirement}", fetch),
-        Step(f"[2/2] install it in {sys.prefix}", change),
+        Step(f"[1/2] download {requirement}", download),
+        Step(f"[2/2] install it in {sys.prefix}", install),
     ]
 
 
-def install(wish: Wish, store: Store, say: Say) -> None:
-    """Make an environment for a build; whatever goes wrong, what was there before is there after."""
-    folder = store.environment(wish.build.name)
+def install(spec: InstallSpec, store: Store, echo: Echo) -> None:
+    """Create an environment for a build; if anything fails, restore the previous one."""
+    folder = store.environment(spec.build.name)
     with store.locked():
-        log = _fresh_log(store, wish.build.name)
-        _check_space(folder.parent, wish.build)
+        log = _fresh_log(store, spec.build.name)
+        _check_space(folder.parent, spec.build)
         with _replacing(folder):
-            for step in plan(wish, folder):
-                run(step, log, say)
-            facts = _check(python_of(folder), wish, log)
+            for step in plan(spec, folder):
+                run(step, log, echo)
+            facts = _check_torch(python_of(folder), spec, log)
             record = {
-                "build": wish.build.name,
+                "build": spec.build.name,
                 "torch": facts["version"],
                 "archs": facts.get("code_for", []),
                 "flodl": flodl.__version__,
                 "python": platform.python_version(),
-                "reason": wish.reason,
+                "reason": spec.reason,
             }
             write_atomic(folder / RECORD, json.dumps(record, indent=2) + "\n")
 
 
-def install_here(wish: Wish, store: Store, say: Say) -> None:
-    """Put a build into the environment that runs now."""
+def install_here(spec: InstallSpec, store: Store, echo: Echo) -> None:
+    """Install a build into the current environment."""
     with store.locked():
         log = _fresh_log(store, "here")
-        _check_space(Path(sys.prefix), wish.build)
+        _check_space(Path(sys.prefix), spec.build)
         with tempfile.TemporaryDirectory(prefix="fdl-wheels-") as wheels:
-            for step in plan_here(wish, Path(wheels)):
-                run(step, log, say)
-        _check(Path(sys.executable), wish, log)
+            for step in plan_here(spec, Path(wheels)):
+                run(step, log, echo)
+        _check_torch(Path(sys.executable), spec, log)
 
 
 def remove(build: str, store: Store) -> None:
-    """Delete the environment of a build; the one in use is no longer in use then."""
+    """Delete the environment of a build, and deactivate the build if it is active."""
     folder = store.environment(build)
     with store.locked():
         try:
-            (folder / RECORD).unlink(missing_ok=True)  # half a folder must not count as a build
+            (folder / RECORD).unlink(missing_ok=True)  # a half-deleted folder must not count as installed
             shutil.rmtree(folder)
         except OSError as error:
             raise cannot_write(error) from None
@@ -111,38 +111,38 @@ def remove(build: str, store: Store) -> None:
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[None]:
-    """Give way to a new folder of the same name, and come back if it does not get finished.
+    """Move an existing folder aside while a new one is created, and restore it on failure.
 
-    A virtual environment knows its own path, so it has to be made in its place, not moved there.
+    A virtual environment contains its own path, so it has to be created in place.
     """
-    aside = folder.with_name(f".{folder.name}.before")
+    backup = folder.with_name(f".{folder.name}.before")
     try:
-        if not folder.exists() and aside.exists():
-            aside.rename(folder)  # an earlier start was killed between the two
+        if not folder.exists() and backup.exists():
+            backup.rename(folder)  # an earlier run was killed before it finished
         if (folder / RECORD).is_file():
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
+            shutil.rmtree(backup, ignore_errors=True)
+            folder.rename(backup)
         elif folder.exists():
-            shutil.rmtree(folder)  # left behind by one that was killed
+            shutil.rmtree(folder)  # left by an earlier run that was killed
     except OSError as error:
         raise cannot_write(error) from None
     try:
         yield
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        if aside.exists():
-            aside.rename(folder)
+        if backup.exists():
+            backup.rename(folder)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)
 
 
-def _check(python: Path, wish: Wish, log: Path) -> dict[str, object]:
-    """Start the torch that was installed, once."""
-    facts = ask_torch(python)
+def _check_torch(python: Path, spec: InstallSpec, log: Path) -> dict[str, object]:
+    """Import the installed torch once, and raise if that fails."""
+    facts = query_torch(python)
     if "error" in facts:
         raise SetupError(
-            f"{wish.build.requirement(wish.version)} is installed, but does not start: {facts['error']}. "
-            f"Try another build with --build. The whole log: {log}"
+            f"{spec.build.requirement(spec.version)} is installed, but cannot be imported: {facts['error']}. "
+            f"Try a different build with --build. Full log: {log}"
         )
     return facts
 
@@ -151,9 +151,9 @@ def _check_space(folder: Path, build: Build) -> None:
     free = shutil.disk_usage(folder).free
     if free < build.disk_bytes:
         raise SetupError(
-            f"{folder} has {format_bytes(free)} free; {build.what} needs up to "
+            f"{folder} has {format_bytes(free)} free; {build.title} needs up to "
             f"{format_bytes(build.disk_bytes)}. "
-            "Free some space, or name a folder on another disk in FLODL_HOME."
+            "Free some space, or set FLODL_HOME to a folder on a different disk."
         )
 
 

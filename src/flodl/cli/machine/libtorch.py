@@ -1,7 +1,7 @@
-"""The libtorch inside a torch wheel, or unpacked from an archive: its folders, facts and exports.
+"""Find libtorch in a torch wheel or an unpacked archive; its folders, facts and environment variables.
 
-Variants: `python` is in the torch of the Python that runs now, `torch/<build>` in a build that `fdl setup`
-installed, `precompiled/<name>` in an archive that `fdl libtorch download` unpacked, and a path is a folder.
+Variants: `python` is in the torch of the running Python, `torch/<build>` in a build that `fdl setup`
+installed, `precompiled/<name>` in an archive that `fdl libtorch download` unpacked. A path means that folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
 from .builds import BUILDS
-from .hardware import read
+from .hardware import read_or_empty
 from .store import Store
 
 THIS_PYTHON = "python"
@@ -25,19 +25,19 @@ THIS_PYTHON = "python"
 
 @dataclass(frozen=True)
 class Libtorch:
-    """One libtorch on this disk."""
+    """One libtorch folder."""
 
     variant: str
     root: Path
 
     @property
     def include(self) -> tuple[Path, ...]:
-        """The folders for the compiler."""
+        """The include folders."""
         return (self.root / "include", self.root / "include/torch/csrc/api/include")
 
     @property
     def lib(self) -> Path:
-        """The folder for the linker."""
+        """The folder with the libraries."""
         return self.root / "lib"
 
     @property
@@ -47,44 +47,44 @@ class Libtorch:
 
     @property
     def library_path(self) -> tuple[Path, ...]:
-        """The folders for the loader: a CUDA wheel has CUDA's own libraries in packages beside torch."""
+        """The folders for the loader; a CUDA wheel has the CUDA libraries in packages next to torch."""
         return (self.lib, *sorted(self.root.parent.glob("nvidia/*/lib")))
 
     @property
     def version(self) -> str | None:
-        """The version, with its build: `2.13.0+cu130`."""
-        found = re.search(r"^__version__ = ['\"](.+?)['\"]", read(self.root / "version.py"), re.MULTILINE)
-        return found[1] if found else read(self.root / "build-version") or self.notes().get("torch")
+        """The version with the build: `2.13.0+cu130`."""
+        found = self._in_version_file(r"^__version__ = ['\"](.+?)['\"]")
+        return found or read_or_empty(self.root / "build-version") or self.notes().get("torch")
 
     @property
     def build(self) -> str | None:
-        """The build, as far as the version names it."""
+        """The build according to the version, or None."""
         return (self.version or "").partition("+")[2] or None
 
     @property
     def cuda(self) -> str | None:
         """The version of CUDA that it was built with."""
-        found = re.search(r"^cuda\b.*= ['\"](.+?)['\"]", read(self.root / "version.py"), re.MULTILINE)
-        noted = self.notes().get("cuda")
-        return found[1] if found else noted if noted not in (None, "none") else None
+        found = self._in_version_file(r"^cuda\b.*= ['\"](.+?)['\"]")
+        from_notes = self.notes().get("cuda")
+        return found or (from_notes if from_notes != "none" else None)
 
     @property
     def archs(self) -> str:
-        """The compute capabilities that it has code for."""
+        """The compute capabilities that it supports."""
         known = {build.name: build for build in BUILDS}.get(self.build or "")
-        return self.notes().get("archs") or (" ".join(known.code_for) if known and known.cuda else "cpu")
+        return self.notes().get("archs") or (" ".join(known.capabilities) if known and known.cuda else "cpu")
 
     @property
     def source(self) -> str | None:
-        """Where it came from: a wheel, or the address of an archive."""
+        """Its origin: `wheel`, or the URL of an archive."""
         return "wheel" if (self.root / "version.py").is_file() else self.notes().get("source")
 
     def notes(self) -> dict[str, str]:
-        """Give what was noted in `.arch` when an archive was unpacked."""
-        return dict(re.findall(r"^(\w+)=(.*)$", read(self.root / ".arch"), flags=re.MULTILINE))
+        """Return the facts in `.arch`, written when an archive was unpacked."""
+        return dict(re.findall(r"^(\w+)=(.*)$", read_or_empty(self.root / ".arch"), flags=re.MULTILINE))
 
     def exports(self) -> dict[str, str]:
-        """Give the variables that CMake, tch and the loader look at."""
+        """Return the environment variables for CMake, tch and the loader."""
         loader = {"darwin": "DYLD_LIBRARY_PATH", "win32": "PATH"}.get(sys.platform, "LD_LIBRARY_PATH")
         return {
             "LIBTORCH": str(self.root),
@@ -94,7 +94,7 @@ class Libtorch:
         }
 
     def facts(self) -> dict[str, object]:
-        """Give everything about it, for `--json`."""
+        """Return all facts for `--json`."""
         return {
             "variant": self.variant,
             "path": str(self.root),
@@ -108,37 +108,41 @@ class Libtorch:
             "environment": self.exports(),
         }
 
+    def _in_version_file(self, pattern: str) -> str | None:
+        found = re.search(pattern, read_or_empty(self.root / "version.py"), re.MULTILINE)
+        return found[1] if found else None
 
-def variants(place: Store) -> list[Libtorch]:
-    """Give every libtorch that there is, this Python's first."""
+
+def variants(store: Store) -> list[Libtorch]:
+    """Return every libtorch, that of this Python first."""
     found = [one for one in [of_this_python()] if one]
-    for build in place.installed():
-        found += [Libtorch(f"torch/{build}", folder) for folder in _wheels_in(place.environment(build))]
+    for build in store.installed():
+        found += [Libtorch(f"torch/{build}", folder) for folder in _wheels_in(store.environment(build))]
     for group in ("precompiled", "builds"):
-        folders = sorted((place.root / "libtorch" / group).glob("*/lib"))
+        folders = sorted((store.root / "libtorch" / group).glob("*/lib"))
         found += [Libtorch(f"{group}/{lib.parent.name}", lib.parent) for lib in folders]
     return [libtorch for libtorch in found if libtorch.lib.is_dir()]
 
 
-def active_variant(place: Store) -> str | None:
-    """Give the variant in use: the one that was activated, else that of this Python."""
-    return place.active("libtorch") or (THIS_PYTHON if of_this_python() else None)
+def active_variant(store: Store) -> str | None:
+    """Return the active variant: the one that was activated, else that of this Python, else None."""
+    return store.active("libtorch") or (THIS_PYTHON if of_this_python() else None)
 
 
-def active(place: Store) -> Libtorch:
-    """Give the libtorch in use."""
-    name = active_variant(place)
+def active(store: Store) -> Libtorch:
+    """Return the active libtorch."""
+    name = active_variant(store)
     if name is None:
         raise SetupError(
             "no libtorch is active, and this Python has no torch. Install torch with `fdl setup`, or an "
             "archive with `fdl libtorch download`."
         )
-    return find(place, name)
+    return find(store, name)
 
 
-def find(place: Store, name: str) -> Libtorch:
-    """Give a variant by its name, or a folder of libtorch by its path."""
-    known = {libtorch.variant: libtorch for libtorch in variants(place)}
+def find(store: Store, name: str) -> Libtorch:
+    """Return the variant with this name, or the libtorch in the folder with this path."""
+    known = {libtorch.variant: libtorch for libtorch in variants(store)}
     if name in known:
         return known[name]
     if os.path.isabs(name) and (Path(name) / "lib").is_dir():
@@ -147,10 +151,12 @@ def find(place: Store, name: str) -> Libtorch:
 
 
 def of_this_python() -> Libtorch | None:
-    """Give the libtorch in the torch that this Python would import, without importing it."""
+    """Return the libtorch of the torch that this Python would import, without importing it."""
     spec = find_spec("torch")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Libtorch(THIS_PYTHON, Path(places[0])) if places and (Path(places[0]) / "lib").is_dir() else None
+    for folder in list(spec.submodule_search_locations or ())[:1] if spec else ():
+        if (Path(folder) / "lib").is_dir():
+            return Libtorch(THIS_PYTHON, Path(folder))
+    return None
 
 
 def _wheels_in(environment: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs and their driver, by `nvidia-smi`, else by NVML, else by what the driver says in `/proc`."""
+"""Detect NVIDIA GPUs and their driver with `nvidia-smi`, else NVML, else `/proc`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from importlib import import_module
 from pathlib import Path
 
-from .hardware import Gpu, ask, read
+from .hardware import Gpu, read_or_empty, run_tool
 
 Found = tuple[tuple[Gpu, ...], str | None, tuple[str, ...]]  # GPUs, driver, notes
 
@@ -15,38 +15,40 @@ _FIELDS = ("index", "name", "memory.total", "driver_version", "compute_cap")
 
 
 def probe(root: Path) -> Found:
-    """Give the GPUs, the version of the driver, and what is odd about them."""
-    program = shutil.which("nvidia-smi") or _of_wsl(root)
+    """Return the GPUs, the driver version, and notes about problems."""
+    program = shutil.which("nvidia-smi") or _wsl_program(root)
     notes: tuple[str, ...] = ()
     if program:
-        gpus, driver, trouble = _ask_program(program)
-        if not trouble:
+        gpus, driver, error = _query_program(program)
+        if not error:
             return gpus, driver, ()
-        notes = (trouble,)
-    gpus, driver = _ask_nvml()
+        notes = (error,)
+    gpus, driver = _query_nvml()
     if gpus:
         return gpus, driver, notes
-    driver = _driver_of_kernel(root)
+    driver = _kernel_driver(root)
     if driver and not program:
-        notes = (f"the NVIDIA driver {driver} is loaded, but there is no nvidia-smi to ask for its GPUs",)
+        notes = (
+            f"the NVIDIA driver {driver} is loaded, but nvidia-smi was not found, so its GPUs are unknown",
+        )
     return (), driver, notes
 
 
-def _of_wsl(root: Path) -> str | None:
-    """Windows puts nvidia-smi where a shell inside WSL2 may not look."""
+def _wsl_program(root: Path) -> str | None:
+    """Return the nvidia-smi of WSL2, which may not be on the PATH."""
     program = root / "usr/lib/wsl/lib/nvidia-smi"
     return str(program) if program.is_file() else None
 
 
-def _ask_program(program: str) -> tuple[tuple[Gpu, ...], str | None, str]:
-    trouble = ""
-    for fields in (_FIELDS, _FIELDS[:-1]):  # drivers before 510 know no compute_cap, and refuse the question
-        text, trouble = ask([program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
-        if not trouble:
+def _query_program(program: str) -> tuple[tuple[Gpu, ...], str | None, str]:
+    error = ""
+    for fields in (_FIELDS, _FIELDS[:-1]):  # drivers before 510 do not know compute_cap and fail
+        text, error = run_tool([program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+        if not error:
             rows = [line.split(", ") for line in text.splitlines() if line.strip()]
             gpus = tuple(_gpu(row) for row in rows if len(row) >= 4)
             return gpus, rows[0][3] if gpus else None, ""
-    return (), None, trouble
+    return (), None, error
 
 
 def _gpu(row: list[str]) -> Gpu:
@@ -61,8 +63,8 @@ def _gpu(row: list[str]) -> Gpu:
     )
 
 
-def _ask_nvml() -> tuple[tuple[Gpu, ...], str | None]:
-    """Ask the driver's library, where the package nvidia-ml-py is there to speak to it."""
+def _query_nvml() -> tuple[tuple[Gpu, ...], str | None]:
+    """Query the driver library if the package nvidia-ml-py is installed."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -85,6 +87,8 @@ def _ask_nvml() -> tuple[tuple[Gpu, ...], str | None]:
         nvml.nvmlShutdown()
 
 
-def _driver_of_kernel(root: Path) -> str | None:
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", read(root / "proc/driver/nvidia/version"))
+def _kernel_driver(root: Path) -> str | None:
+    found = re.search(
+        r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", read_or_empty(root / "proc/driver/nvidia/version")
+    )
     return found[1] if found else None

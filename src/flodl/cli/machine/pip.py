@@ -1,4 +1,4 @@
-"""Running pip: its exact command lines, its progress, and what its failures mean."""
+"""Run pip, report its progress, and explain its failures."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from urllib.request import url2pathname
 
 from flodl.core.errors import SetupError
 
-QUIETLY = ("--no-input", "--disable-pip-version-check")
+PIP_FLAGS = ("--no-input", "--disable-pip-version-check")
 
-# What pip says, what it means, what to do. The first that is found explains the failure.
+# (pattern in the output of pip, cause and what to do). The first match explains the failure.
 _CAUSES = (
     (
         r"No space left|Errno 28|disk quota",
-        "the disk is full. Free some space, or name a folder on another disk in FLODL_HOME",
+        "the disk is full. Free some space, or set FLODL_HOME to a folder on a different disk",
     ),
     (
         r"externally-managed-environment",
-        "this Python belongs to the system. Leave --here out: fdl setup then makes an environment of its own",
+        "this Python belongs to the system. Omit --here, so that fdl setup creates a separate environment",
     ),
     (
         r"Permission denied|Errno 13|Read-only file system|Access is denied",
-        "a folder cannot be written to. Name another one in FLODL_HOME",
+        "a folder is not writable. Set FLODL_HOME to a different one",
     ),
     (
         r"name resolution|getaddrinfo|NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError"
         r"|unreachable|Connection (?:refused|reset|aborted)|CERTIFICATE_VERIFY",
-        "the package index cannot be reached. Check network and proxy, or name a mirror with --index-url",
+        "the package index cannot be reached. Check network and proxy, or pass a mirror with --index-url",
     ),
     (
         r"No matching distribution|Could not find a version|is not a supported wheel|Requires-Python",
-        "the package index has nothing that fits this Python and this system. Try another build or Python",
+        "the package index has no package for this Python and system. Try a different build or Python",
     ),
     (
         r"ensurepip",
-        "this Python makes no environments. On Debian and Ubuntu: sudo apt install python3-venv",
+        "this Python cannot create environments. On Debian and Ubuntu: sudo apt install python3-venv",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command line, with words for it."""
+    """One command with a title."""
 
     title: str
     command: tuple[str, ...]
@@ -59,35 +59,35 @@ class Step:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where wheels come from; an empty one means the places that pip and PyTorch use by themselves."""
+    """Where wheels come from; by default, the indexes of pip and PyTorch."""
 
     index_url: str | None = None
     find_links: str | None = None
 
-    def arguments(self, otherwise: str | None = None) -> tuple[str, ...]:
-        """Give pip's options; `otherwise` is the index to use where the user named no place."""
+    def arguments(self, default: str | None = None) -> tuple[str, ...]:
+        """Return pip's options; `default` is the index to use if the user specified no source."""
         found: list[str] = []
         if self.find_links:
             found += ["--find-links", self.find_links]
-        index = self.index_url or (None if self.find_links else otherwise)
+        index = self.index_url or (None if self.find_links else default)
         if index:
             found += ["--index-url", index]
         return tuple(found)
 
 
-def run(step: Step, log: Path, say: Callable[[str], None]) -> None:
-    """Run one step; its output goes to the log, larger steps of it to `say`, a failure becomes an error."""
-    say(step.title)
+def run(step: Step, log: Path, echo: Callable[[str], None]) -> None:
+    """Run one step: write its output to the log and its progress to `echo`, and raise if it fails."""
+    echo(step.title)
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {shlex.join(step.command)}\n")
-    code = _watch(step.command, log, say)
+    code = _run_and_log(step.command, log, echo)
     if code:
-        raise SetupError(f"{step.title}: failed with code {code}.\n{_explanation(log)}\nThe whole log: {log}")
+        raise SetupError(f"{step.title}: failed with code {code}.\n{_explanation(log)}\nFull log: {log}")
 
 
-def _watch(command: Sequence[str], log: Path, say: Callable[[str], None]) -> int:
+def _run_and_log(command: Sequence[str], log: Path, echo: Callable[[str], None]) -> int:
     if sys.stderr.isatty() and "pip" in command:
-        # A terminal sees pip's own progress, and pip writes the log.
+        # On a terminal, show pip's own progress and let pip write the log.
         return subprocess.run([*command, "--log", str(log)], stdout=sys.stderr).returncode
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
     with log.open("a", encoding="utf-8") as file, subprocess.Popen(command, text=True, **pipes) as child:
@@ -96,55 +96,55 @@ def _watch(command: Sequence[str], log: Path, say: Callable[[str], None]) -> int
                 file.write(line)
                 words = line.split()
                 if words[1:] and words[0] in ("Downloading", "Processing"):
-                    say(f"    {' '.join(words[:4])}")
+                    echo(f"    {' '.join(words[:4])}")
             return child.wait()
         finally:
-            child.kill()  # only an interrupt finds it alive
+            child.kill()  # still running only after an interrupt
 
 
 def _explanation(log: Path) -> str:
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     shown = "".join(f"    {line}\n" for line in lines[-8:])
-    meaning = explain(text)
-    return shown + (f"Likely cause: {meaning}." if meaning else "Start again, or read the log.")
+    cause = explain(text)
+    return shown + (f"Likely cause: {cause}." if cause else "Try again, or read the log.")
 
 
 def explain(text: str) -> str:
-    """Name the likely cause of what pip printed, and what to do about it; nothing if it is not known.
+    """Return the likely cause of a failure of pip and what to do, or an empty string if it is unknown.
 
     >>> explain("OSError: [Errno 28] No space left on device")
-    'the disk is full. Free some space, or name a folder on another disk in FLODL_HOME'
+    'the disk is full. Free some space, or set FLODL_HOME to a folder on a different disk'
     """
-    for pattern, meaning in _CAUSES:
+    for pattern, cause in _CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
-            return meaning
+            return cause
     return ""
 
 
-def own_requirement() -> tuple[str, ...]:
-    """Give pip's words for the flodl that runs now: its checkout, its file, or its version."""
+def flodl_requirement() -> tuple[str, ...]:
+    """Return pip's arguments for the running flodl: its checkout, its file, or its version."""
     try:
         found = distribution("flodl")
     except PackageNotFoundError:
         raise SetupError(
-            "flodl itself is not installed as a package, so it cannot be put into another environment. "
-            "Install it with pip, or name it: fdl setup --flodl REQUIREMENT"
+            "flodl itself is not installed as a package, so it cannot be installed elsewhere. "
+            "Install it with pip, or specify it: fdl setup --flodl REQUIREMENT"
         ) from None
-    return _from_origin(found) or (f"flodl=={found.version}",)
+    return _origin(found) or (f"flodl=={found.version}",)
 
 
-def _from_origin(found: Distribution) -> tuple[str, ...]:
-    """Say where pip took it from, if that was not an index."""
+def _origin(found: Distribution) -> tuple[str, ...]:
+    """Return where pip installed it from, if that was not an index."""
     try:
         origin = json.loads(found.read_text("direct_url.json") or "{}")
     except ValueError:
         return ()
-    address = origin.get("url", "")
-    if not address:
+    url = origin.get("url", "")
+    if not url:
         return ()
-    parsed = urlparse(address)
-    place = url2pathname(parsed.path) if parsed.scheme == "file" else address
-    if parsed.scheme == "file" and not Path(place).exists():
+    parsed = urlparse(url)
+    location = url2pathname(parsed.path) if parsed.scheme == "file" else url
+    if parsed.scheme == "file" and not Path(location).exists():
         return ()
-    return ("--editable", place) if origin.get("dir_info", {}).get("editable") else (place,)
+    return ("--editable", location) if origin.get("dir_info", {}).get("editable") else (location,)

@@ -1,4 +1,4 @@
-"""What `fdl diagnose` finds wrong, each with what to do about it. Pure: facts in, problems out."""
+"""The problems that `fdl diagnose` finds, each with a remedy. Pure functions of the report."""
 
 from __future__ import annotations
 
@@ -18,53 +18,59 @@ _OLDEST_PYTHON, _NEWEST_PYTHON = (3, 11), (3, 13)
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that will hurt, and the remedy."""
+    """One problem and its remedy."""
 
     what: str
     do: str
 
 
 def find_problems(hardware: Hardware, report: dict[str, Any]) -> list[Problem]:
-    """Give the problems, the worst first.
+    """Return the problems, the most serious first.
 
     >>> report = {"torch": None, "system": {"python": "3.12.1"}, "environment": {}, "gpus": []}
     >>> [problem.what for problem in find_problems(Hardware("linux", "x86_64"), report)]
     ['torch is not installed']
     """
-    return [*_of_torch(report), *_of_packages(report), *_of_gpus(hardware, report), *_of_system(report)]
+    return [
+        *_torch_problems(report),
+        *_package_problems(report),
+        *_gpu_problems(hardware, report),
+        *_system_problems(report),
+    ]
 
 
-def _of_torch(report: dict[str, Any]) -> Iterator[Problem]:
+def _torch_problems(report: dict[str, Any]) -> Iterator[Problem]:
     torch = report["torch"]
     if torch is None:
         yield Problem("torch is not installed", "Install the build that fits this machine: fdl setup")
     elif "error" in torch:
-        yield Problem(f"torch does not work: {torch['error']}", "Install it again: fdl setup --here --force")
+        yield Problem(f"torch does not work: {torch['error']}", "Reinstall it: fdl setup --here --force")
     elif _numbers(torch["version"])[:2] < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         yield Problem(
-            f"torch {torch['version']} is too old; flodl needs {oldest}", "Install a newer one: fdl setup"
+            f"torch {torch['version']} is too old; flodl requires {oldest} or later",
+            "Install a newer version: fdl setup",
         )
 
 
-def _of_packages(report: dict[str, Any]) -> Iterator[Problem]:
+def _package_problems(report: dict[str, Any]) -> Iterator[Problem]:
     missing = [name for name, version in report.get("packages", {}).items() if version is None]
     missing = [name for name in missing if name != "torch"]
     if missing:
         yield Problem(
-            f"flodl needs packages that are not installed: {', '.join(missing)}",
+            f"packages that flodl requires are not installed: {', '.join(missing)}",
             f"pip install {' '.join(missing)}",
         )
     python = _numbers(report["system"]["python"])[:2]
     if not _OLDEST_PYTHON <= python <= _NEWEST_PYTHON:
         yield Problem(
-            f"Python {report['system']['python']} is not one that flodl supports",
-            "Make an environment with Python 3.11, 3.12 or 3.13",
+            f"Python {report['system']['python']} is not supported by flodl",
+            "Create an environment with Python 3.11, 3.12 or 3.13",
         )
 
 
-def _of_gpus(hardware: Hardware, report: dict[str, Any]) -> Iterator[Problem]:
-    yield from (Problem(note, "Run nvidia-smi by hand and see what it says") for note in hardware.notes)
+def _gpu_problems(hardware: Hardware, report: dict[str, Any]) -> Iterator[Problem]:
+    yield from (Problem(note, "Run nvidia-smi yourself and check its output") for note in hardware.notes)
     torch = report["torch"]
     if not hardware.gpus or not torch or "error" in torch:
         return
@@ -80,13 +86,13 @@ def _of_gpus(hardware: Hardware, report: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(str(error), "")
         return
     wanted = choice.build.name
-    if hardware.of("nvidia") and not torch.get("cuda") and choice.build.cuda:
+    if hardware.gpus_from("nvidia") and not torch.get("cuda") and choice.build.cuda:
         yield Problem(f"torch {torch['version']} cannot use the NVIDIA GPU", f"fdl setup --build {wanted}")
-    elif hardware.of("amd") and not torch.get("hip") and wanted.startswith("rocm"):
+    elif hardware.gpus_from("amd") and not torch.get("hip") and wanted.startswith("rocm"):
         yield Problem(f"torch {torch['version']} cannot use the AMD GPU", f"fdl setup --build {wanted}")
     elif (torch.get("cuda") or torch.get("hip")) and not torch.get("gpu_usable"):
         yield Problem(
-            f"torch {torch['version']} sees no usable GPU, though there is one ({choice.reason})",
+            f"torch {torch['version']} finds no usable GPU, but this machine has one ({choice.reason})",
             f"Update the driver, or install a build that fits it: fdl setup --build {wanted}",
         )
     elif torch.get("cuda"):
@@ -94,11 +100,11 @@ def _of_gpus(hardware: Hardware, report: dict[str, Any]) -> Iterator[Problem]:
             if not gpu["arch_compatible"]:
                 name = f"GPU {gpu['index']}, {gpu['name']} ({gpu['sm']})"
                 yield Problem(
-                    f"torch {torch['version']} has no code for {name}", f"fdl setup --build {wanted}"
+                    f"torch {torch['version']} does not support {name}", f"fdl setup --build {wanted}"
                 )
 
 
-def _of_system(report: dict[str, Any]) -> Iterator[Problem]:
+def _system_problems(report: dict[str, Any]) -> Iterator[Problem]:
     system = report["system"]
     free, shared = system.get("disk_free_gb"), system.get("shared_memory_gb")
     if free is not None and free < 1:
@@ -111,7 +117,8 @@ def _of_system(report: dict[str, Any]) -> Iterator[Problem]:
     libtorch = report.get("libtorch")
     if libtorch and libtorch.get("missing"):
         yield Problem(
-            f"the active libtorch, {libtorch['path']}, is gone", "Choose another: fdl libtorch activate"
+            f"the active libtorch, {libtorch['path']}, no longer exists",
+            "Choose a different one: fdl libtorch activate",
         )
 
 

@@ -1,4 +1,4 @@
-"""The facts that `fdl diagnose` shows, gathered so that nothing that is missing or broken stops it."""
+"""Collect the facts that `fdl diagnose` shows; missing or broken parts do not stop it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import Any
 import flodl
 from flodl.core import environment
 
-from . import libtorch, store
+from . import libtorch
 from .builds import runs_on
 from .detection import detect
-from .hardware import Hardware, ask, read
+from .hardware import Hardware, read_or_empty, run_tool
 from .problems import find_problems
-from .torch_facts import ask_torch, capabilities
+from .store import Store, find_store
+from .torch_facts import compute_capabilities, query_torch
 
-# Not read by flodl, but by what it stands on: they decide what torch and pip see.
-_OTHERS = (
+# Not read by flodl, but by torch and pip.
+_OTHER_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_HOME",
     "HIP_VISIBLE_DEVICES",
@@ -40,20 +41,20 @@ Report = dict[str, Any]
 
 
 def gather(root: Path = Path("/")) -> Report:
-    """Look at everything; `root` is where `proc` and `sys` are mounted."""
-    hardware, place = detect(root), store.here()
+    """Return the whole report; `root` is the folder with `proc` and `sys`."""
+    hardware, store = detect(root), find_store()
     installed = version_of("torch")
-    torch = ask_torch(sys.executable) if installed or libtorch.of_this_python() else None
+    torch = query_torch(sys.executable) if installed or libtorch.of_this_python() else None
     report: Report = {
-        "context": {"mode": place.mode, "root": str(place.root)},
+        "context": {"mode": store.mode, "root": str(store.root)},
         "flodl": {"version": flodl.__version__, "path": str(Path(flodl.__file__).parent)},
         "system": _system(hardware, root),
         "gpus": _gpus(hardware, torch),
         "driver": {"nvidia": hardware.nvidia_driver, "rocm": hardware.rocm},
         "torch": torch,
-        "builds": {"installed": place.installed(), "active": place.active()},
-        "libtorch": _libtorch(place),
-        "environment": environment.report([*_own_variables(), *_OTHERS]),
+        "builds": {"installed": store.installed(), "active": store.active()},
+        "libtorch": _libtorch(store),
+        "environment": environment.report([*_own_variables(), *_OTHER_VARIABLES]),
         "packages": _packages(),
         "extras": _extras(),
     }
@@ -64,7 +65,7 @@ def gather(root: Path = Path("/")) -> Report:
 
 
 def version_of(package: str) -> str | None:
-    """Give the version of an installed package."""
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -72,7 +73,7 @@ def version_of(package: str) -> str | None:
 
 
 def _system(hardware: Hardware, root: Path) -> dict[str, Any]:
-    release = read(root / "proc/sys/kernel/osrelease")
+    release = read_or_empty(root / "proc/sys/kernel/osrelease")
     disk, shared = _disk(Path(".")), _disk(root / "dev/shm")
     facts: dict[str, Any] = {
         "os": platform.platform() + (" (WSL2)" if "microsoft" in release.lower() else ""),
@@ -89,7 +90,7 @@ def _system(hardware: Hardware, root: Path) -> dict[str, Any]:
 
 
 def _disk(folder: Path) -> tuple[int, int] | None:
-    """Give the size of the disk that a folder is on and what is free of it, in bytes."""
+    """Return the total and free bytes of the disk with a folder."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -102,13 +103,13 @@ def _docker(root: Path) -> str | None:
         return "running inside a container"
     if not shutil.which("docker"):
         return None
-    found = re.search(r"version ([\d.]+)", ask(["docker", "--version"])[0])
+    found = re.search(r"version ([\d.]+)", run_tool(["docker", "--version"])[0])
     return found[1] if found else None
 
 
 def _gpus(hardware: Hardware, torch: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Give each GPU, and whether the torch that is installed has code for it."""
-    code_for = capabilities(torch.get("code_for") or []) if torch else []
+    """Return each GPU and whether the installed torch supports it."""
+    supported = compute_capabilities(torch.get("code_for") or []) if torch else []
     return [
         {
             "index": gpu.index,
@@ -116,23 +117,23 @@ def _gpus(hardware: Hardware, torch: dict[str, Any] | None) -> list[dict[str, An
             "vendor": gpu.vendor,
             "sm": gpu.capability or None,
             "vram_bytes": gpu.memory_bytes,
-            "arch_compatible": _compatible(gpu.vendor, gpu.capability, code_for, torch),
+            "arch_compatible": _compatible(gpu.vendor, gpu.capability, supported, torch),
         }
         for gpu in hardware.gpus
     ]
 
 
-def _compatible(vendor: str, capability: str, code_for: list[str], torch: dict[str, Any] | None) -> bool:
+def _compatible(vendor: str, capability: str, supported: list[str], torch: dict[str, Any] | None) -> bool:
     if not torch or "error" in torch:
         return False
     if vendor == "nvidia":
-        return bool(torch.get("cuda")) and (not capability or runs_on(capability, code_for))
+        return bool(torch.get("cuda")) and (not capability or runs_on(capability, supported))
     return bool(torch.get("mps_usable") if vendor == "apple" else torch.get("hip"))
 
 
-def _libtorch(place: store.Store) -> dict[str, Any] | None:
-    name = libtorch.active_variant(place)
-    known = {one.variant: one for one in libtorch.variants(place)}
+def _libtorch(store: Store) -> dict[str, Any] | None:
+    name = libtorch.active_variant(store)
+    known = {one.variant: one for one in libtorch.variants(store)}
     if name is None:
         return None
     if name not in known:
@@ -142,7 +143,7 @@ def _libtorch(place: store.Store) -> dict[str, Any] | None:
 
 
 def _own_variables() -> list[str]:
-    """Give the variables that flodl reads: the table of `core/environment.py` has them all."""
+    """Return the variables that flodl reads, from the table in `core/environment.py`."""
     return re.findall(r"^\| `(\w+)`", environment.__doc__ or "", flags=re.MULTILINE)
 
 
@@ -154,26 +155,28 @@ def _requirements() -> list[str]:
 
 
 def _packages() -> dict[str, str | None]:
-    """Give what flodl needs, with the versions that are there."""
+    """Return the packages that flodl requires, with the installed versions."""
     plain = (line for line in _requirements() if "extra ==" not in line)
-    return {name: version_of(name) for name in map(_name_in, plain) if name}
+    return {name: version_of(name) for name in map(_package_name, plain) if name}
 
 
 def _extras() -> dict[str, dict[str, Any]]:
-    """Give the optional parts of flodl, whether they are complete, and what is missing."""
-    wanted: dict[str, list[str]] = {}
+    """Return the extras of flodl, whether they are installed, and which packages are missing."""
+    required: dict[str, list[str]] = {}
     for line in _requirements():
         found = re.search(r"extra == ['\"]([\w.-]+)['\"]", line)
         if found:
-            wanted.setdefault(found[1], []).append(_name_in(line))
-    missing = {extra: [name for name in names if version_of(name) is None] for extra, names in wanted.items()}
+            required.setdefault(found[1], []).append(_package_name(line))
+    missing = {
+        extra: [name for name in names if version_of(name) is None] for extra, names in required.items()
+    }
     return {extra: {"present": not names, "missing": names} for extra, names in missing.items()}
 
 
-def _name_in(requirement: str) -> str:
-    """Give the name in a requirement.
+def _package_name(requirement: str) -> str:
+    """Return the package name in a requirement.
 
-    >>> _name_in("torch>=2.11"), _name_in("ruff ; extra == 'test'")
+    >>> _package_name("torch>=2.11"), _package_name("ruff ; extra == 'test'")
     ('torch', 'ruff')
     """
     found = re.match(r"[A-Za-z0-9._-]+", requirement)

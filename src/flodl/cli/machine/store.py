@@ -1,11 +1,11 @@
-"""Where builds of torch and libtorch are kept, side by side, and which of them is in use.
+"""The folder with installed builds of torch and libtorch, and which of them is active.
 
     <root>/torch/.active             one line: cu130
     <root>/torch/cu130/              a virtual environment with that build and flodl
     <root>/libtorch/.active          one line: precompiled/cu130
-    <root>/libtorch/precompiled/…    archives of libtorch, unpacked
+    <root>/libtorch/precompiled/…    unpacked archives of libtorch
 
-An environment counts once its record is there, and that is written last.
+An environment counts as installed once it has a record, which is written last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECORD = "fdl-build.json"
 
 @dataclass(frozen=True)
 class Store:
-    """One place where builds are kept: a project's own, or the one of the user."""
+    """A folder with builds: that of a project or that of the user."""
 
     root: Path
     mode: str = "global"
@@ -37,16 +37,16 @@ class Store:
         return f"{self.mode} ({self.root})"
 
     def environment(self, build: str) -> Path:
-        """Give the folder of the virtual environment for a build, there or not."""
+        """Return the folder of a build's virtual environment, which may not exist."""
         return self.root / "torch" / build
 
     def installed(self) -> list[str]:
-        """Give the builds that are whole, by name."""
+        """Return the names of the completely installed builds."""
         records = (self.root / "torch").glob(f"*/{RECORD}")
         return sorted(path.parent.name for path in records if self.record(path.parent.name))
 
     def record(self, build: str) -> dict[str, Any]:
-        """Give what was written when a build was installed; nothing if that was never finished."""
+        """Return the record of an installed build, or an empty dict if it is not installed."""
         try:
             found = json.loads((self.environment(build) / RECORD).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -54,21 +54,21 @@ class Store:
         return found if isinstance(found, dict) and isinstance(found.get("torch"), str) else {}
 
     def active(self, kind: str = "torch") -> str | None:
-        """Give the name of what is in use: of `torch` or of `libtorch`."""
+        """Return the name of the active `torch` build or `libtorch` variant, or None."""
         try:
             return (self.root / kind / ".active").read_text(encoding="utf-8").strip() or None
         except OSError:
             return None
 
     def activate(self, name: str | None, *, kind: str = "torch") -> None:
-        """Use that one from now on, or none."""
+        """Set the active build or variant; None deactivates it."""
         try:
             write_atomic(self.root / kind / ".active", f"{name}\n" if name else "")
         except OSError as error:
             raise cannot_write(error) from None
 
     def require(self, build: str) -> Path:
-        """Give the environment of a build that is installed, or say which are."""
+        """Return the environment of a build; raise if it is not installed."""
         if build in self.installed():
             return self.environment(build)
         hint = suggestion(build, self.installed(), known_as="installed builds")
@@ -79,7 +79,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from changing the store meanwhile."""
+        """Hold the lock that keeps other processes from changing the store."""
         try:
             (self.root / "torch").mkdir(parents=True, exist_ok=True)
             handle = os.open(self.root / "torch" / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -92,44 +92,44 @@ class Store:
             os.close(handle)
 
 
-def here(start: Path | None = None) -> Store:
-    """Give the store for a folder: that of the project around it, if it has one, else that of the user."""
+def find_store(start: Path | None = None) -> Store:
+    """Return the store of the project around a folder, or the user's store."""
     try:
         start = (start or Path.cwd()).resolve()
-    except OSError:  # the folder was deleted under the shell
+    except OSError:  # the working directory was deleted
         return Store(home())
     for folder in (start, *start.parents):
-        # Unlike the method of Path, this one takes a folder that may not be looked into for one without it.
+        # os.path.isfile returns False for a folder without read permission; Path.is_file may raise.
         if any(os.path.isfile(folder / kind / ".active") for kind in ("libtorch", "torch")):
             return Store(folder, "project" if folder != home() else "global")
     return Store(home())
 
 
 def home() -> Path:
-    """Give the user's own store."""
-    named = environment.home_text()
-    return Path(os.path.realpath(os.path.expanduser(named))) if named else Path.home() / ".flodl"
+    """Return the folder of the user's store."""
+    path = environment.home_text()
+    return Path(os.path.realpath(os.path.expanduser(path))) if path else Path.home() / ".flodl"
 
 
 def python_of(folder: Path) -> Path:
-    """Give the Python of a virtual environment."""
+    """Return the Python of a virtual environment."""
     return folder / "Scripts/python.exe" if os.name == "nt" else folder / "bin/python"
 
 
 def cannot_write(error: OSError) -> SetupError:
-    """Word a failure to write to the store."""
+    """Return the error for a failed write to the store."""
     return SetupError(
-        f"{error.filename} cannot be written: {error.strerror}. Make it writable, or name another folder in "
-        "FLODL_HOME."
+        f"{error.filename} cannot be written: {error.strerror}. Make it writable, or set FLODL_HOME to "
+        "a different folder."
     )
 
 
 def _lock(handle: int, root: Path) -> None:
     try:
-        is_ours = lock.acquire(handle, wait=False)
-    except OSError:  # a file system without locks
+        acquired = lock.acquire(handle, wait=False)
+    except OSError:  # the file system has no locks
         return
-    if not is_ours:
+    if not acquired:
         raise SetupError(
-            f"another `fdl setup` is at work in {root}. Wait until it is done, then start again."
+            f"another `fdl setup` is running in {root}. Wait until it has finished, then try again."
         )

@@ -1,4 +1,4 @@
-"""Talking to whoever started the command: lines for people, and questions where somebody can answer."""
+"""Print lines for people, and ask for confirmation on a terminal."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from flodl.core import log
 from flodl.core.errors import SetupError
 
 
-def voice(*, aside: bool = False) -> Callable[[str], None]:
-    """Give a way to print lines for people; `aside` puts them on standard error, beside JSON."""
+def line_printer(*, to_stderr: bool = False) -> Callable[[str], None]:
+    """Return a function that prints a line unless `--quiet` is on; with JSON, use standard error."""
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         if line and log.enabled(log.Verbosity.NORMAL):
-            click.echo(line, err=aside)
+            click.echo(line, err=to_stderr)
 
-    return say
+    return echo
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere only `--yes` is an answer."""
+    """Ask on a terminal; without one, require `--yes`."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise SetupError(f"{question} There is no terminal to ask on, so nothing was done. Add --yes.")
+        raise SetupError(f"{question} There is no terminal for an answer, so nothing was done. Pass --yes.")
     click.confirm(question, default=True, abort=True, err=True)

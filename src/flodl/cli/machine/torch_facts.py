@@ -1,4 +1,4 @@
-"""What torch says about itself, asked in a child process: a torch that crashes harms only the child."""
+"""Query torch in a child process, so that a torch that crashes affects only the child."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-ANSWER_WITHIN_S = 180  # a first import from a network drive takes its time
+TIMEOUT_S = 180  # the first import from a network drive is slow
 
-# Runs in another Python, which may have no flodl.
-_QUESTION = """
+# Runs in a different Python, which may not have flodl.
+_SCRIPT = """
 import json, sys
 facts = {}
 try:
@@ -36,40 +36,40 @@ sys.stdout.write("\\n" + json.dumps(facts) + "\\n")
 """
 
 
-def ask_torch(python: str | Path) -> dict[str, Any]:
-    """Give what the torch of that Python says: versions, devices, code; `error` if it cannot say it all.
+def query_torch(python: str | Path) -> dict[str, Any]:
+    """Return the versions, devices and architectures of that Python's torch, and `error` if this fails.
 
     >>> import sys
-    >>> ask_torch(sys.executable)["version"]
+    >>> query_torch(sys.executable)["version"]
     '2...'
     """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONIOENCODING": "utf-8"}
-    command = [str(python), "-c", _QUESTION]
+    command = [str(python), "-c", _SCRIPT]
     pipes: dict[str, Any] = {"capture_output": True, "text": True, "encoding": "utf-8", "errors": "replace"}
     try:
-        done = subprocess.run(command, env=environment, timeout=ANSWER_WITHIN_S, **pipes)
+        done = subprocess.run(command, env=environment, timeout=TIMEOUT_S, **pipes)
     except subprocess.TimeoutExpired:
-        return {"error": f"importing torch took more than {ANSWER_WITHIN_S} s"}
+        return {"error": f"importing torch took more than {TIMEOUT_S} s"}
     except OSError as error:
         return {"error": f"{python} cannot be started: {error.strerror or error}"}
     lines = done.stdout.strip().splitlines()
     try:
         facts = json.loads(lines[-1])
     except (IndexError, ValueError):
-        said = done.stderr.strip().splitlines()
-        why = said[-1] if said else "it says nothing"
-        return {"error": f"importing torch ended the process with {done.returncode}: {why}"}
-    return facts if isinstance(facts, dict) else {"error": "torch gave no facts"}
+        errors = done.stderr.strip().splitlines()
+        reason = errors[-1] if errors else "no output"
+        return {"error": f"importing torch ended the process with code {done.returncode}: {reason}"}
+    return facts if isinstance(facts, dict) else {"error": "the query of torch printed no JSON object"}
 
 
-def capabilities(code_for: list[str]) -> list[str]:
-    """Turn torch's list of architectures into compute capabilities.
+def compute_capabilities(archs: list[str]) -> list[str]:
+    """Convert torch's list of architectures to compute capabilities.
 
-    >>> capabilities(["sm_75", "sm_90a", "compute_120"])
+    >>> compute_capabilities(["sm_75", "sm_90a", "compute_120"])
     ['7.5', '9.0', '12.0+PTX']
     """
     found = []
-    for entry in code_for:
+    for entry in archs:
         kind, _, number = entry.partition("_")
         digits = "".join(character for character in number if character.isdigit())
         if len(digits) >= 2:

@@ -1,4 +1,4 @@
-"""`fdl diagnose`: tells what is there and what is wrong, whatever is missing or broken."""
+"""`fdl diagnose`: reports facts and problems even if parts are missing or broken."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import flodl
 from flodl.cli import main
 from flodl.cli.machine.hardware import Gpu, Hardware
 from flodl.cli.machine.problems import find_problems
-from flodl.cli.machine.torch_facts import ask_torch
+from flodl.cli.machine.torch_facts import query_torch
 
 SOURCE = Path(flodl.__file__).parents[1]
 H200 = "echo '0, NVIDIA H200, 143771, 580.95.05, 9.0'"
@@ -47,7 +47,7 @@ def put(path, text):
 
 
 def diagnose(home, *, torch=None, **environment):
-    """Run it as a process, with a torch of the test's own in front of the real one."""
+    """Run it as a process, with a fake torch before the real one on the path."""
     if torch is not None:
         put(home / "packages/torch/__init__.py", torch)
     paths = [str(home / "packages"), str(SOURCE)]
@@ -61,7 +61,7 @@ def diagnose(home, *, torch=None, **environment):
     return json.loads(done.stdout)
 
 
-def test_the_text_has_every_section(home, capsys):
+def test_the_report_has_every_section(home, capsys):
     assert main(["diagnose"]) == 0
     shown = capsys.readouterr().out
     sections = (
@@ -80,7 +80,7 @@ def test_the_text_has_every_section(home, capsys):
     assert f"FLODL_HOME             {home / 'home'}" in shown
 
 
-def test_json_has_the_facts_where_programs_look_for_them(home, capsys):
+def test_json_has_the_documented_keys(home, capsys):
     import torch
 
     assert main(["diagnose", "--json"]) == 0
@@ -97,7 +97,7 @@ def test_json_has_the_facts_where_programs_look_for_them(home, capsys):
 
 
 def test_it_works_without_torch(home):
-    """A Python without site-packages, with links to all that flodl needs but torch and numpy."""
+    """A Python without site-packages, with links to all requirements of flodl except torch and numpy."""
     (home / "packages").mkdir()
     for package in Path(find_spec("click").origin).parents[1].iterdir():
         if not package.name.startswith(("torch", "numpy", "flodl")):
@@ -119,7 +119,7 @@ def test_it_works_without_torch(home):
 
 
 @pytest.mark.parametrize(
-    ("torch", "said"),
+    ("torch", "error"),
     [
         ("raise ImportError('libcudart.so.13: cannot open')", "ImportError: libcudart.so.13: cannot open"),
         ("import os; os.abort()", "importing torch ended the process with"),
@@ -129,14 +129,14 @@ def test_it_works_without_torch(home):
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_broken_torch_is_a_problem_and_no_traceback(home, torch, said):
+def test_a_broken_torch_is_a_problem_not_a_traceback(home, torch, error):
     report = diagnose(home, torch=torch)
-    assert said in report["torch"]["error"]
+    assert error in report["torch"]["error"]
     assert report["problems"][0]["what"].startswith("torch does not work: ")
-    assert report["problems"][0]["do"] == "Install it again: fdl setup --here --force"
+    assert report["problems"][0]["do"] == "Reinstall it: fdl setup --here --force"
 
 
-def test_a_gpu_that_this_torch_can_use_is_no_problem(home):
+def test_a_supported_gpu_is_not_a_problem(home):
     put(home / "programs/nvidia-smi", f"#!/bin/sh\n{H200}\n")
     torch = FAKE_TORCH.format(version="2.13.0+cu130", cuda="13.0", usable=True, archs=["sm_80", "sm_90"])
     report = diagnose(home, torch=torch)
@@ -159,8 +159,8 @@ def test_a_gpu_that_this_torch_can_use_is_no_problem(home):
     ("torch", "environment", "what", "remedy"),
     [
         (("2.13.0+cpu", None, False, []), {}, "cannot use the NVIDIA GPU", "fdl setup --build cu130"),
-        (("2.13.0+cu130", "13.0", True, ["sm_75"]), {}, "has no code for GPU 0", "fdl setup --build cu130"),
-        (("2.13.0+cu130", "13.0", False, ["sm_90"]), {}, "sees no usable GPU", "Update the driver"),
+        (("2.13.0+cu130", "13.0", True, ["sm_75"]), {}, "does not support GPU 0", "fdl setup --build cu130"),
+        (("2.13.0+cu130", "13.0", False, ["sm_90"]), {}, "finds no usable GPU", "Update the driver"),
         (
             ("2.13.0+cu130", "13.0", False, ["sm_90"]),
             {"CUDA_VISIBLE_DEVICES": ""},
@@ -170,7 +170,7 @@ def test_a_gpu_that_this_torch_can_use_is_no_problem(home):
         (("2.4.0+cu130", "13.0", True, ["sm_90"]), {}, "torch 2.4.0+cu130 is too old", "fdl setup"),
     ],
 )
-def test_problems_come_with_their_remedy(home, torch, environment, what, remedy):
+def test_problems_have_a_remedy(home, torch, environment, what, remedy):
     put(home / "programs/nvidia-smi", f"#!/bin/sh\n{H200}\n")
     version, cuda, usable, archs = torch
     text = FAKE_TORCH.format(version=version, cuda=cuda, usable=usable, archs=archs)
@@ -184,35 +184,35 @@ def report_with(**facts):
     return {"torch": torch, "system": {"python": "3.12.1"}, "environment": {}, "gpus": [], **facts}
 
 
-def test_problems_of_the_system_are_found():
+def test_system_problems_are_found():
     system = {"python": "3.14.0", "disk_free_gb": 0.2, "shared_memory_gb": 0.06}
     report = report_with(
         system=system, packages={"numpy": None}, libtorch={"path": "precompiled/cu128", "missing": True}
     )
     found = [problem.what for problem in find_problems(Hardware("linux", "x86_64"), report)]
     assert found == [
-        "flodl needs packages that are not installed: numpy",
-        "Python 3.14.0 is not one that flodl supports",
+        "packages that flodl requires are not installed: numpy",
+        "Python 3.14.0 is not supported by flodl",
         "the disk of this folder has 0.2 GB free",
         "shared memory (/dev/shm) is only 0.06 GB; data workers exchange batches through it",
-        "the active libtorch, precompiled/cu128, is gone",
+        "the active libtorch, precompiled/cu128, no longer exists",
     ]
 
 
-def test_an_amd_gpu_wants_a_rocm_build():
+def test_an_amd_gpu_needs_a_rocm_build():
     hardware = Hardware("linux", "x86_64", gpus=(Gpu(0, "MI300X", "amd", "gfx942"),))
     (problem,) = find_problems(hardware, report_with())
     assert problem.do == "fdl setup --build rocm7.2"
 
 
-def test_a_driver_that_fails_is_a_problem_even_where_no_gpu_is_seen(home):
+def test_a_failing_driver_is_a_problem_even_without_a_gpu(home):
     put(home / "programs/nvidia-smi", "#!/bin/sh\necho 'No devices were found'; exit 6\n")
     torch = FAKE_TORCH.format(version="2.13.0+cpu", cuda=None, usable=False, archs=[])
     (problem,) = diagnose(home, torch=torch)["problems"]
-    assert problem["what"].endswith("ended with 6: No devices were found")
+    assert problem["what"].endswith("exited with 6: No devices were found")
 
 
-def test_records_that_are_nonsense_do_not_stop_it(home):
+def test_invalid_records_are_ignored(home):
     put(home / "home/torch/cpu/fdl-build.json", "[1, 2")
     put(home / "home/torch/cu130/fdl-build.json", '{"torch": 3}')
     put(home / "home/libtorch/.active", "precompiled/gone\n")
@@ -220,16 +220,16 @@ def test_records_that_are_nonsense_do_not_stop_it(home):
     report = diagnose(home, torch=torch)
     assert report["builds"] == {"installed": [], "active": None}
     assert [problem["what"] for problem in report["problems"]] == [
-        "the active libtorch, precompiled/gone, is gone"
+        "the active libtorch, precompiled/gone, no longer exists"
     ]
 
 
-def test_a_python_that_is_gone_is_an_answer_too():
-    assert "cannot be started" in ask_torch("/nowhere/python")["error"]
+def test_a_missing_python_is_reported():
+    assert "cannot be started" in query_torch("/nowhere/python")["error"]
 
 
 @pytest.mark.parametrize("words", ["diagnose", "setup --dry-run --build cpu", "libtorch info", "api-ref Rng"])
-def test_torch_is_never_imported_by_the_program_itself(home, words):
+def test_the_program_itself_never_imports_torch(home, words):
     code = (
         "import sys; from flodl.cli import main; code = main(sys.argv[1:]); "
         "sys.exit(code or str({'torch', 'numpy'} & set(sys.modules) or ''))"

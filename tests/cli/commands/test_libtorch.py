@@ -1,4 +1,4 @@
-"""`fdl libtorch`: the C++ side of torch, found, switched, fetched, and really compiled against."""
+"""`fdl libtorch`: find, activate and download libtorch, and compile against it."""
 
 import json
 import os
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from flodl.cli import main
-from flodl.cli.machine import libtorch, store
-from flodl.cli.machine.archive import address
-from flodl.cli.machine.builds import find
+from flodl.cli.machine import libtorch
+from flodl.cli.machine.archive import archive_url
+from flodl.cli.machine.builds import find_build
 from flodl.cli.machine.hardware import Hardware
+from flodl.cli.machine.store import find_store
 from flodl.core.errors import SetupError
 
 
@@ -38,14 +39,14 @@ def run(*arguments):
     return main(["libtorch", *arguments])
 
 
-def test_the_group_alone_shows_its_commands(capsys):
+def test_the_group_without_a_command_shows_its_commands(capsys):
     assert run() == 0
     shown = capsys.readouterr().out
     for name in ("list", "info", "path", "env", "activate", "remove", "download"):
         assert f"\n  {name} " in shown
 
 
-def test_the_libtorch_of_this_python_is_there_without_any_setting(home, capsys):
+def test_the_libtorch_of_this_python_needs_no_setup(home, capsys):
     import torch
 
     assert run("list", "--json") == 0
@@ -59,13 +60,13 @@ def test_the_libtorch_of_this_python_is_there_without_any_setting(home, capsys):
     assert f"CMake:    {torch.utils.cmake_prefix_path}" in shown
 
 
-def test_facts_have_every_folder_that_a_compiler_needs(home, capsys):
+def test_info_lists_every_folder_that_a_compiler_needs(home, capsys):
     assert run("info", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert all(Path(folder).is_dir() for folder in [*facts["include"], facts["lib"], facts["cmake_prefix"]])
     assert (Path(facts["include"][1]) / "torch/torch.h").is_file()
-    for place, folder in (("root", facts["path"]), ("include", facts["include"][0]), ("lib", facts["lib"])):
-        assert run("path", place) == 0
+    for name, folder in (("root", facts["path"]), ("include", facts["include"][0]), ("lib", facts["lib"])):
+        assert run("path", name) == 0
         assert capsys.readouterr().out.strip() == folder
 
 
@@ -81,26 +82,26 @@ def test_a_shell_can_evaluate_the_environment(home, capsys):
     assert loader == f"{root}/lib:/before"
 
 
-def test_an_archive_is_fetched_unpacked_noted_and_activated(home, tmp_path, capsys):
+def test_an_archive_is_downloaded_unpacked_and_activated(home, tmp_path, capsys):
     url = make_archive(tmp_path / "libtorch.zip")
-    assert run("download", "--cpu", "--url", str(tmp_path / "libtorch.zip"), "--yes") == 0  # a path will do
+    assert run("download", "--cpu", "--url", str(tmp_path / "libtorch.zip"), "--yes") == 0  # a path works too
     folder = home / "libtorch/precompiled/cpu"
     assert (folder / "lib/libtorch.so").read_text() == "a library"
     notes = dict(line.split("=", 1) for line in (folder / ".arch").read_text().splitlines())
     assert notes == {"cuda": "none", "torch": "2.13.0", "archs": "cpu", "source": url, "variant": "cpu"}
-    assert store.here().active("libtorch") == "precompiled/cpu"
+    assert find_store().active("libtorch") == "precompiled/cpu"
     assert sorted(path.name for path in folder.parent.iterdir()) == ["cpu"]
     capsys.readouterr()
     assert run("info") == 0
     assert "Active:   precompiled/cpu\nVersion:  2.13.0+cpu\nCUDA:     none" in capsys.readouterr().out
 
 
-def test_the_same_version_is_not_fetched_again_unless_forced(home, tmp_path, capsys):
+def test_the_same_version_is_downloaded_again_only_with_force(home, tmp_path, capsys):
     url = make_archive(tmp_path / "libtorch.zip")
     run("download", "--cpu", "--url", url, "--yes", "--no-activate")
-    assert store.here().active("libtorch") is None
+    assert find_store().active("libtorch") is None
     assert run("download", "--cpu", "--url", "file:///gone.zip") == 0
-    assert "That version is there already" in capsys.readouterr().out
+    assert "This version exists already" in capsys.readouterr().out
     mark = home / "libtorch/precompiled/cpu/mark"
     mark.touch()
     assert run("download", "--cpu", "--url", url, "--yes", "--force") == 0
@@ -108,7 +109,7 @@ def test_the_same_version_is_not_fetched_again_unless_forced(home, tmp_path, cap
 
 
 @pytest.mark.parametrize("flaw", ["gone", "cut", "damaged", "empty"])
-def test_a_failed_download_leaves_what_was_there(home, tmp_path, capsys, flaw):
+def test_a_failed_download_keeps_the_previous_version(home, tmp_path, capsys, flaw):
     good = make_archive(tmp_path / "good.zip")
     run("download", "--cpu", "--url", good, "--yes")
     bad = tmp_path / "bad.zip"
@@ -127,18 +128,17 @@ def test_a_failed_download_leaves_what_was_there(home, tmp_path, capsys, flaw):
     assert (folder / "cpu/lib/libtorch.so").read_text() == "a library"
 
 
-@pytest.mark.parametrize("url", ["no address", "ftp://127.0.0.1:1/x.zip", "http://127.0.0.1:1/x.zip"])
-def test_an_address_that_leads_nowhere_is_an_error_with_a_way_out(home, capsys, url):
+@pytest.mark.parametrize("url", ["not a url", "ftp://127.0.0.1:1/x.zip", "http://127.0.0.1:1/x.zip"])
+def test_a_url_that_cannot_be_reached_is_an_error_with_a_remedy(home, capsys, url):
     assert run("download", "--cpu", "--url", url, "--yes") == 1
-    assert f"error: {url} cannot be fetched: " in capsys.readouterr().err
+    assert f"error: {url} cannot be downloaded: " in capsys.readouterr().err
     assert list((home / "libtorch/precompiled").iterdir()) == []
 
 
-def test_a_folder_of_ones_own_becomes_the_active_one(home, tmp_path, capsys):
-    """The place that is activated is the one that was filled."""
+def test_a_custom_folder_becomes_the_active_one(home, tmp_path, capsys):
     url = make_archive(tmp_path / "libtorch.zip", version="2.13.0+cu130")
     assert run("download", "--cuda", "13.0", "--url", url, "--path", str(tmp_path / "mine"), "--yes") == 0
-    assert store.here().active("libtorch") == str(tmp_path / "mine")
+    assert find_store().active("libtorch") == str(tmp_path / "mine")
     capsys.readouterr()
     assert run("info", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
@@ -151,17 +151,17 @@ def test_a_folder_of_ones_own_becomes_the_active_one(home, tmp_path, capsys):
     assert not (home / "libtorch/precompiled").exists()
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(home, tmp_path, capsys):
+def test_a_folder_with_other_content_is_not_changed(home, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").touch()
-    # From a given place, since not every platform has an archive.
+    # With a URL, because not every platform has an archive.
     words = ("--cpu", "--url", "https://mirror/x.zip", "--path", str(tmp_path / "mine"), "--yes")
     assert run("download", *words) == 1
-    assert "is not empty and no libtorch" in capsys.readouterr().err
+    assert "is not empty and does not contain libtorch" in capsys.readouterr().err
     assert (tmp_path / "mine/thesis.txt").exists()
 
 
-def test_a_dry_run_shows_address_and_folder_and_fetches_nothing(home, capsys):
+def test_a_dry_run_shows_url_and_folder_and_downloads_nothing(home, capsys):
     assert run("download", "--cuda", "12.6", "--dry-run", "--url", "https://mirror/x.zip") == 0
     shown = capsys.readouterr().out
     assert "from https://mirror/x.zip" in shown
@@ -169,7 +169,7 @@ def test_a_dry_run_shows_address_and_folder_and_fetches_nothing(home, capsys):
     assert not home.exists()
 
 
-def test_two_builds_at_once_are_refused(capsys):
+def test_cpu_and_cuda_are_mutually_exclusive(capsys):
     assert run("download", "--cpu", "--cuda", "13.0") == 2
     assert "mutually exclusive" in capsys.readouterr().err
 
@@ -182,17 +182,17 @@ def test_two_builds_at_once_are_refused(capsys):
         ("cpu", "darwin", "arm64", "cpu/libtorch-macos-arm64-2.13.0.zip"),
     ],
 )
-def test_archives_have_their_public_addresses(build, system, processor, name):
-    found = address(find(build), Hardware(system, processor))
+def test_archives_have_public_urls(build, system, processor, name):
+    found = archive_url(find_build(build), Hardware(system, processor))
     assert found == f"https://download.pytorch.org/libtorch/{name}"
 
 
-def test_a_platform_without_archives_is_shown_the_wheel():
-    with pytest.raises(SetupError, match="Use the one inside torch's wheel"):
-        address(find("cpu"), Hardware("linux", "aarch64"))
+def test_a_platform_without_archives_is_referred_to_the_wheel():
+    with pytest.raises(SetupError, match="Use the libtorch in the torch wheel"):
+        archive_url(find_build("cpu"), Hardware("linux", "aarch64"))
 
 
-def test_variants_are_switched_by_name(home, tmp_path, capsys):
+def test_variants_are_activated_by_name(home, tmp_path, capsys):
     run("download", "--cpu", "--url", make_archive(tmp_path / "libtorch.zip"), "--yes", "--no-activate")
     assert run("activate", "precompiled/cpu") == 0
     assert (home / "libtorch/.active").read_text() == "precompiled/cpu\n"
@@ -204,15 +204,15 @@ def test_variants_are_switched_by_name(home, tmp_path, capsys):
     assert "  precompiled/cpu  " in shown
 
 
-@pytest.mark.parametrize("job", ["activate", "remove"])
-def test_a_variant_has_to_be_named_and_to_exist(home, capsys, job):
-    assert run(job) == 1
-    assert "There are: python." in capsys.readouterr().err
-    assert run(job, "pyhton") == 1
+@pytest.mark.parametrize("action", ["activate", "remove"])
+def test_the_variant_is_required_and_must_exist(home, capsys, action):
+    assert run(action) == 1
+    assert "Variants: python." in capsys.readouterr().err
+    assert run(action, "pyhton") == 1
     assert "there is no libtorch 'pyhton'. Did you mean 'python'?" in capsys.readouterr().err
 
 
-def test_an_archive_is_removed_after_a_yes(home, tmp_path, capsys):
+def test_an_archive_is_removed_only_with_yes(home, tmp_path, capsys):
     run("download", "--cpu", "--url", make_archive(tmp_path / "libtorch.zip"), "--yes")
     folder = home / "libtorch/precompiled/cpu"
     assert run("remove", "precompiled/cpu", "--dry-run") == 0
@@ -221,29 +221,29 @@ def test_an_archive_is_removed_after_a_yes(home, tmp_path, capsys):
     assert folder.is_dir()
     assert run("remove", "precompiled/cpu", "--yes") == 0
     assert not folder.exists()
-    assert store.here().active("libtorch") is None
+    assert find_store().active("libtorch") is None
 
 
 def test_the_torch_of_a_python_is_never_removed(home, capsys):
     assert run("remove", "python", "--yes") == 1
-    assert "was not put there by `fdl libtorch download`; it stays" in capsys.readouterr().err
+    assert "was not installed by `fdl libtorch download`, so it is not deleted" in capsys.readouterr().err
 
 
-def test_the_libtorch_of_a_build_belongs_to_setup(home, capsys):
+def test_the_libtorch_of_a_build_is_removed_by_setup(home, capsys):
     site = home / "torch/cpu/lib/python3.11/site-packages"
     (site / "torch/lib").mkdir(parents=True)
     (site / "nvidia/cublas/lib").mkdir(parents=True)
     (site / "torch/version.py").write_text("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n")
     (home / "torch/cpu/fdl-build.json").write_text('{"torch": "2.13.0+cu130"}')
-    one = libtorch.find(store.here(), "torch/cpu")
+    one = libtorch.find(find_store(), "torch/cpu")
     assert (one.version, one.cuda, one.build) == ("2.13.0+cu130", "13.0", "cu130")
     assert one.library_path == (site / "torch/lib", site / "nvidia/cublas/lib")
     assert run("remove", "torch/cpu", "--yes") == 1
-    assert "Remove that: fdl setup --remove cpu" in capsys.readouterr().err
+    assert "To remove the build: fdl setup --remove cpu" in capsys.readouterr().err
 
 
-def test_an_active_variant_that_is_gone_is_reported(home, capsys):
-    store.here().activate("precompiled/cu128", kind="libtorch")
+def test_a_missing_active_variant_is_reported(home, capsys):
+    find_store().activate("precompiled/cu128", kind="libtorch")
     assert run("info") == 1
     assert "there is no libtorch 'precompiled/cu128'" in capsys.readouterr().err
 
@@ -255,7 +255,7 @@ needs_cmake = pytest.mark.skipif(
 
 
 @needs_compiler
-def test_a_compiler_builds_a_program_with_these_folders(home, tmp_path, capsys):
+def test_a_program_compiles_with_these_folders(home, tmp_path, capsys):
     (tmp_path / "main.cpp").write_text(
         "#include <ATen/Version.h>\n#include <iostream>\nint main() { std::cout << at::show_config(); }\n"
     )
@@ -272,7 +272,7 @@ def test_a_compiler_builds_a_program_with_these_folders(home, tmp_path, capsys):
 
 @needs_cmake
 def test_cmake_finds_torch_and_the_program_computes(home, tmp_path, capsys):
-    """Takes seconds of compiling: the headers of torch are large."""
+    """Takes seconds to compile: the headers of torch are large."""
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.18)\nproject(small CXX)\nfind_package(Torch REQUIRED)\n"
         'add_executable(small main.cpp)\ntarget_link_libraries(small "${TORCH_LIBRARIES}")\n'

@@ -9,7 +9,7 @@ from flodl.cli import main
 from flodl.cli.commands import test as command
 from flodl.core.errors import SetupError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def make_checkout(folder, monkeypatch, *, test_body):
