@@ -1,6 +1,6 @@
-"""flodl: models as graphs, training that can be followed, on PyTorch.
+"""flodl: a deep learning framework on PyTorch, with models as graphs and training you can watch.
 
-Names are loaded when they are first used, so `import flodl` costs nothing and imports no torch.
+Names are loaded on first use, so `import flodl` is fast and does not import torch.
 """
 
 from importlib import import_module
@@ -20,7 +20,6 @@ _HOME = {
     "Loader": "data",
     "Monitor": "monitor",
     "PathError": "core",
-    "Progress": "core",
     "Rng": "core",
     "SigmoidRouter": "graph",
     "SoftmaxRouter": "graph",
@@ -51,7 +50,6 @@ __all__ = [
     "Loader",
     "Monitor",
     "PathError",
-    "Progress",
     "Rng",
     "SigmoidRouter",
     "SoftmaxRouter",
@@ -87,7 +85,7 @@ if TYPE_CHECKING:
         migrate_checkpoint,
         save_checkpoint,
     )
-    from .core import FlodlError, GraphError, PathError, Progress, Rng, manual_seed, set_verbosity
+    from .core import FlodlError, GraphError, PathError, Rng, manual_seed, set_verbosity
     from .data import Loader
     from .engine import TrainStep
     from .graph import (

@@ -146,7 +146,7 @@ def test_colour_cannot_be_both(capsys, arguments):
 def test_a_flag_comes_before_no_color_before_force_color(monkeypatch, variables, wanted):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert environment.colour_wanted() is wanted
+    assert environment.color_setting() is wanted
 
 
 def failing(monkeypatch, error):

@@ -10,7 +10,7 @@ def test_colour_is_refused_by_any_text(monkeypatch, value, refused):
     monkeypatch.delenv("NO_COLOR", raising=False)
     if value is not None:
         monkeypatch.setenv("NO_COLOR", value)
-    assert environment.colour_refused() is refused
+    assert environment.color_disabled() is refused
 
 
 def test_the_verbosity_is_given_as_it_is_written(monkeypatch):
@@ -35,4 +35,4 @@ def test_a_build_server_says_so(monkeypatch, value, said):
     monkeypatch.delenv("CI", raising=False)
     if value is not None:
         monkeypatch.setenv("CI", value)
-    assert environment.on_build_server() is said
+    assert environment.running_in_ci() is said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flodl.core.files import replacing, write_atomic
+from flodl.core.files import replace_atomic, write_atomic
 
 
 def test_a_file_is_written_with_its_folders(tmp_path):
@@ -21,7 +21,7 @@ def test_a_file_is_written_with_its_folders(tmp_path):
 
 
 def _fail_in_the_middle(target, error):
-    with replacing(target) as temporary:
+    with replace_atomic(target) as temporary:
         temporary.write_text("half of the new")
         raise error("in the middle")
 
@@ -45,7 +45,7 @@ def test_a_failing_block_leaves_nothing_where_there_was_nothing(tmp_path):
 def test_the_old_file_is_there_until_the_block_ends(tmp_path):
     target = tmp_path / "note.txt"
     target.write_text("old")
-    with replacing(target) as temporary:
+    with replace_atomic(target) as temporary:
         temporary.write_text("new")
         assert target.read_text() == "old"
         assert temporary.parent == target.parent

@@ -97,7 +97,7 @@ def test_other_handlers_can_listen(caplog):
             "loud",
             "normal\n",
             "FLODL_VERBOSITY: 'loud' is not a verbosity level (0 to 4, or a name). The levels here are "
-            "'quiet', 'normal', 'verbose', 'debug', 'trace'. Going on with 'normal'.\n",
+            "'quiet', 'normal', 'verbose', 'debug', 'trace'. Using 'normal'.\n",
         ),
     ],
 )

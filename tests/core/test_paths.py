@@ -89,8 +89,8 @@ def test_an_unusable_name_says_why(name, why):
 
 
 @pytest.mark.parametrize("path", ["", ".", "a..b", ".a", "a.", None])
-def test_an_empty_segment_is_no_path(path):
-    with pytest.raises(PathError, match=r"is not a path. Write the names from the outside in"):
+def test_an_empty_segment_is_refused(path):
+    with pytest.raises(PathError, match=r"is not a path. Join the names with dots, outermost first"):
         split(path)
 
 

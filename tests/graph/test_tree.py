@@ -92,7 +92,7 @@ def test_every_part_has_a_path(model, path, kind):
         ),
         (lambda m: m.path_kind("encodr"), "'encodr' is neither a subgraph nor a tag. Did you mean 'encoder'"),
         (lambda m: m.path_kind("bridge.x"), "'bridge.x' is neither a subgraph nor a tag."),
-        (lambda m: m.path_kind(""), "'' is not a path. Write the names from the outside in, joined by dots"),
+        (lambda m: m.path_kind(""), "'' is not a path. Join the names with dots, outermost first"),
         (lambda m: m.path_kind("encoder..scan"), "'encoder..scan' is not a path."),
         (lambda m: m.path_kind("encoder.*"), "'encoder.*' is a pattern; this call takes one path."),
         (

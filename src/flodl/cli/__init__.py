@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flodl.core import log
-from flodl.core.environment import colour_wanted
+from flodl.core.environment import color_setting
 from flodl.core.errors import FlodlError
 
 from .program import program
@@ -115,4 +115,4 @@ def _show_traceback() -> None:
 
 def _complain(message: str) -> None:
     word = click.style("error:", fg="red")
-    click.echo(f"{word} {message}", err=True, color=colour_wanted())
+    click.echo(f"{word} {message}", err=True, color=color_setting())

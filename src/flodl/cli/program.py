@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 import flodl
-from flodl.core.environment import colour_wanted
+from flodl.core.environment import color_setting
 from flodl.core.errors import FlodlError
 from flodl.core.paths import nearest, suggestion
 
@@ -165,6 +165,6 @@ _ENV = click.option(
 def program(ctx: click.Context) -> None:
     """flodl: models as graphs on PyTorch."""
     if ctx.color is None:
-        ctx.color = colour_wanted()
+        ctx.color = color_setting()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

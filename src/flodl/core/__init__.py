@@ -1,6 +1,5 @@
-"""What every other package stands on; imports neither torch nor anything of flodl."""
+"""The foundation of all other packages; imports neither torch nor other flodl packages."""
 
-from .clock import Progress
 from .errors import (
     ArgsError,
     BuildError,
@@ -53,7 +52,6 @@ __all__ = [
     "NotFiniteError",
     "PathError",
     "PictureError",
-    "Progress",
     "RefError",
     "Rng",
     "RouteError",

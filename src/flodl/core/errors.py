@@ -1,40 +1,40 @@
 """Every error that flodl raises, as one tree.
 
-    FlodlError                    the root: catch this to catch them all
+    FlodlError                    the root: catch it to catch them all
     ├── GraphError                a model is built or called wrongly
-    │   ├── BuildError            a builder call does not fit the chain so far
-    │   ├── TagError              a tag, group or label is not usable as a name
+    │   ├── BuildError            a builder call does not fit the chain built so far
+    │   ├── TagError              a tag, group or label is not a valid name
     │   ├── RefError              `using` binds something that cannot be bound
     │   ├── ShapeError            tensors do not fit together at a node
     │   ├── RouteError            a router or selector disagrees with its branches
     │   ├── LoopError             a loop's count or condition is wrong
     │   ├── InputError            a graph is called with the wrong inputs
     │   ├── StateError            carried state does not fit the call
-    │   └── PathError             a dotted path leads nowhere
+    │   └── PathError             a dotted path does not exist
     ├── MetricError               a value cannot be recorded or exported
     ├── ScheduleError             a schedule or clipping argument is out of range
     ├── StepError                 a training step is set up or called wrongly
-    ├── TrainError                a trainer is set up or used wrongly, or training cannot go on
-    │   └── NotFiniteError        the loss or the gradients are no longer numbers
-    ├── CheckpointError           a checkpoint cannot be written or does not fit
-    │   ├── DamagedError          a file or bundle is not what was written
-    │   └── WriteError            the disk is full, or the folder cannot be written
+    ├── TrainError                a trainer is set up or used wrongly, or training cannot continue
+    │   └── NotFiniteError        the loss or the gradients are NaN or infinite
+    ├── CheckpointError           a checkpoint cannot be written or does not match
+    │   ├── DamagedError          a file or bundle is damaged
+    │   └── WriteError            the disk is full, or the folder is not writable
     ├── DataError                 a loader, sampler or source is used wrongly
-    │   ├── CursorError           a saved position does not fit the loader
-    │   ├── DataFileError         a data file is missing or not what it should be
-    │   └── DownloadError         a data file cannot be fetched
+    │   ├── CursorError           a saved position does not match the loader
+    │   ├── DataFileError         a data file is missing or invalid
+    │   └── DownloadError         a data file cannot be downloaded
     ├── PictureError              a picture cannot be drawn
-    ├── MonitorError              a run cannot be watched, or its journal not be read or written
-    ├── ArgsError                 a dataclass or a schema cannot become a command line
-    └── SetupError                the environment or the command line is not usable
-        └── ManifestError         an fdl.yml, or what it describes, cannot be used
+    ├── MonitorError              a run cannot be monitored, or its journal cannot be read or written
+    ├── ArgsError                 a dataclass or schema cannot be turned into a command line
+    └── SetupError                the environment or the command line is unusable
+        └── ManifestError         an fdl.yml, or something it describes, is unusable
 
-A message says what happened (with the value), what was expected and what to do. The dotted
-path of the node grows while the error climbs out of nested graphs:
+A message says what happened (with the value), what was expected and what to do. Each enclosing graph
+prepends its name to the dotted path of the node:
 
->>> error = RouteError("the router gives 3 weights for 2 experts. Give the router 2 outputs.", path="moe")
+>>> error = RouteError("the router returned 3 weights for 2 experts. Give it 2 outputs.", path="moe")
 >>> print(error.under("encoder"))
-at 'encoder.moe': the router gives 3 weights for 2 experts. Give the router 2 outputs.
+at 'encoder.moe': the router returned 3 weights for 2 experts. Give it 2 outputs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import Self
 
 
 class FlodlError(Exception):
-    """The root of the tree; carries the dotted path of the node at fault."""
+    """The root of the tree; holds the dotted path of the node that caused the error."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class FlodlError(Exception):
         self.path = path
 
     def under(self, prefix: str) -> Self:
-        """Put the name of an enclosing node in front of the path, and return the same error."""
+        """Prepend the name of an enclosing node to the path, and return the same error."""
         self.path = f"{prefix}.{self.path}" if self.path else prefix
         return self
 
@@ -64,11 +64,11 @@ class GraphError(FlodlError):
 
 
 class BuildError(GraphError):
-    """A builder call does not fit the chain so far."""
+    """A builder call does not fit the chain built so far."""
 
 
 class TagError(GraphError):
-    """A tag, group or label is not usable as a name."""
+    """A tag, group or label is not a valid name."""
 
 
 class RefError(GraphError):
@@ -96,7 +96,7 @@ class StateError(GraphError):
 
 
 class PathError(GraphError):
-    """A dotted path leads nowhere."""
+    """A dotted path does not exist."""
 
 
 class MetricError(FlodlError):
@@ -112,19 +112,19 @@ class StepError(FlodlError):
 
 
 class TrainError(FlodlError):
-    """A trainer is set up or used wrongly, or training cannot go on."""
+    """A trainer is set up or used wrongly, or training cannot continue."""
 
 
 class NotFiniteError(TrainError):
-    """The loss or the gradients are no longer numbers."""
+    """The loss or the gradients are NaN or infinite."""
 
 
 class CheckpointError(FlodlError):
-    """A checkpoint cannot be written or does not fit."""
+    """A checkpoint cannot be written or does not match."""
 
 
 class DamagedError(CheckpointError):
-    """A file or bundle is not what was written; `what` says so without the advice."""
+    """A file or bundle is damaged; `what` is the message without the advice."""
 
     def __init__(self, what: str, *, advice: str = "") -> None:
         super().__init__(f"{what}. {advice}" if advice else what)
@@ -132,7 +132,7 @@ class DamagedError(CheckpointError):
 
 
 class WriteError(CheckpointError):
-    """The disk is full, or the folder cannot be written."""
+    """The disk is full, or the folder is not writable."""
 
 
 class DataError(FlodlError):
@@ -140,15 +140,15 @@ class DataError(FlodlError):
 
 
 class CursorError(DataError):
-    """A saved position does not fit the loader."""
+    """A saved position does not match the loader."""
 
 
 class DataFileError(DataError):
-    """A data file is missing or not what it should be."""
+    """A data file is missing or invalid."""
 
 
 class DownloadError(DataError):
-    """A data file cannot be fetched."""
+    """A data file cannot be downloaded."""
 
 
 class PictureError(FlodlError):
@@ -156,16 +156,16 @@ class PictureError(FlodlError):
 
 
 class MonitorError(FlodlError):
-    """A run cannot be watched, or its journal not be read or written."""
+    """A run cannot be monitored, or its journal cannot be read or written."""
 
 
 class ArgsError(FlodlError):
-    """A dataclass or a schema cannot become a command line."""
+    """A dataclass or schema cannot be turned into a command line."""
 
 
 class SetupError(FlodlError):
-    """The environment or the command line is not usable."""
+    """The environment or the command line is unusable."""
 
 
 class ManifestError(SetupError):
-    """An fdl.yml, or what it describes, cannot be used."""
+    """An fdl.yml, or something it describes, is unusable."""

@@ -1,4 +1,4 @@
-"""How long a run will still take, from its recent epochs and from where it stands within this one."""
+"""Estimating the remaining time of a run from its recent epochs and its progress in the current one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def seconds_left(
 ) -> float | None:
     """Estimate the seconds to the end, or None while nothing is known.
 
-    `durations` is epoch → seconds of the epochs that were measured, in this process or before a resume;
-    `done` counts all finished epochs, so a run that goes on at epoch 80 of 100 has twenty left. Within an
-    epoch, `fraction` of it is done after `elapsed_s`; with no finished epoch that alone gives the estimate.
+    `durations` maps each measured epoch to its seconds, including epochs before a resume. `done` counts all
+    finished epochs, so a run resumed at epoch 80 of 100 has twenty left. `fraction` of the current epoch took
+    `elapsed_s`; before the first epoch is finished, the estimate comes from these two alone.
 
     >>> seconds_left({0: 90.0, 1: 10.0, 2: 10.0}, done=3, total_epochs=10)
     70.0
@@ -31,6 +31,6 @@ def seconds_left(
     """
     left = max(total_epochs - done - min(fraction, 1.0), 0.0)
     if durations:
-        # The median, so that one epoch with a long pause in it does not move the estimate.
+        # With the median, one epoch with a long pause does not change the estimate.
         return left * statistics.median(durations[epoch] for epoch in sorted(durations)[-_RECENT:])
     return left * elapsed_s / fraction if fraction > 0 else None

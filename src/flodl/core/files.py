@@ -1,4 +1,4 @@
-"""Where a file is, and writing it so that it is whole or not there."""
+"""Expanding paths and writing files atomically."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def at_home(path: str | os.PathLike[str]) -> Path:
-    """Give a path with the home of the user in the place of `~`.
+def expand_user(path: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` replaced by the user's home folder.
 
-    >>> at_home("~/runs") == Path.home() / "runs"
+    >>> expand_user("~/runs") == Path.home() / "runs"
     True
     """
     return Path(os.path.expanduser(path))
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary sibling to write to; it takes the place of `path` when the block ends well.
+def replace_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary file in the same folder; it replaces `path` if the block does not raise.
 
-    The content is flushed to the disk before the rename, so readers see the old file or the new one,
-    never half of it, also after a power cut. When the block raises, the old file stays. A file that is
-    replaced keeps its permissions. A link stays a link, and what it leads to is replaced; a pipe or a device
-    is written to.
+    The content is flushed to disk before the rename, so readers see either the old or the new file, never a
+    partial one, even after a power cut. A replaced file keeps its permissions. The target of a symbolic link
+    is replaced, and the link stays. A pipe or a device is written to directly.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
-        with _through(target) as temporary:
+        with _write_through(target) as temporary:
             yield temporary
         return
     if target.is_symlink():
@@ -41,7 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
-        # The name of a temporary file would tell the user nothing.
+        # The name of the temporary file would mean nothing to the user.
         raise type(error)(error.errno, error.strerror, str(target)) from None
     os.close(handle)
     temporary = Path(name)
@@ -58,8 +57,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def _through(target: Path) -> Iterator[Path]:
-    """Give a file to write to, whose content then goes to a pipe or a device, which cannot be replaced."""
+def _write_through(target: Path) -> Iterator[Path]:
+    """Yield a temporary file and copy it to a pipe or a device, which cannot be replaced."""
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     with tempfile.TemporaryDirectory() as folder:
@@ -71,14 +70,14 @@ def _through(target: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write a whole file at once: old or new, never half.
+    """Write a file so that readers see either the old or the new content, never a part of it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomic(Path(folder) / "note.txt", "hello").read_text()
     'hello'
     """
-    with replacing(path) as temporary:
+    with replace_atomic(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     return Path(path)
 
@@ -92,7 +91,7 @@ def _flush(path: Path) -> None:
 
 
 def _mode_for(target: Path) -> int:
-    """Give the permissions of the file that is there, else those of any new one."""
+    """Return the permissions of the existing file, or the default ones for a new file."""
     try:
         return stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How durations, sizes, counts and metric values are shown to people."""
+"""Formatting durations, sizes, counts and metric values for people to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def format_duration(seconds: float) -> str:
-    """Show a duration in the two units that matter.
+    """Format a duration with its two largest units.
 
     >>> [format_duration(s) for s in (0.042, 1.0, 1.5, 90, 3661, -1)]
     ['42ms', '1s', '1.5s', '1m 30s', '1h 01m', '—']
@@ -26,7 +26,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Show a size in powers of 1024.
+    """Format a size in bytes with powers of 1024.
 
     >>> [format_bytes(n) for n in (512, 512_000, 104_857_600, 2_254_857_830)]
     ['512 B', '500 KB', '100 MB', '2.1 GB']
@@ -38,7 +38,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_metric(value: float) -> str:
-    """Show a metric with the digits that carry meaning.
+    """Format a metric with its significant digits.
 
     >>> [format_metric(v) for v in (0, 0.0001, 0.5, 99.5, 1234.5678, float("nan"))]
     ['0', '1.00e-04', '0.5000', '99.5000', '1234.57', 'nan']
@@ -54,7 +54,7 @@ def format_metric(value: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """Show a number of parameters.
+    """Format a number of parameters.
 
     >>> [format_count(n) for n in (12, 12_300, 4_560_000)]
     ['12', '12.3K', '4.6M']

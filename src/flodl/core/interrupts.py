@@ -1,4 +1,4 @@
-"""Work that must not stop half-way: an interrupt that comes meanwhile waits for its end."""
+"""Delaying signals such as Ctrl+C until a block has finished."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 try:
-    # What `signal` wraps for the sake of its names, which takes ten times as long.
+    # The `signal` module wraps these functions to return enums, which takes ten times as long.
     from _signal import SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 except ImportError:
     from signal import SIGINT, SIGTERM, getsignal, signal
@@ -15,9 +15,9 @@ _SIGNALS = (SIGINT, SIGTERM)
 
 
 class uninterrupted:
-    """Let Ctrl+C, and whatever else Python would be told of in between, wait until the block has ended.
+    """Delay SIGINT (Ctrl+C) and SIGTERM until the block has finished.
 
-    Only the main thread is told of signals, so that others need no more than to run the block.
+    Python runs signal handlers in the main thread only; in other threads this does nothing.
 
     >>> from signal import raise_signal
     >>> seen = []
@@ -32,7 +32,7 @@ class uninterrupted:
     """
 
     def __enter__(self) -> None:
-        self._heard: list[tuple[Any, ...]] = []
+        self._received: list[tuple[Any, ...]] = []
         self._handlers: dict[int, Any] = {}
         if threading.get_ident() != threading.main_thread().ident:
             return
@@ -40,13 +40,13 @@ class uninterrupted:
             handler = getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
-                signal(number, self._hear)
+                signal(number, self._receive)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal(number, handler)
-        for told in self._heard:
-            self._handlers[told[0]](*told)
+        for arguments in self._received:
+            self._handlers[arguments[0]](*arguments)
 
-    def _hear(self, *told: Any) -> None:
-        self._heard.append(told)
+    def _receive(self, *arguments: Any) -> None:
+        self._received.append(arguments)

@@ -1,15 +1,15 @@
-"""Five levels of talking, on top of `logging`.
+"""Printing at five levels of verbosity, on top of `logging`.
 
-Normal and verbose lines go to standard output, debug and trace lines and errors to standard
-error. A callable among the arguments is called only when the line is printed, so a costly value
-(or one that would wait for the device) costs nothing while its level is off:
+Normal and verbose lines go to standard output; debug and trace lines, warnings and errors go to standard
+error. A callable argument is called only if the line is printed, so an expensive value (or one that would
+synchronize with the device) costs nothing while its level is off:
 
 >>> set_verbosity("normal")
 >>> msg("epoch %d done", 3)
 epoch 3 done
 >>> debug("gradient norm %s", lambda: 1 / 0)
 
-The logger is `logging.getLogger("flodl")`: add handlers to it to send the lines elsewhere.
+The logger is `logging.getLogger("flodl")`. Add handlers to it to send the lines elsewhere.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _LOGGING_LEVEL = {
 }
 
 
-class _Streams(logging.Handler):
-    """Write to the stream that is `sys.stdout` or `sys.stderr` at that moment."""
+class _StandardStreams(logging.Handler):
+    """Write to the current `sys.stdout` or `sys.stderr`, which a program may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         to_stdout = _LOGGING_LEVEL[Verbosity.VERBOSE] <= record.levelno < logging.WARNING
@@ -54,17 +54,17 @@ class _Streams(logging.Handler):
             stream.write(self.format(record) + "\n")
             stream.flush()
         except BrokenPipeError:
-            raise  # the reader has gone: the program should end, not print about its printing
+            raise  # the reader is gone: end the program instead of printing about it
         except Exception:
             self.handleError(record)
 
 
 def _logger() -> logging.Logger:
     logger = logging.getLogger("flodl")
-    if not any(isinstance(handler, _Streams) for handler in logger.handlers):
+    if not any(isinstance(handler, _StandardStreams) for handler in logger.handlers):
         for level in (Verbosity.VERBOSE, Verbosity.TRACE):
             logging.addLevelName(_LOGGING_LEVEL[level], level.name)
-        logger.addHandler(_Streams())
+        logger.addHandler(_StandardStreams())
         logger.propagate = False
         _set_from_environment(logger)
     return logger
@@ -78,11 +78,11 @@ def _set_from_environment(logger: logging.Logger) -> None:
     try:
         logger.setLevel(_LOGGING_LEVEL[parse_verbosity(text)])
     except ValueError as error:
-        logger.warning("FLODL_VERBOSITY: %s Going on with 'normal'.", error)
+        logger.warning("FLODL_VERBOSITY: %s Using 'normal'.", error)
 
 
 def parse_verbosity(text: str | int) -> Verbosity:
-    """Read a level from its number or its name, in any case.
+    """Parse a level from its number or its name; case does not matter.
 
     >>> parse_verbosity(" Debug "), parse_verbosity("0")
     (<Verbosity.DEBUG: 3>, <Verbosity.QUIET: 0>)
@@ -97,12 +97,12 @@ def parse_verbosity(text: str | int) -> Verbosity:
 
 
 def set_verbosity(level: Verbosity | int | str) -> None:
-    """Choose how much flodl prints from now on, whatever the environment says."""
+    """Set how much flodl prints; overrides `FLODL_VERBOSITY`."""
     _logger().setLevel(_LOGGING_LEVEL[parse_verbosity(int(level) if isinstance(level, int) else level)])
 
 
 def verbosity() -> Verbosity:
-    """Give the level in force."""
+    """Return the current level."""
     effective = _logger().getEffectiveLevel()
     return next(
         (level for level in reversed(Verbosity) if _LOGGING_LEVEL[level] >= effective), Verbosity.QUIET
@@ -110,7 +110,7 @@ def verbosity() -> Verbosity:
 
 
 def enabled(level: Verbosity) -> bool:
-    """Say whether lines of that level are printed."""
+    """Return whether lines of that level are printed."""
     return _logger().isEnabledFor(_LOGGING_LEVEL[level])
 
 
@@ -122,30 +122,30 @@ def _log(logging_level: int, message: Message, args: tuple[object, ...]) -> None
 
 
 def msg(message: Message, *args: object) -> None:
-    """Print a line that everybody should see."""
+    """Print a line at the normal level."""
     _log(logging.INFO, message, args)
 
 
 def verbose(message: Message, *args: object) -> None:
-    """Print a line for those who asked for more."""
+    """Print a line at the verbose level."""
     _log(_LOGGING_LEVEL[Verbosity.VERBOSE], message, args)
 
 
 def debug(message: Message, *args: object) -> None:
-    """Print a line for those who look for a mistake."""
+    """Print a line at the debug level."""
     _log(logging.DEBUG, message, args)
 
 
 def trace(message: Message, *args: object) -> None:
-    """Print a line about every small thing."""
+    """Print a line at the trace level."""
     _log(_LOGGING_LEVEL[Verbosity.TRACE], message, args)
 
 
 def warn(message: Message, *args: object) -> None:
-    """Print a line about something that may not be meant, to standard error."""
+    """Print a warning to standard error."""
     _log(logging.WARNING, message, args)
 
 
 def error(message: Message, *args: object) -> None:
-    """Print a line about a failure; it is shown at every level."""
+    """Print an error to standard error, at every level."""
     _log(logging.ERROR, message, args)

@@ -1,7 +1,7 @@
-"""Dotted paths: how parts of a model, their tags and their metrics are addressed.
+"""Dotted paths, which address the parts of a model, their tags and their metrics.
 
-A path is segments joined by dots. In a pattern, `*`, `?` and `[…]` work inside one segment and
-`**` stands for any number of segments, none included:
+A path consists of segments joined by dots. In a pattern, `*`, `?` and `[…]` match within one segment, and
+`**` matches any number of segments, including none:
 
 >>> matches("encoder.*", "encoder.scan"), matches("encoder.*", "encoder.scan.hidden")
 (True, False)
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
 
 
 def check_name(name: object, what: str) -> str:
-    """Return `name` if it can be one segment of a path; `what` names it in the error.
+    """Return `name` if it is a valid path segment; otherwise raise an error that calls it a `what`.
 
     >>> check_name("hidden", "tag")
     'hidden'
@@ -50,22 +50,20 @@ Use letters, digits, '_' and '-', for example 'a_b'.
 
 
 def split(path: str) -> list[str]:
-    """Split a path into its segments; an empty path or segment is an error."""
+    """Split a path into its segments; raise if the path or a segment is empty."""
     segments = path.split(".") if isinstance(path, str) else []
     if not segments or not all(segments):
-        raise PathError(
-            f"{path!r} is not a path. Write the names from the outside in, joined by dots: 'encoder.scan'."
-        )
+        raise PathError(f"{path!r} is not a path. Join the names with dots, outermost first: 'encoder.scan'.")
     return segments
 
 
 def is_glob(path: str) -> bool:
-    """Say whether a path is a pattern."""
+    """Return whether a path is a pattern."""
     return isinstance(path, str) and bool(_GLOB.search(path))
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Say whether `path` fits `pattern`, segment by segment."""
+    """Return whether `path` matches `pattern`, segment by segment."""
     return _match(pattern.split("."), path.split("."))
 
 
@@ -78,7 +76,7 @@ def _match(pattern: Sequence[str], path: Sequence[str]) -> bool:
 
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """Give the known names that look most like `name`, best first.
+    """Return the known names most similar to `name`, best first.
 
     >>> nearest("encodr.scan", ["encoder.scan", "decoder", "encoder"])
     ['encoder.scan', 'encoder', 'decoder']
@@ -92,7 +90,7 @@ def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def suggestion(name: str, candidates: Iterable[str], *, known_as: str) -> str:
-    """Word a hint for an unknown name: the nearest names, or all of them when there are few.
+    """Return a hint for an unknown name: similar names, or else up to twelve of the known ones.
 
     >>> suggestion("hiden", ["hidden", "output"], known_as="tags")
     "Did you mean 'hidden'?"

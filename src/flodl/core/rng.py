@@ -1,4 +1,4 @@
-"""Host-side randomness with a state that can be kept, and one call that seeds everything."""
+"""A random stream on the host that can be saved, and one call that seeds everything."""
 
 from __future__ import annotations
 
@@ -23,55 +23,55 @@ class Rng:
         import numpy as np
 
         if seed is not None and seed < 0:
-            raise ValueError(f"the seed is {seed}; give a whole number from 0 up, or None for a fresh one.")
+            raise ValueError(f"the seed is {seed}; expected None or an integer of at least 0.")
         self._sequence = np.random.SeedSequence(seed)
         self._generator = np.random.Generator(np.random.PCG64(self._sequence))
 
     @property
     def seed(self) -> int:
-        """The number that rebuilds this stream from its start, drawn from the system where none was given."""
+        """The seed of this stream; drawn from the operating system if none was given."""
         entropy = self._sequence.entropy
         assert isinstance(entropy, int)
         return entropy
 
     def integer(self, bound: int) -> int:
-        """Draw a whole number from 0 up to, not including, `bound`."""
+        """Draw an integer from [0, bound)."""
         return self.range(0, bound)
 
     def range(self, low: int, high: int) -> int:
-        """Draw a whole number from `low` up to, not including, `high`."""
+        """Draw an integer from [low, high)."""
         if high <= low:
-            raise ValueError(f"nothing lies between {low} and {high}; `high` must be greater than `low`.")
+            raise ValueError(f"low={low}, high={high}: the range is empty; high must be greater than low.")
         return int(self._generator.integers(low, high))
 
     def uniform(self) -> float:
-        """Draw a number from [0, 1)."""
+        """Draw a float from [0, 1)."""
         return float(self._generator.random())
 
     def normal(self, mean: float = 0.0, std: float = 1.0) -> float:
         """Draw from a normal distribution."""
         if std < 0:
-            raise ValueError(f"std is {std}; a standard deviation is not negative.")
+            raise ValueError(f"std is {std}; a standard deviation must not be negative.")
         return float(self._generator.normal(mean, std))
 
     def bernoulli(self, p: float) -> bool:
-        """Draw true with probability `p`."""
+        """Draw True with probability `p`."""
         if not 0.0 <= p <= 1.0:
-            raise ValueError(f"p is {p}; a probability lies between 0 and 1.")
+            raise ValueError(f"p is {p}; a probability must be between 0 and 1.")
         return self.uniform() < p
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
-        """Put the items into random order, in place."""
+        """Shuffle the items in place."""
         for last in range(len(items) - 1, 0, -1):
             other = self.integer(last + 1)
             items[last], items[other] = items[other], items[last]
 
     def permutation(self, count: int) -> list[int]:
-        """Give the numbers below `count` in random order."""
+        """Return the integers below `count` in random order."""
         return [int(index) for index in self._generator.permutation(count)]
 
     def fork(self, name: str) -> Rng:
-        """Give an independent stream that depends on this one's seed and on `name` alone.
+        """Return an independent stream that depends only on this stream's seed and on `name`.
 
         >>> Rng(1).fork("augment").integer(1000) == Rng(1).fork("augment").integer(1000)
         True
@@ -84,14 +84,14 @@ class Rng:
         return Rng(int.from_bytes(digest[:16], "little"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the whole state as plain data, ready for JSON."""
+        """Return the state as JSON-compatible data."""
         return {"seed": self.seed, "generator": self._generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
+        """Continue from a `state_dict`."""
         if not {"seed", "generator"} <= state.keys():
             raise ValueError(
-                f"the state has {sorted(state)}; give what state_dict() gave: seed and generator."
+                f"the state has {sorted(state)}; expected seed and generator, as state_dict() returns."
             )
         restored = Rng(int(state["seed"]))
         restored._generator.bit_generator.state = state["generator"]
@@ -99,12 +99,12 @@ class Rng:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed Python, NumPy and PyTorch on every device, so that a run can be repeated."""
+    """Seed Python, NumPy and PyTorch on every device."""
     import numpy as np
     import torch
 
     if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"the seed is {seed!r}; give a whole number from 0 up.")
+        raise ValueError(f"the seed is {seed!r}; expected an integer of at least 0.")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

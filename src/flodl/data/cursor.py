@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flodl.core.errors import CursorError
-from flodl.core.whole import is_whole
+from flodl.core.integers import is_integer
 
 _VERSION = 1
 
@@ -42,7 +42,7 @@ class Cursor:
         if state.get("version") != _VERSION:
             raise CursorError(f"the state has version {state.get('version')!r}; this flodl reads {_VERSION}.")
         for name in ("epoch", "position"):
-            if not is_whole(state[name], at_least=0):
+            if not is_integer(state[name], at_least=0):
                 raise CursorError(f"the state has {name}={state[name]!r}; expected a whole number from 0 up.")
         return cls(**{name: state[name] for name in wanted}, source=state.get("source"))
 

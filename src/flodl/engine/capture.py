@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import StepError
-from flodl.core.whole import is_whole
+from flodl.core.integers import is_integer
 
 from .batch import (
     Signature,
@@ -295,7 +295,7 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     if not callable(fn):
         raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
     for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
-        if not is_whole(value, at_least=least):
+        if not is_integer(value, at_least=least):
             raise StepError(f"capture: {name}={value!r}. Give a whole number from {least} up.")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from flodl.core import StepError
+from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
-from flodl.core.whole import is_whole
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Tier = Literal["eager", "captured", "compiled"]
@@ -45,7 +45,7 @@ class StepSettings:
             limit = getattr(self, name)
             if limit is not None and not (isinstance(limit, int | float) and limit > 0):
                 raise StepError(f"{name}={limit!r}. Give a limit above zero, or None for no clipping.")
-        if not is_whole(self.accumulate, at_least=1):
+        if not is_integer(self.accumulate, at_least=1):
             raise StepError(f"accumulate={self.accumulate!r}. Give a whole number from 1 up.")
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import ScheduleError, StepError
+from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
-from flodl.core.whole import is_whole
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch import Samples, leading_lengths, num_samples, signature, unclear_samples
@@ -203,7 +203,7 @@ class TrainStep:
             )
         if samples is None:
             return self(*batch)
-        if not is_whole(samples, at_least=1):
+        if not is_integer(samples, at_least=1):
             raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
         self._lengths_told = True
         if samples == num_samples(batch):
@@ -358,7 +358,7 @@ class TrainStep:
 
     def _meet_groups(self) -> None:
         if self._bridge is not None:
-            self._bridge.meet_new_groups()
+            self._bridge.add_new_groups()
 
     def _count_micro(self) -> bool:
         """Count a micro-batch; gives whether its window is full."""

@@ -3,7 +3,7 @@
 from .blur import GaussianBlur, gaussian_blur_2d
 from .focal import FocalLoss, focal_loss
 from .init import trunc_normal_, uniform_bias_
-from .shaping import Reshape, StateAdd
+from .layers import Reshape, StateAdd
 
 __all__ = [
     "FocalLoss",

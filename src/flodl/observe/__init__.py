@@ -1,7 +1,7 @@
 """Metrics of a training run: recorded without waiting for the device, read as trends, written to files."""
 
-from .book import Book
 from .export import export_csv, plot_html, to_csv, to_log, write_log
+from .metrics import Book
 from .plot import page
 from .trend import Trend, TrendGroup
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flodl.core.errors import MetricError
 
-from .series import device_copy, device_sum
+from .means import device_copy, device_sum
 
 Scalar = float | Tensor | np.generic
 Value = Scalar | np.ndarray[Any, Any] | Sequence[Scalar]

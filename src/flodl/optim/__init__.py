@@ -3,13 +3,13 @@
 Importing this package does not import torch; the functions that need tensors do.
 """
 
-from .bridge import ScheduleBridge, apply
 from .clipping import clip_grad_norm, clip_grad_value
 from .cycles import CyclicLR, OneCycleLR
 from .decay import CosineScheduler, ExponentialLR, MultiStepLR, StepDecay
 from .groups import groups
 from .plateau import PlateauScheduler
 from .schedule import Schedule, StepSchedule
+from .schedule_bridge import ScheduleBridge, apply
 from .warmup import WarmupScheduler
 
 __all__ = [

@@ -20,7 +20,7 @@ from flodl.checkpoint import (
 )
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
-from flodl.core.files import at_home, write_atomic
+from flodl.core.files import expand_user, write_atomic
 
 from .holding import Hold
 from .hooks import metric_of
@@ -32,7 +32,7 @@ BUNDLES = "bundles"
 def settled_path(given: str | os.PathLike[str], *, named: str) -> Path:
     """Give a path that no later change of the working directory moves, "~" being the user's home."""
     try:
-        return at_home(given).absolute()
+        return expand_user(given).absolute()
     except TypeError:
         raise TrainError(f"{named}={given!r}. Give the path of a folder.") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from flodl.core import TrainError
-from flodl.core.whole import is_whole
+from flodl.core.integers import is_integer
 
 Mode = Literal["min", "max"]
 
@@ -21,7 +21,7 @@ class Patience:
     """
 
     def __init__(self, who: str, epochs: int, mode: Mode, tol: float) -> None:
-        if not is_whole(epochs, at_least=1):
+        if not is_integer(epochs, at_least=1):
             raise TrainError(f"{who}: patience={epochs!r}. Give a whole number of epochs from 1 up.")
         if mode not in ("min", "max"):
             raise TrainError(f"{who}: mode={mode!r}. Use 'min' or 'max'.")

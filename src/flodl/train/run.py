@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError, log
-from flodl.core.whole import is_whole
+from flodl.core.integers import is_integer
 from flodl.engine import TrainStep, calm_collector
 from flodl.engine.hygiene import Collector
 from flodl.monitor import Monitor
@@ -132,7 +132,7 @@ class Run:
     @contextmanager
     def going(self, epochs: int) -> Iterator[None]:
         """Set up what lasts as long as a run (folder, monitor, signals, collector), and end it well."""
-        if not is_whole(epochs, at_least=1):
+        if not is_integer(epochs, at_least=1):
             raise TrainError(f"epochs={epochs!r}. Give a whole number from 1 up.")
         if self.telling is not None:
             raise TrainError("this trainer is running already. Make another one for a run inside a run.")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from flodl.core import TrainError
+from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
-from flodl.core.whole import is_whole
 
 NanPolicy = Literal["stop", "skip", "rollback"]
 DiskPolicy = Literal["go on", "stop"]
@@ -28,9 +28,9 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         for name in ("save_every", "save_every_steps", "log_every"):
             every = getattr(self, name)
-            if every is not None and not is_whole(every, at_least=1):
+            if every is not None and not is_integer(every, at_least=1):
                 raise TrainError(f"{name}={every!r}. Give a whole number from 1 up, or None for never.")
-        if not is_whole(self.seed, at_least=0):
+        if not is_integer(self.seed, at_least=0):
             raise TrainError(f"seed={self.seed!r}. Give a whole number from 0 up.")
         _one_of("nan", self.nan, get_args(NanPolicy))
         _one_of("when_disk_fails", self.when_disk_fails, get_args(DiskPolicy))

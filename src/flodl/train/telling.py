@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import TrainError, log
-from flodl.core.environment import monitor_wanted, resolved_config
+from flodl.core.environment import monitor_requested, resolved_config
 from flodl.monitor import Event, Monitor
 
 
@@ -31,7 +31,7 @@ class Telling:
                 f"monitor={monitor!r}. Give a Monitor, True for a live page, or False for silence."
             )
         self._log_every = log_every
-        if monitor is None and monitor_wanted():
+        if monitor is None and monitor_requested():
             monitor = True
         self._monitor: Monitor | None = None
         self._console: Any = None

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flodl.core import CheckpointError, WriteError, log
-from flodl.core.files import at_home
+from flodl.core.files import expand_user
+from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
-from flodl.core.whole import is_whole
 
 from ..bundles.bundle import clean_bundles, encode_parts, numbers, write_bundle
 from ..bundles.listing import prune_while_saving
@@ -77,7 +77,7 @@ class BackgroundWriter:
         on_error: Callable[[WriteError], object] | None = None,
         on_saved: Callable[[Saved], object] | None = None,
     ) -> None:
-        if not is_whole(depth, at_least=1):
+        if not is_integer(depth, at_least=1):
             raise CheckpointError(f"depth={depth!r}. Give a whole number from 1 up.")
         for name, value, known in (
             ("when_full", when_full, ("wait", "skip")),
@@ -90,7 +90,9 @@ class BackgroundWriter:
         self._waits = when_full == "wait"
         self._keep, self._told_of_metrics = keep, False
         # Absolute: a program that goes to another folder later saves where it said.
-        self._worker = _Worker(at_home(root).absolute(), keep, depth, errors == "raise", on_error, on_saved)
+        self._worker = _Worker(
+            expand_user(root).absolute(), keep, depth, errors == "raise", on_error, on_saved
+        )
         self._thread = threading.Thread(target=self._worker.run, name="flodl-writer", daemon=True)
         self._thread.start()
         # Also when the program ends without close(): what was taken is written.

@@ -18,9 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import CheckpointError, DamagedError, WriteError
-from flodl.core.files import at_home
+from flodl.core.files import expand_user
+from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
-from flodl.core.whole import is_whole
 
 from ..codec import Json, decode, encode
 from ..durable_files import DiskFile, discard, hidden, is_hidden, shared_lock, sole_lock, sync_folder
@@ -65,7 +65,7 @@ def read_bundle(
     Checksums are compared with the manifest unless `verify` is off, as it may be right after
     `latest_bundle`, which has compared them.
     """
-    known = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(at_home(bundle))
+    known = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(expand_user(bundle))
     names = known.parts if parts is None else list(parts)
     for name in names:
         if name not in known.parts:
@@ -97,7 +97,7 @@ def verify_bundle(bundle: Bundle) -> None:
 
 def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
     """Take the parts of a run apart; everything that cannot be saved raises here, before any file is made."""
-    if not is_whole(step, at_least=0):
+    if not is_integer(step, at_least=0):
         raise CheckpointError(f"step={step!r}. Give the number of updates so far, a whole number from 0 up.")
     encoded: dict[str, Encoded] = {}
     for name, state in parts.items():
@@ -124,7 +124,7 @@ def write_bundle(
     root: str | os.PathLike[str], step: int, parts: Mapping[str, Encoded], *, metrics: Mapping[str, float]
 ) -> Path:
     """Save parts that were taken apart already."""
-    folder = at_home(root)
+    folder = expand_user(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         clean_bundles(folder)
@@ -147,7 +147,7 @@ def clean_bundles(root: str | os.PathLike[str]) -> list[str]:
 
     Nothing happens while another save is under way in the same folder.
     """
-    folder = at_home(root)
+    folder = expand_user(root)
     left = [name for name in os.listdir(folder) if is_hidden(name)] if folder.is_dir() else []
     if not left:
         return []

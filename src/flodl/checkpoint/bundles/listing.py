@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
-from flodl.core.files import at_home
+from flodl.core.files import expand_user
 
 from ..durable_files import discard, shared_lock
 from .bundle import verify_bundle
@@ -26,7 +26,7 @@ class Latest(NamedTuple):
 def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     """Give the bundles under a folder, by step; files are looked at, not read."""
     found: dict[int, Bundle] = {}
-    for folder in _newest_first(at_home(root)):
+    for folder in _newest_first(expand_user(root)):
         try:
             bundle = read_manifest(folder)
         except DamagedError:
@@ -38,7 +38,7 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
 def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Latest:
     """Find the newest bundle whose every file is as it was written; pass over the others and say so."""
     skipped: list[str] = []
-    for folder in _newest_first(at_home(root)):
+    for folder in _newest_first(expand_user(root)):
         try:
             bundle = read_manifest(folder)
             if verify:
@@ -57,7 +57,7 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
     With `verify`, the checksums of the newest are compared before anything older goes. A metric that no
     bundle has is refused, and nothing is deleted.
     """
-    folder = at_home(root)
+    folder = expand_user(root)
     bundles = list_bundles(folder)
     while verify and bundles:
         try:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flodl.core import CheckpointError
+from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
-from flodl.core.whole import is_whole
 
 from .manifest import Bundle
 
@@ -103,5 +103,5 @@ def divided(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], li
 
 
 def _check(count: int, name: str) -> None:
-    if not is_whole(count, at_least=1):
+    if not is_integer(count, at_least=1):
         raise CheckpointError(f"{name}({count!r}): give a whole number from 1 up.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import CheckpointError, WriteError
-from flodl.core.files import at_home, replacing
+from flodl.core.files import expand_user, replace_atomic
 from flodl.core.paths import suggestion
 
 from ..durable_files import DiskFile
@@ -53,7 +53,7 @@ def save_checkpoint(
     pieces = pack_fdlc(named_tensors) if format == "fdlc" else pack(named_tensors, notes, checksum=True)
     try:
         if isinstance(target, str | os.PathLike):
-            with replacing(target) as temporary, DiskFile(temporary) as file:
+            with replace_atomic(target) as temporary, DiskFile(temporary) as file:
                 _write(cast(BinaryIO, file), os.fspath(target), pieces)
         else:
             _write(target, "", pieces)
@@ -142,7 +142,7 @@ def checked_place(place: PathOrStream, method: str) -> PathOrStream:
     if isinstance(place, io.TextIOBase):
         raise CheckpointError("the stream is one of text. Open it in binary mode: open(path, 'rb') or 'wb'.")
     if isinstance(place, str | os.PathLike):
-        return at_home(place)
+        return expand_user(place)
     if not callable(getattr(place, method, None)):
         raise CheckpointError(
             f"the place of the checkpoint is a {type(place).__name__}. Give a path or a binary stream first, "

@@ -91,7 +91,7 @@ class Args(Generic[T]):
         return result
 
     def _refuse(self, error: click.UsageError) -> NoReturn:
-        colour = environment.colour_wanted()
+        colour = environment.color_setting()
         # click's parser knows nothing of the context when an option lacks its value.
         ctx = error.ctx or click.Context(self.command, info_name=self.name or Path(sys.argv[0]).name)
         click.echo(f"{click.style('error:', fg='red')} {error.format_message()}", err=True, color=colour)

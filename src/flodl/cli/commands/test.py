@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 import flodl
-from flodl.core.environment import colour_refused
+from flodl.core.environment import color_disabled
 from flodl.core.errors import SetupError
 from flodl.core.formats import format_duration
 
@@ -130,7 +130,7 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     # Workers that each start one thread per core slow each other down: 35 s became 13 s on two cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // MAX_WORKERS)))
-    if sys.stdout.isatty() and not colour_refused():
+    if sys.stdout.isatty() and not color_disabled():
         environment.setdefault("FORCE_COLOR", "1")
         environment.setdefault("MYPY_FORCE_COLOR", "1")
         environment.setdefault("COLUMNS", str(os.get_terminal_size().columns))

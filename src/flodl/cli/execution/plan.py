@@ -17,7 +17,7 @@ from flodl.cli.manifest.document import Table
 from flodl.cli.manifest.lookup import Target
 from flodl.cli.manifest.model import CommandModel, ManifestModel
 from flodl.cli.manifest.validation import decode
-from flodl.core.environment import flags_said
+from flodl.core.environment import inherited_flags
 from flodl.core.errors import ManifestError
 
 from . import docker, shell_line
@@ -66,7 +66,7 @@ def _plan_script(target: Target, *, append: bool) -> Plan:
     if spec.docker and not container.inside_container():
         inner = folder.resolve()
         mounted = docker.mounted_project(inner, target.manifest.project)
-        command = docker.wrap_script(spec.docker, mounted, inner, line, variables=flags_said())
+        command = docker.wrap_script(spec.docker, mounted, inner, line, variables=inherited_flags())
         return Plan(command, mounted, table, in_container=True)
     return Plan(["sh", "-c", line], folder, table, notes=_unused_docker(table))
 
@@ -116,7 +116,7 @@ def _started(target: Target, words: list[str], table: dict[str, Any], notes: lis
     if service and not container.inside_container():
         inner = manifest.folder.resolve()
         mounted = docker.mounted_project(inner, manifest.project)
-        command = docker.wrap_entry(service, mounted, inner, words, variables=flags_said())
+        command = docker.wrap_entry(service, mounted, inner, words, variables=inherited_flags())
         echo = f"fdl: [{service}] {line}" if target.kind is Kind.PRESET else ""
         return Plan(command, mounted, table, echo, in_container=True, notes=tuple(notes))
     echo = f"fdl: {line}" if target.kind is Kind.PRESET else ""

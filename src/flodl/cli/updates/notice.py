@@ -20,7 +20,7 @@ from .releases import PACKAGE, is_newer
 
 def mention_updates() -> None:
     """Print a notice if a newer flodl is known, and start a background lookup once a day."""
-    if environment.update_check_refused() or not log.enabled(log.Verbosity.NORMAL):
+    if environment.update_check_disabled() or not log.enabled(log.Verbosity.NORMAL):
         return
     if inside_container() or not _is_released():
         return
@@ -84,7 +84,7 @@ def _update_command() -> str:
 
 
 def _print(text: str) -> None:
-    click.echo(click.style(text, dim=True), err=True, color=environment.colour_wanted())
+    click.echo(click.style(text, dim=True), err=True, color=environment.color_setting())
 
 
 def _start_lookup(folder: Path) -> None:

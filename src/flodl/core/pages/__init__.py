@@ -1,4 +1,4 @@
-"""Pages that need nothing but a browser: how they look, and how they are put into one file."""
+"""Self-contained HTML pages: their common look, and how they are assembled into one file."""
 
 from .page import Page, embedded
 

@@ -1,4 +1,4 @@
-"""One page in one file: its styles and scripts stand inside, and a policy allows exactly those, by hash."""
+"""Assembling a page into one HTML file whose security policy allows exactly its own styles and scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-# Every page is made of these, and of its own after them; paths are those inside of flodl.
+# Every page starts with these and adds its own; the paths are relative to the flodl package.
 _HERE = "core/pages"
 _STYLES = (f"{_HERE}/vendor/uPlot.min.css", f"{_HERE}/palette.css", f"{_HERE}/frame.css")
 _SCRIPTS = (f"{_HERE}/vendor/uPlot.iife.min.js", f"{_HERE}/frame.js", f"{_HERE}/lines.js")
@@ -20,9 +20,9 @@ _SCRIPTS = (f"{_HERE}/vendor/uPlot.iife.min.js", f"{_HERE}/frame.js", f"{_HERE}/
 
 @dataclass(frozen=True)
 class Page:
-    """A page by its files: the body, in which `$title` and `$data` stand, and its own styles and scripts.
+    """The files of a page: the body, which contains `$title` and `$data`, and its own styles and scripts.
 
-    Nothing that comes with the data can run: the policy knows no other script, and the data are no markup.
+    The data cannot run code: the policy allows no other script, and the data are not parsed as markup.
     """
 
     body: str
@@ -31,7 +31,7 @@ class Page:
     images: str = "data:"
 
     def text(self, *, title: str, data: str, connect: str = "'none'") -> str:
-        """Give the whole text; `connect` is where the page may ask for more while it is open."""
+        """Return the HTML; `connect` is the source that the open page may fetch data from."""
         body = Template(_read(self.body)).substitute(title=html.escape(title), data=data)
         return Template(_read(f"{_HERE}/frame.html")).substitute(
             policy=html.escape(self.policy(connect), quote=True),
@@ -42,7 +42,7 @@ class Page:
         )
 
     def policy(self, connect: str = "'none'") -> str:
-        """Give the content security policy of the page."""
+        """Return the content security policy of the page."""
         scripts, styles = _hashes((*_SCRIPTS, *self.scripts)), _hashes((*_STYLES, *self.styles))
         return (
             f"default-src 'none'; script-src {scripts}; style-src {styles}; connect-src {connect}; "
@@ -51,7 +51,7 @@ class Page:
 
 
 def embedded(data: object) -> str:
-    """Give data as JSON that cannot end the script element it stands in.
+    """Return data as JSON that cannot close the script element around it.
 
     >>> embedded({"name": "</script>"})
     '{"name":"\\\\u003c/script>"}'

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataFileError
-from flodl.core.files import at_home
+from flodl.core.files import expand_user
 
 from .published_files import unpacked
 
@@ -21,7 +21,7 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 def read_idx(path: str | os.PathLike[str]) -> Tensor:
     """Read an IDX file, packed with gzip or not, of any type and shape."""
-    file = at_home(path)
+    file = expand_user(path)
     return parse_idx(unpacked(file), file)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flodl.core import environment
 from flodl.core.errors import DataFileError
-from flodl.core.files import at_home
+from flodl.core.files import expand_user
 
 from .download import download
 
@@ -72,7 +72,7 @@ def home_of(root: str | os.PathLike[str] | None, *folders: str) -> Home:
     ['data/mnist', 'data/MNIST/raw', 'data']
     """
     given = root if root is not None else environment.data_root_text()
-    base = at_home(given) if given is not None else Path.home() / ".cache" / "flodl" / "data"
+    base = expand_user(given) if given is not None else Path.home() / ".cache" / "flodl" / "data"
     return Home(base, (*(base / folder for folder in folders), base))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from flodl.core.errors import DataError
 from flodl.core.formats import format_bytes
-from flodl.core.whole import is_whole
+from flodl.core.integers import is_integer
 
 MODES = ("auto", "resident", "streaming")
 
@@ -69,7 +69,7 @@ def choose(
 def check_cap(memory_cap: float | int) -> None:
     """Refuse a cap that is neither a share of the free memory nor a number of bytes."""
     is_share = isinstance(memory_cap, float) and 0.0 < memory_cap <= 1.0
-    is_count = is_whole(memory_cap, at_least=0)
+    is_count = is_integer(memory_cap, at_least=0)
     if not is_share and not is_count:
         raise DataError(
             f"memory_cap={memory_cap!r}. Give a share of the free memory such as 0.5, "

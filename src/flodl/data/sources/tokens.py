@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataError, DataFileError
-from flodl.core.files import at_home
+from flodl.core.files import expand_user
 
 Shard = str | os.PathLike[str] | Tensor | np.ndarray[Any, Any]
 
@@ -148,7 +148,7 @@ def _joined(shards: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
 
 def _opened(shard: Shard, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray[Any, Any]:
     if isinstance(shard, (str, os.PathLike)):
-        array = _mapped(at_home(shard), dtype, header_bytes)
+        array = _mapped(expand_user(shard), dtype, header_bytes)
     else:
         array = shard.cpu().numpy() if isinstance(shard, Tensor) else shard
     if array.ndim != 1 or array.dtype.kind not in "iu":

@@ -36,7 +36,7 @@ class Bar:
             highlight=False,
             markup=False,
             emoji=False,
-            no_color=environment.colour_refused() or None,
+            no_color=environment.color_disabled() or None,
         )
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._shown = False

@@ -89,7 +89,7 @@ class Console:
             is_terminal = stream.isatty()
         except (AttributeError, ValueError):
             return None
-        if not is_terminal or environment.on_build_server():
+        if not is_terminal or environment.running_in_ci():
             return None
         bar = Bar(stream)
         if not bar.is_usable:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flodl.core.files import replacing
+from flodl.core.files import replace_atomic
 
 from ..events import Event
 from .sink import open_to_append
@@ -75,7 +75,7 @@ class Csv:
         self._columns = list(dict.fromkeys([*known, *names]))
         if self._columns == known:
             return
-        with replacing(self._path) as fresh, open(fresh, "w", encoding="utf-8", newline="") as target:
+        with replace_atomic(self._path) as fresh, open(fresh, "w", encoding="utf-8", newline="") as target:
             writer = csv.DictWriter(target, self._columns, extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             if known:

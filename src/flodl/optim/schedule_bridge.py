@@ -43,7 +43,7 @@ class ScheduleBridge:
 
     Call `step()` after each optimizer update. A rate that is a tensor, as captured optimizers use, is
     filled in place. A group that joins later has its ratio taken to the rate that the schedule's group had
-    when the bridge was made, so its rate is given in the same terms as the others were; `meet_new_groups()`
+    when the bridge was made, so its rate is given in the same terms as the others were; `add_new_groups()`
     before the next update gives it the rate of that update.
     """
 
@@ -82,7 +82,7 @@ class ScheduleBridge:
         """Count one update, and set the rates for the next."""
         self._move(self._step + 1, self._scale)
 
-    def meet_new_groups(self) -> None:
+    def add_new_groups(self) -> None:
         """Set the rates of groups that joined the optimizer since the last step, if any did."""
         if len(self._optimizer.param_groups) != len(self._ratios):
             self._move(self._step, self._scale)

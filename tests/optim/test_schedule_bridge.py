@@ -285,8 +285,8 @@ def test_a_group_that_joins_has_the_rate_of_the_next_update_at_once():
     bridge.step()
     bridge.scale(0.5)
     optimizer.add_param_group({"params": [_parameter()], "lr": 0.1})
-    bridge.meet_new_groups()
+    bridge.add_new_groups()
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25, 0.025])
     optimizer.param_groups[0]["lr"] = 7.0
-    bridge.meet_new_groups()
+    bridge.add_new_groups()
     assert optimizer.param_groups[0]["lr"] == 7.0

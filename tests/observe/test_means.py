@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.overrides import TorchFunctionMode
 
-from flodl.observe.series import Mean, Tally, device_copy, device_sum, settle
+from flodl.observe.means import Mean, Tally, device_copy, device_sum, settle
 
 
 class CountTransfers(TorchFunctionMode):

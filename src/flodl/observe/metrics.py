@@ -12,8 +12,8 @@ from torch import Tensor
 from flodl.core.errors import MetricError
 from flodl.core.paths import suggestion
 
-from .rows import Rows
-from .series import Mean, settle
+from .epochs import Rows
+from .means import Mean, settle
 from .trend import Trend, TrendGroup
 from .values import Value, measure, weigh
 
