@@ -67,8 +67,8 @@ def host_time(call: Callable[[], object], calls: int, repeats: int) -> list[floa
 
 def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
     """Time a bare replay, one with fresh inputs, and the step, all over the same recording."""
-    from flodl.engine.capture import Recording
-    from flodl.engine.mailbox import SLOTS
+    from flodl.engine.capture.mailbox import SLOTS
+    from flodl.engine.capture.recording import Recording
 
     x, y = TINY.batches(1, device)[0]
     step = train_step(TINY.flow(device), "captured")

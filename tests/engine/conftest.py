@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flodl.engine import compilation, rewriting, timing
+from flodl.engine.compile import policy as compilation
+from flodl.engine.compile.passes import fx as rewriting
+from flodl.engine.device import timing
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, ladder
+from flodl.engine import TrainStep
+from flodl.engine.tiers import controller as ladder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -235,7 +236,7 @@ def test_a_batch_that_was_computed_with_gradients_is_refused_and_they_are_those_
 def test_a_state_from_an_earlier_step_does_not_keep_the_model_from_being_looked_at(
     quick_compiler, monkeypatch
 ) -> None:
-    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY", 20)
+    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY", 20)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="compiled")

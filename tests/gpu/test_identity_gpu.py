@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, capture, compilation, ladder
+from flodl.engine import TrainStep, capture
+from flodl.engine.compile import policy as compilation
+from flodl.engine.tiers import controller as ladder
 from flodl.optim import CosineScheduler
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

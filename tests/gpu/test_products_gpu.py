@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.engine import TrainStep
-from flodl.engine.kernel_times import KernelTimes
+from flodl.engine.compile.passes.matmul_times import KernelTimes
 
 pytestmark = [
     pytest.mark.gpu,

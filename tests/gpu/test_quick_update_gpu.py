@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.engine import TrainStep, quick_update
+from flodl.engine import TrainStep
+from flodl.engine.optimizer import adam as quick_update
 
 pytestmark = [
     pytest.mark.gpu,

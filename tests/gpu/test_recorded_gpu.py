@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
-from flodl.engine.capture import NotCapturable, Recording, record
+from flodl.engine.capture.recording import Recording, record
+from flodl.engine.errors import NotCapturable
 
 pytestmark = [
     pytest.mark.gpu,
@@ -210,8 +211,8 @@ def test_a_state_of_the_optimizer_that_is_cleared_is_noticed_at_once() -> None:
 
 @pytest.fixture
 def look_often(monkeypatch) -> None:
-    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY", 32)
-    monkeypatch.setattr("flodl.engine.ladder.LOOK_EVERY_S", 1e9)
+    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY", 32)
+    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY_S", 1e9)
 
 
 def empty(optimizer, parameter) -> None:
@@ -321,7 +322,7 @@ def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_step_that_was_compiled_often_enough_is_captured(monkeypatch) -> None:
-    monkeypatch.setattr("flodl.engine.ladder.MAX_COMPILES", 1)
+    monkeypatch.setattr("flodl.engine.tiers.controller.MAX_COMPILES", 1)
     step = new_step("compiled")
     for number in range(10):
         step(*batch(number))

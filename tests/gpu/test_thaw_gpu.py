@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, mailbox
-from flodl.engine.capture import NotCapturable, rehearse
+from flodl.engine import TrainStep
+from flodl.engine.capture import mailbox
+from flodl.engine.capture.recording import rehearse
+from flodl.engine.errors import NotCapturable
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep, ladder
+from flodl.engine import TrainStep
+from flodl.engine.tiers import controller as ladder
 from flodl.optim import CosineScheduler
 
 pytestmark = [
@@ -166,7 +167,8 @@ def test_a_nan_batch_leaves_the_weights_alone() -> None:
 
 
 def test_a_broken_recording_leaves_the_device_usable() -> None:
-    from flodl.engine.capture import NotCapturable, record
+    from flodl.engine.capture.recording import record
+    from flodl.engine.errors import NotCapturable
 
     x = torch.randn(4, device="cuda")
     with pytest.raises(NotCapturable):

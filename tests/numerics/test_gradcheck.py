@@ -14,7 +14,7 @@ from flodl import (
     ThresholdHalt,
     TopKRouter,
 )
-from flodl.graph.endings import LoopBuilder
+from flodl.graph.build.continuations import LoopBuilder
 
 WIDTH = 2
 

@@ -1,9 +1,9 @@
 """The training step as one program: eager first, then captured, with the same numbers."""
 
-from .capture import Captured, capture
-from .events import StepReport
-from .hygiene import calm_collector, no_waiting
-from .memory import MemoryUse, forget_peaks, memory_use
+from .capture.function import Captured, capture
+from .device.gc_and_sync import calm_collector, no_waiting
+from .device.memory import MemoryUse, forget_peaks, memory_use
+from .report import StepReport
 from .step import TrainStep
 
 __all__ = [

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from flodl.core import StepError
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
+
+from .program.outcome import Outcome as Outcome
+
+StepFunction = Callable[..., Any]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Tier = Literal["eager", "captured", "compiled"]

@@ -15,18 +15,19 @@ from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.optim import Schedule, ScheduleBridge, apply
 
-from .batch import Samples, leading_lengths, num_samples, signature, unclear_samples
-from .body import StepBody, StepFunction, check_parts
-from .events import Journal, StepReport
-from .ladder import Ladder
-from .memory import memory_use
-from .optimizer import prepare
-from .runners import Micro, phase_of
-from .saved import check_saved
-from .settings import Guard, Precision, StepSettings, Tail, Tier, TierChoice, Tune
-from .splitting import update_strictly
-from .tail import UsualSize, padded, with_mask
-from .window import Window
+from .batch.samples import Samples, leading_lengths, num_samples, unclear_samples
+from .batch.signature import signature
+from .device.memory import memory_use
+from .optimizer.prepare import prepare
+from .program.accumulation import Window
+from .program.oom import update_strictly
+from .program.program import StepBody, check_parts
+from .program.ragged import UsualSize, padded, with_mask
+from .program.runner import Micro, phase_of
+from .program.saved_state import check_saved
+from .report import Journal, StepReport
+from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
+from .tiers.controller import Ladder
 
 
 class TrainStep:

@@ -1,6 +1,6 @@
 """Models as graphs: a fluent builder, and an `nn.Module` that is straight-line code underneath."""
 
-from .builder import FlowBuilder
+from .build.builder import FlowBuilder
 from .control import (
     ArgmaxSelector,
     FixedSelector,

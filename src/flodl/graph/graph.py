@@ -14,17 +14,17 @@ from torch.nn.parameter import is_lazy
 from flodl.core import BuildError, InputError, StateError
 from flodl.observe import Book
 
-from .blame import climb, one_line, shape_of
+from .checkpointing import Saved
 from .control.control import Control
 from .control.traces import Traces
-from .hashing import structural_hash, weights_hash
-from .memory import Memory, take_back_where
-from .observed import Observed
-from .pictured import Pictured
-from .program import Source, bind, generate
-from .saved import Saved
-from .signature import Accepts, method
-from .spec import Spec
+from .drawing import Pictured
+from .hashing.hashes import structural_hash, weights_hash
+from .metrics import Observed
+from .plan.codegen import Source, bind, generate
+from .plan.error_path import climb, one_line, shape_of
+from .plan.memory import Memory, take_back_where
+from .plan.signature import Accepts, method
+from .plan.spec import Spec
 from .tree import Tree
 
 Initial = Any

@@ -12,11 +12,10 @@ from torch.nn.parameter import is_lazy
 from flodl.core import PathError, paths
 from flodl.core.formats import format_count
 
-from . import places
+from . import paths as places
 from .control.loop import Loop
-from .memory import Memory
-from .spec import Spec
-from .stillness import is_stilled, mark_stilled
+from .plan.memory import Memory
+from .plan.spec import Spec
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -225,3 +224,19 @@ def _summary_lines(graph: Graph, name: str, lead: str, branch: str) -> list[str]
         last = position == len(children) - 1
         lines += _summary_lines(child, child_name, below, "└── " if last else "├── ")
     return lines
+
+
+_MARK = "_flodl_stilled"
+
+
+def is_stilled(module: nn.Module) -> bool:
+    """Say whether a module stays in evaluation mode when the graph around it is put into training."""
+    return _MARK in module.__dict__
+
+
+def mark_stilled(module: nn.Module, stilled: bool) -> None:
+    """Let a module stay in evaluation mode from now on, or no longer; its mode itself is not changed."""
+    if stilled:
+        module.__dict__[_MARK] = True
+    else:
+        module.__dict__.pop(_MARK, None)

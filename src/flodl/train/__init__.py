@@ -1,8 +1,8 @@
 """Training from the first batch to the last, through every interruption."""
 
-from .average import AveragedWeights
-from .hooks import EarlyStopping, Phase, ReduceOnPlateau
-from .leaving import Preempted
+from .callbacks.standard import EarlyStopping, Phase, ReduceOnPlateau
+from .evaluation.ema import AveragedWeights
+from .faults.signals import Preempted
 from .result import FitResult
 from .trainer import Trainer
 

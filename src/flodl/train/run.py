@@ -16,26 +16,27 @@ from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError, log
 from flodl.core.integers import is_integer
 from flodl.engine import TrainStep, calm_collector
-from flodl.engine.hygiene import Collector
+from flodl.engine.device.gc_and_sync import Collector
 from flodl.monitor import Monitor
 from flodl.optim import Schedule
 
-from .average import AveragedWeights
-from .evaluation import Evaluator
-from .feeding import Feeding
-from .finite import OVERFLOWS_IN_A_ROW, FiniteWatch
-from .handing import Handing
-from .hooks import Hooks
-from .keeping import RunDirectory
-from .leaving import Notice
-from .modes import modes_kept
-from .rates import follows_loss
+from .batches.cursor import Handing
+from .batches.loaders import Feeding
+from .batches.position import Place
+from .build import described
+from .callbacks.dispatch import Hooks
+from .evaluation.ema import AveragedWeights
+from .evaluation.evaluator import Evaluator
+from .evaluation.modes import modes_kept
+from .faults.nonfinite import OVERFLOWS_IN_A_ROW, FiniteWatch
+from .faults.rollback import meet_not_finite
+from .faults.signals import Notice
+from .learning_rate import follows_loss
+from .reporting import Telling, telling
 from .result import FitResult
-from .rollback import meet_not_finite
+from .saving.bundle import expected_bytes, parts_of
+from .saving.directory import RunDirectory
 from .settings import TrainerSettings
-from .setup import described
-from .state import Place, expected_bytes, parts_of
-from .telling import Telling, telling
 
 COLLECT_EARLY_EVERY = 1024
 

@@ -21,18 +21,18 @@ from flodl.monitor import Monitor
 from flodl.observe import Trend
 from flodl.optim import Schedule
 
-from .average import AveragedWeights
-from .calling import refuse_misfit
-from .epochs import begin_epoch, close_training, finish_epoch, is_stopped
-from .evaluation import Evaluator, Outputs, as_arguments, checked
-from .feeding import place_kept, refuse_iterator
-from .hooks import Hooks
-from .rates import scale_rates
+from .batches.loaders import place_kept, refuse_iterator
+from .build import chosen_device, made_optimizer
+from .callbacks.dispatch import Hooks
+from .epoch import begin_epoch, close_training, finish_epoch, is_stopped
+from .evaluation.ema import AveragedWeights
+from .evaluation.evaluator import Evaluator, Outputs, as_arguments, checked
+from .evaluation.step_errors import refuse_misfit
+from .learning_rate import scale_rates
 from .result import FitResult
-from .resuming import resume, wish_of
+from .resume import resume, wish_of
 from .run import Run
 from .settings import DiskPolicy, NanPolicy, TrainerSettings
-from .setup import chosen_device, made_optimizer
 
 
 class Trainer:

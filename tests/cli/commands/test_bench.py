@@ -7,7 +7,7 @@ import pytest
 from flodl.cli import main
 from flodl.cli.commands import bench
 from flodl.cli.commands.bench import _table
-from flodl.engine.measure import Timing
+from flodl.engine.benchmark import Timing
 
 WORK = """
     import torch
@@ -83,7 +83,7 @@ def test_a_function_of_ones_own_is_measured(capsys, work, target):
 def test_what_would_fail_in_the_end_is_refused_before_anything_is_measured(
     capsys, work, monkeypatch, words, message
 ):
-    monkeypatch.setattr("flodl.engine.measure.compare", None)
+    monkeypatch.setattr("flodl.engine.benchmark.compare", None)
     assert main(["bench", "bench_work:work", *words]) == 1
     assert message in capsys.readouterr().err
     assert not (work / "nowhere").exists()

@@ -24,7 +24,7 @@ from flodl.core.files import write_atomic
 from flodl.core.paths import suggestion
 
 if TYPE_CHECKING:
-    from flodl.engine.measure import Timing
+    from flodl.engine.benchmark import Timing
 
 BUSY_JITTER = 0.1
 MOST_STEPS = 50
@@ -81,7 +81,7 @@ def command(
         _check_device(device)
     function = None if target is None else _found(target)
 
-    from flodl.engine import measure
+    from flodl.engine import benchmark as measure
 
     place = device or _best_device()
     make = function or (lambda: measure.small_work(place))
@@ -124,7 +124,7 @@ def _check_folder(file: Path) -> None:
 
 
 def _check_tiers(names: Sequence[str]) -> None:
-    from flodl.engine.measure import RIVALS
+    from flodl.engine.benchmark import RIVALS
 
     for name in names:
         if name not in RIVALS:
@@ -169,7 +169,7 @@ def _explained(target: str | None) -> Iterator[None]:
 
 def _fitting_steps(make: Callable[[], Any], device: str | None, num_turns: int) -> int:
     """Give how many steps of a round fit into the time, from a step that is measured first."""
-    from flodl.engine import measure
+    from flodl.engine import benchmark as measure
 
     first = measure.compare(make, ["torch"], steps=1, rounds=1, device=device)[0].median_s
     steps = max(1, min(MOST_STEPS, int(MEASURING_S / max(first * num_turns, 1e-9))))

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..memory import tensors
-from ..signature import Accepts
+from ..plan.memory import tensors
+from ..plan.signature import Accepts
 
 Target = Callable[..., Any]
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flodl.core import RouteError
 
-from ..blame import climb
-from ..signature import Accepts, accepts
+from ..plan.error_path import climb
+from ..plan.signature import Accepts, accepts
 from .control import Control, Target, combine
 
 

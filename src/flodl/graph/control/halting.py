@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from flodl.core import LoopError
 
-from ..memory import tensors
+from ..plan.memory import tensors
 
 
 class ThresholdHalt(nn.Module):

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 
 from flodl.core import LoopError
 
-from ..blame import climb
-from ..memory import tensors
-from ..signature import Accepts, accepts, method
+from ..plan.error_path import climb
+from ..plan.memory import tensors
+from ..plan.signature import Accepts, accepts, method
 from .control import Control, Target, batch_size, on_meta, one_or_per_sample, per_sample
 from .traces import Emit, Traces
 

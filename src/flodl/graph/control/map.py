@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flodl.core import ShapeError
 
-from ..blame import climb
+from ..plan.error_path import climb
 from .control import Control, Target
 
 MapMode = Literal["each", "slices"]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from flodl.core import RouteError
 
-from ..blame import climb
-from ..signature import Accepts, accepts
+from ..plan.error_path import climb
+from ..plan.signature import Accepts, accepts
 from .control import Control, Target, batch_size, combine, on_meta, one_or_per_sample, per_sample
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flodl.core import LoopError
 
-from ..memory import detached
+from ..plan.memory import detached
 
 
 class Traces:

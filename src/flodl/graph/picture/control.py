@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ..control import Gate, Loop, Map, Switch
 from ..control.control import Control
-from ..signature import accepts
+from ..plan.signature import accepts
 from .model import Box, Cluster, Edge
 
 Takes = Callable[[str], tuple[str, ...]]

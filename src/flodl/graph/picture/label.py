@@ -8,7 +8,7 @@ from typing import Literal
 
 from flodl.core.formats import format_count
 
-from ..profile import format_share, format_timing
+from ..profile.profile import format_share, format_timing
 from .model import Box, Cluster, Drawing, Timing
 
 Tone = Literal["title", "settings", "small", "tag", "time"]

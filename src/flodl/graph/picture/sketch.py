@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..control.control import Control
-from ..places import is_graph
-from ..profile import Profile
-from ..spec import Node
+from ..paths import is_graph
+from ..plan.spec import Node
+from ..plan.titles import title_of
+from ..profile.profile import Profile
 from .control import Drawn, Inside, inside_of, settings_of_control
 from .model import Box, Cluster, Drawing, Edge, Timing
-from .words import family_of, settings_of, size_of, text_of, title_of
+from .words import family_of, settings_of, size_of, text_of
 
 if TYPE_CHECKING:
     from ..graph import Graph

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from flodl.core.formats import format_count
 
-from ..profile import format_timing
+from ..profile.profile import format_timing
 from .label import (
     BOLD,
     GAP,

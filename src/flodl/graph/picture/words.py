@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ..plan.titles import title_of
 from .model import Family
 
 _ACTIVATIONS = (
@@ -23,18 +23,6 @@ _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _UNSAID = ("approximate='none'", "inplace=True", "start_dim=1", "end_dim=-1")
 _LONGEST_SETTINGS = 26
 _LONGEST_TEXT = 1200
-
-
-def title_of(target: Callable[..., Any]) -> str:
-    """Name a module by its type and a function by its name.
-
-    >>> title_of(nn.Linear(2, 3)), title_of(len), title_of(lambda x: x), title_of(functools.partial(max, 1))
-    ('Linear', 'len', 'lambda', 'max')
-    """
-    if isinstance(target, functools.partial):
-        return title_of(target.func)
-    name = None if isinstance(target, nn.Module) else getattr(target, "__name__", None)
-    return str(name or type(target).__name__).strip("<>")
 
 
 def family_of(target: Callable[..., Any]) -> Family:

@@ -1,0 +1,1 @@
+"""Batches of any nested structure: signature, tensors, number of samples."""

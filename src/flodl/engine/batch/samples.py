@@ -1,0 +1,101 @@
+"""How many samples a batch has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .tree import leaves_of, mapped
+
+
+class Samples(int):
+    """How many samples a batch has, told by who knows it: the last part of a batch, for the body alone.
+
+    As part of the batch it is part of its signature, so no recording is replayed with another weight.
+    """
+
+
+def num_samples(batch: tuple[Any, ...]) -> int:
+    """Give the samples that were told, else the leading length of the first tensor; 1 where there is none.
+
+    >>> num_samples((torch.zeros(32, 3), torch.zeros(32)))
+    32
+    >>> num_samples((torch.zeros(7, 32, 3), torch.zeros(32), Samples(32)))
+    32
+    """
+    if batch and type(batch[-1]) is Samples:
+        return int(batch[-1])
+    leaves = batch if batch and type(batch[0]) is Tensor else leaves_of(batch)
+    return next(_lengths(leaves), 1)
+
+
+def without_count(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give the batch as the step function is to see it."""
+    return batch[:-1] if batch and type(batch[-1]) is Samples else batch
+
+
+def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
+    """Give the leading lengths of the tensors and arrays of a batch, each once, that of the first one first.
+
+    >>> leading_lengths((torch.zeros(4, 3), torch.zeros(4), torch.zeros(9)))
+    [4, 9]
+    """
+    leaves = batch if all(type(leaf) is Tensor for leaf in batch) else leaves_of(batch)
+    return list(dict.fromkeys(_lengths(leaves)))
+
+
+def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and leaf.ndim > 0:
+            yield int(leaf.size(0))
+        elif isinstance(leaf, np.ndarray) and leaf.ndim > 0:
+            yield int(leaf.shape[0])
+
+
+def unclear_samples(lengths: Sequence[int]) -> str:
+    """Say what a batch weighs whose tensors differ in their leading lengths, and how to tell.
+
+    >>> unclear_samples([7, 4])
+    'the first tensor of a batch has 7 rows and others have 4; it weighs as 7 samples, unless told otherwise'
+    """
+    others = ", ".join(map(str, lengths[1:]))
+    return (
+        f"the first tensor of a batch has {lengths[0]} rows and others have {others}; "
+        f"it weighs as {lengths[0]} samples, unless told otherwise"
+    )
+
+
+def why_not_by_rows(batch: tuple[Any, ...]) -> str | None:
+    """Say why a batch cannot be cut or filled along its samples; None where every tensor has a row for each.
+
+    >>> why_not_by_rows((torch.zeros(7, 4, 3), torch.zeros(4), Samples(4)))
+    'it has 4 samples, and tensors of it have 7 rows'
+    """
+    samples, lengths = num_samples(batch), leading_lengths(batch)
+    if not lengths and samples > 1:
+        return f"it has {samples} samples, and no tensor with rows"
+    others = [length for length in lengths if length != samples]
+    if not others:
+        return None
+    return f"it has {samples} samples, and tensors of it have {' and '.join(map(str, others))} rows"
+
+
+def pieces_of(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+    """Cut a batch into at most `count` parts along its samples; what has no rows goes to every part.
+
+    >>> [part[0].tolist() for part in pieces_of((torch.arange(5), "name"), 2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    total = num_samples(batch)
+    size = max(1, -(-total // count))
+
+    def cut(start: int) -> tuple[Any, ...]:
+        part: tuple[Any, ...] = mapped(
+            lambda leaf: leaf[start : start + size] if leaf.ndim > 0 else leaf, batch
+        )
+        return part
+
+    return [cut(start) for start in range(0, total, size)] or [batch]

@@ -1,0 +1,115 @@
+"""The signature of a batch: structure, shapes, dtypes and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .tree import _parts, leaves_of, tensors_of
+
+Signature = tuple[Hashable, ...]
+
+
+def signature(batch: tuple[Any, ...]) -> Signature:
+    """Give what must stay equal for a recorded program to fit: shapes, dtypes, devices, strides, structure.
+
+    >>> signature((torch.zeros(2, 3),))[0][0]
+    torch.Size([2, 3])
+    """
+    flat = _quick(batch)
+    if flat is not None:
+        return flat
+    leaves, structure = pytree.tree_flatten(batch)
+    return (*(_form(leaf) for leaf in leaves), structure, *shared_places(tensors_of(batch)))
+
+
+def _quick(batch: tuple[Any, ...]) -> Signature | None:
+    """The common case, a flat tuple of tensors, without the general machinery."""
+    found = []
+    for leaf in batch:
+        if type(leaf) is not Tensor or leaf.is_nested:
+            return None
+        found.append(_leaf(leaf))
+    return (*found, *shared_places(batch))
+
+
+def shared_places(leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Give, for leaves of which one is there twice, where each was seen first; nothing where all differ.
+
+    >>> x = torch.zeros(2)
+    >>> shared_places([x, torch.zeros(2), x]), shared_places([x])
+    ((0, 1, 0), ())
+    """
+    first = {id(leaf): place for place, leaf in reversed(list(enumerate(leaves)))}
+    return () if len(first) == len(leaves) else tuple(first[id(leaf)] for leaf in leaves)
+
+
+def _form(value: Any) -> Hashable:
+    """Give the form of what torch's pytree takes for a leaf, of which some are containers all the same."""
+    parts = _parts(value)
+    if parts is None:
+        return _leaf(value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    leaves, structure = pytree.tree_flatten(list(parts.values()))
+    return (kind, tuple(parts), structure, *(_form(leaf) for leaf in leaves))
+
+
+def _leaf(leaf: Any) -> Hashable:
+    if _has_no_shape(leaf):
+        return (type(leaf), id(leaf))
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad)
+    if isinstance(leaf, np.ndarray):
+        return (np.ndarray, leaf.shape, leaf.dtype.str, leaf.strides)
+    try:
+        hash(leaf)
+    except TypeError:
+        return (type(leaf), repr(leaf))
+    return (type(leaf), leaf)
+
+
+def _has_no_shape(leaf: Any) -> bool:
+    """Say whether this is a nested tensor of the older layout, which says nothing of its sides."""
+    return isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout is torch.strided
+
+
+def not_looked_into(batch: tuple[Any, ...]) -> Any:
+    """Give a part of a batch that is only the same where it is the very same object; None where none is.
+
+    >>> class Pair: ...
+    >>> pair = Pair()
+    >>> not_looked_into((torch.zeros(1), {"a": 1}, pair)) is pair, not_looked_into((torch.zeros(1), "word"))
+    (True, None)
+    """
+    for leaf in leaves_of(batch):
+        plain = isinstance(leaf, Tensor | np.ndarray | type) or leaf is None
+        is_own = not plain and getattr(type(leaf), "__eq__", None) is object.__eq__
+        if is_own or _has_no_shape(leaf):
+            return leaf
+    return None
+
+
+def same_form(inputs: Sequence[Tensor]) -> Callable[..., bool]:
+    """Give what says of as many values whether they are tensors of exactly the form of these.
+
+    >>> fits = same_form([torch.zeros(2, 3), torch.zeros(2)])
+    >>> fits(torch.ones(2, 3), torch.ones(2)), fits(torch.ones(3, 2), torch.ones(2)), fits("a", "b")
+    (True, False, False)
+    """
+    try:
+        # What torch's compiler asks of its inputs, in one call; in Python it takes five times as long.
+        guards = torch._C._dynamo.guards.TensorGuards(
+            *inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        )
+        if guards.check(*inputs):
+            check: Callable[..., bool] = guards.check
+            return check
+    except (AttributeError, TypeError, ValueError):
+        pass
+    forms = [_leaf(leaf) for leaf in inputs]
+    return lambda *given: [_leaf(leaf) if type(leaf) is Tensor else None for leaf in given] == forms

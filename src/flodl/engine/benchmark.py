@@ -1,0 +1,198 @@
+"""How fast a step is on each tier, measured side by side on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from flodl.core import StepError
+from flodl.core.paths import suggestion
+
+from .device.timing import now_s
+from .program.program import check_parts
+from .report import StepReport
+from .settings import StepFunction, TierChoice
+from .step import TrainStep
+
+# A plain torch loop runs beside the tiers, so that nobody has to take eager's word for it.
+Rival = Literal["torch", "eager", "captured", "compiled"]
+RIVALS: tuple[str, ...] = get_args(Rival)
+
+# Enough for the warm-up, two compared updates and the windows that a tier is timed over.
+READY_STEPS = 16
+
+Work = tuple[nn.Module, Optimizer, StepFunction, tuple[Any, ...]]
+MakeWork = Callable[[], Work]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one rival took: seconds per step of every round, and how it got there."""
+
+    rival: str
+    ran: str
+    reason: str
+    setup_s: float
+    samples_s: tuple[float, ...]
+    report: StepReport | None = None
+
+    @property
+    def median_s(self) -> float:
+        """The middle of the rounds, in seconds per step."""
+        return statistics.median(self.samples_s)
+
+    @property
+    def jitter(self) -> float:
+        """The scaled median absolute deviation, over the median.
+
+        >>> Timing("eager", "eager", "", 0.0, (1.0, 1.0, 1.1)).jitter
+        0.0
+        """
+        middle = self.median_s
+        return 1.4826 * statistics.median(abs(sample - middle) for sample in self.samples_s) / middle
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the timing as plain data, ready for JSON."""
+        return {
+            "rival": self.rival,
+            "ran": self.ran,
+            "reason": self.reason,
+            "setup_s": self.setup_s,
+            "median_s": self.median_s,
+            "jitter": self.jitter,
+            "samples_s": list(self.samples_s),
+            "report": None if self.report is None else self.report.to_dict(),
+        }
+
+
+def compare(
+    make: MakeWork,
+    rivals: Iterable[str] = RIVALS,
+    *,
+    steps: int = 50,
+    rounds: int = 7,
+    device: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Timing]:
+    """Measure the same work on each tier; they take turns, each round in another order.
+
+    `make()` gives `(model, optimizer, step_fn, batch)` and is called once for each rival, from the same
+    seed. Where a tier cannot be had, what ran instead is measured, and the reason is kept.
+    """
+    ready = [_get_ready(make, _rival(name), device, say) for name in rivals]
+    samples: list[list[float]] = [[] for _ in ready]
+    for turn in range(rounds):
+        say(f"round {turn + 1} of {rounds}")
+        order = list(range(len(ready)))
+        for place in order[turn % len(order) :] + order[: turn % len(order)]:
+            samples[place].append(ready[place].seconds_per_step(steps))
+    return [entrant.timing(taken) for entrant, taken in zip(ready, samples)]
+
+
+def small_work(device: str) -> Work:
+    """Give a model that everybody has: a residual tower, small enough that the host has a say."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(8)]
+    model = nn.Sequential(*(_Residual(block) for block in blocks)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = (torch.randn(64, 256, device=device), torch.randn(64, 256, device=device))
+    return model, optimizer, _squared_error, batch
+
+
+class _Residual(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed: Tensor = x + self.inner(x)
+        return changed
+
+
+def _squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+class _Entrant:
+    """One rival with its own model, warmed up."""
+
+    def __init__(self, rival: Rival, work: Work) -> None:
+        self.rival = rival
+        self._batch = work[3]
+        self._device = next(work[0].parameters()).device
+        self._step: TrainStep | None = None
+        started = now_s(self._device)
+        if rival == "torch":
+            self._call: Callable[..., object] = _plain_loop(work)
+        else:
+            self._step = TrainStep(*work[:3], tier=cast(TierChoice, rival))
+            self._call = self._step
+        for _ in range(READY_STEPS):
+            self._call(*self._batch)
+        self.setup_s = now_s(self._device) - started
+
+    def seconds_per_step(self, steps: int) -> float:
+        started = now_s(self._device)
+        for _ in range(steps):
+            self._call(*self._batch)
+        return (now_s(self._device) - started) / steps
+
+    def timing(self, samples: Sequence[float]) -> Timing:
+        if self._step is None:
+            ran, reason, report = "torch", "a plain loop, as torch runs it", None
+        else:
+            report = self._step.report()
+            ran, reason = report.tier, report.reason
+            self._step.close()
+        return Timing(self.rival, ran, reason, self.setup_s, tuple(samples), report)
+
+
+def _get_ready(make: MakeWork, rival: Rival, device: str | None, say: Callable[[str], None]) -> _Entrant:
+    say(f"{rival}: getting ready")
+    started = time.perf_counter()
+    torch.manual_seed(0)
+    entrant = _Entrant(rival, _checked(make(), device))
+    say(f"{rival}: ready after {time.perf_counter() - started:.1f} s")
+    return entrant
+
+
+def _checked(work: object, device: str | None) -> Work:
+    """Refuse what is no work for a step, and move the rest to the device that was asked for."""
+    if not isinstance(work, tuple) or len(work) != 4:
+        given = f"{len(work)} values" if isinstance(work, tuple) else f"a {type(work).__name__}"
+        raise StepError(f"the function gives {given}. Return (model, optimizer, step_fn, batch).")
+    model, optimizer, step_fn, batch = work
+    check_parts(model, optimizer, step_fn)
+    batch = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    if device is not None:
+        model = model.to(device)
+        batch = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), batch)
+    return model, optimizer, step_fn, batch
+
+
+def _plain_loop(work: Work) -> Callable[..., object]:
+    model, optimizer, step_fn, _ = work
+
+    def step(*batch: Any) -> Tensor:
+        optimizer.zero_grad()
+        given = step_fn(model, *batch)
+        loss: Tensor = given[0] if isinstance(given, tuple) else given
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _rival(name: str) -> Rival:
+    if name not in RIVALS:
+        raise StepError(f"there is no tier {name!r}. {suggestion(name, RIVALS, known_as='tiers')}")
+    return cast(Rival, name)

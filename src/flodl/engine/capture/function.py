@@ -1,0 +1,139 @@
+"""`capture`: any function or module as a CUDA graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core import StepError
+from flodl.core.integers import is_integer
+
+from ..batch.signature import Signature, signature
+from ..batch.tree import tensors_of
+from ..device.capturing import as_if_recorded
+from ..device.tensors import place
+from ..device.torch_flags import casting
+from .recording import Recording, T, fresh_casts, new_stream, record
+
+
+class Captured:
+    """A function recorded once per shape of its inputs; made by `capture`."""
+
+    def __init__(self, fn: Callable[..., Any], *, max_captures: int, warmup: int) -> None:
+        self._fn = fn
+        self._max = max_captures
+        self._warmup = warmup
+        self._recordings: dict[Signature, Recording[Any]] = {}
+        self._weights: _Weights | None = None
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+    @property
+    def captures(self) -> int:
+        """How many shapes were recorded."""
+        return len(self._recordings)
+
+    def __call__(self, *batch: Any, **named: Any) -> Any:
+        if self._pool is None:
+            return self._fn(*batch, **named)
+        devices = [leaf.device for leaf in tensors_of((batch, named)) if leaf.is_cuda]
+        with torch.cuda.device(devices[0]) if devices else nullcontext():
+            return self._called(batch, named)
+
+    def _called(self, batch: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        # Named arguments are one more part of the batch, in an order that does not depend on the call.
+        given = (*batch, dict(sorted(named.items()))) if named else batch
+        fn = _by_name(self._fn) if named else self._fn
+        if self._weights is not None and self._weights.have_changed():
+            torch.cuda.synchronize()  # replays may be under way
+            self._recordings.clear()
+            # Of the old pool a part may still be held, and then nothing more is taken from it.
+            self._weights, self._pool = None, torch.cuda.graph_pool_handle()
+        shape = (bool(named), casting("cuda"), *signature(given))
+        recording = self._recordings.get(shape)
+        if recording is None:
+            if len(self._recordings) >= self._max:
+                return fn(*given)
+            with torch.cuda.stream(_following(new_stream())), as_if_recorded(torch.device("cuda")):
+                for _ in range(self._warmup):
+                    fn(*given)
+            self._weights = self._weights or _Weights(self._fn)
+            with fresh_casts():
+                recording = self._recordings[shape] = record(fn, given, pool=self._pool)
+        result = recording.replay(tensors_of(given))
+        return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)
+
+
+class _Weights:
+    """Where the parameters and buffers of a module lie, and whether its parts train; nothing of a function.
+
+    They are held, so that no recording reads memory that was given away.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> [_Weights(fn).have_changed() for fn in (model, model.forward, print)]
+    [False, False, False]
+    >>> weights = _Weights(model)
+    >>> model.half() and weights.have_changed(), _Weights(model.eval()).have_changed()
+    (True, False)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    >>> weights = _Weights(model)
+    >>> model[0] = torch.nn.Linear(2, 1)
+    >>> weights.have_changed()
+    True
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        owner = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+        modules = [*owner.modules()] if isinstance(owner, torch.nn.Module) else []
+        owned = [held for module in modules for held in _owned(module)]
+        self._parts = [(held, [*held.values()]) for held in owned]
+        tensors = [part for held in owned for part in held.values() if isinstance(part, Tensor)]
+        self._tensors = [(tensor, tensor.detach(), place(tensor)) for tensor in tensors]
+        self._training = [(module, module.training) for module in modules]
+
+    def have_changed(self) -> bool:
+        """Say whether a weight or a part was moved, replaced or switched since."""
+        return (
+            any(module.training is not trained for module, trained in self._training)
+            or any(len(held) != len(was) for held, was in self._parts)
+            or any(not all(map(operator.is_, held.values(), was)) for held, was in self._parts)
+            or any(place(tensor) != lay for tensor, _, lay in self._tensors)
+        )
+
+
+def _owned(module: torch.nn.Module) -> list[dict[str, Any]]:
+    """Give what a module keeps its parts in; a scripted one keeps them elsewhere."""
+    kinds = (getattr(module, kind) for kind in ("_parameters", "_buffers", "_modules"))
+    return [held for held in kinds if held and isinstance(held, dict)]
+
+
+def _by_name(fn: Callable[..., T]) -> Callable[..., T]:
+    """Let a function take its named arguments as a last one.
+
+    >>> _by_name(dict)([], {"a": 1})
+    {'a': 1}
+    """
+    return lambda *given: fn(*given[:-1], **given[-1])
+
+
+def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -> Captured:
+    """Record a fixed-shape region on CUDA and replay it; each new shape is recorded once, up to a limit.
+
+    Meant for regions without lasting effects, such as an evaluation forward:
+    `forward = capture(model.eval())`. Without a CUDA device the function is called as it is.
+    """
+    if not callable(fn):
+        raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
+    for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
+        if not is_integer(value, at_least=least):
+            raise StepError(f"capture: {name}={value!r}. Give a whole number from {least} up.")
+    return Captured(fn, max_captures=max_captures, warmup=warmup)
+
+
+def _following(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    stream.wait_stream(torch.cuda.current_stream())
+    return stream

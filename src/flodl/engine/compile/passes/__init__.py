@@ -1,0 +1,1 @@
+"""flodl's own passes over the compiled FX graph."""

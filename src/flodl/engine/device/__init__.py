@@ -1,0 +1,1 @@
+"""Facts about torch and the device that do not depend on the step: memory, time, flags, streams."""

@@ -1,0 +1,136 @@
+"""Keeping the host out of the way: no collector pauses in the middle, no hidden waits for the device."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from flodl.core import StepError
+
+from .error_text import source_line
+
+# New containers since the last collection; about 100 MB of small dictionaries.
+MANY_OBJECTS = 500_000
+_WAITED = "called a synchronizing CUDA operation"
+_lock = threading.Lock()
+# The threads that must not wait, each as often as it has said so, and what to undo after the last of them.
+_hurried: list[int] = []
+_afterwards = ExitStack()
+
+
+class Collector:
+    """Python's garbage collector on a schedule of its own; made by `calm_collector`."""
+
+    def __init__(self) -> None:
+        self.pauses_s: list[float] = []
+
+    def collect(self) -> float:
+        """Collect now, at a moment that suits the training, and give the seconds that it took."""
+        started = time.perf_counter()
+        gc.collect()
+        self.pauses_s.append(time.perf_counter() - started)
+        return self.pauses_s[-1]
+
+    def collect_if_growing(self) -> None:
+        """Collect early where many objects were made that nobody has looked at yet."""
+        if gc.get_count()[0] > MANY_OBJECTS:
+            self.collect()
+
+
+@contextmanager
+def calm_collector() -> Iterator[Collector]:
+    """Stop Python from collecting on its own; call `collect()` where a pause does not hurt.
+
+    What exists at the start (the model, the modules) is set aside and not looked at again, so a
+    collection is quick. At the end everything is as it was.
+
+    >>> with calm_collector() as collector:
+    ...     gc.isenabled(), collector.collect() >= 0
+    (False, True)
+    >>> gc.isenabled()
+    True
+    """
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    collector = Collector()
+    try:
+        yield collector
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def waits_are_errors() -> Iterator[None]:
+    """Raise where this thread waits for a CUDA device; others, such as one that logs, may wait."""
+    thread = threading.get_ident()
+    with _lock:
+        if not _hurried:
+            _afterwards.enter_context(_waits_are_heard())
+        _hurried.append(thread)
+    try:
+        yield
+    finally:
+        with _lock:
+            _hurried.remove(thread)
+            if not _hurried:
+                _afterwards.close()
+
+
+@contextmanager
+def _waits_are_heard() -> Iterator[None]:
+    """Let torch warn of waits, and make errors of those that come from a thread which must not.
+
+    Torch's own errors would be for all threads: its setting is one for the process. A backward runs in
+    threads of torch's, so a wait inside of one is an error as well, whoever began it.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    # What Python calls first, without a frame of its own: the error is to end with the line that waits.
+    show = warnings._showwarnmsg  # type: ignore[attr-defined]
+
+    def hear(told: warnings.WarningMessage) -> None:
+        waited = str(told.message).startswith(_WAITED)
+        if waited and (threading.get_ident() in _hurried or torch._C._current_graph_task_id() != -1):
+            raise RuntimeError(_WAITED)
+        if before or not waited:
+            show(told)
+
+    with warnings.catch_warnings():
+        # Torch says once that this is a prototype; who trains has not asked for it.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        warnings.filterwarnings("always", message=_WAITED)
+        warnings._showwarnmsg = hear  # type: ignore[attr-defined]
+        torch.cuda.set_sync_debug_mode(before or "warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            warnings._showwarnmsg = show  # type: ignore[attr-defined]
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Turn any hidden wait for a CUDA device into an error that shows the line."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    try:
+        with waits_are_errors():
+            yield
+    except RuntimeError as error:
+        if _WAITED not in str(error):
+            raise
+        where = source_line(error)
+        raise StepError(
+            f"the host waited for the device{where}. Keep values on the device inside a step (no .item(), "
+            "print or `if` on a tensor), and read them after it."
+        ) from error

@@ -1,0 +1,1 @@
+"""Checks that a captured or compiled step is still valid."""

@@ -1,0 +1,1 @@
+"""Optimizers made ready for capture, and a faster Adam."""

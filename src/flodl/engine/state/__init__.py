@@ -1,0 +1,1 @@
+"""Everything that a trial changes and restores."""

@@ -1,0 +1,145 @@
+"""Everything that a step may change, copied and put back, so that a trial leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core.interrupts import uninterrupted
+from flodl.core.rng_state import RngState
+
+from ..device.tensors import same_bits, widened
+from ..errors import NotCapturable
+from ..program.program import StepBody
+from .reachable_state import Surroundings
+
+
+class Snapshot:
+    """A copy of parameters, buffers, optimizer state and numbers, scaler, randomness, and of what else the
+    step reaches; of its large tensors only those that are `wanted`."""
+
+    def __init__(self, body: StepBody, batch: Any = (), wanted: Collection[Tensor] = ()) -> None:
+        self._live = live_state(body)
+        self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
+        self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.grad_norm)]
+        self._rng = RngState.capture(body.device)
+        self.around = Surroundings(
+            body.model,
+            (body.step_fn, batch),
+            without=(body.optimizer,),
+            copied=(*body.parameters, *body.model.buffers()),
+            wanted=wanted,
+        )
+        self._device = body.device
+        self._numbers = [
+            (holder, name, value)
+            for holder in (*body.optimizer.param_groups, *body.optimizer.state.values())
+            if isinstance(holder, dict)
+            for name, value in holder.items()
+            if isinstance(value, int | float)
+        ]
+        self._changed_by_update = _changed_by_update(body)
+        self._buffers = [
+            (module, key, buffer)
+            for module in body.model.modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Write everything back in place; a buffer that was replaced since is put back as well."""
+        with uninterrupted():
+            self.around.restore()
+            for module, key, buffer in self._buffers:
+                module._buffers[key] = buffer
+            for holder, key, number in self._numbers:
+                holder[key] = number
+            for name, tensor in self._live.items():
+                _write(tensor, self.kept[name])
+            for tensor, told in self._told:
+                tensor.copy_(told)
+            self._rng.restore()
+
+    def drew(self, later: Snapshot) -> bool:
+        """Say whether random numbers were drawn between this moment and a later one."""
+        return not (self._rng.same_on_cpu(later._rng) and self._rng.same_on_cuda(later._rng))
+
+    def is_as_random_now(self) -> bool:
+        """Say whether the host's generators are where they were at this moment."""
+        return self._rng.same_on_cpu(RngState.capture(self._device))
+
+    def first_replaced(self, later: Snapshot) -> str | None:
+        """Name the first buffer that is another tensor in a later snapshot, or a tensor with other memory."""
+        for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):
+            if mine is not theirs:
+                return f"the buffer {key} of {type(module).__name__}"
+        moved = self.around.first_moved(later.around)
+        return None if moved is None else f"the memory of a tensor of shape {tuple(moved.shape)} (p.data = …)"
+
+    def lets_go(self, later: Snapshot, body: StepBody) -> None:
+        """Get both ready for a recording between them: hold no history that one could not hold, and note
+        which tensors outside the optimizer the step gives gradients to."""
+        body.lasting = self.around.lasting(later.around)
+        for moment in (self, later):
+            moment.around.cut_history(body.lasting)
+        own = {*map(id, body.parameters)}
+        body.foreign = [
+            tensor
+            for tensor in self.around.written(later.around)
+            if tensor.is_leaf and tensor.grad is not None and id(tensor) not in own
+        ]
+
+    def first_difference(self, other: Snapshot, *, updated: bool = True) -> str | None:
+        """Name the first tensor whose bits differ between two snapshots, with how far it is off.
+
+        Where only one of them was `updated`, what an update changes is left out.
+        """
+        for name, mine in self.kept.items():
+            if not updated and name in self._changed_by_update:
+                continue
+            theirs = other.kept.get(name)
+            if theirs is None:
+                return f"{name} exists in one run only"
+            if not same_bits(mine, theirs):
+                gap = (widened(mine) - widened(theirs)).abs().max().item()
+                return f"{name} is off by {gap:.3g}"
+        if not self._rng.same_on_cuda(other._rng):
+            return "the device's random numbers went another way"
+        return None
+
+
+def _write(tensor: Tensor, kept: Tensor) -> None:
+    """Write a copy back; one whose places lie on each other (`expand`) can only stay as it is."""
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+        if not same_bits(tensor, kept):
+            raise NotCapturable("it changes a tensor whose places share their memory (expand)")
+    else:
+        tensor.copy_(kept)
+
+
+def live_state(body: StepBody) -> dict[str, Tensor]:
+    """Give every tensor that a step may change, by name."""
+    state = _changed_by_update(body)
+    state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
+    state.update({f"mean of {', '.join(names)}": total for names, total in body.tally.totals.items()})
+    return state
+
+
+def _changed_by_update(body: StepBody) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    names = {id(parameter): name for name, parameter in body.model.named_parameters()}
+    for position, parameter in enumerate(body.parameters):
+        name = names.get(id(parameter), f"parameter {position}")
+        state[name] = parameter.detach()
+        kept = body.optimizer.state.get(parameter, {})
+        for key, value in kept.items() if isinstance(kept, dict) else ():
+            if isinstance(value, Tensor):
+                state[f"{name} ({key})"] = value
+    state["skipped updates"] = body.num_skipped
+    if body.scaler is not None:
+        state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
+    return state

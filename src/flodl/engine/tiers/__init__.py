@@ -1,0 +1,1 @@
+"""The decision which tier runs a step."""

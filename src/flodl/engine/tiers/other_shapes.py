@@ -1,0 +1,184 @@
+"""Batches of other shapes than the one that a tier was prepared for: counted, recorded, replayed."""
+
+from __future__ import annotations
+
+import torch
+
+from ..batch.signature import Signature
+from ..capture.runner import RecordedRunner, Runner
+from ..device.timing import now_s
+from ..errors import NotCapturable
+from ..program.program import Outcome, StepBody
+from ..program.runner import EagerRunner, Micro
+from ..report import Journal
+from ..state.snapshot import Snapshot
+from ..verify.gradients import gradients, same_gradients
+
+NO_MEMORY = "there is no memory left to record it in"
+
+
+def record_another(
+    runner: RecordedRunner, eager: EagerRunner, body: StepBody, micro: Micro
+) -> tuple[Outcome | None, str | None]:
+    """Run a whole step eagerly and record it for its shape; the state is as eager left it.
+
+    Gives the outcome, none where memory ran out before there was one, and the reason where such a shape
+    cannot be captured. A step that was skipped as not finite says nothing, and nothing is recorded.
+    """
+    before: Snapshot | None = None
+    try:
+        before = Snapshot(body, micro.batch, body.written)
+        outcome = eager.run_without_update(micro)
+        eager_grads = gradients(body)
+    except torch.OutOfMemoryError:
+        if before is not None:
+            before.restore()
+        return None, NO_MEMORY
+    body.update(micro.correction)
+    if bool(body.bad):
+        return outcome, None
+    after = Snapshot(body, micro.batch, body.written)
+    if before.around.written_without_copy(after.around):
+        return outcome, "it writes to other large tensors than before"
+    if replaced := before.first_replaced(after):
+        return outcome, f"it replaces {replaced}"
+    before.lets_go(after, body)
+    before.around.narrow(after.around)
+    try:
+        before.restore()
+        runner.learn(micro)
+        before.restore()
+        runner.run_without_update(micro)
+        difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
+        if difference is None and not runner.update_inside:
+            runner.show_grads()
+            difference = None if same_gradients(eager_grads, gradients(body)) else "its gradients differ"
+    except NotCapturable as error:
+        difference = str(error)
+    except torch.OutOfMemoryError:
+        difference = NO_MEMORY
+    finally:
+        after.restore()
+    if difference is not None:
+        runner.forget(micro)
+    return outcome, difference
+
+
+SEEN_BEFORE_RECORDING = 3
+MAX_CAPTURES = 8
+# A number in the batch that changes in every step makes a shape of every step; the latest are remembered.
+MAX_SEEN = 256
+# Windows in a row of one other shape before the step is compiled for that one.
+ANOTHER_SHAPE = 8
+
+
+class OtherShapes:
+    """What becomes of batches that the present runner does not know, over all recordings at most eight.
+
+    A captured step is recorded for them too. Beside a compiled one they are captured, by a runner of its own:
+    compiling for each of them would take too long.
+    """
+
+    def __init__(self, body: StepBody, eager: EagerRunner, journal: Journal) -> None:
+        self._body = body
+        self._eager = eager
+        self._journal = journal
+        self._seen: dict[Signature, int] = {}
+        self._latest: Signature | None = None
+        self._in_a_row = 0
+        # Recordings of the step as it is written, beside a compiled one.
+        self._captured: RecordedRunner | None = None
+
+    @property
+    def captures(self) -> int:
+        """How many recordings there are beside those of the present runner."""
+        return 0 if self._captured is None else self._captured.captures
+
+    def begin(self, captured: RecordedRunner | None = None) -> None:
+        """Begin anew with another runner, and keep the recordings of the one before where it is given."""
+        self.usual_again()
+        self._let_go()
+        self._captured = captured
+
+    def leave_to(self, runner: Runner) -> None:
+        """Let go of recordings for shapes that the runner, which stays, has too."""
+        if self._captured is None or not isinstance(runner, RecordedRunner):
+            return
+        now_s(self._body.device)  # replays that are under way still read what the recordings hold
+        self._captured.forget_shapes_of(runner)
+        if not self._captured.captures:
+            self._captured = None
+
+    def usual_again(self) -> None:
+        """Note that the runner knew a batch."""
+        self._latest, self._in_a_row = None, 0
+
+    def stays(self, micro: Micro) -> bool:
+        """Say whether batches of one other shape have come often enough in a row to be the usual ones now."""
+        if micro.shape != self._latest:
+            self._latest, self._in_a_row = micro.shape, 0
+        self._in_a_row += 1
+        return self._in_a_row >= ANOTHER_SHAPE
+
+    def run(self, micro: Micro, runner: Runner, step: int) -> Outcome | None:
+        """Replay or record a micro-batch that the runner does not know; None where it is to run eagerly."""
+        if (outcome := self._replayed(micro, step)) is not None:
+            return outcome
+        if micro.ragged:
+            self._journal.say(step, "eager", "a ragged last batch runs eagerly")
+            return None
+        may_record = isinstance(runner, RecordedRunner) and micro.phase == "only"
+        if not may_record or self._count(micro.shape) != SEEN_BEFORE_RECORDING:
+            prepared = "recorded" if isinstance(runner, RecordedRunner) else "compiled"
+            self._journal.say(step, "eager", f"a batch of another shape than the {prepared} one runs eagerly")
+            return None
+        if runner.captures + self.captures >= MAX_CAPTURES:
+            self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
+            return None
+        assert isinstance(runner, RecordedRunner)
+        return self._recorded(micro, self._exact(runner), step)
+
+    def _replayed(self, micro: Micro, step: int) -> Outcome | None:
+        """Replay what was captured beside the compiled step, unless something has changed since."""
+        if self._captured is None or micro.phase != "only":
+            return None
+        if self._captured.what_changed():
+            self._let_go()
+            return None
+        if not self._captured.fits(micro):
+            return None
+        self._journal.say(step, "captured", "a batch of another shape than the compiled one is replayed")
+        return self._captured.run(micro)
+
+    def _recorded(self, micro: Micro, runner: RecordedRunner, step: int) -> Outcome | None:
+        """Run eagerly and record, where eager has an outcome."""
+        outcome, why_not = record_another(runner, self._eager, self._body, micro)
+        if why_not is not None:
+            self._journal.say(step, "eager", f"a batch of another shape cannot be captured: {why_not}")
+        elif outcome is not None and not runner.fits(micro):
+            # Not finite, which says nothing: the next one is tried.
+            self._seen[micro.shape] -= 1
+        return outcome
+
+    def _exact(self, runner: RecordedRunner) -> RecordedRunner:
+        """Give the runner that records what eager does bit for bit: this one unless it is compiled."""
+        if not runner.body.fused:
+            return runner
+        if self._captured is None:
+            self._captured = RecordedRunner(self._body, update_inside=runner.update_inside)
+        return self._captured
+
+    def _count(self, shape: Signature) -> int:
+        """Say how often a shape has come by now."""
+        count = self._seen.pop(shape, 0) + 1
+        self._seen[shape] = count
+        if len(self._seen) > MAX_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return count
+
+    def _let_go(self) -> None:
+        """Drop the recordings, of shapes that may be recorded again."""
+        self._seen.clear()
+        if self._captured is not None:
+            now_s(self._body.device)  # as above
+            self._captured = None

@@ -1,0 +1,1 @@
+"""Comparison of a candidate tier with eager."""

@@ -1,0 +1,52 @@
+"""How close two runs of one step came, where bits cannot be asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from ..device.tensors import same_bits, widened
+from ..device.torch_flags import exact_convolutions, rounding_products
+from ..program.program import StepBody
+
+# How far the gradients of a fused step may be from eager's, relative to their norm.
+TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
+
+
+# Where eager rounds more than that, a fused step may be this many times as far from exact gradients.
+AS_FAR_AS_EAGER = 2.0
+
+Gradients = list[Tensor | None]
+
+
+def gradients(body: StepBody) -> Gradients:
+    """Copy the gradients that are there."""
+    return [None if p.grad is None else p.grad.detach().clone() for p in body.parameters]
+
+
+def relative_difference(one: Gradients, other: Gradients) -> float:
+    """Give how far two sets of gradients are apart, as a part of the norm of the first; infinite where
+    another set of parameters gets gradient."""
+    if [grad is None for grad in one] != [grad is None for grad in other]:
+        return math.inf
+    pairs = [(widened(a), widened(b)) for a, b in zip(one, other) if a is not None and b is not None]
+    apart = torch.stack([(a - b).abs().square().sum() for a, b in pairs]).sum().sqrt()
+    size = torch.stack([a.abs().square().sum() for a, _ in pairs]).sum().sqrt()
+    return float(apart / size.clamp_min(1e-30))
+
+
+def same_gradients(one: Gradients, other: Gradients) -> bool:
+    """Say whether two sets of gradients are the same, bit for bit."""
+    pairs = zip(one, other, strict=True)
+    return all(a is b if a is None or b is None else same_bits(a, b) for a, b in pairs)
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute products and convolutions in full float32, and put the settings back."""
+    with rounding_products(tf32=False), exact_convolutions():
+        yield

@@ -1,0 +1,1 @@
+"""`FlowBuilder`: from method calls to a frozen spec."""

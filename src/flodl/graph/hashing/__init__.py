@@ -1,0 +1,1 @@
+"""Structural and weight hashes of a graph."""

@@ -1,0 +1,1 @@
+"""The frozen spec and the Python function generated from it."""

@@ -1,0 +1,1 @@
+"""Batches for training: loaders, cursor, sample counts."""

@@ -1,0 +1,1 @@
+"""Hooks of the trainer and the standard callbacks."""

@@ -1,0 +1,1 @@
+"""Evaluation without side effects on training."""

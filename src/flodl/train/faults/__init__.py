@@ -1,0 +1,1 @@
+"""Signals, non-finite losses and rollback."""

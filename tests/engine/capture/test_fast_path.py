@@ -1,0 +1,184 @@
+"""The short way of a recorded step: what it looks at before every replay. The replay itself needs a GPU."""
+
+from __future__ import annotations
+
+import operator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.engine import TrainStep
+from flodl.engine.batch.signature import same_form
+from flodl.engine.capture.recording import Recording
+from flodl.engine.capture.runner import RecordedRunner, _together
+from flodl.engine.guards.cheap import Footing
+from flodl.engine.optimizer.prepare import host_settings
+
+
+class Replays:
+    """Stands for a graph on a device: counts its replays."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def replay(self) -> None:
+        self.count += 1
+
+
+class Ready:
+    """A step after its first updates, and the lane over a recording of it."""
+
+    def __init__(self, *, frozen: bool = False) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+        self.model[0].requires_grad_(not frozen)
+        # Neither the first nor the last.
+        self.model[1].images = nn.Parameter(torch.zeros(2, 3, 4, 5))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=torch.tensor(0.1))
+        step = TrainStep(self.model, self.optimizer, lambda m, x, y: (m(x) - y).square().mean(), tier="eager")
+        self.batch = torch.zeros(5, 3), torch.zeros(5, 2)
+        step(*self.batch)
+        self.optimizer.param_groups[0]["betas"] = [0.9, 0.99]
+        body = step._body
+        body.rates = [(group, group["lr"]) for group in self.optimizer.param_groups]
+        self.graph = Replays()
+        # What a recording rests on, without a device to record on.
+        runner = RecordedRunner.__new__(RecordedRunner)
+        runner.body, runner._foreign, runner._footing = body, {}, Footing(body)
+        runner._rates = body.rates
+        runner._places = [parameter.data_ptr() for parameter in body.parameters]
+        runner._settings = _together(host_settings(self.optimizer))
+        runner._optimizer_state = self.optimizer.state
+        runner._num_states, runner._groups = len(self.optimizer.state), [*self.optimizer.param_groups]
+        result = SimpleNamespace(loss=torch.ones(()))
+        inputs = [tensor.clone() for tensor in self.batch]
+        runner._last = Recording(self.graph, inputs, result, (), same_form(self.batch))  # type: ignore[arg-type]
+        self.runner = runner
+
+    def replays(self, *batch: Tensor, turns: int = 10) -> bool:
+        """Say whether the short way replays a batch."""
+        lane = self.runner.lane(turns)
+        assert lane is not None
+        before = self.graph.count
+        given = lane(batch or self.batch)
+        assert (given is not None) is (self.graph.count > before)
+        return given is not None
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_step_like_the_last_one_is_replayed(frozen: bool) -> None:
+    assert Ready(frozen=frozen).replays()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ready: ready.model[2].requires_grad_(False),
+        lambda ready: ready.model[1].eval(),
+        lambda ready: ready.model.eval(),
+        lambda ready: ready.optimizer.param_groups[0].update(betas=(0.8, 0.99)),
+        lambda ready: ready.optimizer.state.clear(),
+        lambda ready: ready.optimizer.load_state_dict(ready.optimizer.state_dict()),
+        lambda ready: ready.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
+        lambda ready: ready.model.double(),
+        lambda ready: operator.setitem(ready.optimizer.param_groups, 0, {**ready.optimizer.param_groups[0]}),
+        lambda ready: ready.optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1))),
+        lambda ready: operator.setitem(ready.optimizer.param_groups[0]["betas"], 0, 0.5),
+        lambda ready: ready.model.to(memory_format=torch.channels_last),
+    ],
+    ids=[
+        "frozen",
+        "one evaluates",
+        "all evaluate",
+        "setting",
+        "cleared",
+        "loaded",
+        "group",
+        "moved",
+        "group replaced",
+        "parameter added",
+        "setting written into",
+        "images turned",
+    ],
+)
+def test_what_a_recording_rests_on_is_seen_before_the_replay(frozen: bool, change) -> None:
+    ready = Ready(frozen=frozen)
+    change(ready)
+    assert not ready.replays()
+
+
+def test_a_part_that_is_thawed_is_seen() -> None:
+    ready = Ready(frozen=True)
+    ready.model[0].requires_grad_(True)
+    assert not ready.replays()
+
+
+def test_batches_of_another_form_are_not_replayed() -> None:
+    ready = Ready()
+    x, y = ready.batch
+    assert not ready.replays(x[:4], y[:4])
+    assert not ready.replays(x.double(), y)
+    assert not ready.replays(x)
+
+
+def test_a_rate_that_was_assigned_as_a_number_reaches_the_tensor_that_is_read() -> None:
+    ready = Ready()
+    rate = ready.optimizer.param_groups[0]["lr"]
+    ready.optimizer.param_groups[0]["lr"] = 0.25
+    assert ready.replays()
+    assert ready.optimizer.param_groups[0]["lr"] is rate
+    assert float(rate) == 0.25
+
+
+def test_the_short_way_ends_after_its_turns() -> None:
+    ready = Ready()
+    lane = ready.runner.lane(2)
+    assert lane is not None
+    assert [lane(ready.batch) is not None for _ in range(4)] == [True, True, False, False]
+
+
+def test_groups_that_share_a_learning_rate_take_the_long_way() -> None:
+    ready = Ready()
+    group, rate = ready.runner._rates[0]
+    ready.runner._rates = ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
+    assert ready.runner.lane(10) is None
+    ready.runner._baked_in, ready.runner.update_inside = [], True
+    assert ready.runner.what_changed() is None
+    # The body takes the new rate into account before the runner is asked.
+    group["lr"] = 0.01
+    ready.runner.body.meet_optimizer_again()
+    assert (
+        ready.runner.what_changed() == "one of several groups that shared a learning rate was given another"
+    )
+
+
+def test_batches_that_are_negative_when_they_are_read_take_the_long_way() -> None:
+    ready = Ready()
+    y = ready.batch[1]
+    negative = torch.zeros(5, 3, dtype=torch.complex64).conj().imag
+    assert negative.is_neg()
+    assert not ready.replays(negative, y)
+
+
+def test_a_step_within_an_autocast_of_another_dtype_takes_the_long_way() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ready = Ready()
+        assert ready.replays()
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert not ready.replays()
+
+
+def test_a_step_within_an_autocast_takes_the_long_way() -> None:
+    ready = Ready()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not ready.replays()
+    assert ready.replays()
+
+
+def test_a_model_with_scripted_parts_takes_the_long_way() -> None:
+    ready = Ready()
+    ready.runner._footing.others = [nn.Identity()]
+    assert ready.runner.lane(10) is None

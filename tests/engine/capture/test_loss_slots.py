@@ -1,0 +1,93 @@
+"""Places for losses: one is given again only when nobody can see that it was."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from flodl.engine.capture.loss_slots import Places
+
+
+def new_places() -> Places:
+    return Places(range(3), torch.device("cpu"))
+
+
+def given(places: Places) -> list[Tensor]:
+    return [tensor for tensor, _ in places.entries]
+
+
+def test_what_nobody_holds_is_given_again() -> None:
+    places = new_places()
+    before = list(map(id, given(places)))
+    assert not places.renew()
+    assert list(map(id, given(places))) == before
+
+
+HOLDING: dict[str, Callable[[Tensor], object]] = {
+    "itself": lambda loss: loss,
+    "in a list": lambda loss: [loss],
+    "detached": lambda loss: loss.detach(),
+    "its data": lambda loss: loss.data,
+    "a view": lambda loss: loss.view(1),
+    "its memory": lambda loss: loss.untyped_storage(),
+    "for a gradient": lambda loss: loss * torch.ones((), requires_grad=True),
+    "for another library": lambda loss: torch.utils.dlpack.to_dlpack(loss),
+    "as an array": lambda loss: loss.numpy(),
+    "weakly": weakref.ref,
+}
+
+
+@pytest.mark.parametrize("how", HOLDING)
+def test_what_somebody_holds_keeps_its_number(how: str) -> None:
+    places = new_places()
+    given(places)[1].fill_(7.0)
+    address, neighbours = places.addresses[1], places.addresses[::2]
+    held = HOLDING[how](given(places)[1])
+    assert places.renew()
+    assert address not in places.addresses
+    assert places.addresses[::2] == neighbours
+    assert not places.renew()
+    del held
+
+
+CHANGING: dict[str, Callable[[Tensor], object]] = {
+    "asked for a gradient": lambda loss: loss.requires_grad_(),
+    "given another shape": lambda loss: loss.unsqueeze_(0),
+    "given other memory": lambda loss: setattr(loss, "data", torch.zeros(())),
+    "given a size": lambda loss: loss.resize_(4),
+    "marked": lambda loss: setattr(loss, "epoch", 3),
+}
+
+
+@pytest.mark.parametrize("how", CHANGING)
+def test_what_was_changed_and_dropped_is_not_given_again(how: str) -> None:
+    places = new_places()
+    CHANGING[how](given(places)[1])
+    assert places.renew()
+    assert [(loss.shape, loss.requires_grad, vars(loss)) for loss in given(places)] == [((), False, {})] * 3
+    assert [loss.data_ptr() for loss in given(places)] == places.addresses
+    assert not places.renew()
+
+
+def test_numbers_stay_those_of_their_own_turn() -> None:
+    places = new_places()
+    held: list[tuple[float, Tensor]] = []
+    for turn in range(40):
+        places.renew()
+        for number, loss in enumerate(given(places)):
+            loss.fill_(10.0 * turn + number)
+            if (turn + number) % 3 == 0:
+                held.append((10.0 * turn + number, loss.detach() if turn % 2 else loss))
+    assert [float(loss) for _, loss in held] == [number for number, _ in held]
+
+
+def test_where_torch_does_not_tell_none_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flodl.engine.capture.loss_slots._BY_TORCH", None)
+    places = new_places()
+    before = given(places)
+    assert places.renew()
+    assert not {*map(id, before)} & {*map(id, given(places))}

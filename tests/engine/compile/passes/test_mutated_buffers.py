@@ -1,0 +1,66 @@
+"""The backward computes with buffers as they were before the forward wrote to them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flodl.engine.compile.passes.mutated_buffers import BuffersAsTheyWere
+
+aten = torch.ops.aten
+
+
+def changed(program, *inputs: Tensor) -> Graph:
+    """Trace a program, change its graph, and check that it is whole and does the same to its inputs."""
+    traced = make_fx(program, tracing_mode="fake")(*inputs)
+    BuffersAsTheyWere()(traced.graph)
+    traced.graph.lint()
+    traced.recompile()
+    ours, theirs = ([x.clone() for x in inputs] for _ in range(2))
+    assert torch.equal(traced(*ours), program(*theirs))
+    assert all(map(torch.equal, ours, theirs))
+    return traced.graph
+
+
+def copies(graph: Graph) -> int:
+    return len(graph.find_nodes(op="call_function", target=aten.clone.default))
+
+
+def test_what_is_made_from_a_buffer_is_made_from_a_copy_that_is_kept() -> None:
+    def program(buffer: Tensor, x: Tensor) -> Tensor:
+        new = buffer * 0.5 + x
+        made = new.exp() * buffer
+        buffer.copy_(new)
+        return made
+
+    graph = changed(program, torch.randn(4), torch.randn(4))
+    (copy,) = graph.find_nodes(op="call_function", target=aten.clone.default)
+    assert "MUST_SAVE" in str(copy.meta["recompute"])
+    (buffer, _) = graph.find_nodes(op="placeholder")
+    assert {user.target for user in buffer.users} == {aten.clone.default, aten.copy_.default}
+
+
+def test_a_buffer_that_only_counts_is_not_copied() -> None:
+    """As the statistics of a batch norm in training."""
+
+    def program(buffer: Tensor, x: Tensor) -> Tensor:
+        buffer.copy_(buffer * 0.9 + x * 0.1)
+        return x.exp()
+
+    assert copies(changed(program, torch.randn(4), torch.randn(4))) == 0
+
+
+def test_two_buffers_that_are_exchanged_are_both_right() -> None:
+    def program(one: Tensor, other: Tensor) -> Tensor:
+        made, first, second = one - other, one * 1, other * 1
+        one.copy_(second)
+        other.copy_(first)
+        return made
+
+    assert copies(changed(program, torch.randn(4), torch.randn(4))) == 2
+
+
+def test_a_program_that_writes_to_nothing_stays_as_it_is() -> None:
+    assert copies(changed(lambda x: x.exp() + 1, torch.randn(4))) == 0

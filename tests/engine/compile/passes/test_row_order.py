@@ -1,0 +1,173 @@
+"""Rows are multiplied in the order in which they lie where that saves a copy, and nowhere else."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flodl.engine.compile.passes.row_order import RowsAsTheyLie
+
+aten = torch.ops.aten
+
+pytestmark = pytest.mark.usefixtures("on_a_cpu_too")
+BATCH, LENGTH, WIDTH = 3, 5, 8
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).double()
+
+
+def changed(program: Callable[..., object], *inputs: Tensor) -> torch.fx.GraphModule:
+    """Trace a program, change its graph, and check that it is whole and computes the same."""
+    traced = make_fx(program, tracing_mode="fake")(*inputs)
+    RowsAsTheyLie()(traced.graph)
+    traced.graph.lint()
+    traced.recompile()
+    torch.testing.assert_close(traced(*inputs), program(*inputs))
+    return traced
+
+
+def calls(traced: torch.fx.GraphModule) -> collections.Counter:
+    return collections.Counter(node.target for node in traced.graph.nodes)
+
+
+def copies_before_products(traced: torch.fx.GraphModule) -> int:
+    """Count the products whose sides are copies in another order."""
+    found = 0
+    for product in traced.graph.find_nodes(op="call_function", target=aten.mm.default):
+        for side in product.all_input_nodes:
+            while side.target in (aten.view.default, aten.permute.default, aten._unsafe_view.default):
+                side = side.args[0]
+            found += side.target is aten.clone.default
+    return found
+
+
+def turned(x: Tensor) -> Tensor:
+    """Exchange the batch and the positions, copy, and lay the rows below each other."""
+    return x.transpose(0, 1).contiguous().view(-1, x.shape[-1])
+
+
+def turned_back(rows: Tensor) -> Tensor:
+    return rows.view(LENGTH, BATCH, -1).transpose(0, 1)
+
+
+X, W = draw(BATCH, LENGTH, WIDTH), draw(WIDTH, 6)
+
+
+def test_a_product_of_turned_rows_is_turned_itself() -> None:
+    traced = changed(lambda x, w: turned_back(torch.mm(turned(x), w)) + 1, X, W)
+    assert copies_before_products(traced) == 0
+
+
+def test_a_bias_is_added_to_every_row_as_before() -> None:
+    traced = changed(lambda b, x, w: turned_back(torch.addmm(b, turned(x), w)).relu(), draw(6), X, W)
+    (product,) = traced.graph.find_nodes(op="call_function", target=aten.addmm.default)
+    assert product.args[1].args[0].args[0].op == "placeholder"
+
+
+def test_a_bias_that_differs_from_row_to_row_keeps_the_rows_where_they_are() -> None:
+    bias = draw(BATCH * LENGTH, 6)
+    traced = changed(lambda b, x, w: torch.addmm(b, turned(x), w) + 1, bias, X, W)
+    (product,) = traced.graph.find_nodes(op="call_function", target=aten.addmm.default)
+    assert product.args[1].args[0].target is aten.clone.default
+
+
+def test_a_product_that_another_product_reads_stays_as_it_is() -> None:
+    def program(x, w, v):
+        return torch.mm(torch.mm(turned(x), w), v) + 1
+
+    before = calls(make_fx(program, tracing_mode="fake")(X, W, draw(6, 4)))
+    assert calls(changed(program, X, W, draw(6, 4))) == before
+
+
+def test_gradients_of_weights_sum_up_over_rows_as_they_lie() -> None:
+    """Both sides are turned alike."""
+
+    def program(x, grad, w):
+        rows, grads = turned(x + 1), turned(grad * 2)
+        return torch.mm(grads.permute(1, 0), rows), grads.sum([0]), turned_back(torch.mm(grads, w)) + 1
+
+    traced = changed(program, X, draw(BATCH, LENGTH, 4), draw(4, WIDTH))
+    assert copies_before_products(traced) == 0
+    (total,) = traced.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)
+    assert total.args[0].args[0].args[0].target is aten.mul.Tensor
+
+
+def test_gradients_that_are_computed_number_by_number_follow_the_rows() -> None:
+    """Those of queries, keys and values are laid together in the turned order, but need not be."""
+
+    def program(x, grad, w):
+        packed = (grad * 2).permute(1, 2, 0, 3).contiguous().view(LENGTH * BATCH, -1)
+        made = torch.mm(packed.permute(1, 0), turned(x + 1)), turned_back(torch.mm(packed, w)) + 1
+        return (*made, packed.sum([0]))
+
+    traced = changed(program, X, draw(3, LENGTH, BATCH, 4), draw(12, WIDTH))
+    products = traced.graph.find_nodes(op="call_function", target=aten.mm.default)
+    weights, inputs = sorted(products, key=lambda product: product.meta["val"].shape[0] != 12)
+    # Both read one copy, in the order of the rows.
+    assert weights.args[0].args[0] is inputs.args[0]
+    assert weights.args[1].args[0].args[0].target is aten.add.Tensor
+
+
+def test_gradients_that_others_read_too_stay_where_they_are() -> None:
+    def program(x, grad):
+        packed = (grad * 2).permute(1, 2, 0, 3).contiguous().view(LENGTH * BATCH, -1)
+        return torch.mm(packed.permute(1, 0), turned(x + 1)), packed.cumsum(0)
+
+    inputs = X, draw(3, LENGTH, BATCH, 4)
+    before = calls(make_fx(program, tracing_mode="fake")(*inputs))
+    assert calls(changed(program, *inputs)) == before
+
+
+def test_a_part_of_the_rows_is_not_taken_for_all_of_them() -> None:
+    traced = changed(lambda x, w: torch.mm(turned(x[:, :4]), w) + 1, X, W)
+    assert copies_before_products(traced) == 1
+
+
+def viewed(x: Tensor) -> Tensor:
+    """Look at all of a tensor in a way whose strides are not followed."""
+    return x.as_strided((BATCH, LENGTH, WIDTH), (LENGTH * WIDTH, WIDTH, 1))
+
+
+@pytest.mark.parametrize("seen", [lambda x: x, viewed], ids=["itself", "a view"])
+def test_an_input_that_is_written_to_at_the_end_keeps_its_copy(seen: Callable[[Tensor], Tensor]) -> None:
+    def program(x, w):
+        made = torch.mm(turned(seen(x)), w) + 1
+        x.copy_(x * 2)
+        return made
+
+    traced = make_fx(program, tracing_mode="fake")(X.clone(), W)
+    RowsAsTheyLie()(traced.graph)
+    assert copies_before_products(traced) == 1
+
+
+def test_a_long_chain_of_views_behind_a_product_is_no_trouble() -> None:
+    def program(x, w):
+        y = torch.mm(turned(x), w)
+        for _ in range(1200):
+            y = y.t()
+        return y.relu()
+
+    changed(program, X, W)
+
+
+def test_what_is_made_for_a_product_says_what_the_product_said() -> None:
+    """A checkpoint wants it computed again."""
+    traced = make_fx(lambda x, w: turned_back(torch.mm(turned(x), w)) + 1, tracing_mode="fake")(X, W)
+    (product,) = traced.graph.find_nodes(op="call_function", target=aten.mm.default)
+    product.meta["recompute"] = product.args[0].meta["recompute"] = "told"
+    before = set(traced.graph.nodes)
+    RowsAsTheyLie()(traced.graph)
+    made = [node for node in traced.graph.nodes if node not in before]
+    assert made
+    assert all(node.meta["recompute"] == "told" for node in made)
+
+
+def test_rows_of_one_number_and_one_row_are_no_trouble() -> None:
+    for shape in ((1, 1, WIDTH), (1, LENGTH, WIDTH), (BATCH, 1, WIDTH), (BATCH, LENGTH, 1)):
+        changed(lambda x, w: torch.mm(turned(x), w) + 1, draw(*shape), draw(shape[-1], 6))

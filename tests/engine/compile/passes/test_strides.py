@@ -1,0 +1,114 @@
+"""What a chain of views shows of a tensor is known in numbers, through copies as well."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flodl.engine.compile.passes.strides import Spread, is_view, spread
+
+aten = torch.ops.aten
+
+
+def shapes_of(count: int, source: random.Random) -> list[int]:
+    """Give some shape of so many numbers."""
+    shape = []
+    while count > 1 and len(shape) < 4:
+        shape.append(source.choice([part for part in range(2, count + 1) if count % part == 0]))
+        count //= shape[-1]
+    shape.append(count)
+    source.shuffle(shape)
+    return shape
+
+
+def viewed(x: Tensor, source: random.Random) -> Tensor:
+    """Look at a tensor in another way, or copy it."""
+    sides, kind = x.dim(), source.randrange(9)
+    side = source.randrange(sides)
+    length = x.shape[side]
+    if kind == 0:
+        return x.permute(source.sample(range(sides), sides))
+    if kind == 1:
+        return x.reshape(shapes_of(x.numel(), source))
+    if kind == 2:
+        return x.clone(memory_format=torch.contiguous_format)
+    if kind == 3 and sides > 1:
+        return x.select(side, source.randrange(-length, length))
+    if kind == 4:
+        start = source.randrange(length)
+        end = source.randint(start + 1, length)
+        return aten.slice.Tensor(x, side, start - source.choice([0, length]), end)
+    if kind == 5:
+        return source.choice(x.split(source.randint(1, length), side))
+    if kind == 6 and sides > 1:
+        return source.choice(x.unbind(side))
+    if kind == 7 and sides > 1:
+        return x.transpose(side, -source.randint(1, sides))
+    return x.unsqueeze(source.randint(-sides - 1, sides)) if sides < 5 else x.squeeze().reshape(-1)
+
+
+def last(program, x: Tensor) -> Node:
+    """Trace a program, and give the value that its last call reads."""
+    *_, call, _ = make_fx(program, tracing_mode="fake")(x).graph.nodes
+    return call.args[0]
+
+
+def read(found: Spread, x: Tensor) -> Tensor:
+    """Gather the numbers that are shown, one by one."""
+    places = torch.tensor(found.offset)
+    for side in found.sides:
+        along = torch.zeros(1, dtype=torch.long)
+        for size, stride in side:
+            along = (along[:, None] + torch.arange(size) * stride).reshape(-1)
+        places = places[..., None] + along
+    return x.reshape(-1)[places]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(0, 100_000))
+def test_every_number_is_found_where_it_lies(seed: int) -> None:
+    def program(x: Tensor) -> Tensor:
+        source = random.Random(seed)
+        x = x + 0
+        for _ in range(source.randint(1, 7)):
+            x = viewed(x, source)
+        return x * 1
+
+    shape = random.Random(seed).choices([1, 2, 3, 4, 6, 8], k=3)
+    x = torch.arange(float(math.prod(shape))).view(shape)
+    shown = last(program, x)
+    if (found := spread(shown)) is not None:
+        assert found.source.target is aten.add.Tensor
+        assert torch.equal(read(found, x).reshape(shown.meta["val"].shape), program(x))
+
+
+def test_heads_are_seen_through_the_copies_of_torchs_attention() -> None:
+    def program(x: Tensor) -> Tensor:
+        packed = (x + 1).unflatten(-1, (3, 16)).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
+        return packed[1].view(5, 2 * 4, 4).transpose(0, 1).view(2, 4, 5, 4) * 1
+
+    found = spread(last(program, torch.randn(5, 2, 48)))
+    assert found is not None
+    assert found.sides == (((2, 48),), ((4, 4),), ((5, 96),), ((4, 1),))
+    assert (found.offset, found.copied, found.is_whole) == (16, True, False)
+
+
+def test_what_would_be_broken_in_the_middle_is_not_known() -> None:
+    assert spread(last(lambda x: (x + 1)[:, :3].reshape(6, 2) * 1, torch.randn(4, 6))) is None
+
+
+def test_a_computed_value_shows_itself_and_is_no_view() -> None:
+    value = last(lambda x: (x + 1) * 1, torch.randn(4, 6))
+    found = spread(value)
+    assert found is not None
+    assert found.source is value
+    assert found.is_whole
+    assert not found.copied
+    assert not is_view(value)

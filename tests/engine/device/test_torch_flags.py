@@ -1,0 +1,67 @@
+"""Torch's switches, by their older and their newer names; each test in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+COMMON = """
+import torch
+from torch import nn
+from flodl.engine import TrainStep
+from flodl.engine.verify.gradients import exact_products
+from flodl.engine.guards.thorough import Ground
+from flodl.engine.program.precision import computing_in
+from flodl.engine.device.torch_flags import convolutions, products, set_switches, switches_now
+matmul = torch.backends.cuda.matmul
+"""
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", COMMON + code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_newer_names_are_read_and_put_back():
+    run("""
+torch.backends.fp32_precision = "tf32"
+matmul.fp32_precision = "tf32"
+convolution, recurrence = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+convolution.fp32_precision, recurrence.fp32_precision = "tf32", "ieee"
+assert products() is None and convolutions() is None
+with exact_products():
+    assert matmul.fp32_precision == convolution.fp32_precision == "ieee"
+assert matmul.fp32_precision == convolution.fp32_precision == "tf32"
+matmul.fp32_precision = "ieee"
+with computing_in("tf32", torch.device("cuda")):
+    assert matmul.fp32_precision == "tf32"
+assert matmul.fp32_precision == "ieee"
+""")
+
+
+def test_a_switch_that_is_turned_is_seen_by_either_name():
+    run("""
+ground = Ground(nn.Linear(2, 2))
+assert ground.what_changed() is None
+torch.set_float32_matmul_precision("high")
+assert "float32_matmul_precision" in ground.what_changed()
+torch.set_float32_matmul_precision("highest")
+assert ground.what_changed() is None
+matmul.fp32_precision = "tf32"
+assert "float32_matmul_precision" in ground.what_changed()
+""")
+
+
+def test_another_process_is_set_alike():
+    run("""
+import pickle, subprocess, sys
+matmul.fp32_precision = "tf32"
+matmul.allow_fp16_reduced_precision_reduction = False
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.benchmark = True
+torch.set_default_dtype(torch.float64)
+given = switches_now()
+code = "import pickle, sys; from flodl.engine.device.torch_flags import *; import torch;" \\
+    "given = pickle.load(sys.stdin.buffer); set_switches(given); assert switches_now() == given"
+subprocess.run([sys.executable, "-c", code], input=pickle.dumps(given), check=True)
+""")

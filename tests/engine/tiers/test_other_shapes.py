@@ -1,0 +1,186 @@
+"""Batches of other shapes beside a prepared step, with recordings that only stand for those of a device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+from flodl.engine.program.runner import EagerRunner
+from flodl.engine.tiers import controller as ladder
+from flodl.engine.tiers import other_shapes as shapes
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+class Replaying(EagerRunner):
+    """Knows the shapes that it has learnt and runs no other; on a CPU Python runs them."""
+
+    update_inside = False
+    draws_on_host = False
+
+    def __init__(self, body, *, update_inside: bool = False) -> None:
+        super().__init__(body)
+        self.shapes: set = set()
+        self.replays = 0
+        self.changed: str | None = None
+
+    def fits(self, micro) -> bool:
+        return micro.shape in self.shapes
+
+    def what_changed(self) -> str | None:
+        return self.changed
+
+    def learn(self, micro) -> None:
+        self._now_has(self.shapes | {micro.shape})
+
+    def forget(self, micro) -> None:
+        self._now_has(self.shapes - {micro.shape})
+
+    def forget_shapes_of(self, other) -> None:
+        self._now_has(self.shapes - other.shapes)
+
+    def lane(self, turns: int) -> None:
+        return None
+
+    def run_without_update(self, micro):
+        assert self.fits(micro)
+        self.replays += 1
+        return super().run_without_update(micro)
+
+    def _now_has(self, known: set) -> None:
+        self.shapes, self.captures = known, len(known)
+
+
+@pytest.fixture
+def recordings(quick_compiler, monkeypatch) -> None:
+    for place in ("trial.FusedRunner", "trial.RecordedRunner", "ladder.RecordedRunner"):
+        monkeypatch.setattr(f"flodl.engine.{place}", Replaying)
+    monkeypatch.setattr(shapes, "RecordedRunner", Replaying)
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y) * weight
+
+
+def new_step(**settings) -> TrainStep:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), mse, **settings)
+
+
+def run(step: TrainStep, count: int, *others: float, size: int = 8) -> list[torch.Tensor]:
+    return [step(torch.ones(size, 4), torch.zeros(size, 2), *others) for _ in range(count)]
+
+
+def beside(step: TrainStep) -> Replaying:
+    return step._ladder._others._captured
+
+
+def reasons(step: TrainStep) -> list[str]:
+    return [f"{event.kind}: {event.reason}" for event in step.report().events]
+
+
+def alternating(step: TrainStep, count: int) -> torch.Tensor:
+    return torch.stack([*run(step, 5), *(run(step, 1, size=8 + 8 * (i % 2))[0] for i in range(count))])
+
+
+def test_another_shape_is_captured_beside_a_compiled_step(recordings) -> None:
+    step = new_step(tier="compiled")
+    torch.testing.assert_close(alternating(step, 20), alternating(new_step(tier="eager"), 20))
+    assert (step.tier, step.report().captures) == ("compiled", 2)
+    # Ten times: two eagerly, one recorded and replayed for comparison, seven replayed.
+    assert beside(step).replays == 8
+    assert not beside(step).body.fused
+    assert reasons(step)[1:] == [
+        "eager: a batch of another shape than the recorded one runs eagerly",
+        "captured: a batch of another shape than the compiled one is replayed",
+    ]
+
+
+def test_in_windows_of_accumulation_other_shapes_run_eagerly(recordings) -> None:
+    step = new_step(tier="compiled", accumulate=2)
+    run(step, 10)
+    assert step.tier == "compiled", step.report()
+    for size in (8, 8, 16, 16) * 5:
+        run(step, 1, size=size)
+    assert beside(step) is None
+
+
+def test_what_was_captured_beside_is_left_where_something_has_changed(recordings) -> None:
+    step = new_step(tier="compiled")
+    alternating(step, 8)
+    first = beside(step)
+    first.changed = "the optimizer's weight_decay was changed"
+    alternating(step, 8)
+    assert beside(step) is not first
+    assert (step.tier, beside(step).replays) == ("compiled", 2)
+
+
+def test_the_limit_counts_all_recordings(recordings, monkeypatch) -> None:
+    monkeypatch.setattr(shapes, "MAX_CAPTURES", 3)
+    step = new_step(tier="compiled")
+    run(step, 5)
+    for _ in range(4):
+        for size in (8, 9, 10, 11):
+            run(step, 1, size=size)
+    assert (step.tier, step.report().captures) == ("compiled", 3)
+    assert reasons(step)[-1] == "captured: a batch of another shape than the compiled one is replayed"
+    assert reasons(step)[-2] == "eager: 3 shapes are recorded; others run eagerly"
+
+
+@pytest.fixture
+def both_tiers(recordings, compiled_elsewhere, monkeypatch):
+    """Climb as on CUDA: from eager to captured to compiled."""
+    monkeypatch.setattr(ladder.Ladder, "_rungs_ahead", lambda self: (["captured", "compiled"], ""))
+
+
+@pytest.mark.parametrize(("compiled_s", "tier"), [(1.0, "compiled"), (3.0, "captured")])
+def test_recordings_outlive_the_promotion_to_compiled(both_tiers, paced, compiled_s, tier) -> None:
+    step = new_step()
+    paced(step, {"eager": 3.0, "captured": 2.0, "compiled": compiled_s})
+    run(step, 6)
+    assert step.tier == "captured", step.report()
+    captured = step._ladder._runner
+    run(step, 4, size=16)
+    assert step.report().captures == 2
+    run(step, 30)
+    assert (step.tier, step.report().captures) == (tier, 2)
+    before = captured.replays
+    run(step, 3, size=16)
+    assert captured.replays == before + 3
+
+
+def test_a_shape_is_recorded_again_after_the_step_was_prepared_anew(recordings, monkeypatch) -> None:
+    monkeypatch.setattr(ladder.Ladder, "_rungs_ahead", lambda self: (["captured"], ""))
+    step = new_step(tier="captured")
+    for learns in (True, False):
+        step._body.model.bias.requires_grad_(learns)
+        if step.tier == "captured":
+            step._ladder._runner.changed = "a parameter was frozen or thawed"
+        run(step, 8)
+        run(step, 4, size=16)
+        assert (step.tier, step.report().captures) == ("captured", 2), step.report()
+
+
+def test_a_number_that_changes_in_every_step_is_not_compiled_for(quick_compiler, monkeypatch) -> None:
+    monkeypatch.setattr(shapes, "MAX_SEEN", 5)
+    step = new_step(tier="compiled")
+    run(step, 5, 1.0)
+    assert step.tier == "compiled", step.report()
+    for number in range(20):
+        run(step, 1, 1.0 - number / 100)
+    assert (step.tier, step.report().compiles) == ("compiled", 1)
+
+
+def test_only_the_latest_shapes_are_remembered(recordings, monkeypatch) -> None:
+    monkeypatch.setattr(shapes, "MAX_SEEN", 5)
+    step = new_step(tier="compiled")
+    run(step, 5)
+    for size in range(9, 30):
+        run(step, 1, size=size)
+    assert len(step._ladder._others._seen) == 5

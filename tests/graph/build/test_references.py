@@ -1,0 +1,287 @@
+"""References: values handed to later nodes in the same call, and carried into the next one."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl import FlowBuilder, ThresholdHalt
+from flodl.core import RefError, StateError
+
+from ..nodes import Blend, Double, Equal, Remember, Shift, Total, Triple
+
+X = torch.tensor([[1.0, 2.0]])
+
+
+def test_a_reference_is_a_keyword_argument_of_the_node():
+    model = FlowBuilder(Double()).tag("ctx").through(Triple()).through(Blend()).using("ctx").build()
+    assert torch.equal(model(X), 8 * X)
+
+
+def test_two_calls_of_using_add_up():
+    model = (
+        FlowBuilder(Double())
+        .tag("a")
+        .through(Triple())
+        .tag("b")
+        .through(Total())
+        .using("a")
+        .using("b")
+        .build()
+    )
+    assert torch.equal(model(X), (6 + 2 + 6) * X)
+
+
+def test_references_arrive_in_the_order_in_which_they_were_named():
+    seen = []
+
+    def note(x: Tensor, **refs: Tensor) -> Tensor:
+        seen.extend(refs)
+        return x
+
+    FlowBuilder().tag("b").input("a").through(note).using("b", "a").build()(X, a=X)
+    assert seen == ["b", "a"]
+
+
+def test_a_reference_to_an_optional_parameter_may_be_left_out():
+    assert torch.equal(FlowBuilder(Remember()).build()(X), X)
+
+
+def test_plain_functions_take_references_too():
+    model = FlowBuilder().tag("ctx").through(lambda x, ctx: x - ctx).using("ctx").build()
+    assert torch.equal(model(X), 0 * X)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: FlowBuilder().using("x"), "using has no node to bind to"),
+        (
+            lambda: FlowBuilder().tag("a").split([Double(), Double()]).merge("add").using("a"),
+            "using has no node to bind to: a sum, a merge or the bare input takes no references",
+        ),
+        (lambda: FlowBuilder().tag("a").through(Total()).using("a", "a"), "names a tag twice"),
+        (lambda: FlowBuilder().tag("a").through(Total()).using("a").using("a"), "uses 'a' already"),
+        (
+            lambda: FlowBuilder().tag("cx").through(Blend()).using("cx"),
+            "blend takes no reference 'cx': it takes 'ctx'. Add a keyword parameter 'cx' (or **refs)",
+        ),
+        (lambda: FlowBuilder().tag("a").through(Double()).using("a"), "double takes no reference 'a'"),
+        (
+            lambda: FlowBuilder().tag("a").through(torch.relu).using("a"),
+            "its parameters cannot be read (it is not written in Python). Wrap it in a function",
+        ),
+        (lambda: FlowBuilder().tag("a").map(Total()).each().using("a"), "a map takes no references"),
+        (
+            lambda: FlowBuilder().tag("a").gate(Equal(), [Double(), Triple()]).using("a"),
+            "the router of the gate takes no reference 'a'",
+        ),
+        (
+            lambda: FlowBuilder().tag("a").switch(Equal(), [Double(), Triple()]).using("a"),
+            "the selector of the switch takes no reference 'a'",
+        ),
+        (
+            lambda: FlowBuilder(Total()).tag("a").using("a"),
+            "that value is made from it, which would be a cycle",
+        ),
+        (lambda: FlowBuilder().also(Total()).tag("a").using("a"), "which would be a cycle"),
+        (lambda: FlowBuilder().tag("a").through(Total()).using("a", init="zeros"), "needs no first value"),
+        (
+            lambda: FlowBuilder(Total()).using("memry").through(Double()).tag("memory").build(),
+            "using refers to 'memry', which no tag defines. Add the tag, or fix the name. "
+            "Did you mean 'memory'?",
+        ),
+        (
+            lambda: FlowBuilder(Total()).using("h", init="zeros").through(Total()).using("h", init=X),
+            "'h' has two first values",
+        ),
+    ],
+)
+def test_a_wrong_reference_is_refused_by_the_call(wrong, words):
+    with pytest.raises(RefError) as caught:
+        wrong()
+    assert words in str(caught.value)
+
+
+FIRST_VALUES = {
+    "nothing": (None, 0.0),
+    "zeros": ("zeros", 0.0),
+    "a tensor": (torch.full((1, 2), 5.0), 5.0),
+    "a parameter": (nn.Parameter(torch.full((1, 2), 7.0)), 7.0),
+    "a function of the stream": (lambda stream: torch.full_like(stream, 9.0), 9.0),
+}
+
+
+@pytest.mark.parametrize(("init", "first"), FIRST_VALUES.values(), ids=FIRST_VALUES.keys())
+def test_a_carried_value_starts_with_its_first_value(init, first):
+    model = FlowBuilder(Remember()).using("memory", init=init).tag("memory").build()
+    assert torch.equal(model(X), X + first)
+    assert torch.equal(model(X), 2 * X + first)
+    model.reset_state()
+    assert torch.equal(model(X), X + first)
+
+
+def test_without_a_first_value_the_node_gets_none():
+    seen = []
+
+    def note(x: Tensor, memory: Tensor | None) -> Tensor:
+        seen.append(memory is None)
+        return x
+
+    model = FlowBuilder(note).using("memory").tag("memory").build()
+    model(X), model(X)
+    assert seen == [True, False]
+
+
+def test_a_learned_first_value_is_a_parameter_that_gets_gradient_and_is_saved():
+    model = FlowBuilder(Remember()).using("memory", init=nn.Parameter(torch.zeros(2))).tag("memory").build()
+    model(X).sum().backward()
+    assert dict(model.named_parameters())["memory_init"].grad.tolist() == [1.0, 1.0]
+    fixed = FlowBuilder(Remember()).using("memory", init=torch.ones(2)).tag("memory").build()
+    assert list(fixed.state_dict()) == ["memory_init"]
+    assert list(fixed.parameters()) == []
+
+
+def test_a_first_value_with_a_leading_one_stands_for_every_sample():
+    seen = []
+
+    def note(x: Tensor, memory: Tensor) -> Tensor:
+        seen.append(tuple(memory.shape))
+        return x
+
+    FlowBuilder(note).using("memory", init=torch.zeros(1, 5)).tag("memory").build()(torch.ones(4, 2))
+    assert seen == [(4, 5)]
+
+
+def test_the_name_of_a_first_value_may_also_be_a_tag():
+    flow = FlowBuilder(Remember()).using("memory", init=torch.ones(2)).tag("memory")
+    model = flow.through(Shift(2)).tag("memory_init").build()
+    assert torch.equal(model(X), X + 1)
+    assert sorted(model.state_dict()) == ["memory_init", "memory_init.offset"]
+
+
+def test_a_first_value_of_another_kind_is_refused():
+    with pytest.raises(StateError, match=r"init=3 for 'memory'. Use None, 'zeros', a tensor"):
+        FlowBuilder(Remember()).using("memory", init=3)
+
+
+def test_several_readers_share_one_carried_value():
+    flow = FlowBuilder(Remember()).using("memory", init="zeros").through(Double())
+    model = flow.through(Remember()).using("memory").tag("memory").build()
+    assert model(X).tolist() == [[2.0, 4.0]]
+    assert torch.equal(model(X), 2 * (X + 2 * X) + 2 * X)
+    assert sum(node.kind == "state" for node in model.spec.nodes) == 1
+
+
+def test_a_declared_input_can_be_carried_to_a_node_before_its_declaration():
+    flow = FlowBuilder(Remember()).using("memory").through(Double())
+    model = flow.input("memory").build()
+    assert torch.equal(model(X, memory=5 * X), 2 * X)
+    assert torch.equal(model(X, memory=0 * X), 12 * X)
+
+
+def test_a_member_of_a_tag_group_can_be_carried():
+    flow = FlowBuilder(Total()).using("head_1").split([Double(), Triple()])
+    model = flow.tag_group("head").merge("add").build()
+    assert torch.equal(model(X), 5 * X)
+    assert torch.equal(model(X), 20 * X)
+
+
+def test_every_branch_right_after_a_split_gets_the_reference():
+    model = FlowBuilder(Double()).tag("ctx").split([Blend(), Blend()]).using("ctx").merge("add").build()
+    assert torch.equal(model(X), 8 * X)
+    carried = FlowBuilder().split([Remember(), Remember()]).using("memory").merge("add").tag("memory").build()
+    assert torch.equal(carried(X), 2 * X)
+    assert torch.equal(carried(X), 6 * X)
+
+
+def test_a_nested_graph_takes_its_declared_inputs_as_references():
+    inner = FlowBuilder().input("ctx", "scale").through(lambda x, ctx, scale: (x + ctx) * scale)
+    inner = inner.using("ctx", "scale").build()
+    model = FlowBuilder().input("scale").tag("ctx").through(inner).using("ctx", "scale").build()
+    assert torch.equal(model(X, scale=torch.tensor(3.0)), 6 * X)
+    with pytest.raises(RefError, match="at 'graph_1': graph needs 'ctx', 'scale'"):
+        FlowBuilder(inner).build()
+    with pytest.raises(RefError, match="graph takes no reference 'other': it takes 'ctx', 'scale'"):
+        FlowBuilder().tag("other").through(inner).using("other")
+
+
+def test_a_loop_hands_references_to_its_body_and_to_its_condition():
+    def reached(x: Tensor, *, limit: Tensor) -> Tensor:
+        return x.amax() - limit
+
+    flow = FlowBuilder().input("limit").tag("ctx")
+    model = flow.loop_body(Blend()).while_cond(reached, 10).using("ctx", "limit").build()
+    assert torch.equal(model(X, limit=torch.tensor(6.5)), 4 * X)
+
+
+def test_a_loop_body_that_publishes_takes_references_as_well():
+    def body(x: Tensor, emit, ctx: Tensor) -> Tensor:
+        emit("sum", x + ctx)
+        return x + ctx
+
+    model = FlowBuilder().tag("ctx").loop_body(body).for_n(2).using("ctx").build()
+    assert torch.equal(model(X), 3 * X)
+    assert [value[0, 0].item() for value in model.traces("sum")] == [2.0, 3.0]
+
+
+def test_a_gate_hands_references_to_its_router_and_a_switch_to_its_selector():
+    def first_or_second(x: Tensor, *, which: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(which, 2).to(x.dtype)
+
+    def selector(x: Tensor, *, which: Tensor) -> Tensor:
+        return which
+
+    which = torch.tensor([1, 0])
+    rows = torch.ones(2, 2)
+    gate = FlowBuilder().input("which").gate(first_or_second, [Double(), Triple()]).using("which").build()
+    switch = FlowBuilder().input("which").switch(selector, [Double(), Triple()]).using("which").build()
+    assert gate(rows, which=which).tolist() == switch(rows, which=which).tolist() == [[3, 3], [2, 2]]
+
+
+@pytest.mark.parametrize("name", ["stream", "x", "state", "input"])
+def test_control_nodes_take_references_of_any_name(name):
+    def body(value: Tensor, **refs: Tensor) -> Tensor:
+        return value + refs[name]
+
+    model = FlowBuilder().tag(name).loop_body(body).for_n(2).using(name).build()
+    assert torch.equal(model(X), 3 * X)
+
+
+def test_a_carried_value_of_another_batch_size_is_refused():
+    model = FlowBuilder(Remember()).using("memory").tag("memory").build()
+    model(torch.ones(4, 2))
+    with pytest.raises(StateError) as caught:
+        model(torch.ones(3, 2))
+    assert str(caught.value) == (
+        "at 'state_memory': the carried value 'memory' comes from a batch of 4, this call has 3. "
+        "Call reset_state() where a sequence ends, or keep the batch size."
+    )
+    model.reset_state()
+    assert model(torch.ones(3, 2)).shape == (3, 2)
+
+
+def test_a_carried_value_without_a_batch_outlives_a_change_of_batch_size():
+    model = FlowBuilder(Total()).using("total").fork(lambda x: x.sum()).tag("total").build()
+    assert model(torch.ones(4, 2)).shape == (4, 2)
+    assert model(torch.ones(3, 2)).tolist() == [[9.0, 9.0]] * 3
+
+
+def test_a_carried_value_keeps_its_history_until_it_is_detached():
+    shift = Shift(2)
+    model = FlowBuilder(Remember()).using("memory").through(shift).tag("memory").build()
+    model(X)
+    model(X).sum().backward()
+    assert shift.offset.grad.tolist() == [2.0, 2.0]
+    shift.offset.grad = None
+    model.reset_state()
+    model(X)
+    model.end_step()
+    model(X).sum().backward()
+    assert shift.offset.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_condition_that_takes_nothing_leaves_the_references_to_the_body():
+    model = (
+        FlowBuilder().tag("ctx").loop_body(Blend()).until_cond(ThresholdHalt(5.0), 10).using("ctx").build()
+    )
+    assert torch.equal(model(X), 3 * X)

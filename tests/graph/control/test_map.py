@@ -1,0 +1,129 @@
+"""Maps: one body over rows or slices, joined once."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flodl import FlowBuilder
+from flodl.core import ShapeError
+
+from ..nodes import Broken, Double, Triple
+
+
+class Calls(TorchDispatchMode):
+    """Count the calls of one operator."""
+
+    def __init__(self, operator) -> None:
+        super().__init__()
+        self.operator, self.count = operator, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is self.operator
+        return func(*args, **(kwargs or {}))
+
+
+def noting(seen: list[tuple[int, ...]]):
+    def body(rows: Tensor) -> Tensor:
+        seen.append(tuple(rows.shape))
+        return rows * 2
+
+    return body
+
+
+def test_each_runs_the_body_once_per_row_and_joins_by_one_cat():
+    seen = []
+    model = FlowBuilder().map(noting(seen)).each().build()
+    rows = torch.randn(5, 3, 2)
+    with Calls(torch.ops.aten.cat.default) as cats:
+        output = model(rows)
+    assert torch.equal(output, rows * 2)
+    assert seen == [(1, 3, 2)] * 5
+    assert cats.count == 1
+
+
+def test_slices_join_by_one_cat_too():
+    with Calls(torch.ops.aten.cat.default) as cats:
+        FlowBuilder().map(Double()).slices(4).build()(torch.randn(3, 8))
+    assert cats.count == 1
+
+
+@pytest.mark.parametrize("end", [lambda m: m.each(), lambda m: m.slices(2)])
+def test_batched_runs_the_body_once_and_gives_the_same(end):
+    seen = []
+    rows = torch.randn(3, 4)
+    linear = (
+        nn.Linear(4, 4) if end(FlowBuilder().map(Double())).build().map_1.mode == "each" else nn.Linear(2, 3)
+    )
+    one_by_one = end(FlowBuilder().map(linear)).build()
+    at_once = end(FlowBuilder().map(linear, batched=True)).build()
+    torch.testing.assert_close(at_once(rows), one_by_one(rows))
+    end(FlowBuilder().map(noting(seen), batched=True)).build()(rows)
+    assert len(seen) == 1
+
+
+def test_over_maps_a_tagged_value_which_becomes_the_stream():
+    model = FlowBuilder(Double()).tag("two").through(nn.Flatten(0)).map(Triple()).over("two").build()
+    rows = torch.randn(3, 2)
+    torch.testing.assert_close(model(rows), 6 * rows)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (2, 3, 6), (2, 1, 3, 6)])
+@pytest.mark.parametrize("batched", [False, True])
+def test_slices_cut_the_last_of_any_number_of_dimensions(shape, batched):
+    stream = torch.arange(float(math.prod(shape))).reshape(shape)
+    linear = nn.Linear(2, 5)
+    output = FlowBuilder().map(linear, batched=batched).slices(3).build()(stream)
+    expected = torch.cat([linear(chunk) for chunk in stream.chunk(3, dim=-1)], dim=-1)
+    assert output.shape == (*shape[:-1], 15)
+    torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_an_empty_batch_still_goes_through_the_body(batched):
+    each = FlowBuilder().map(nn.Linear(4, 7), batched=batched).each().build()
+    assert each(torch.zeros(0, 4)).shape == (0, 7)
+    slices = FlowBuilder().map(nn.Linear(2, 7), batched=batched).slices(2).build()
+    assert slices(torch.zeros(0, 4)).shape == (0, 14)
+
+
+def test_the_body_receives_the_gradient_of_every_row():
+    linear = nn.Linear(2, 1)
+    rows = torch.arange(6.0).reshape(3, 2)
+    FlowBuilder().map(linear).each().build()(rows).sum().backward()
+    torch.testing.assert_close(linear.weight.grad, rows.sum(0, keepdim=True))
+
+
+def test_a_graph_may_be_the_body():
+    body = FlowBuilder(nn.Linear(2, 2)).tag("inner").label("part").build()
+    model = FlowBuilder().map(body).slices(3).build()
+    assert model(torch.zeros(2, 6)).shape == (2, 6)
+    assert model.path_kind("part.inner") == "tag"
+
+
+@pytest.mark.parametrize(
+    ("stream", "end", "message"),
+    [
+        (torch.zeros(()), lambda m: m.each(), "at 'rows': map gets a scalar. It maps the rows of a tensor."),
+        ([1, 2], lambda m: m.each(), "at 'rows': map gets a list. It maps the rows of a tensor."),
+        (
+            torch.zeros(2, 5),
+            lambda m: m.slices(2),
+            "at 'rows': a stream of shape (2, 5) cannot be cut into 2 equal slices. "
+            "Give it at least 2 dimensions and a last one divisible by 2.",
+        ),
+        (torch.zeros(4), lambda m: m.slices(2), "at 'rows': a stream of shape (4,) cannot be cut into 2"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused(stream, end, message):
+    with pytest.raises(ShapeError) as caught:
+        end(FlowBuilder().map(Double())).tag("rows").build()(stream)
+    assert str(caught.value).startswith(message)
+
+
+def test_errors_inside_name_the_body():
+    with pytest.raises(ValueError, match="broken") as caught:
+        FlowBuilder().map(Broken()).each().build()(torch.zeros(2, 2))
+    assert caught.value.__notes__ == ["flodl: at 'map_1.body'"]

@@ -1,0 +1,57 @@
+"""What graphs carry, taken away for a while and put back."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.graph.run_state import carry_again, carrying_nothing, remember, remembered
+
+CPU = torch.device("cpu")
+
+
+class Sum(nn.Module):
+    def forward(self, x, before=None):
+        return x if before is None else x + before
+
+
+def graph():
+    return FlowBuilder(Sum()).using("before").tag("before").build()
+
+
+def nested():
+    return FlowBuilder(graph()).through(nn.Identity()).build()
+
+
+@pytest.mark.parametrize(
+    "make", [graph, nested, lambda: nn.Sequential(graph()), lambda: nn.Sequential(nested(), graph())]
+)
+def test_every_graph_of_a_model_begins_with_nothing_and_carries_on_afterwards(make):
+    model, twin = make(), make()
+    one = torch.ones(2, 1)
+    first, second = model(one), model(one)
+    assert torch.equal(twin(one), first)
+    with carrying_nothing(model):
+        assert torch.equal(model(one), first)
+        with carrying_nothing(model):
+            model(torch.ones(5, 1))
+    assert torch.equal(twin(one), second)
+    assert torch.equal(model(one), twin(one))
+
+
+def test_what_was_carried_comes_back_without_the_book():
+    model = nn.Sequential(graph())
+    model(torch.ones(2, 1))
+    model[0].record("loss", 1.0)
+    model[0].end_epoch()
+    saved = remembered(model)
+    model(torch.full((2, 1), torch.nan))
+    model[0].record("loss", 2.0)
+    model[0].end_epoch()
+    carry_again(model, saved, CPU)
+    assert model(torch.ones(2, 1)).tolist() == [[2.0], [2.0]]
+    assert list(model[0].trend("loss").values) == [1.0, 2.0]
+    carry_again(model, {}, CPU)
+    assert model(torch.ones(2, 1)).tolist() == [[3.0], [3.0]]
+    remember(model, saved, CPU)
+    assert model(torch.ones(2, 1)).tolist() == [[2.0], [2.0]]

@@ -1,0 +1,64 @@
+"""The loader knows how many samples a batch has, whatever its tensors look like."""
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+
+from flodl import Loader
+from flodl.train.batches.samples import Counts, counted
+
+SEQUENCES = [torch.zeros(5, 2) for _ in range(10)]
+
+
+def by_time(samples):
+    return torch.stack(samples, 1)
+
+
+def counts_of(batches):
+    return [samples for _, samples in counted(batches)]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(SEQUENCES)
+
+
+def test_a_loader_counts_what_it_drew():
+    assert counts_of(Loader(SEQUENCES, batch_size=4, collate=by_time)) == [4, 4, 2]
+    assert counts_of(Loader(SEQUENCES, batch_size=4, collate=by_time, drop_last=True)) == [4, 4]
+    assert counts_of(Loader(iter(SEQUENCES), batch_size=4, collate=by_time)) == [4, 4, 2]
+
+
+def test_a_loader_that_stands_in_the_middle_counts_on_from_there():
+    loader = Loader(SEQUENCES, batch_size=4, collate=by_time)
+    next(iter(loader))
+    assert counts_of(loader) == [4, 2]
+    assert counts_of(loader) == [4, 4, 2]
+
+
+def test_a_loader_of_torch_is_counted_by_its_sampler():
+    def samples(**settings):
+        return counts_of(Loader(DataLoader(SEQUENCES, collate_fn=by_time, **settings), batch_size=None))
+
+    assert samples(batch_size=4) == [4, 4, 2]
+    assert samples(batch_size=4, drop_last=True) == [4, 4]
+    assert samples(batch_size=4, sampler=[1, 2, 3, 4, 5]) == [4, 1]
+    assert samples(batch_sampler=BatchSampler(SequentialSampler(SEQUENCES), 4, False)) == [None] * 3
+
+
+def test_nobody_knows_the_count_of_batches_that_come_ready():
+    assert counts_of(Loader(iter([torch.zeros(3), torch.zeros(2)]), batch_size=None)) == [None, None]
+    assert counts_of(Loader(DataLoader(Stream(), batch_size=4), batch_size=None)) == [None] * 3
+    assert counts_of([torch.zeros(3)]) == [None]
+
+
+def test_a_count_belongs_to_the_batch_that_was_handed_out_whole_or_in_parts():
+    counts, pairs = Counts(), [(torch.zeros(5, 2), 1.0)] * 6
+    for x, y in counts.noted(Loader(pairs, batch_size=6)):
+        assert counts.of((x, y)) == 6
+        assert counts.of([x, y]) == 6
+        assert counts.of((x[:3], y[:3])) is None
+        assert counts.of(x) is None
+    names = Counts()
+    for batch in names.noted(Loader({"x": torch.zeros(6, 2)}, batch_size=4)):
+        assert names.of(batch) == len(batch["x"])
+        assert names.of(dict(batch)) is None

@@ -1,0 +1,345 @@
+"""Losses and gradients that are no longer numbers: the weights never get to know them."""
+
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, set_verbosity
+from flodl.checkpoint import list_bundles
+from flodl.core import NotFiniteError
+from flodl.train.faults.nonfinite import FiniteWatch
+
+NAN = float("nan")
+
+
+class BadRoot(torch.autograd.Function):
+    """A value that is fine and a gradient that is not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * NAN
+
+
+def bad_at(*updates, gradients=False):
+    """Give a step function whose loss, or gradient alone, is not a number in some calls, counted from 1."""
+    calls = []
+
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        if not model.training:
+            return loss
+        calls.append(True)
+        if len(calls) not in updates:
+            return loss
+        return BadRoot.apply(loss) if gradients else loss * NAN
+
+    return step_fn
+
+
+class Weights:
+    """Keeps the weights after each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step_end(self, trainer):
+        self.seen.append(weights_of(trainer))
+
+
+def weights_of(trainer):
+    return torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_stop_leaves_the_weights_of_before(make, data, gradients):
+    kept = Weights()
+    trainer = make(step_fn=bad_at(4, gradients=gradients), hooks=[kept])
+    with pytest.raises(NotFiniteError, match=r"not finite in 1 of the updates up to 4\. Those updates were"):
+        trainer.fit(data, epochs=3, batch_size=8)
+    assert len(kept.seen) == 3
+    assert torch.equal(weights_of(trainer), kept.seen[-1])
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_skip_goes_on_without_the_update(make, data, gradients, accumulate):
+    kept = Weights()
+    settings = {"nan": "skip", "hooks": [kept], "accumulate": accumulate}
+    trainer = make(step_fn=bad_at(2, gradients=gradients), **settings)
+    result = trainer.fit(data, epochs=2, batch_size=4)
+    assert torch.equal(kept.seen[0], kept.seen[1])
+    assert result.report.skipped == 1
+    assert all(row["loss"] == row["loss"] for row in result.history)
+    assert torch.isfinite(weights_of(trainer)).all()
+
+
+def test_an_epoch_of_nothing_but_nan_is_told_as_such(make, data):
+    result = make(step_fn=bad_at(*range(1, 4)), nan="skip").fit(data, epochs=1, batch_size=8)
+    assert result.metrics["loss"] != result.metrics["loss"]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_rollback_goes_back_to_the_last_bundle_and_on_with_the_next_batch(make, data, tmp_path, gradients):
+    kept = Weights()
+    trainer = make(
+        step_fn=bad_at(6, gradients=gradients),
+        hooks=[kept],
+        nan="rollback",
+        checkpoint_dir=tmp_path,
+        save_every_steps=2,
+        save_every=None,
+        monitor=None,
+    )
+    result = trainer.fit(data, epochs=2, batch_size=4)
+    # Step 6 met it, and the run stands where step 4 was saved.
+    assert torch.equal(kept.seen[5], kept.seen[3])
+    assert (len(kept.seen), result.steps) == (10, 8)
+    alerts = [line for line in (tmp_path / "journal.jsonl").read_text().splitlines() if "Went back" in line]
+    assert len(alerts) == 1
+    assert "Went back to step 4" in json.loads(alerts[0])["data"]["message"]
+
+
+def test_rollback_counts_what_it_skipped_and_tells_hooks_the_update_that_the_weights_have(
+    make, data, tmp_path
+):
+    told = []
+
+    def on_step_end(step, loss):
+        told.append((step, bool(loss.isfinite())))
+
+    settings = {"nan": "rollback", "checkpoint_dir": tmp_path, "save_every_steps": 2, "save_every": None}
+    trainer = make(step_fn=bad_at(4, 6, 9), hooks=[on_step_end], **settings)
+    result = trainer.fit(data, epochs=2, batch_size=4)
+    assert result.report.skipped == 3
+    assert [step for step, is_good in told if not is_good] == [2, 2, 4]
+    assert result.steps == told[-1][0]
+    again = make(checkpoint_dir=tmp_path, nan="rollback").fit(data, epochs=3, batch_size=4)
+    assert again.report.skipped == 3
+
+
+def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
+    set_verbosity("normal")
+    trainer = make(step_fn=bad_at(*range(6, 99)), nan="rollback", checkpoint_dir=tmp_path, save_every_steps=1)
+    with pytest.raises(NotFiniteError, match="The run went back 3 times already"):
+        trainer.fit(data, epochs=9, batch_size=4)
+    assert capsys.readouterr().err.count("Went back to step 5") == 3
+
+
+def test_rollback_without_a_bundle_says_so(make, data, tmp_path):
+    trainer = make(step_fn=bad_at(2), nan="rollback", checkpoint_dir=tmp_path)
+    with pytest.raises(NotFiniteError, match="There is no bundle yet to go back to"):
+        trainer.fit(data, epochs=1, batch_size=4)
+
+
+class Damaging:
+    """Damages the bundle of a step once it is on the disk."""
+
+    def __init__(self, of: int) -> None:
+        self.of = of
+
+    def on_step_end(self, trainer, step):
+        if step != self.of + 1:
+            return
+        end = time.monotonic() + 30
+        while not (found := list(trainer.run_dir.glob(f"bundles/step-*{self.of}/model.fdl"))):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        found[0].write_bytes(b"x" * found[0].stat().st_size)
+
+
+def test_rollback_passes_over_a_damaged_bundle_and_moves_it_away(make, data, tmp_path):
+    kept = Weights()
+    trainer = make(
+        step_fn=bad_at(6),
+        hooks=[Damaging(4), kept],
+        nan="rollback",
+        checkpoint_dir=tmp_path,
+        save_every_steps=2,
+        save_every=None,
+        monitor=None,
+    )
+    trainer.fit(data, epochs=2, batch_size=4)
+    assert torch.equal(kept.seen[5], kept.seen[1])
+    assert "Went back to step 2" in (tmp_path / "journal.jsonl").read_text()
+    assert len(list((tmp_path / "bundles.damaged").iterdir())) == 1
+
+
+def test_rollback_with_nothing_but_damaged_bundles_says_what_is_wrong_with_them(make, data, tmp_path):
+    trainer = make(
+        step_fn=bad_at(4), hooks=[Damaging(2)], nan="rollback", checkpoint_dir=tmp_path, save_every_steps=2
+    )
+    with pytest.raises(NotFiniteError, match=r"there is a bundle that is not whole: .*step-.*is damaged"):
+        trainer.fit(data, epochs=1, batch_size=4)
+
+
+def test_a_run_that_stopped_can_be_gone_on_with_from_its_last_bundle(make, data, tmp_path):
+    with pytest.raises(NotFiniteError):
+        make(step_fn=bad_at(8), checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=4)
+    result = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=4)
+    assert result.history == make().fit(data, epochs=3, batch_size=4).history
+
+
+def test_the_last_window_of_an_epoch_is_looked_at_too(make, data):
+    trainer = make(step_fn=bad_at(5), accumulate=3)
+    with pytest.raises(NotFiniteError):
+        trainer.fit(data, epochs=1, batch_size=4)
+
+
+def test_the_search_for_a_loss_scale_is_no_reason_to_stop(make, data):
+    # The first scale, 65536, is too large for this loss: a few updates are skipped until it fits.
+    trainer = make(
+        step_fn=lambda model, x, y: nn.functional.mse_loss(model(x), y) * 100,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-4),
+        precision="fp16",
+    )
+    result = trainer.fit(data, epochs=4, batch_size=4)
+    assert 0 < result.report.skipped < 20
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+def test_fp16_that_no_scale_can_help_is_stopped(make, data):
+    trainer = make(step_fn=bad_at(*range(3, 99)), precision="fp16")
+    with pytest.raises(NotFiniteError, match="not finite in 24 of the updates up to"):
+        trainer.fit(data, epochs=9, batch_size=4)
+
+
+def test_a_watch_may_wait_for_several_in_a_row():
+    count = torch.zeros((), dtype=torch.float64)
+    watch = FiniteWatch(count, in_a_row=3)
+    told = []
+    for skipped in (1, 1, 0, 1, 1, 1, 1):
+        count += skipped
+        told.append(watch.skipped_since(len(told) + 1))
+        assert watch.settle(len(told)) in (0, told[-1])
+    assert told == [0, 0, 0, 0, 0, 3, 4]
+
+
+def test_a_watch_tells_each_skipped_update_once():
+    count = torch.zeros((), dtype=torch.float64)
+    watch = FiniteWatch(count)
+    count += 2
+    assert [watch.skipped_since(2), watch.skipped_since(3), watch.settle(3)] == [2, 0, 0]
+    count.fill_(1)  # a run that went back has the count of then
+    watch.forget(1)
+    assert watch.skipped_since(2) == 0
+    count += 1
+    assert watch.settle(3) == 1
+
+
+class Arrived:
+    """The event of a device that has always done what it was told."""
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def query(self):
+        return True
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """Give a way to let a watch look as it does on a GPU."""
+    monkeypatch.setattr(torch.cuda, "Event", Arrived)
+
+    def simulate(watch):
+        watch._on_host = torch.zeros_like(watch._count)
+        return watch
+
+    return simulate
+
+
+@pytest.mark.parametrize("resumed_at", [0, 5, 16, 37, 40])
+def test_a_resumed_run_looks_where_an_undisturbed_one_does(as_on_a_device, resumed_at):
+    count = torch.zeros((), dtype=torch.float64)
+    watch = as_on_a_device(FiniteWatch(count))
+    watch.forget(resumed_at)
+    told = []
+    for update in range(resumed_at + 1, 200):
+        count += update == 45
+        told += [update] * watch.skipped_since(update)
+    assert told == [64]
+
+
+def test_no_bundle_holds_a_skipped_update_that_nobody_has_met(make, data, tmp_path, as_on_a_device):
+    trainer = make(step_fn=bad_at(4), checkpoint_dir=tmp_path, save_every_steps=3)
+    as_on_a_device(trainer._run.watch)
+    with pytest.raises(NotFiniteError, match="not finite in 1 of the updates up to 6"):
+        trainer.fit(data, epochs=1, batch_size=2)
+    assert [bundle.step for bundle in list_bundles(tmp_path / "bundles")] == [3]
+
+
+def test_updates_that_were_skipped_in_a_row_are_counted_over_a_resume(make, data, tmp_path):
+    def trainer():
+        return make(step_fn=bad_at(*range(1, 99)), precision="fp16", checkpoint_dir=tmp_path)
+
+    for epochs in (2, 3):
+        trainer().fit(data, epochs=epochs, batch_size=4)
+    with pytest.raises(NotFiniteError, match="not finite in 24 of the updates up to 24"):
+        trainer().fit(data, epochs=9, batch_size=4)
+
+
+class Carrying(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(3, 1)
+
+    def forward(self, x, before=None):
+        return self.line(x) if before is None else self.line(x) + 0.1 * before
+
+
+def test_rollback_puts_back_what_a_graph_carries(make, data, tmp_path):
+    def step_fn(model, x, y):
+        carried.append(model._memory.carried[0])
+        return nn.functional.mse_loss(model(x), y)
+
+    carried = []
+    torch.manual_seed(0)
+    graph = FlowBuilder(Carrying()).using("before").tag("before").build()
+    data[0][12] = NAN
+    settings = {"nan": "rollback", "checkpoint_dir": tmp_path, "save_every_steps": 1}
+    trainer = make(graph, step_fn, **settings)
+    batches = [tuple(part[i : i + 4] for part in data) for i in range(0, 20, 4)]
+    result = trainer.fit(batches, epochs=1)
+    assert result.report.skipped == 1
+    assert all(value is None or value.isfinite().all() for value in carried)
+
+
+def means_after_rollback(make, data, tmp_path, *, bad, **settings):
+    """Give the mean losses of two epochs, of losses 1 and 3, with one batch that is not a number."""
+    calls = []
+
+    def step_fn(model, x, y):
+        calls.append(True)
+        loss = 0 * model(x).mean() + (1.0 if len(calls) <= 5 else 3.0)
+        return loss * NAN if len(calls) == bad else loss
+
+    trainer = make(step_fn=step_fn, nan="rollback", checkpoint_dir=tmp_path, **settings)
+    return [row["loss"] for row in trainer.fit(data, epochs=2, batch_size=4).history]
+
+
+@pytest.mark.parametrize("bad", [6, 8, 10])
+@pytest.mark.parametrize("settings", [{}, {"save_every": None, "save_every_steps": 3}])
+def test_rollback_leaves_the_means_of_the_epoch_alone(make, data, tmp_path, bad, settings):
+    assert means_after_rollback(make, data, tmp_path, bad=bad, **settings) == [1.0, 3.0]
+
+
+def test_a_bundle_after_a_rollback_has_no_metrics_of_other_weights(make, data, tmp_path):
+    def on_step_end(trainer, loss):
+        if not loss.isfinite():
+            trainer.save()
+
+    make(step_fn=bad_at(7), nan="rollback", checkpoint_dir=tmp_path, hooks=[on_step_end]).fit(
+        data, epochs=2, batch_size=4
+    )
+    bundles = {bundle.step: bundle for bundle in list_bundles(tmp_path / "bundles")}
+    assert bundles[5].metrics == {}

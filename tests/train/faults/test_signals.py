@@ -1,0 +1,253 @@
+"""A notice is taken once, by whoever listens."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from flodl.monitor import Monitor
+from flodl.train import Preempted
+from flodl.train.faults.signals import EXIT_CODE, Notice
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
+
+
+def told_and_left(notice, number):
+    with notice.listening():
+        assert not notice
+        os.kill(os.getpid(), number)
+        assert notice
+        notice.leave()
+
+
+def test_the_first_signal_is_noted_and_leaving_has_a_code_of_its_own():
+    notice = Notice()
+    with pytest.raises(Preempted) as caught:
+        told_and_left(notice, signal.SIGTERM)
+    assert caught.value.code == EXIT_CODE == 75
+    assert caught.value.signal == "SIGTERM"
+    assert not notice
+
+
+def test_a_signal_that_nobody_acted_on_goes_to_those_who_listened_before():
+    heard = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with Notice().listening():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert not heard
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_at_a_prompt_the_keyboard_gives_the_prompt_back(monkeypatch):
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        told_and_left(Notice(), signal.SIGINT)
+
+
+def test_a_notice_of_an_earlier_run_is_forgotten():
+    notice = Notice()
+
+    def told_and_failed():
+        with notice.listening():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        told_and_failed()
+    assert not notice
+
+
+def test_a_notebook_cell_can_be_interrupted_and_run_again(make, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+
+    def on_step_end(step):
+        if step == 2 and not interrupted:
+            interrupted.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupted = []
+    trainer = make(checkpoint_dir=tmp_path, hooks=[on_step_end])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(data, epochs=2, batch_size=8)
+    assert trainer.updates == 2
+    result = trainer.fit(data, epochs=2, batch_size=8)
+    assert result.history == make().fit(data, epochs=2, batch_size=8).history
+
+
+def fit(trainer, data, *, epochs=2, **settings):
+    """Train to the end, or say with which code the run was left."""
+    try:
+        return trainer.fit(data, epochs=epochs, **settings)
+    except Preempted as left:
+        return left.code
+
+
+def test_a_signal_to_every_process_of_a_job_saves_the_run(make, data, tmp_path):
+    def on_step_end(step):
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            for worker in multiprocessing.active_children():
+                worker.kill()
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody was told
+
+    def loader():
+        return DataLoader(TensorDataset(*data), 4, num_workers=2)
+
+    assert fit(make(checkpoint_dir=tmp_path, hooks=[on_step_end]), loader(), epochs=1) == EXIT_CODE
+    assert signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL, "torch listens to its workers again"
+    result = fit(make(checkpoint_dir=tmp_path), loader(), epochs=1)
+    assert result.history == make().fit(loader(), epochs=1).history
+
+
+class Dying:
+    """Batches of which one does not come, because a signal has ended those who make it."""
+
+    def __init__(self, data, at):
+        self.batches = list(zip(*(part.split(4) for part in data)))
+        self.at = at
+
+    def __iter__(self):
+        for number, batch in enumerate(self.batches):
+            if number == self.at:
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise RuntimeError("a worker is killed by signal: Terminated")
+            yield batch
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_loader_that_fails_after_a_signal_does_not_keep_the_run_from_being_saved(
+    make, data, tmp_path, at, accumulate
+):
+    def trainer(**settings):
+        return make(accumulate=accumulate, **settings)
+
+    whole, again = trainer(), trainer(checkpoint_dir=tmp_path)
+    expected = whole.fit(Dying(data, None), epochs=2)
+    assert fit(trainer(checkpoint_dir=tmp_path), Dying(data, at)) == EXIT_CODE
+    assert fit(again, Dying(data, None), resume="must").steps == expected.steps
+    assert torch.equal(again.model[0].weight, whole.model[0].weight)
+
+
+def test_a_loader_that_fails_unasked_is_an_error(make, data, tmp_path):
+    class Broken(Dying):
+        def __iter__(self):
+            yield self.batches[0]
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        make(checkpoint_dir=tmp_path).fit(Broken(data, None), epochs=1)
+
+
+def test_an_evaluation_whose_loader_fails_after_a_signal_is_done_again(make, data, tmp_path):
+    expected = make().fit(data, epochs=2, batch_size=4, eval_data=Dying(data, None))
+    first, second = (make(checkpoint_dir=tmp_path) for _ in range(2))
+    assert fit(first, data, batch_size=4, eval_data=Dying(data, 3)) == EXIT_CODE
+    assert fit(second, data, batch_size=4, eval_data=Dying(data, None)).history == expected.history
+
+
+@pytest.mark.parametrize("loops_on", [True, False])
+def test_a_signal_in_a_window_that_the_loop_was_left_in_costs_no_update(make, data, tmp_path, loops_on):
+    def left_in_a_window(trainer):
+        with trainer.running(2):
+            for number, batch in enumerate(trainer.epoch(data, 4)):
+                trainer.step(batch)
+                if number == 3:
+                    break
+            os.kill(os.getpid(), signal.SIGTERM)
+            for batch in trainer.epoch(data, 4) if loops_on else ():
+                trainer.step(batch)
+
+    whole = make(accumulate=3)
+    whole.fit(data, epochs=2, batch_size=4)
+    first, second = (make(accumulate=3, checkpoint_dir=tmp_path) for _ in range(2))
+    with pytest.raises(Preempted) as caught:
+        left_in_a_window(first)
+    assert caught.value.code == EXIT_CODE
+    assert second.fit(data, epochs=2, batch_size=4, resume="must").steps == whole.updates
+    assert torch.equal(second.model[0].weight, whole.model[0].weight)
+
+
+def test_at_a_prompt_a_window_that_was_given_up_begins_again(make, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+
+    def interrupted(trainer):
+        with trainer.running(2):
+            trainer.step(next(iter(trainer.epoch(data, 4))))
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole, trainer = make(accumulate=2), make(accumulate=2, checkpoint_dir=tmp_path)
+    whole.fit(data, epochs=2, batch_size=4)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(trainer)
+    assert trainer.fit(data, epochs=2, batch_size=4).steps == whole.updates
+    assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
+
+
+@pytest.mark.parametrize("save_every_steps", [2, None])
+def test_a_run_that_could_not_be_saved_says_so_and_from_where_it_goes_on(
+    make, data, tmp_path, save_every_steps
+):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def on_step_end(step, trainer):
+        if step == 3:
+            trainer._run.directory.wait()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = make(checkpoint_dir=tmp_path, hooks=[on_step_end], save_every_steps=save_every_steps)
+    try:
+        left = fit(trainer, data, batch_size=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    where = "There is no bundle to go on from."
+    if save_every_steps:
+        where = "Started again, it goes on from its newest bundle, of step 2."
+    # Python prints a text that a program is left with, and ends with 1.
+    assert left == f"SIGTERM; the run could not be saved at step 3. {where}"
+
+
+class Signalling(Monitor):
+    """Send a signal while the run is being set up."""
+
+    def watch(self, thing, **settings):
+        if isinstance(thing, torch.nn.Module):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def signalling():
+    with Signalling(1) as monitor:
+        yield monitor
+
+
+def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp_path, signalling):
+    called = []
+
+    def on_start():
+        called.append("on_start")
+
+    trainer = make(checkpoint_dir=tmp_path, monitor=signalling, hooks=[on_start])
+    with pytest.raises(Preempted) as caught:
+        trainer.fit(data, epochs=1, batch_size=4)
+    assert caught.value.code == EXIT_CODE
+    assert str(caught.value) == "SIGTERM; nothing was trained yet, so nothing was saved; start it again"
+    assert not called
+    assert not (tmp_path / "bundles").exists()
+
+
+def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path, signalling):
+    trainer = make(checkpoint_dir=tmp_path, save_every=None)
+    trainer.fit(data, epochs=1, batch_size=4)
+    trainer._run.monitor, trainer._run._is_shown = signalling, False
+    with pytest.raises(Preempted, match="the run is saved"):
+        trainer.fit(data, epochs=2, batch_size=4)
+    assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=4, resume="must").steps == 10

@@ -1,0 +1,245 @@
+"""What differs from the saved run is said: what learns, what is computed, what the optimizer is made with."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder, set_verbosity
+from flodl.monitor import read
+from flodl.train import Phase
+from flodl.train.saving.differences import other_optimizer, other_settings
+
+
+def alerts(folder):
+    return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 1))
+
+
+def frozen_model(*names):
+    model = small_model()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in names)
+    return model
+
+
+def trainable(model):
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def test_its_own_folder_gives_back_what_was_frozen_and_says_the_conflict(make, data, tmp_path):
+    make(frozen_model("0.weight"), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    again = make(frozen_model(), checkpoint_dir=tmp_path, monitor=None)
+    again.fit(data, epochs=2, batch_size=8)
+    assert trainable(again.model) == ["0.bias", "3.weight", "3.bias"]
+    said = "; 0.weight is frozen as it was saved; this program has it trainable"
+    assert alerts(tmp_path)[-1].endswith(f"epoch 1{said}")
+
+
+def test_what_was_saved_trainable_learns_though_the_program_froze_it(make, data, tmp_path):
+    make(frozen_model(), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    again = make(
+        frozen_model("0.weight", "0.bias", "3.weight", "3.bias"), checkpoint_dir=tmp_path, monitor=None
+    )
+    again.fit(data, epochs=2, batch_size=8)
+    assert len(trainable(again.model)) == 4
+    said = (
+        "0.weight, 0.bias, 3.weight and 1 more are trainable as they were saved; this program has them frozen"
+    )
+    assert alerts(tmp_path)[-1].endswith(said)
+
+
+def test_another_folder_leaves_what_this_program_thawed(make, data, tmp_path):
+    make(frozen_model("0.weight", "0.bias"), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
+    for epochs in (2, 3):  # the second time it goes on with its own folder
+        model = frozen_model()
+        before = model[0].weight.clone()
+        trainer = make(model, checkpoint_dir=tmp_path / "b", monitor=None)
+        trainer.fit(data, epochs=epochs, batch_size=8, resume=tmp_path / "a")
+        assert len(trainable(model)) == 4
+        assert not torch.equal(model[0].weight, before)
+    said = "0.weight and 0.bias are trainable as this program has them; they were saved frozen"
+    first, second = alerts(tmp_path / "b")
+    assert first.endswith(said)
+    assert second.endswith(f"epoch 2; its own folder comes before '{tmp_path / 'a'}'")
+
+
+def test_another_folder_leaves_what_this_program_has_in_evaluation(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
+    trainer = make(checkpoint_dir=tmp_path / "b", monitor=None)
+    trainer.model[2].eval()
+    trainer.fit(data, epochs=2, batch_size=8, resume=tmp_path / "a")
+    assert not trainer.model[2].training
+    assert alerts(tmp_path / "b")[-1].endswith(
+        "2 is in evaluation as this program has it; it was saved in training"
+    )
+
+
+def test_a_model_that_is_in_evaluation_as_a_whole_is_no_difference(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=1, batch_size=8)
+    trainer = make(checkpoint_dir=tmp_path, monitor=None)
+    trainer.model.eval()
+    trainer.fit(data, epochs=2, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith("epoch 1")
+
+
+def test_what_a_phase_froze_is_no_conflict_with_the_same_program(make, data, tmp_path):
+    def model():
+        encoder = FlowBuilder(nn.Linear(3, 8)).through(nn.Dropout(0.1)).label("encoder").build()
+        return FlowBuilder(encoder).through(nn.Linear(8, 1)).build()
+
+    for epochs in (1, 2):
+        phase = Phase(0, freeze=["encoder"], eval_mode=True)
+        trainer = make(model(), hooks=[phase], checkpoint_dir=tmp_path, monitor=None)
+        trainer.fit(data, epochs=epochs, batch_size=8)
+    assert trainer.model.is_frozen("encoder")
+    assert alerts(tmp_path)[-1].endswith("epoch 1")
+
+
+def looping(turns):
+    torch.manual_seed(0)
+    builder = FlowBuilder(nn.Linear(3, 3)).loop_body(nn.Linear(3, 3)).for_n(turns)
+    return builder.through(nn.Linear(3, 1)).build()
+
+
+class Around(nn.Module):
+    def __init__(self, graph):
+        super().__init__()
+        self.inner = graph
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(("wrap", "name"), [(lambda graph: graph, ""), (Around, " 'inner'")])
+def test_a_graph_that_computes_something_else_is_said(make, data, tmp_path, wrap, name):
+    for turns, epochs in ((3, 1), (3, 2), (5, 3)):
+        make(wrap(looping(turns)), checkpoint_dir=tmp_path, monitor=None).fit(
+            data, epochs=epochs, batch_size=8
+        )
+    same, other = alerts(tmp_path)[-2:]
+    assert same.endswith("epoch 1")
+    now, then = looping(5).structural_hash, looping(3).structural_hash
+    expected = f"; the graph{name} is built otherwise than it was saved (structural hash {now}, was {then})"
+    assert other.endswith(expected)
+
+
+def test_other_numbers_of_the_model_are_said(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    doubled = tuple(part.double() for part in data)
+    make(small_model().double(), checkpoint_dir=tmp_path, monitor=None).fit(doubled, epochs=2, batch_size=8)
+    said = "; 0.weight, 0.bias, 3.weight and 1 more are float64 now, saved as float32"
+    assert alerts(tmp_path)[-1].endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "first", "second", "said"),
+    [
+        ("AdamW", {"betas": (0.9, 0.999)}, {"betas": (0.5, 0.9)}, "betas of (0.9, 0.999), not (0.5, 0.9)"),
+        ("AdamW", {"amsgrad": True}, {}, "amsgrad of True, not False"),
+        ("AdamW", {}, {"maximize": True}, "maximize of False, not True"),
+        ("SGD", {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9}, "nesterov of True, not False"),
+        ("AdamW", {}, {"fused": False}, None),
+        ("AdamW", {}, {"foreach": True}, None),
+        ("AdamW", {"betas": [0.9, 0.99]}, {"betas": (0.9, 0.99)}, None),
+    ],
+)
+def test_a_setting_of_the_optimizer_that_is_given_in_vain_is_said(
+    make, data, tmp_path, optimizer, first, second, said
+):
+    for epochs, settings in ((1, first), (2, second)):
+        made = getattr(torch.optim, optimizer)
+        trainer = make(
+            optimizer=lambda groups, made=made, settings=settings: made(groups, lr=0.01, **settings),
+            checkpoint_dir=tmp_path,
+            monitor=None,
+        )
+        trainer.fit(data, epochs=epochs, batch_size=8)
+    ending = "epoch 1" if said is None else f"epoch 1; the optimizer goes on with its {said}"
+    assert alerts(tmp_path)[-1].endswith(ending)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_difference_is_said_in_silence_too_and_a_plain_resume_is_not(make, data, tmp_path, capsys, by_hand):
+    set_verbosity("normal")
+    for epochs, clip_norm in ((1, None), (2, None), (3, 2.0)):
+        trainer = make(checkpoint_dir=tmp_path, clip_norm=clip_norm)
+        if by_hand:
+            trainer.resume(data, batch_size=8)
+            while trainer.epochs < epochs:
+                for batch in trainer.epoch(data, batch_size=8):
+                    trainer.step(batch)
+            trainer.save()
+        else:
+            trainer.fit(data, epochs=epochs, batch_size=8)
+        told = capsys.readouterr().err
+        assert told.count("resumed") == told.count("clip_norm is 2.0 now, it was None") == (epochs == 3)
+
+
+def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path):
+    from flodl.checkpoint import latest_bundle, read_bundle, save_bundle
+
+    make(looping(3), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
+    bundle = latest_bundle(tmp_path / "a" / "bundles").bundle
+    parts = dict(read_bundle(bundle))
+    for name in ("parameters", "structural_hashes", "modes_at_start", "optimizer_at_start"):
+        del parts["trainer"][name]
+    save_bundle(tmp_path / "b" / "bundles", bundle.step, parts)
+    assert len(make(looping(5), checkpoint_dir=tmp_path / "b").fit(data, epochs=2, batch_size=8).history) == 2
+
+
+@pytest.mark.parametrize(
+    ("at_start", "told"),
+    [
+        (None, ["the optimizer goes on with its lr of 0.05, not 0.1"]),  # a bundle that does not say
+        ([{"lr": 0.1}], []),
+        ([{"lr": 0.2}], ["the optimizer goes on with its lr of 0.05, not 0.1"]),
+    ],
+)
+def test_only_what_the_program_gives_otherwise_than_at_the_start_is_given_in_vain(at_start, told):
+    assert other_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == told
+
+
+class Falling:
+    def __call__(self, step):
+        return 0.1 * 0.9**step
+
+
+def falling(decay, step):
+    return 0.1 * decay**step
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [lambda: lambda step: 0.1, Falling, lambda: functools.partial(falling, 0.9), lambda: Falling().__call__],
+)
+def test_a_schedule_that_is_a_function_is_the_same_in_another_process(make, data, tmp_path, schedule):
+    # Both are alive, so their addresses differ as they do in two processes.
+    first, second = schedule(), schedule()
+    make(checkpoint_dir=tmp_path, schedule=first).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, schedule=second, monitor=None).fit(data, epochs=2, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith("epoch 1")
+
+
+def test_the_addresses_in_an_older_bundle_are_not_compared(make):
+    def rate(step):
+        return 0.1
+
+    assert not list(other_settings(make(schedule=rate)._run, {"schedule": repr(rate)}))
+
+
+def test_a_schedule_that_is_another_function_is_said(make, data, tmp_path):
+    def slow(step):
+        return 0.01
+
+    def fast(step):
+        return 0.1
+
+    make(checkpoint_dir=tmp_path, schedule=slow).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, schedule=fast, monitor=None).fit(data, epochs=2, batch_size=8)
+    assert "fast>' now, it was '<function" in alerts(tmp_path)[-1]

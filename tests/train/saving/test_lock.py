@@ -1,0 +1,149 @@
+"""One run at a time in one folder, whatever becomes of the one that has it."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flodl import Loader, set_verbosity
+from flodl.core import TrainError
+from flodl.train.saving.lock import Hold
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs locks of POSIX systems")
+
+
+@contextlib.contextmanager
+def another_run(folder, *, num_workers=0):
+    """A run in a process of its own, which waits after its third step."""
+    command = [sys.executable, str(Path(__file__).parent / "held_run.py"), str(folder), str(num_workers)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as process:
+        assert process.stdout.readline() == "waiting\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_run_is_refused_with_the_process_that_has_the_folder(make, data, tmp_path):
+    with another_run(tmp_path) as process:
+        before = (tmp_path / "config.json").read_bytes()
+        with pytest.raises(TrainError) as caught:
+            make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+        assert str(caught.value) == (
+            f"process {process.pid} is training in {str(tmp_path)!r}, and two runs would overwrite each "
+            f"other's saves. Choose another checkpoint_dir, or stop it with kill {process.pid}, "
+            "which lets it save itself first."
+        )
+        assert (tmp_path / "config.json").read_bytes() == before
+        assert process.communicate("go on\n")[0] == "steps 12\n"
+    assert not (tmp_path / "lock").exists()
+    with pytest.raises(TrainError, match="belongs to another model"):  # it may look into the folder now
+        make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_that_was_killed_holds_nothing_nor_do_its_workers(make, data, tmp_path, num_workers):
+    with another_run(tmp_path / "run", num_workers=num_workers) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (tmp_path / "run" / "lock").exists()
+        # The workers of the dead run look for their parent every five seconds, and may still be there.
+        assert make(checkpoint_dir=tmp_path / "run").fit(data, epochs=1, batch_size=8).status == "finished"
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_two_trainers_of_one_process_do_not_share_a_folder_at_a_time(make, data, tmp_path):
+    refused = []
+
+    def on_epoch_end():
+        with pytest.raises(TrainError, match=r"^another trainer of this process is training in .*let it fin"):
+            make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+        refused.append(True)
+
+    make(checkpoint_dir=tmp_path, hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=8)
+    assert refused
+    assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8).status == "finished"
+
+
+def test_an_error_lets_go_of_the_folder(make, data, tmp_path):
+    def on_step_end():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        make(checkpoint_dir=tmp_path, hooks=[on_step_end]).fit(data, epochs=1, batch_size=8)
+    assert make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).status == "finished"
+
+
+def test_workers_that_outlive_the_run_do_not_hold_its_folder(make, tmp_path):
+    rows = Loader(list(torch.ones(12, 3)), 4, mode="streaming", num_workers=1)
+
+    def step_fn(model, x):
+        return model(x).square().mean()
+
+    make(step_fn=step_fn, checkpoint_dir=tmp_path).fit(rows, epochs=1)
+    assert make(step_fn=step_fn, checkpoint_dir=tmp_path).fit(torch.ones(12, 3), epochs=2, batch_size=4)
+    rows.close()
+
+
+def test_a_forked_child_neither_has_nor_frees_the_folder(tmp_path):
+    hold = Hold(tmp_path)
+    child = os.fork()
+    if child == 0:
+        hold.release()
+        try:
+            Hold(tmp_path)
+        except TrainError as error:
+            os._exit(7 if str(error).startswith(f"process {os.getppid()} ") else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    hold.release()
+    Hold(tmp_path).release()
+
+
+def test_a_holder_that_left_no_name_is_still_refused(tmp_path):
+    with open(tmp_path / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TrainError, match=r"^another process is training in .* or stop it first\.$"):
+            Hold(tmp_path)
+
+
+def test_a_worker_that_runs_the_script_again_is_not_told_to_stop_its_parent(tmp_path):
+    with open(tmp_path / "lock", "w") as file:
+        file.write(json.dumps({"pid": os.getppid(), "host": socket.gethostname()}))
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TrainError, match=r"^process \d+ .* has started this one.*__main__") as caught:
+            Hold(tmp_path)
+    assert "kill" not in str(caught.value)
+
+
+def test_a_holder_on_another_machine_is_named_with_it(tmp_path):
+    with open(tmp_path / "lock", "w") as file:
+        file.write('{"pid": 12, "host": "far-away"}')
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TrainError, match=r"^process 12 on far-away is training in"):
+            Hold(tmp_path)
+
+
+def test_without_locks_nobody_is_kept_out_and_a_debug_line_says_so(tmp_path, monkeypatch, capsys):
+    def no_locks(handle, kind):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    set_verbosity("debug")
+    try:
+        holds = Hold(tmp_path), Hold(tmp_path)
+    finally:
+        set_verbosity("normal")
+    assert capsys.readouterr().err.count("cannot be locked, so nobody is kept out: No locks available") == 2
+    for hold in holds:
+        hold.release()
