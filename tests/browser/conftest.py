@@ -100,7 +100,7 @@ def visit(browser: Any) -> Iterator[Any]:
 @pytest.fixture
 def monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitor]:
     """A run with its page, which stays after the end until the test is over."""
-    monkeypatch.setattr("flodl.monitor.monitor._LINGER_S", 600.0)
+    monkeypatch.setattr("flodl.monitor.live_page._LINGER_S", 600.0)
     made = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
     made.serve(port=0)
     yield made

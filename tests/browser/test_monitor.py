@@ -14,7 +14,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.monitor import Event, Journal, Monitor
-from flodl.monitor.archive import save_html
+from flodl.monitor.exports import save_html
 from flodl.monitor.server import FollowedRuns, Server
 
 EVIL = "<script>alert(1)</script>"
@@ -60,7 +60,7 @@ def test_a_connection_that_breaks_comes_back_and_nothing_is_there_twice(visit: A
     seen = visit(monitor.url)
     train(monitor, range(3))
     seen.waits_for_epochs(3)
-    server = monitor._server
+    server = monitor._page._server
     for _ in range(2):
         watchers = list(server._audience._watchers)
         for watcher in watchers:
@@ -81,7 +81,7 @@ def test_a_page_that_fell_behind_reads_everything_anew(visit: Any, monitor: Moni
     seen = visit(monitor.url)
     seen.page.wait_for_function("() => shownPage.follower.source?.readyState === EventSource.OPEN")
     seen.page.evaluate("shownPage.run.history.length = 0")
-    server = monitor._server
+    server = monitor._page._server
     server._soon(lambda: [setattr(watcher, "missed", True) for watcher in server._audience._watchers])
     train(monitor, range(2, 3))
     seen.waits_for_epochs(3)
@@ -326,7 +326,7 @@ def test_however_many_pages_are_open_each_of_them_follows(browser: Any, visit: A
         seen.page.wait_for_selector("#dot[data-state=finished]")
         assert seen.epochs() == ["3", "2", "1"]
         assert seen.page.evaluate("shownPage.run.metrics['train.loss'].x") == list(range(60))
-    assert len(monitor._server._audience) <= 4
+    assert len(monitor._page._server._audience) <= 4
     context.close()
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.monitor import Event, Journal, Monitor
-from flodl.monitor.archive import save_html
+from flodl.monitor.exports import save_html
 
 CHART = "shownPage.panels.metrics.chart"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flodl.monitor import Event, Monitor
-from flodl.monitor.archive import save_html
+from flodl.monitor.exports import save_html
 from flodl.monitor.server import FollowedRuns, Server
 
 CHART = "shownPage.panels.metrics.chart"

@@ -4,7 +4,7 @@ import pytest
 
 from flodl.core.files import write_atomic
 from flodl.monitor.timeline import Mark, Record, Sample
-from flodl.monitor.timeline.drawing import page
+from flodl.monitor.timeline.html import page
 
 EVIL = "</script><script>alert(1)</script>"
 

@@ -8,12 +8,12 @@ import pytest
 
 import flodl
 from flodl.core.pages import embedded
-from flodl.monitor import archive
-from flodl.monitor.timeline import drawing
+from flodl.monitor.exports import html as run_page
+from flodl.monitor.timeline import html as timeline_page
 from flodl.observe import plot
 
 SOURCE = Path(flodl.__file__).parent
-PAGES = {"trends": plot._PAGE, "timeline": drawing._PAGE, "run": archive._PAGE}
+PAGES = {"trends": plot._PAGE, "timeline": timeline_page._PAGE, "run": run_page._PAGE}
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)

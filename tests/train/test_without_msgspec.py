@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flodl.monitor.events import Event
-from flodl.monitor.journal.lines import Entry, decode, dumps, encode
+from flodl.monitor import Event
+from flodl.monitor.journal import Entry, decode, dumps, encode
 
 VALUES = {"epoch": 0, "metrics": {"loss": float("nan"), "lr": 1e-7}, "note": Path("runs"), "ä": [1, None]}
 
@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from flodl import Trainer
-from flodl.monitor.events import Event
-from flodl.monitor.journal.lines import Entry, dumps, encode
+from flodl.monitor import Event
+from flodl.monitor.journal import Entry, dumps, encode
 
 trainer = Trainer(
     nn.Linear(3, 1),

@@ -1,6 +1,6 @@
-"""Watching a run: one journal that everything else is a view of, a live page, archives and exports.
+"""Monitor a run: a journal of events, and the console, live page, archives and exports that show it.
 
-Names are loaded when they are first used: reading a journal needs no torch.
+Names are loaded on first use, so that reading a journal does not import torch.
 """
 
 from importlib import import_module
@@ -11,12 +11,14 @@ _HOME = {
     "Journal": "journal",
     "Monitor": "monitor",
     "read": "journal",
+    "register_after_fork": "fork_safety",
 }
 
-__all__ = ["Event", "Journal", "Monitor", "read"]
+__all__ = ["Event", "Journal", "Monitor", "read", "register_after_fork"]
 
 if TYPE_CHECKING:
     from .events import Event
+    from .fork_safety import register_after_fork
     from .journal import Journal, read
     from .monitor import Monitor
 else:

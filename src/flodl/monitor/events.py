@@ -1,21 +1,21 @@
-"""What a run tells about itself: one small record for each thing that happened.
+"""The events of a run: one small record for each thing that happened.
 
-What the data of each kind hold. Epochs and steps count from 0 here; people see epochs from 1. A value that
-is not known is absent.
+The fields of each kind are listed below. Epochs and steps count from 0 here; users see epochs from 1. Unknown
+values are omitted.
 
 | kind        | data |
 | ----------- | ------------------------ |
 | `run_start` | name, total_epochs, config: [{path, value, origin}], versions, pid, host, hardware |
 | `epoch`     | epoch, metrics: {name: value}, duration_s, eta_s |
 | `metrics`   | epoch, step, metrics: {name: value} |
-| `progress`  | epoch, step, num_steps: where within the epoch |
+| `progress`  | epoch, step, num_steps: the position within the epoch |
 | `resources` | cpu_pct, ram_used_bytes, ram_total_bytes, gpus: [{device, name, util_pct, vram_used_bytes…}] |
-| `graph`     | label, hash, device, parameters: {total, trainable}, path (of the picture, by the journal) |
-| `tier`      | tier, reason, step, gain, eager_step_s, step_s; what, if it is one decision on the way |
+| `graph`     | label, hash, device, parameters: {total, trainable}, path of the picture (relative) |
+| `tier`      | tier, reason, step, gain, eager_step_s, step_s; what, for a single decision |
 | `save`      | path, reason, duration_s |
 | `alert`     | message, level: info, warning or error, path |
 | `gc`        | duration_s, generation |
-| `sync`      | duration_s, ranks: a meeting of ranks, or a wait for the device |
+| `sync`      | duration_s, ranks: a synchronization of ranks, or a wait for the device |
 | `run_end`   | status: finished, stopped or failed, message, duration_s |
 """
 
@@ -41,11 +41,23 @@ Kind = Literal[
     "run_end",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Every consumer relies on these fields; an event without them is rejected.
+REQUIRED: dict[str, frozenset[str]] = {
+    "epoch": frozenset({"epoch"}),
+    "metrics": frozenset({"step", "metrics"}),
+    "progress": frozenset({"epoch", "step"}),
+    "tier": frozenset({"tier"}),
+    "save": frozenset({"path"}),
+    "alert": frozenset({"message"}),
+    "gc": frozenset({"duration_s"}),
+    "sync": frozenset({"duration_s"}),
+    "run_end": frozenset({"status"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened in a run: its kind, its time and what it says.
+    """One thing that happened in a run: its kind, its data and its time.
 
     >>> Event("epoch", {"epoch": 1, "metrics": {"loss": 0.5}, "duration_s": 2.0}, time_s=10.0).kind
     'epoch'

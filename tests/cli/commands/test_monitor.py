@@ -45,7 +45,7 @@ def test_the_epochs_can_be_had_as_json(run):
 
 
 def test_a_run_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(MonitorError, match=r"'.*nothing' is not there. Name the folder of a run"):
+    with pytest.raises(MonitorError, match=r"'.*nothing' does not exist. Pass the folder of a run"):
         invoke(tmp_path / "nothing")
 
 

@@ -284,7 +284,7 @@ MESSAGES = {
     MonitorError: (
         monitor_error,
         "'{}' has no journal. "
-        "Name the folder of a run: the run_dir of Monitor(…), which has a journal.jsonl.",
+        "Pass the folder of a run: the run_dir of Monitor(…), which contains a journal.jsonl.",
     ),
     PictureError: (
         picture_error,

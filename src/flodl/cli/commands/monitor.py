@@ -48,7 +48,7 @@ def command(
         raise click.UsageError("--csv and --log take one run. Name one, or use --html to compare several.")
     _look(runs)
     if html:
-        from flodl.monitor.archive import save_html
+        from flodl.monitor.exports import save_html
 
         click.echo(f"written to {save_html(html, runs)}")
     if csv or log_file:
@@ -63,10 +63,10 @@ def command(
             elif path:
                 click.echo(f"written to {write(path, runs[0])}")
     if as_json:
-        from flodl.monitor.journal.lines import dumps
+        from flodl.monitor.journal import dumps
         from flodl.monitor.snapshot import snapshot
 
-        click.echo(dumps({str(run): snapshot(run, most=2)["history"] for run in runs}))
+        click.echo(dumps({str(run): snapshot(run, max_points=2)["history"] for run in runs}))
     if not (html or csv or log_file or as_json):
         _serve(runs, port=port, host=host, token=token, opens=opens)
 
@@ -76,8 +76,7 @@ def _look(runs: tuple[Path, ...]) -> None:
 
     Without a word, either would look like a run that waits, or like one that has less to show.
     """
-    from flodl.monitor.journal.lines import decode, whole_lines
-    from flodl.monitor.journal.reader import journal_file, read
+    from flodl.monitor.journal import complete_lines, decode, journal_file, read
 
     for file in map(journal_file, runs):
         if next(read(file), None) is None and not _may_have_begun(file):
@@ -90,7 +89,7 @@ def _look(runs: tuple[Path, ...]) -> None:
         # A line that begins and ends as it should is taken at its word: that is much faster.
         doubtful = [
             line
-            for line, _ in whole_lines(file)
+            for line, _ in complete_lines(file)
             if not (line.startswith(b'{"id":') and line.endswith(b"}\n"))
         ]
         damaged = sum(1 for line in doubtful if line.strip() and decode(line) is None)

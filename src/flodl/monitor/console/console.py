@@ -13,8 +13,8 @@ from flodl.core.eta import seconds_left
 from flodl.core.formats import format_duration
 from flodl.core.log import Verbosity
 
-from .. import forks
 from ..events import Event
+from ..fork_safety import register_after_fork
 from . import lines
 from .bar import Bar
 from .lines import Line
@@ -75,7 +75,7 @@ class Console:
                 self._bar.hide()
                 atexit.unregister(self.close)
 
-    def leave_to_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Draw nothing any more: this is a copy in a forked child, and the terminal is its parent's."""
         self._lock = threading.RLock()
         if self._bar is not None:
@@ -95,7 +95,7 @@ class Console:
         if not bar.is_usable:
             return None
         atexit.register(self.close)
-        forks.own(self)
+        register_after_fork(self)
         return bar
 
     def _show(self, event: Event) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flodl.core.formats import format_bytes, format_duration
 
-from ..numbers import shown
+from ..metrics import format_value
 
 # Pieces of one line: a text and how it looks where there is colour.
 Line = list[tuple[str, str]]
@@ -175,4 +175,4 @@ def _held(gpu: Mapping[str, Any]) -> int:
 
 
 def _value(value: Any) -> str:
-    return shown(value) if isinstance(value, int | float) else plain(value)
+    return format_value(value) if isinstance(value, int | float) else plain(value)

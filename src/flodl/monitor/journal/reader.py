@@ -1,4 +1,4 @@
-"""Reading the journal of a run, while it is written or long after."""
+"""Read the journal of a run, while it is being written or afterwards."""
 
 from __future__ import annotations
 
@@ -12,98 +12,101 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flodl.core.errors import MonitorError
-from flodl.monitor.events import KINDS
 
+from ..events import KINDS
 from . import index
 from .claim import claim
-from .lines import FILE, Entry, decode, whole_lines
+from .codec import FILE, Entry, complete_lines, decode
 
 if TYPE_CHECKING:
     import numpy as np
 
-_PATIENCE = 20
-_END_BYTES = 1 << 16
+_MARK_ATTEMPTS = 20
+_TAIL_BYTES = 1 << 16
 
 
 def read(run_dir: str | os.PathLike[str], *, after: int = 0) -> Iterator[Entry]:
-    """Give the entries of a journal in order, those after number `after`; damaged lines are skipped."""
-    for line, _ in whole_lines(journal_file(run_dir)):
+    """Yield the entries of a journal with numbers greater than `after`, in order; skip damaged lines."""
+    for line, _ in complete_lines(journal_file(run_dir)):
         entry = decode(line)
         if entry is not None and entry.id > after:
             yield entry
 
 
 def journal_file(run: str | os.PathLike[str]) -> Path:
-    """Find the journal of a run, given its folder or the file itself."""
+    """Return the journal of a run, given its folder or the file itself."""
     path = Path(run)
     found = path / FILE if path.is_dir() else path
     if found.is_file():
         return found
-    where = "has no journal" if path.is_dir() else "is not there"
+    problem = "has no journal" if path.is_dir() else "does not exist"
     nearby = sorted(str(inner.parent) for inner in path.glob(f"*/{FILE}")) if path.is_dir() else []
     advice = (
-        f"Its folders {', '.join(nearby[:3])} have one: name one of them."
+        f"Its folders {', '.join(nearby[:3])} have one: pass one of them."
         if nearby
-        else "Name the folder of a run: the run_dir of Monitor(…), which has a journal.jsonl."
+        else "Pass the folder of a run: the run_dir of Monitor(…), which contains a journal.jsonl."
     )
-    raise MonitorError(f"{str(path)!r} {where}. {advice}")
+    raise MonitorError(f"{str(path)!r} {problem}. {advice}")
 
 
 class Table(NamedTuple):
-    """Rows of numbers that come together, as they lie on the disk."""
+    """Rows of numbers that were recorded together, as stored on disk."""
 
     header: index.Header
     rows: np.ndarray[Any, Any]
 
 
 class Reader:
-    """Open a journal as it stands at one moment, up to `last_id`; quickly, however long it is.
+    """A view of a journal at one moment, up to `last_id`; it opens quickly even if the journal is long.
 
-    `held` are entries after those of the file, from a run that could not write them.
+    `pending` are entries after those of the file, from a run that could not write them.
     """
 
-    def __init__(self, run: str | os.PathLike[str], *, held: Sequence[Entry] = ()) -> None:
+    def __init__(self, run: str | os.PathLike[str], *, pending: Sequence[Entry] = ()) -> None:
         self.path = journal_file(run)
         self._folder = self.path.parent / index.FOLDER
-        mark = _usable_mark(self._folder, self.path)
+        mark = _read_usable_mark(self._folder, self.path)
         if mark is None:
-            self._folder = _rebuilt(self.path)
+            self._folder = _rebuild(self.path)
             if self._folder.name != index.FOLDER:
                 weakref.finalize(self, _remove, self._folder, os.getpid())
             mark = index.read_mark(self._folder, self.path) or index.Mark(0, 0)
         self._mark = mark
         self.num_bytes = mark.num_bytes
         self._tail: list[Entry] = []
-        for line, offset in whole_lines(self.path, mark.num_bytes):
+        for line, offset in complete_lines(self.path, mark.num_bytes):
             self.num_bytes = offset + len(line)
             entry = decode(line)
             if entry is not None and entry.id > mark.last_id:
                 self._tail.append(entry)
-        self._tail += held
+        self._tail += pending
         self.last_id = self._tail[-1].id if self._tail else mark.last_id
 
     @classmethod
     def of(cls, run: str | os.PathLike[str] | Reader) -> Reader:
-        """Give a reader for a run that is named, or the reader that is given."""
+        """Return `run` if it is a reader, else a new reader for it."""
         return run if isinstance(run, Reader) else cls(run)
 
-    def entries(self, kinds: Collection[str], *, most: int | None = None) -> list[Entry]:
-        """Give the entries of these kinds, or the last `most` of them; kinds that lie in tables have few."""
+    def entries(self, kinds: Collection[str], *, last: int | None = None) -> list[Entry]:
+        """Return the entries of these kinds, or the last `last` of them.
+
+        Of the kinds that are stored in tables, only a few entries are available.
+        """
         import numpy as np
 
         found: list[Entry] = []
         path = self._folder / index.LINES
         if path.exists() and path.stat().st_size >= 32:
-            whole = path.stat().st_size // 32
-            places = np.fromfile(path, "<i8", count=whole * 4).reshape(-1, 4)
-            wanted = [number for number, kind in enumerate(KINDS) if kind in kinds]
-            places = places[np.isin(places[:, 3], wanted) & (places[:, 0] <= self._mark.last_id)]
-            found = self._at(places[-most:] if most is not None else places)
+            num_lines = path.stat().st_size // 32
+            lines = np.fromfile(path, "<i8", count=num_lines * 4).reshape(-1, 4)
+            codes = [code for code, kind in enumerate(KINDS) if kind in kinds]
+            lines = lines[np.isin(lines[:, 3], codes) & (lines[:, 0] <= self._mark.last_id)]
+            found = self._read_lines(lines[-last:] if last is not None else lines)
         found += [entry for entry in self._tail if entry.event.kind in kinds]
-        return found if most is None else found[-most:]
+        return found if last is None else found[-last:]
 
     def tables(self, kind: str, *, rank: int | None = None) -> list[Table]:
-        """Give the tables of a kind, with what is not in the index yet as tables of their own."""
+        """Return the tables of a kind; entries that are not indexed yet come as separate tables."""
         import numpy as np
 
         found = []
@@ -123,19 +126,19 @@ class Reader:
         return found + [Table(header, np.array(rows)) for header, rows in recent.items()]
 
     def last_time_s(self) -> float | None:
-        """Give when the last event was told; a copy of the file has another time, and its lines have not."""
+        """Return the time of the last event; unlike the file's time, a copy of the file keeps it."""
         if self._tail:
             return self._tail[-1].event.time_s
         with open(self.path, "rb") as file:
-            file.seek(max(self.num_bytes - _END_BYTES, 0))
-            lines = file.read(min(self.num_bytes, _END_BYTES)).splitlines()
+            file.seek(max(self.num_bytes - _TAIL_BYTES, 0))
+            lines = file.read(min(self.num_bytes, _TAIL_BYTES)).splitlines()
         found = (decode(line) for line in reversed(lines))
         return next((entry.event.time_s for entry in found if entry is not None), None)
 
-    def _at(self, places: np.ndarray[Any, Any]) -> list[Entry]:
+    def _read_lines(self, lines: np.ndarray[Any, Any]) -> list[Entry]:
         found = []
         with open(self.path, "rb") as file:
-            for _, offset, length, _ in places.tolist():
+            for _, offset, length, _ in lines.tolist():
                 file.seek(offset)
                 entry = decode(file.read(length))
                 if entry is not None:
@@ -156,9 +159,9 @@ def _until(rows: np.ndarray[Any, Any], last_id: int) -> np.ndarray[Any, Any]:
     return rows[: int(np.searchsorted(rows[:, 0], last_id, side="right"))]
 
 
-def _usable_mark(folder: Path, journal: Path) -> index.Mark | None:
-    """Give the mark of an index that fits the journal; one that is just being written is read again."""
-    for _ in range(_PATIENCE):
+def _read_usable_mark(folder: Path, journal: Path) -> index.Mark | None:
+    """Return the mark of an index that matches the journal; retry while it is being written."""
+    for _ in range(_MARK_ATTEMPTS):
         mark = index.read_mark(folder, journal)
         if mark is not None:
             return mark
@@ -168,19 +171,19 @@ def _usable_mark(folder: Path, journal: Path) -> index.Mark | None:
     return None
 
 
-def _rebuilt(journal: Path) -> Path:
-    """Make the index again: beside the journal if nobody writes there, else in a temporary folder."""
+def _rebuild(journal: Path) -> Path:
+    """Rebuild the index: next to the journal if no process writes there, else in a temporary folder."""
     try:
-        made = Path(tempfile.mkdtemp(prefix=f".{index.FOLDER}.", dir=journal.parent))
+        rebuilt = Path(tempfile.mkdtemp(prefix=f".{index.FOLDER}.", dir=journal.parent))
     except OSError:
-        made = Path(tempfile.mkdtemp(prefix="flodl-"))
-    index.Index(made, journal).extend(index.Mark(0, 0))
+        rebuilt = Path(tempfile.mkdtemp(prefix="flodl-"))
+    index.Index(rebuilt, journal).extend(index.Mark(0, 0))
     home = journal.parent / index.FOLDER
     try:
         with open(journal, "rb") as file:
             if claim(file.fileno()):
                 shutil.rmtree(home, ignore_errors=True)
-                return made.rename(home)
+                return rebuilt.rename(home)
     except OSError:
         pass
-    return made
+    return rebuilt

@@ -12,7 +12,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from flodl.monitor.journal.lines import dumps
+from ..journal import dumps
 
 MOST_HEADER_BYTES = 16384
 # An address may begin with the token: /t/TOKEN/api/history. So every path can be put after what was printed.

@@ -11,10 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from flodl.core import log
-from flodl.monitor.archive import live_page
 
-from .audience import Audience, Watcher
-from .frames import message
+from ..exports import live_page
 from .http import (
     MOST_HEADER_BYTES,
     TOKEN_FOLDER,
@@ -30,6 +28,8 @@ from .http import (
     stream_head,
 )
 from .source import RunSource, told_apart
+from .sse import message
+from .subscribers import Audience, Watcher
 
 _MOST_WATCHERS = 200
 # Of one browser: it keeps six connections to one server, and each page needs one for its requests.

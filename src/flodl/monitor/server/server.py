@@ -15,13 +15,14 @@ from urllib.parse import quote
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
-from flodl.monitor import checks, forks
-from flodl.monitor.journal import Entry
 
-from .audience import Audience
+from .. import validation
+from ..fork_safety import register_after_fork
+from ..journal import Entry
 from .http import TOKEN_FOLDER, is_loopback
 from .routes import Routes
 from .source import RunSource
+from .subscribers import Audience
 
 _MOST_PORTS_TRIED = 50
 _KEEP_ALIVE_S = 15.0
@@ -48,7 +49,7 @@ class Server:
         token: str | None = None,
     ) -> None:
         self.host = host
-        self._socket = _listen(host, checks.port(port))
+        self._socket = _listen(host, validation.port(port))
         self.port: int = self._socket.getsockname()[1]
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
         self._news = news
@@ -57,7 +58,7 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._done = threading.Event()
-        forks.own(self)
+        register_after_fork(self)
         self._thread = threading.Thread(target=self._run, name="flodl-server", daemon=True)
         self._thread.start()
 
@@ -95,7 +96,7 @@ class Server:
         self._soon(self._stopping.set)
         self._done.wait(5.0)
 
-    def leave_to_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Let go of the port: this is a copy in a forked child, which would keep it beyond the run."""
         self._done.set()
         os.close(self._socket.detach())

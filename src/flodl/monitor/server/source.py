@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flodl.monitor.journal import Entry, Journal, Reader, journal_file
-from flodl.monitor.journal.lines import decode, whole_lines
-from flodl.monitor.series import latest_place, metric_lines
-from flodl.monitor.snapshot import picture, snapshot, status
+from ..journal import Entry, Journal, Reader, complete_lines, decode, journal_file
+from ..snapshot import graph_svg, latest_progress, metric_series, snapshot, status
 
 _UNCHANGED_S = 2.0
 
@@ -69,11 +67,11 @@ class RunSource:
 
     def points(self, *, rank: int, start: float | None, end: float | None, most: int) -> dict[str, Any]:
         """Give the points of a stretch in more detail."""
-        return metric_lines(self._reader(), rank=rank, start=start, end=end, most=most)
+        return metric_series(self._reader(), rank=rank, start=start, end=end, max_points=most)
 
     def picture(self) -> str | None:
         """Give the SVG of the architecture."""
-        return picture(self._reader())
+        return graph_svg(self._reader())
 
     @property
     def _live(self) -> bool | None:
@@ -111,7 +109,7 @@ class FollowedRuns:
         if size < self._offset:
             self._offset = 0
         batch = []
-        for line, offset in whole_lines(self._path, self._offset):
+        for line, offset in complete_lines(self._path, self._offset):
             self._offset = offset + len(line)
             entry = decode(line)
             if entry is not None and entry.id > self.last_id:
@@ -142,7 +140,7 @@ def _placed(state: dict[str, Any], reader: Reader) -> dict[str, Any]:
     """Count in whole numbers, and give the steps of a rank within its epoch beside those of the whole run."""
     ranks = []
     for record in state["ranks"]:
-        place = latest_place(reader, rank=record["rank"])
+        place = latest_progress(reader, rank=record["rank"])
         within = {name: value for name, value in place.items() if name in ("epoch", "step", "num_steps")}
         whole = {"global_step": record["step"]} if record["metrics"] and "step" in record else {}
         ranks.append(_in_whole_numbers({**record, **whole, **within}))

@@ -17,7 +17,7 @@ from flodl.core.files import write_atomic
 
 from ..events import Event
 from ..resources import Host, find_gpus, read_resources
-from . import drawing, tables
+from . import html, tables
 from .gaps import Gap, idle_gaps
 from .phases import Phases
 from .record import Mark, Record, Sample, halved
@@ -177,7 +177,7 @@ class Timeline:
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> Path:
         """Write one page that shows the record in any browser and needs no network."""
-        return write_atomic(path, drawing.page(self.record, title=title).encode("utf-8", "backslashreplace"))
+        return write_atomic(path, html.page(self.record, title=title).encode("utf-8", "backslashreplace"))
 
     def _leave(self, name: str) -> None:
         duration_s = self._phases.leave(name)

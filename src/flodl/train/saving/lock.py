@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from flodl.core import TrainError, lock, log
-from flodl.monitor import forks
+from flodl.monitor import register_after_fork
 
 _MOST_BYTES = 1024
 
@@ -24,7 +24,7 @@ class Hold:
         self._path = folder / "lock"
         self._handle: int | None = None
         # A worker that is forked later has the handle too, and would keep the lock alive by it.
-        forks.own(self)
+        register_after_fork(self)
         self._handle = _locked(self._path)
 
     def release(self) -> None:
@@ -35,7 +35,7 @@ class Hold:
                 os.unlink(self._path)
             os.close(handle)
 
-    def leave_to_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Forget the lock: this is a copy in a forked child, and the run is its parent's."""
         handle, self._handle = self._handle, None
         if handle is not None:

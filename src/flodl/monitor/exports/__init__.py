@@ -1,0 +1,6 @@
+"""A run as files for other programs: one HTML page, a CSV table, a text log."""
+
+from .html import archive, live_page, save_html
+from .tables import csv_text, export_csv, log_text, write_log
+
+__all__ = ["archive", "csv_text", "export_csv", "live_page", "log_text", "save_html", "write_log"]

@@ -1,0 +1,53 @@
+"""The types of each event's fields on disk; a journal may be damaged or written by another program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..events import REQUIRED
+
+_NUMBER = (int, float)
+_TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "run_start": {
+        "name": str,
+        "total_epochs": int,
+        "config": list,
+        "versions": dict,
+        "pid": int,
+        "host": str,
+        "hardware": str,
+    },
+    "epoch": {"epoch": int, "metrics": dict, "duration_s": _NUMBER, "eta_s": _NUMBER},
+    "metrics": {"epoch": _NUMBER, "step": _NUMBER, "metrics": dict},
+    "progress": {"epoch": _NUMBER, "step": _NUMBER, "num_steps": _NUMBER},
+    "resources": {"gpus": list},
+    "graph": {"label": str, "hash": str, "device": str, "parameters": dict, "path": str},
+    "tier": {
+        "tier": str,
+        "reason": str,
+        "what": str,
+        "step": _NUMBER,
+        "gain": _NUMBER,
+        "eager_step_s": _NUMBER,
+        "step_s": _NUMBER,
+    },
+    "save": {"path": str, "reason": str, "duration_s": _NUMBER},
+    "alert": {"message": str, "level": str, "path": str},
+    "gc": {"duration_s": _NUMBER},
+    "sync": {"duration_s": _NUMBER},
+    "run_end": {"status": str, "message": str, "duration_s": _NUMBER},
+}
+_NOTHING: frozenset[str] = frozenset()
+
+
+def valid_fields(kind: str, data: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the data without fields of the wrong type, or None if a required field is then missing.
+
+    >>> valid_fields("alert", {"message": "hot", "level": 7}), valid_fields("alert", {"message": 7})
+    ({'message': 'hot'}, None)
+    """
+    types = _TYPES.get(kind, {})
+    invalid = [name for name, value in data.items() if name in types and not isinstance(value, types[name])]
+    if invalid:
+        data = {name: value for name, value in data.items() if name not in invalid}
+    return data if REQUIRED.get(kind, _NOTHING) <= data.keys() else None

@@ -1,0 +1,27 @@
+"""Turn the calls of a training loop into events: epochs, steps, watched models, background sources."""
+
+from .background import start_sources
+from .epochs import EpochTracker
+from .non_finite import NonFiniteAlert
+from .rate_limit import RateLimit
+from .run_end import end_status
+from .run_start import default_name, previous_epochs, previous_step, run_folder, run_start_data
+from .steps import StepSampler
+from .views import ViewDispatcher
+from .watched import Watched
+
+__all__ = [
+    "EpochTracker",
+    "NonFiniteAlert",
+    "RateLimit",
+    "StepSampler",
+    "ViewDispatcher",
+    "Watched",
+    "default_name",
+    "end_status",
+    "previous_epochs",
+    "previous_step",
+    "run_folder",
+    "run_start_data",
+    "start_sources",
+]

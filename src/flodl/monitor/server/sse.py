@@ -1,0 +1,108 @@
+"""Journal entries as server-sent events; what comes often is merged into one `tick`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..journal import Entry, dumps
+from ..snapshot import epoch_with_id, event_record, non_finite
+
+_MERGED = ("metrics", "progress", "resources")
+_MOST_PER_TICK = 40
+
+
+def message(name: str, data: Any, id: int) -> bytes:
+    """Give one server-sent event.
+
+    >>> message("epoch", {"epoch": 1}, 7)
+    b'id: 7\\nevent: epoch\\ndata: {"epoch":1}\\n\\n'
+    """
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (id, name.encode(), dumps(data))
+
+
+def frame(entries: Iterable[Entry], *, rank: int, total_epochs: int) -> bytes:
+    """Give the events of some entries, in order, for a reader that looks at one rank.
+
+    Each has the number of the last entry that it tells of, so a reader that comes back with the last number
+    it saw gets exactly the rest.
+    """
+    parts: list[bytes] = []
+    tick = Tick()
+    for entry in entries:
+        kind = entry.event.kind
+        if kind in _MERGED:
+            if entry.event.rank == rank:
+                tick.add(entry)
+            continue
+        parts += tick.messages()
+        tick = Tick()
+        if kind == "epoch":
+            if entry.event.rank == rank:
+                parts.append(message("epoch", epoch_with_id(entry, total_epochs), entry.id))
+        elif kind == "graph":
+            parts.append(message("graph", entry.event.data, entry.id))
+        else:
+            parts.append(message("told", event_record(entry), entry.id))
+        if kind == "run_end" and entry.event.rank == rank:
+            parts.append(
+                message("complete", {"status": entry.event.data.get("status", "finished")}, entry.id)
+            )
+    parts += tick.messages()
+    return b"".join(parts)
+
+
+class Tick:
+    """What came often since the last message: all points, the latest place and reading."""
+
+    def __init__(self) -> None:
+        self._last_id = 0
+        self._points: dict[str, list[tuple[Any, float]]] = {}
+        self._data: dict[str, Any] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry that is merged."""
+        self._last_id = entry.id
+        data = entry.event.data
+        if entry.event.kind == "metrics":
+            step = data.get("step")
+            for name, value in data.get("metrics", {}).items():
+                if isinstance(value, int | float):  # a foreign journal may hold anything
+                    self._points.setdefault(name, []).append((step, value))
+        else:
+            self._data[entry.event.kind] = {**data, "time_s": entry.event.time_s}
+
+    def messages(self) -> list[bytes]:
+        """Give the merged message, if there is anything to tell."""
+        if not self._last_id:
+            return []
+        points = {name: _fewer(line) for name, line in self._points.items()}
+        data = {**self._data, "points": points} if points else self._data
+        return [message("tick", data, self._last_id)]
+
+
+def _fewer(line: list[tuple[Any, float]]) -> Mapping[str, Any]:
+    """Keep what stands out of each stretch where there are more points than a chart can show.
+
+    >>> _fewer([(step, math.nan if step == 50 else step % 7) for step in range(100)])["not_finite"]
+    {'nan': [...]}
+    """
+    if len(line) > _MOST_PER_TICK:
+        width = -(-len(line) // (_MOST_PER_TICK // 2))
+        kept: list[tuple[Any, float]] = []
+        for start in range(0, len(line), width):
+            kept += _standing_out(line[start : start + width])
+        line = kept
+    values = [y for _, y in line]
+    return {"x": [x for x, _ in line], "y": values, **non_finite.by_index(values)}
+
+
+def _standing_out(stretch: list[tuple[Any, float]]) -> list[tuple[Any, float]]:
+    """Give the lowest, the highest and the first NaN of some points, in their order."""
+    is_nan = [math.isnan(value) for _, value in stretch]
+    known = [place for place, missing in enumerate(is_nan) if not missing]
+    kept = {is_nan.index(True)} if len(known) < len(stretch) else set()
+    if known:
+        kept |= {choose(known, key=lambda place: stretch[place][1]) for choose in (min, max)}
+    return [stretch[place] for place in sorted(kept)]

@@ -1,0 +1,20 @@
+"""The state of a run as plain data, read from its journal: what the live page, archives and exports show."""
+
+from .history import epoch_record, epoch_with_id, merge_history
+from .series import last_step, latest_progress, metric_series
+from .snapshot import event_record, graph_svg, snapshot
+from .status import Run, status
+
+__all__ = [
+    "Run",
+    "epoch_record",
+    "epoch_with_id",
+    "event_record",
+    "graph_svg",
+    "last_step",
+    "latest_progress",
+    "merge_history",
+    "metric_series",
+    "snapshot",
+    "status",
+]

@@ -1,0 +1,74 @@
+"""Everything the page shows about a run, as plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..journal import Entry, Reader
+from .history import epoch_with_id, merge_history
+from .series import latest_progress, metric_series, rank_summaries, resource_series
+from .status import Run, status
+
+VERSION = 1
+MAX_POINTS = 2000
+_MAX_EVENTS = 500
+_LISTED = ("tier", "save", "alert", "run_start", "run_end")
+_FREQUENT = ("gc", "sync")
+
+
+def snapshot(
+    run: Run, *, rank: int = 0, max_points: int = MAX_POINTS, live: bool | None = None
+) -> dict[str, Any]:
+    """Return the state of a run for one rank; `live` is whether it still runs, if the caller knows.
+
+    It may contain numbers that are not finite. `journal.dumps` writes them as null, and a `not_finite` field
+    next to them says what they were.
+    """
+    reader = Reader.of(run)
+    starts = reader.entries({"run_start"})
+    current = status(reader, rank=rank, live=live, starts=starts)
+    epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
+    events = reader.entries(_LISTED, last=_MAX_EVENTS) + reader.entries(_FREQUENT, last=_MAX_EVENTS)
+    return {
+        "version": VERSION,
+        "last_id": reader.last_id,
+        "rank": rank,
+        "status": current,
+        "history": merge_history(epoch_with_id(entry, current["total_epochs"]) for entry in epochs),
+        "metrics": metric_series(reader, rank=rank, max_points=max_points),
+        "resources": resource_series(reader, rank=rank, max_points=max_points // 4),
+        "progress": latest_progress(reader, rank=rank),
+        "config": _config(starts),
+        "graph": _latest_data(reader.entries({"graph"})),
+        "events": [event_record(entry) for entry in sorted(events)],
+        "ranks": rank_summaries(reader, starts),
+    }
+
+
+def graph_svg(run: Run) -> str | None:
+    """Return the SVG of the architecture, if the run has one."""
+    reader = Reader.of(run)
+    name = _latest_data(reader.entries({"graph"})).get("path")
+    path = reader.path.parent / Path(str(name)).name if name else None
+    return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
+
+
+def event_record(entry: Entry) -> dict[str, Any]:
+    """Return an event as the event list shows it."""
+    event = entry.event
+    record = {"id": entry.id, "kind": event.kind, "time_s": event.time_s, "rank": event.rank}
+    data = {key: value for key, value in event.data.items() if key not in ("config", "versions")}
+    return {**data, **record}
+
+
+def _latest_data(entries: list[Entry]) -> dict[str, Any]:
+    return dict(entries[-1].event.data) if entries else {}
+
+
+def _config(starts: list[Entry]) -> list[dict[str, Any]]:
+    for entry in reversed(starts):
+        config = entry.event.data.get("config")
+        if config:
+            return [dict(item) for item in config if isinstance(item, dict)]
+    return []

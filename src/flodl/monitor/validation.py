@@ -1,0 +1,156 @@
+"""Checks of the arguments and events that a monitor receives."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from flodl.core.errors import MonitorError
+
+from .events import KINDS, REQUIRED, Event
+
+STATUSES = ("finished", "stopped", "failed")
+LEVELS = ("info", "warning", "error")
+
+
+def non_negative_int(name: str, value: Any, advice: str, *, most: int | None = None) -> int:
+    """Return an integer from 0 to `most`, or raise with `advice`.
+
+    >>> non_negative_int("total_epochs", "runs/x", "Pass the number of epochs first: Monitor(10, 'runs/x').")
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: total_epochs is 'runs/x'. Pass the number of epochs first: ...
+    """
+    if type(value) is int and value >= 0 and (most is None or value <= most):
+        return value
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0 or (most is not None and number > most):
+        raise MonitorError(f"{name} is {value!r}. {advice}")
+    return number
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return a value if it is allowed, or raise with the allowed values."""
+    if value not in allowed:
+        raise MonitorError(f"{name} is {value!r}. Expected one of {', '.join(allowed)}.")
+    return str(value)
+
+
+def event(value: Event) -> None:
+    """Raise if an event has an unknown kind or lacks a required field.
+
+    >>> event(Event("alert", {"mesage": "hot"}))
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: an alert event has no message. Add it to its data...
+    """
+    if not isinstance(value, Event):
+        raise MonitorError(
+            f"expected an event, got {value!r}. Pass one, as in Event('alert', {{'message': 'hot'}})."
+        )
+    required = REQUIRED.get(value.kind)
+    if required is None:
+        if value.kind not in KINDS:
+            raise MonitorError(f"unknown kind of event {value.kind!r}. Expected one of {', '.join(KINDS)}.")
+    elif not required <= value.data.keys():
+        missing = " and no ".join(sorted(required - value.data.keys()))
+        article = "an" if value.kind[0] in "ae" else "a"
+        raise MonitorError(
+            f"{article} {value.kind} event has no {missing}. Add it to its data; "
+            "flodl.monitor.events lists the fields of each kind."
+        )
+
+
+def port(value: Any) -> int:
+    """Return a valid port number, or raise."""
+    return non_negative_int("port", value, "Pass a port from 1 to 65535, or 0 for any free one.", most=65535)
+
+
+def seconds(name: str, value: Any) -> float:
+    """Return a finite number of seconds of at least 0, or raise.
+
+    >>> seconds("duration", -1)
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: duration is -1. Pass a number of seconds, 0 or more.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        raise MonitorError(f"{name} is {value!r}. Pass a number of seconds, 0 or more.")
+    return float(value)
+
+
+def step_rate(value: Any) -> float | None:
+    """Return a positive number of values per second, or None for all of them; raise for anything else."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
+        raise MonitorError(
+            f"step_rate is {value!r}. Pass a number of values per second, or None for all of them."
+        )
+    return value if value is None else float(value)
+
+
+def of_type(name: str, value: Any, kind: type | tuple[type, ...], advice: str) -> None:
+    """Raise if a value is neither None nor of a type."""
+    if value is not None and not isinstance(value, kind):
+        raise MonitorError(f"{name} is {value!r}. {advice}")
+
+
+def list_of(name: str, value: Any, is_valid: Callable[[Any], bool], what: str) -> list[Any]:
+    """Return a list of valid items, or raise.
+
+    >>> list_of("views", print, callable, "callables")
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: views is <built-in function print>. Pass a list of callables...
+    """
+    try:
+        found = list(value)
+    except TypeError:
+        found = [None]
+    invalid = next((item for item in found if not is_valid(item)), None)
+    if invalid is not None or None in found:
+        shown = value if invalid is None else invalid
+        verb = "is" if invalid is None else "contains"
+        raise MonitorError(f"{name} {verb} {shown!r}. Pass a list of {what}, as in {name}=[…].")
+    return found
+
+
+def is_sink(value: Any) -> bool:
+    """Return whether a value has the methods of a sink."""
+    if isinstance(value, type):  # Csv instead of Csv(path)
+        return False
+    return callable(getattr(value, "write", None)) and callable(getattr(value, "close", None))
+
+
+def run_options(
+    run_dir: Any, name: Any, config: Any, origins: Any, *, console: Any, resources: Any, rank: Any
+) -> None:
+    """Raise if an option of `Monitor` is invalid."""
+    if run_dir is not None and (not isinstance(run_dir, str | os.PathLike) or not os.fspath(run_dir)):
+        raise MonitorError(f"run_dir is {run_dir!r}. Pass a folder, as in 'runs/first', or omit it.")
+    of_type("name", name, str, "Pass a string.")
+    of_type("config", config, Mapping, "Pass a dict, such as vars(arguments).")
+    of_type("origins", origins, Mapping, "Pass a dict that maps dotted paths to the origins of their values.")
+    for option, value in (("console", console), ("resources", resources)):
+        if not isinstance(value, bool):
+            raise MonitorError(f"{option} is {value!r}. Pass True or False.")
+    non_negative_int("rank", rank, "Ranks count from 0.")
+
+
+def token(value: Any) -> None:
+    """Raise if a token is not a string or is empty."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise MonitorError(f"token is {value!r}. Pass a string that others cannot guess, or omit it.")
+
+
+def file(path: Any) -> Path:
+    """Return the path of a file to write, or raise if it is not a path or is a folder."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise MonitorError(f"expected a path, got {path!r}. Pass the file to write.")
+    if Path(path).is_dir():
+        raise MonitorError(f"{os.fspath(path)!r} is a folder. Pass the file to write in it.")
+    return Path(path)

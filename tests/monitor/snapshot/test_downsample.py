@@ -1,0 +1,56 @@
+"""Fewer points, the same picture: peaks, dips, ends and gaps of numbers survive."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flodl.monitor.snapshot import downsample
+from flodl.monitor.snapshot.downsample import extremes, latest_pass
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400),
+    most=st.integers(2, 50),
+)
+def test_extremes_and_ends_survive_and_points_stay_in_order(values, most):
+    x, y = np.arange(float(len(values))), np.array(values)
+    kept_x, kept_y = extremes(x, y, max_points=most)
+    assert kept_y.max() == y.max()
+    assert kept_y.min() == y.min()
+    assert (kept_x[0], kept_x[-1]) == (x[0], x[-1])
+    assert (np.diff(kept_x) > 0).all()
+    assert all(y[int(place)] == value for place, value in zip(kept_x, kept_y))
+    assert len(kept_x) <= most + 2 or len(values) <= most
+
+
+def test_a_single_nan_among_many_is_kept():
+    y = np.zeros(10_000)
+    y[5_000] = np.nan
+    _, kept = extremes(np.arange(10_000.0), y, max_points=100)
+    assert np.isnan(kept).sum() == 1
+
+
+def test_a_line_of_nothing_but_nan_is_no_error():
+    kept_x, kept_y = extremes(np.arange(1000.0), np.full(1000, np.nan), max_points=10)
+    assert np.isnan(kept_y).all()
+    assert len(kept_x) <= 20
+
+
+@pytest.mark.parametrize("chunk", [64, 1 << 18])
+def test_chunks_do_not_change_what_is_kept(monkeypatch, chunk):
+    monkeypatch.setattr(downsample, "_CHUNK", chunk)
+    y = np.random.default_rng(0).normal(size=5_000)
+    x, _ = extremes(np.arange(5_000.0), y, max_points=200)
+    width = -(-5_000 // 100)
+    lowest = [start + int(y[start : start + width].argmin()) for start in range(0, 5_000, width)]
+    assert set(lowest) <= set(x.astype(int).tolist())
+
+
+@given(st.lists(st.integers(0, 20), max_size=40))
+def test_what_is_passed_twice_counts_the_second_time(steps):
+    x = np.array(steps, dtype=float)
+    kept = x[latest_pass(x)]
+    assert (np.diff(kept) > 0).all()
+    if steps:
+        assert kept[-1] == steps[-1]
