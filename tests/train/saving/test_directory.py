@@ -233,7 +233,7 @@ def test_a_monitor_of_ones_own_stays_open_and_is_shown_the_model_once(make, data
         trainer.fit(data, epochs=1, batch_size=8)
         trainer.fit(data, epochs=2, batch_size=8)
         assert [record["epoch"] for record in monitor.history] == [1, 2]
-        assert len(monitor._steps) == 1
+        assert len(monitor._watched._steps) == 1
     kinds = [entry.event.kind for entry in read(monitor.run_dir)]
     assert kinds.count("metrics") == 6
     assert kinds.count("run_end") == 1
