@@ -135,7 +135,7 @@ def test_another_package_can_be_read_and_need_not_be_importable(tmp_path, capsys
 
 def test_a_folder_that_is_no_package_and_a_file_that_is_no_python_are_errors(tmp_path, capsys):
     assert main(["api-ref", "--path", str(tmp_path)]) == 1
-    assert "is no package" in capsys.readouterr().err
+    assert "is not a package" in capsys.readouterr().err
     (tmp_path / "__init__.py").write_text("def (")
     assert main(["api-ref", "--path", str(tmp_path)]) == 1
     assert "cannot be read as Python" in capsys.readouterr().err

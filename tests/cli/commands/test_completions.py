@@ -1,4 +1,4 @@
-"""Completion in real shells: each is started, gets the script, and is asked what may come next."""
+"""Completion in real shells: each shell runs the script and completes words."""
 
 import os
 import shutil
@@ -98,7 +98,7 @@ def complete(shell, programs, folder, *words):
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     lines = done.stdout.splitlines()
-    # fish puts a tab and zsh a colon between a word and what it means.
+    # fish separates a word and its description with a tab, zsh with a colon.
     return {line.split("\t")[0].split(":")[0] for line in lines if line}
 
 
@@ -112,7 +112,7 @@ CASES = {
     "any depth": (["train", "inner", ""], {"deep"}),
     "options": (["train", "--mo"], {"--mode", "--model"}),
     "choices": (["train", "--mode", ""], {"fast", "slow"}),
-    "choices that begin so": (["train", "quick", "--mode", "f"], {"fast"}),
+    "choices with a prefix": (["train", "quick", "--mode", "f"], {"fast"}),
     "words of a completer": (["train", "--model", "v"], {"vit"}),
     "choices of an argument": (["train", "sec"], {"second"}),
     "through run": (["run", "train", "--mode", "s"], {"slow"}),
@@ -120,22 +120,23 @@ CASES = {
     "choices of a command of fdl": (["completions", "z"], {"zsh"}),
     "inner commands of fdl": (["config", "s"], {"show"}),
     "environments of config show": (["config", "show", ""], {"prod"}),
-    "nothing that does not exist": (["no-such", ""], set()),
+    "an unknown command": (["no-such", ""], set()),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_shell_offers_what_may_come_next(shell, programs, project):
+def test_the_shell_completes_words(shell, programs, project):
     """One test for each shell: each case starts the shell and, in it, fdl."""
     folder = project(FILES)
     found = {case: complete(shell, programs, folder, *words) for case, (words, _) in CASES.items()}
     assert found == {case: expected for case, (_, expected) in CASES.items()}
-    # bash makes three words of it, and replaces the last one only.
+    # bash splits it into three words, and replaces only the last one.
     words, expected = (["--mode", "=", "f"], "fast") if shell == "bash" else (["--mode=f"], "--mode=fast")
     assert complete(shell, programs, folder, "train", *words) == {expected}
 
 
-OF_PATHS = {
+PATH_FILES = {
     "fdl.yml": "entry: tool\nschema: {options: {data: {type: path, short: d}}}\n"
     "commands: {here: {options: {x: 1}}, train: , say: {run: echo}}",
     "digits.csv": "",
@@ -148,14 +149,15 @@ OF_PATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_files_are_those_of_the_folder_that_the_program_starts_in(shell, programs, project):
-    folder = project(OF_PATHS)
-    # How bash is told that a word is a file, and that a folder goes on without a blank.
-    asides = {"compopt -o filenames", "compopt -o nospace"} if shell == "bash" else set()
+def test_files_are_completed_in_the_folder_of_the_program(shell, programs, project):
+    folder = project(PATH_FILES)
+    # Tells bash that a word is a file, and to add no space after a folder.
+    markers = {"compopt -o filenames", "compopt -o nospace"} if shell == "bash" else set()
 
     def offered(*words, where=folder):
-        return complete(shell, programs, where, *words) - asides
+        return complete(shell, programs, where, *words) - markers
 
     assert offered("train", "--data", "dig") == {"digits of mine.csv", "digital/"}
     assert offered("train", "-d", "digital/") == {"digital/one.txt"}
@@ -167,33 +169,38 @@ def test_files_are_those_of_the_folder_that_the_program_starts_in(shell, program
     assert offered("say", "--", "dig", where=folder / "deep") == {"digits.csv"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("here", "--data", "dig"), ("here", "-d", "dig"), ("say", "--", "dig")])
 @pytest.mark.parametrize(
-    ("shell", "told"), [("bash", "compopt -o default"), ("zsh", "files -f"), ("fish", "digits.csv")]
+    ("shell", "expected"), [("bash", "compopt -o default"), ("zsh", "files -f"), ("fish", "digits.csv")]
 )
-def test_in_that_folder_the_shell_completes_files_in_its_own_way(shell, told, words, programs, project):
-    assert complete(shell, programs, project(OF_PATHS), *words) == {told}
+def test_in_that_folder_the_shell_itself_completes_files(shell, expected, words, programs, project):
+    assert complete(shell, programs, project(PATH_FILES), *words) == {expected}
 
 
-def test_whole_paths_are_completed_by_the_shell(programs, project):
-    folder = project(OF_PATHS)
+@pytest.mark.slow
+def test_absolute_paths_are_completed_by_the_shell(programs, project):
+    folder = project(PATH_FILES)
     assert complete("bash", programs, folder, "train", "-d", f"{folder}/dig") == {"compopt -o default"}
 
 
-def test_bash_puts_a_blank_behind_a_file_and_none_behind_a_folder(programs, project):
-    folder = project(OF_PATHS)
+@pytest.mark.slow
+def test_bash_adds_a_space_after_a_file_but_not_after_a_folder(programs, project):
+    folder = project(PATH_FILES)
     assert "compopt -o nospace" in complete("bash", programs, folder, "train", "-d", "digita")
     assert "compopt -o nospace" not in complete("bash", programs, folder, "train", "-d", "digits")
 
 
-def test_bash_offers_words_and_files_where_both_may_stand(programs, project):
+@pytest.mark.slow
+def test_bash_offers_words_and_files_where_both_are_possible(programs, project):
     folder = project({"fdl.yml": "entry: tool\nschema: {args: [{name: data, type: path}]}\n"
                       "commands: {bed: {path: .}}", "digits.csv": "", "bed.csv": ""})  # fmt: skip
     found = complete("bash", programs, folder, "bed", "bed", "be")
     assert found == {"compopt -o filenames", "bed", "bed.csv"}
 
 
-def test_fish_shows_a_whole_description(programs, project):
+@pytest.mark.slow
+def test_fish_shows_the_full_description(programs, project):
     folder = project({"fdl.yml": "commands: {hello: {run: echo, description: 'Say hello, loudly'}}"})
     if shutil.which("fish") is None:
         pytest.skip("fish is not installed here")
@@ -205,20 +212,22 @@ def test_fish_shows_a_whole_description(programs, project):
     assert done.stdout == "hello\tSay hello, loudly\n"
 
 
-def test_zsh_and_fish_show_what_a_preset_is_for(programs, project):
+@pytest.mark.slow
+def test_zsh_and_fish_complete_presets(programs, project):
     folder = project(FILES)
     for shell, expected in (("fish", "quick"), ("zsh", "quick")):
         assert expected in complete(shell, programs, folder, "train", "qui")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_broken_manifest_breaks_no_shell(shell, programs, project):
+def test_a_broken_manifest_does_not_break_completion(shell, programs, project):
     folder = project({"fdl.yml": "commands: ["})
     assert complete(shell, programs, folder, "vers") == {"version"}
     assert complete(shell, programs, folder, "train", "") == set()
 
 
-def test_a_flag_that_may_be_on_by_itself_is_offered_with_its_denial(project):
+def test_a_flag_with_a_true_default_is_offered_with_its_negation(project):
     options = "{compile: {type: bool, default: true}, loud: {type: bool, env: LOUD}, fast: {type: bool}}"
     text = f"entry: tool\nschema: {{options: {options}}}\ncommands: {{p: {{training: {{lr: 1}}}}}}"
     manifest = load(project({"fdl.yml": text}) / "fdl.yml")
@@ -227,6 +236,7 @@ def test_a_flag_that_may_be_on_by_itself_is_offered_with_its_denial(project):
     assert "--no-fast" not in offered
 
 
+@pytest.mark.slow
 def test_a_script_with_args_completes_itself(programs, tmp_path):
     script = tmp_path / "digits"
     script.write_text(
@@ -253,7 +263,7 @@ def test_a_script_with_args_completes_itself(programs, tmp_path):
     assert done.stdout.split() == ["plain,fast", "plain,slow"]
 
 
-def test_a_shell_that_is_not_known_is_refused(capsys):
+def test_an_unknown_shell_is_an_error(capsys):
     assert main(["completions", "tcsh"]) == 2
     assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
 

@@ -61,6 +61,7 @@ def diagnose(home, *, torch=None, **environment):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_report_has_every_section(home, capsys):
     assert main(["diagnose"]) == 0
     shown = capsys.readouterr().out
@@ -80,6 +81,7 @@ def test_the_report_has_every_section(home, capsys):
     assert f"FLODL_HOME             {home / 'home'}" in shown
 
 
+@pytest.mark.slow
 def test_json_has_the_documented_keys(home, capsys):
     import torch
 
@@ -228,6 +230,7 @@ def test_a_missing_python_is_reported():
     assert "cannot be started" in query_torch("/nowhere/python")["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["diagnose", "setup --dry-run --build cpu", "libtorch info", "api-ref Rng"])
 def test_the_program_itself_never_imports_torch(home, words):
     code = (

@@ -254,6 +254,7 @@ needs_cmake = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_program_compiles_with_these_folders(home, tmp_path, capsys):
     (tmp_path / "main.cpp").write_text(
@@ -270,6 +271,7 @@ def test_a_program_compiles_with_these_folders(home, tmp_path, capsys):
     assert done.stdout.startswith("PyTorch built with:")
 
 
+@pytest.mark.slow
 @needs_cmake
 def test_cmake_finds_torch_and_the_program_computes(home, tmp_path, capsys):
     """Takes seconds to compile: the headers of torch are large."""

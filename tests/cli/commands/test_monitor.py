@@ -1,4 +1,4 @@
-"""`fdl monitor`: pages, files and data of runs that others wrote."""
+"""`fdl monitor`: pages, files and data from the journals of runs."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def invoke(*words):
     return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
 
 
-def test_files_are_written_from_the_journal_alone(run, tmp_path):
+def test_files_are_written_from_the_journal(run, tmp_path):
     done = invoke(
         run, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv", "--log", tmp_path / "a.log"
     )
@@ -39,30 +39,30 @@ def test_files_are_written_from_the_journal_alone(run, tmp_path):
     assert "epoch 2/2  loss=0.2500" in (tmp_path / "a.log").read_text()
 
 
-def test_the_epochs_can_be_had_as_json(run):
+def test_epochs_are_printed_as_json(run):
     (epochs,) = json.loads(invoke(run, "--json").output).values()
     assert [epoch["metrics"] for epoch in epochs] == [{"loss": 0.5}, {"loss": 0.25}]
 
 
-def test_a_run_that_is_not_there_is_told(tmp_path):
+def test_a_missing_run_is_an_error(tmp_path):
     with pytest.raises(MonitorError, match=r"'.*nothing' does not exist. Pass the folder of a run"):
         invoke(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("words", [["--json"], ["--csv", "a.csv"], ["--html", "a.html"], ["--log", "a.log"]])
-def test_a_journal_of_garbage_is_no_run_without_epochs(run, tmp_path, monkeypatch, words):
+def test_a_journal_of_garbage_is_an_error_and_writes_no_file(run, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/journal.jsonl").write_bytes(b"\x00garbage\n" * 20)
-    with pytest.raises(MonitorError, match="nothing in it can be read"):
+    with pytest.raises(MonitorError, match="no line of it can be read"):
         invoke("bad", *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "run"]
 
 
 @pytest.mark.parametrize("content", [b"import flodl\n", b"\x00\xff" * 40, b"word"])
-def test_a_file_that_is_no_journal_is_not_served(tmp_path, content):
+def test_a_file_that_is_not_a_journal_is_not_served(tmp_path, content):
     (tmp_path / "basic.py").write_bytes(content)
-    with pytest.raises(MonitorError, match=r"basic.py is not a journal: nothing in it can be read"):
+    with pytest.raises(MonitorError, match=r"basic.py is not a journal: no line of it can be read"):
         invoke(tmp_path / "basic.py", "--port", "0")
 
 
@@ -71,12 +71,12 @@ def test_damaged_lines_are_counted(run):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"\x00\x00\n" + lines[1] + b'{"id":9,"ki\n' + lines[2])
     done = invoke(run, "--json")
-    assert done.stderr == f"{path}: skipped 2 lines that are damaged.\n"
+    assert done.stderr == f"{path}: skipped 2 damaged lines.\n"
     (epochs,) = json.loads(done.stdout).values()
     assert len(epochs) == 2
 
 
-def test_a_dash_is_standard_output(run, tmp_path, monkeypatch):
+def test_a_dash_means_standard_output(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = invoke(run, "--csv", "-", "--log", "-")
     assert done.stdout.splitlines()[1].startswith("1,1,0.5")
@@ -84,13 +84,14 @@ def test_a_dash_is_standard_output(run, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_one_table_is_of_one_run(run, tmp_path):
+def test_csv_takes_one_run(run, tmp_path):
     done = invoke(run, run, "--csv", tmp_path / "a.csv")
     assert done.exit_code == 2
     assert "--csv and --log take one run" in done.output
 
 
-def test_the_page_is_served_until_it_is_interrupted_and_needs_no_torch(run):
+@pytest.mark.slow
+def test_the_page_is_served_until_interrupted_without_importing_torch(run):
     code = (
         "import sys; from flodl.cli.commands.monitor import command; "
         f"command.main([{str(run)!r}, '--port', '0'], standalone_mode=False); "
@@ -98,9 +99,9 @@ def test_the_page_is_served_until_it_is_interrupted_and_needs_no_torch(run):
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    with urllib.request.urlopen(f"{address}api/status", timeout=10) as answer:
-        assert json.load(answer)["name"] == "reader"
+    url = process.stdout.readline().strip()
+    with urllib.request.urlopen(f"{url}api/status", timeout=10) as response:
+        assert json.load(response)["name"] == "reader"
     process.send_signal(2)
     assert process.wait(timeout=10) == 0
     process.stdout.close()

@@ -7,7 +7,7 @@ from subprocess import PIPE
 import pytest
 
 import flodl
-from flodl.cli import digit_reader, main
+from flodl.cli import main, quickstart_example
 
 SMALL = ["--epochs", "2", "--images", "1200"]
 
@@ -19,12 +19,13 @@ def fdl(*arguments, cwd):
     )
 
 
-def test_it_trains_saves_and_says_what_to_try_next(tmp_path):
+@pytest.mark.slow
+def test_it_trains_saves_and_suggests_what_to_try_next(tmp_path):
     done = fdl("quickstart", *SMALL, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Hardware: ")
-    assert "1000 to learn from, 200 for the test" in lines[1]
+    assert "1000 for training, 200 for the test" in lines[1]
     first, second = (line for line in lines if line.startswith("epoch "))
     assert first.startswith("epoch 1/2  loss=")
     assert "accuracy=0." in first
@@ -46,7 +47,8 @@ def test_it_trains_saves_and_says_what_to_try_next(tmp_path):
     assert "<svg" in (folder / "model.svg").read_text()
 
 
-def test_the_same_seed_gives_the_same_result_and_the_checkpoint_holds_it(tmp_path, capsys):
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_result_and_the_same_checkpoint(tmp_path, capsys):
     results = []
     for name in ("one", "other"):
         arguments = ["quickstart", *SMALL, "--seed", "3", "--out", str(tmp_path / name), "--json"]
@@ -60,14 +62,15 @@ def test_the_same_seed_gives_the_same_result_and_the_checkpoint_holds_it(tmp_pat
     assert one["accuracy"] == one["history"]["eval_accuracy"][-1]
 
     flodl.manual_seed(99)
-    model = digit_reader.build_reader()
-    _, test = digit_reader.draw(1200, seed=3)
+    model = quickstart_example.build_model()
+    _, test = quickstart_example.make_data(1200, seed=3)
     model.load_checkpoint(one["files"]["checkpoint"])
-    _, values = digit_reader.read_and_compare(model.eval(), *test)
+    _, values = quickstart_example.loss_and_accuracy(model.eval(), *test)
     assert float(values["accuracy"]) == pytest.approx(one["accuracy"])
 
 
-def test_quiet_prints_nothing_but_the_object_that_was_asked_for(tmp_path, capsys):
+@pytest.mark.slow
+def test_quiet_prints_only_the_requested_json(tmp_path, capsys):
     arguments = ["quickstart", "--epochs", "1", "--images", "60", "--out", str(tmp_path)]
     assert main([*arguments, "-q"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -86,12 +89,12 @@ def test_quiet_prints_nothing_but_the_object_that_was_asked_for(tmp_path, capsys
         (["--images", "5"], "Invalid value for '--images': 5 is not in the range"),
     ],
 )
-def test_values_out_of_range_are_refused(capsys, arguments, message):
+def test_values_out_of_range_are_rejected(capsys, arguments, message):
     assert main(["quickstart", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_training(tmp_path, capsys):
+def test_a_folder_that_cannot_be_created_is_an_error_before_training(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["quickstart", "--out", str(tmp_path / "file/run")]) == 1
     shown = capsys.readouterr()
@@ -99,7 +102,8 @@ def test_a_folder_that_cannot_be_made_is_refused_before_training(tmp_path, capsy
     assert shown.err.startswith(f"error: --out {tmp_path / 'file/run'}: ")
 
 
-def test_an_interrupt_saves_and_the_same_command_goes_on_to_the_same_end(tmp_path):
+@pytest.mark.slow
+def test_after_an_interrupt_the_same_command_resumes_with_the_same_result(tmp_path):
     code = "import sys; from flodl.cli import main; sys.exit(main())"
     arguments = ["quickstart", "--epochs", "12", "--images", "600", "--json"]
     running = subprocess.Popen(
@@ -108,11 +112,11 @@ def test_an_interrupt_saves_and_the_same_command_goes_on_to_the_same_end(tmp_pat
     while not running.stderr.readline().startswith("epoch 2/"):
         assert running.poll() is None
     running.send_signal(signal.SIGINT)
-    _, trouble = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=60)
     assert running.returncode == 75
-    assert trouble.endswith("Stopped. The same command goes on from here.\n")
+    assert errors.endswith("Stopped. Run the same command to resume.\n")
 
     resumed = fdl(*arguments, cwd=tmp_path)
-    undisturbed = fdl(*arguments, "--out", "other", cwd=tmp_path)
-    assert json.loads(resumed.stdout)["history"] == json.loads(undisturbed.stdout)["history"]
+    uninterrupted = fdl(*arguments, "--out", "other", cwd=tmp_path)
+    assert json.loads(resumed.stdout)["history"] == json.loads(uninterrupted.stdout)["history"]
     assert "epoch 1/" not in resumed.stderr

@@ -351,6 +351,7 @@ get_num_threads = lambda: 1
 """
 
 
+@pytest.mark.slow
 def test_a_real_pip_installs_wheels_from_a_folder(home, tmp_path, monkeypatch, capsys):
     """Takes seconds: real venv and pip, with tiny wheels."""
     make_wheel(tmp_path / "wheels", "torch", "2.13.0+cpu", torch=TORCH)
@@ -368,6 +369,7 @@ def test_a_real_pip_installs_wheels_from_a_folder(home, tmp_path, monkeypatch, c
     assert subprocess.check_output(inside, text=True).startswith(str(home / "torch/cpu"))
 
 
+@pytest.mark.slow
 def test_a_missing_wheel_is_explained(home, tmp_path):
     step = pip.Step("look", (sys.executable, "-m", "pip", "install", "--no-index", "nothing-of-that-name"))
     with pytest.raises(SetupError, match="no package for this Python"):

@@ -107,6 +107,7 @@ def test_quick_checks_everything_but_runs_no_slow_or_gpu_test(capfdbinary, monke
     assert lines[-1].endswith("1 passed, 2 deselected")
 
 
+@pytest.mark.slow
 def test_quick_with_arguments_runs_only_pytest(capfd, monkeypatch, tmp_path):
     make_checkout_with_slow_tests(tmp_path, monkeypatch)
     assert main(["test", "--quick", "tests", "-v"]) == 0

@@ -5,7 +5,7 @@ name of its file.
 """
 
 SUMMARIES = {
-    "quickstart": "Train a small model on digits drawn here, in under a minute.",
+    "quickstart": "Train a small model on generated digits in less than a minute.",
     "init": "Make the folder NAME with a project that trains at once.",
     "run": "Run a command of this project's fdl.yml, or show what would run.",
     "config": "Show every value of fdl.yml with its file and line, or check the file.",

@@ -1,4 +1,4 @@
-"""`fdl api-ref`: the public names of the flodl that is installed."""
+"""`fdl api-ref`: list and explain the public names of flodl."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
-    "--path", "root", type=click.Path(path_type=Path), help="Read the package in this folder instead."
+    "--path", "root", type=click.Path(path_type=Path), help="The folder of a different package to read."
 )
 @talk_options
 def command(name: str | None, as_json: bool, root: Path | None) -> None:
     """List the public names with signature and one-line doc; with NAME, show one of them in full.
 
-    NAME is a class, a function, a method (Graph.freeze), a package (optim), or a part of a name. The source
-    is read, not imported, so that the answer comes at once.
+    NAME is a class, a function, a method (Graph.freeze), a package (optim), or part of a name. The source is
+    parsed, not imported, so the command is fast.
     """
     from flodl.cli.reference.entries import read_entries
 
     folder = root or Path(flodl.__file__).parent
     if not (folder / "__init__.py").is_file():
-        raise SetupError(f"{folder} is no package: it has no __init__.py. Name the folder that has one.")
+        raise SetupError(
+            f"{folder} is not a package: it has no __init__.py. Pass the folder that contains it."
+        )
     entries = read_entries(folder.resolve())
     found = _search(entries, name) if name else entries
     if as_json:
@@ -47,16 +49,16 @@ def command(name: str | None, as_json: bool, root: Path | None) -> None:
 
 
 def _search(entries: list[Entry], name: str) -> list[Entry]:
-    """Find by whole name, then by package, then by method, then by any part; else say what is near."""
-    wanted, last = name.lower(), name.lower().split(".")[-1]
-    for fits in (
-        lambda entry: wanted in (entry.name.lower(), _short(entry).lower()),
-        lambda entry: wanted.removeprefix("flodl.") == entry.category,
-        lambda entry: any(f"{_short(entry)}.{one.name}".lower() == wanted for one in entry.members),
-        lambda entry: any(one.name.lower() == wanted for one in entry.members),
-        lambda entry: last in _short(entry).lower() if "." not in wanted else False,
+    """Search by full name, package, method and part of a name, in this order; raise if nothing matches."""
+    query, last = name.lower(), name.lower().split(".")[-1]
+    for matches in (
+        lambda entry: query in (entry.name.lower(), _short(entry).lower()),
+        lambda entry: query.removeprefix("flodl.") == entry.category,
+        lambda entry: any(f"{_short(entry)}.{one.name}".lower() == query for one in entry.members),
+        lambda entry: any(one.name.lower() == query for one in entry.members),
+        lambda entry: last in _short(entry).lower() if "." not in query else False,
     ):
-        found = [entry for entry in entries if fits(entry)]
+        found = [entry for entry in entries if matches(entry)]
         if found:
             return found
     known = [_short(entry) for entry in entries]
@@ -79,17 +81,17 @@ def _listing(entries: list[Entry]) -> str:
     return "\n".join(lines)
 
 
-def _page(entry: Entry, asked: str) -> str:
-    method = asked.split(".")[-1].lower()
-    chosen = [one for one in entry.members if one.name.lower() == method and not one.makes]
+def _page(entry: Entry, name: str) -> str:
+    method = name.split(".")[-1].lower()
+    selected = [one for one in entry.members if one.name.lower() == method and not one.makes]
     head = f"{click.style(entry.name, fg='green')}  ({entry.kind}, {entry.file}:{entry.line})"
     lines = [head, f"  {entry.signature}", f"  {entry.doc}"]
     if entry.bases:
         lines.append(f"  bases: {', '.join(entry.bases)}")
-    if members := chosen or entry.members:
+    if members := selected or entry.members:
         lines += ["", click.style("Methods", fg="yellow")]
         lines += [f"  {one.signature}" + (f"\n      {one.doc}" if one.doc else "") for one in members]
-    if entry.examples and not chosen:
+    if entry.examples and not selected:
         lines += ["", click.style("Example", fg="yellow")]
         lines += [f"  {line}" for text in entry.examples for line in text.rstrip().splitlines()]
     return "\n".join(lines)

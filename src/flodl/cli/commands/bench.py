@@ -1,4 +1,4 @@
-"""`fdl bench`: how fast a training step is on each tier, on this machine."""
+"""`fdl bench`: measure a training step on each tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from flodl.engine.benchmark import Timing
 
 BUSY_JITTER = 0.1
-MOST_STEPS = 50
-MEASURING_S = 20.0  # getting ready comes on top
+MAX_STEPS = 50
+MEASURE_S = 20.0  # excluding setup
 
 
 @click.command("bench", context_settings={"show_default": True})
@@ -36,22 +36,22 @@ MEASURING_S = 20.0  # getting ready comes on top
 @click.option(
     "--steps",
     type=click.IntRange(1),
-    show_default="50, or fewer so that it ends within about a minute",
-    help="Steps in a round.",
+    show_default="50, or fewer to finish within about a minute",
+    help="Steps per round.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=7, help="Rounds; the tiers take turns in each.")
+@click.option("--rounds", type=click.IntRange(1), default=7, help="Rounds; each round runs every tier.")
 @click.option(
     "--tiers",
     metavar="NAMES",
     show_default="torch,eager,captured, and on a GPU compiled",
-    help="What to compare: some of torch, eager, captured, compiled.",
+    help="Tiers to compare: torch, eager, captured, compiled.",
 )
-@click.option("--device", help="Where to run: cpu, cuda, cuda:1. Without it, where the target puts it.")
+@click.option("--device", help="Device: cpu, cuda, cuda:1. By default, the device that the target uses.")
 @click.option(
     "--json",
     "json_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the numbers here.",
+    help="Also write the numbers to this file.",
 )
 @talk_options
 def command(
@@ -62,42 +62,42 @@ def command(
     device: str | None,
     json_file: Path | None,
 ) -> None:
-    """Measure a training step as plain torch runs it and on each tier of TrainStep.
+    """Measure a training step with plain torch and on each tier of TrainStep.
 
-    TARGET is a function, as package.module:function or file.py:function, that gives (model, optimizer,
-    step_fn, batch). Without one, a small model of flodl's own is measured.
+    TARGET is a function, written as package.module:function or file.py:function, that returns (model,
+    optimizer, step_fn, batch). Without it, a small built-in model is measured.
 
-    On a CPU, torch, eager and captured are measured; compiled, which takes minutes to get ready there, only
-    if --tiers names it. On a GPU all four are.
+    On a CPU, torch, eager and captured are measured; compiled, which takes minutes to compile there, only
+    if listed in --tiers. On a GPU, all four are measured.
     """
-    wanted = None if tiers is None else [name.strip() for name in tiers.split(",") if name.strip()]
-    if wanted == []:
-        raise SetupError("--tiers names nothing. Give some of torch, eager, captured, compiled.")
+    names = None if tiers is None else [name.strip() for name in tiers.split(",") if name.strip()]
+    if names == []:
+        raise SetupError("--tiers is empty. Choose from torch, eager, captured, compiled.")
     if json_file is not None:
         _check_folder(json_file)
-    if wanted is not None:
-        _check_tiers(wanted)
+    if names is not None:
+        _check_tiers(names)
     if device is not None:
         _check_device(device)
-    function = None if target is None else _found(target)
+    function = None if target is None else _load_target(target)
 
-    from flodl.engine import benchmark as measure
+    from flodl.engine import benchmark
 
-    place = device or _best_device()
-    make = function or (lambda: measure.small_work(place))
-    if wanted is None:
-        # To compile on a CPU takes minutes, which nobody expects who only asks how fast a step is.
-        wanted = ["torch", "eager", "captured", *(["compiled"] if place != "cpu" else [])]
-    with _explained(target):
+    target_device = device or _default_device()
+    make = function or (lambda: benchmark.small_work(target_device))
+    if names is None:
+        # Compiling on a CPU takes minutes; users who ask how fast a step is do not expect that.
+        names = ["torch", "eager", "captured", *(["compiled"] if target_device != "cpu" else [])]
+    with _errors_explained(target):
         if steps is None:
-            steps = _fitting_steps(make, device, rounds * len(wanted))
-        timings = measure.compare(make, wanted, steps=steps, rounds=rounds, device=device, say=_say)
+            steps = _steps_that_fit(make, device, rounds * len(names))
+        timings = benchmark.compare(make, names, steps=steps, rounds=rounds, device=device, say=_echo)
     click.echo(_table(timings))
     skipped = [timing.rival for timing in timings if timing.report is not None and timing.report.skipped]
     if skipped:
         click.echo(
             f"The loss was not finite, so {' and '.join(skipped)} skipped updates that torch applied: "
-            "these times compare different work."
+            "the times compare different work."
         )
     if json_file is not None:
         facts = _facts(target, steps, rounds)
@@ -105,22 +105,24 @@ def command(
         try:
             write_atomic(json_file, text + "\n")
         except OSError as error:
-            raise SetupError(f"--json {json_file}: {error.strerror}. Name another file.") from None
-        _say(f"written to {json_file}")
+            raise SetupError(f"--json {json_file}: {error.strerror}. Choose a different file.") from None
+        _echo(f"written to {json_file}")
 
 
-def _say(line: str) -> None:
+def _echo(line: str) -> None:
     if log.enabled(log.Verbosity.NORMAL):
         click.echo(line, err=True)
 
 
 def _check_folder(file: Path) -> None:
-    """Refuse a file that could not be written when everything is measured; no folder is made for it."""
+    """Raise before measuring if the file cannot be written."""
     folder = file.absolute().parent
     if not folder.is_dir():
-        raise SetupError(f"--json {file}: there is no folder {folder}. Make it, or name another file.")
+        raise SetupError(
+            f"--json {file}: the folder {folder} does not exist. Create it, or choose a different file."
+        )
     if not os.access(folder, os.W_OK):
-        raise SetupError(f"--json {file}: {folder} cannot be written to. Name another file.")
+        raise SetupError(f"--json {file}: {folder} is not writable. Choose a different file.")
 
 
 def _check_tiers(names: Sequence[str]) -> None:
@@ -133,14 +135,14 @@ def _check_tiers(names: Sequence[str]) -> None:
 
 
 def _check_device(name: str) -> None:
-    """Refuse a device that torch does not know, or that this machine does not have."""
+    """Raise if torch does not know the device or this machine does not have it."""
     import torch
 
     device = parse_device(
         name,
         error=SetupError,
         advice="Use cpu, cuda, or cuda:1 for the second GPU.",
-        advice_without_cuda="`fdl diagnose` says more.",
+        advice_without_cuda="`fdl diagnose` shows details.",
         label=f"--device {name}",
     )
     try:
@@ -151,8 +153,8 @@ def _check_device(name: str) -> None:
 
 
 @contextmanager
-def _explained(target: str | None) -> Iterator[None]:
-    """Turn what a target, its model or its step raises into one line that names it."""
+def _errors_explained(target: str | None) -> Iterator[None]:
+    """Turn an exception of the target, its model or its step into one line that names the target."""
     try:
         yield
     except FlodlError:
@@ -162,77 +164,78 @@ def _explained(target: str | None) -> Iterator[None]:
             raise
         first = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0].rstrip(".: ")
         raise SetupError(
-            f"{target} raised {first}. It must give (model, optimizer, step_fn, batch) that fit together; "
-            "-vv shows where."
+            f"{target} raised {first}. It must return (model, optimizer, step_fn, batch) that fit together; "
+            "-vv shows the traceback."
         ) from error
 
 
-def _fitting_steps(make: Callable[[], Any], device: str | None, num_turns: int) -> int:
-    """Give how many steps of a round fit into the time, from a step that is measured first."""
-    from flodl.engine import benchmark as measure
+def _steps_that_fit(make: Callable[[], Any], device: str | None, num_rounds: int) -> int:
+    """Measure one step, and return how many steps per round fit into the time limit."""
+    from flodl.engine import benchmark
 
-    first = measure.compare(make, ["torch"], steps=1, rounds=1, device=device)[0].median_s
-    steps = max(1, min(MOST_STEPS, int(MEASURING_S / max(first * num_turns, 1e-9))))
-    total = first * steps * num_turns
-    _say(f"a step takes about {first * 1e3:.2g} ms: {steps} in a round, about {total:.0f} s")
+    first = benchmark.compare(make, ["torch"], steps=1, rounds=1, device=device)[0].median_s
+    steps = max(1, min(MAX_STEPS, int(MEASURE_S / max(first * num_rounds, 1e-9))))
+    total = first * steps * num_rounds
+    _echo(f"a step takes about {first * 1e3:.2g} ms: {steps} per round, about {total:.0f} s")
     return steps
 
 
-def _found(target: str) -> Callable[[], Any]:
-    """Import the function that a target names."""
-    place, _, name = target.rpartition(":")
-    if not place or not name:
-        raise SetupError(f"{target!r} is no target. Write package.module:function or file.py:function.")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_path(place)
+def _load_target(target: str) -> Callable[[], Any]:
+    """Import the function of a target."""
+    source, _, name = target.rpartition(":")
+    if not source or not name:
+        raise SetupError(f"{target!r} is not a target. Write package.module:function or file.py:function.")
+    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise SetupError(f"{place} has no function {name!r}. {suggestion(name, known, known_as='functions')}")
-    made: Callable[[], Any] = function
-    return made
+        raise SetupError(
+            f"{source} has no function {name!r}. {suggestion(name, known, known_as='functions')}"
+        )
+    return cast("Callable[[], Any]", function)
 
 
-def _from_file(path: Path) -> Any:
+def _import_file(path: Path) -> Any:
     if not path.is_file():
-        raise SetupError(f"there is no file {path}. Give the path from {Path.cwd()}.")
+        raise SetupError(f"there is no file {path}. Use a path relative to {Path.cwd()}.")
     spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # As for a script: what lies beside it can be imported.
+    # As for a script, modules next to it can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise SetupError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}. -vv shows where."
+            f"{path} cannot be imported: {type(error).__name__}: {error}. -vv shows the traceback."
         ) from error
     return module
 
 
-def _from_path(name: str) -> Any:
+def _import_module(name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
-            raise SetupError(f"{name} cannot be imported: {error}. -vv shows where.") from error
-        raise SetupError(f"there is no module {name!r} to be found from {Path.cwd()}.") from None
+            raise SetupError(f"{name} cannot be imported: {error}. -vv shows the traceback.") from error
+        raise SetupError(f"the module {name!r} was not found from {Path.cwd()}.") from None
     except Exception as error:
         raise SetupError(
-            f"{name} cannot be imported: {type(error).__name__}: {error}. -vv shows where."
+            f"{name} cannot be imported: {type(error).__name__}: {error}. -vv shows the traceback."
         ) from error
 
 
-def _best_device() -> str:
+def _default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _table(timings: Sequence[Timing]) -> str:
-    """Lay the timings out, the first one being what the others are compared with."""
+    """Format the timings as a table, relative to the first one."""
     base = timings[0].median_s
     rows = [
         [
@@ -244,20 +247,20 @@ def _table(timings: Sequence[Timing]) -> str:
         ]
         for timing in timings
     ]
-    header = ["", "ms a step", "jitter", f"over {timings[0].rival}", "to get ready"]
+    header = ["", "ms/step", "jitter", f"vs {timings[0].rival}", "setup"]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
         "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:]))]).rstrip()
         for line in [header, *rows]
     ]
     busy = max(timing.jitter for timing in timings) > BUSY_JITTER
-    caution = ["", "The machine was busy: differences below the jitter mean nothing."] if busy else []
-    return "\n".join([*lines, "", *map(_why, timings), *caution])
+    warning = ["", "The machine was busy: differences smaller than the jitter are noise."] if busy else []
+    return "\n".join([*lines, "", *map(_reason, timings), *warning])
 
 
-def _why(timing: Timing) -> str:
-    instead = "" if timing.ran == timing.rival else f"ran as {timing.ran}: "
-    return f"{timing.rival}: {instead}{timing.reason}"
+def _reason(timing: Timing) -> str:
+    actual = "" if timing.ran == timing.rival else f"ran as {timing.ran}: "
+    return f"{timing.rival}: {actual}{timing.reason}"
 
 
 def _facts(target: str | None, steps: int, rounds: int) -> dict[str, Any]:

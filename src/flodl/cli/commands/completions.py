@@ -1,4 +1,4 @@
-"""`fdl completions`: the script that lets a shell ask fdl what may come next."""
+"""`fdl completions`: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SHELLS = {
     "fish": "fdl completions fish | source     # in ~/.config/fish/config.fish",
 }
 
-# In place of click's own: that of bash forgets words where files may stand too, that of fish cuts a
-# description at its first comma, and none of them knows `path`: a file that fdl has found in the folder of a
-# program, after which a folder goes on without a blank.
+# These replace the scripts of click: its bash script drops words where files are possible too, its fish
+# script cuts descriptions at the first comma, and none supports `path`, a file in the folder of a program.
+# After a folder, no space is added.
 _SCRIPTS = {
     "bash": """\
 %(complete_func)s() {
@@ -51,7 +51,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 %(complete_func)s() {
     local kind key description
-    local -a response words_alone words_explained paths folders
+    local -a response plain_words described_words paths folders
     (( ! $+commands[%(prog_name)s] )) && return 1
     response=("${(@f)$(env COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) \
 %(complete_var)s=zsh_complete %(prog_name)s)}")
@@ -59,17 +59,17 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         case $kind in
             plain)
                 if [[ $description == _ ]]; then
-                    words_alone+=("$key")
+                    plain_words+=("$key")
                 else
-                    words_explained+=("$key":"$description")
+                    described_words+=("$key":"$description")
                 fi ;;
             path) if [[ $key == */ ]]; then folders+=("$key"); else paths+=("$key"); fi ;;
             dir) _path_files -/ ;;
             file) _path_files -f ;;
         esac
     done
-    (( $#words_explained )) && _describe -V unsorted words_explained -U
-    (( $#words_alone )) && compadd -U -V unsorted -a words_alone
+    (( $#described_words )) && _describe -V unsorted described_words -U
+    (( $#plain_words )) && compadd -U -V unsorted -a plain_words
     (( $#folders )) && compadd -U -S '' -V folders -a folders
     (( $#paths )) && compadd -U -V paths -a paths
     return 0
@@ -110,14 +110,14 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)";
 def command(shell: str) -> None:
     """Print the completion script for bash, zsh or fish.
 
-    The script asks fdl at every TAB, so it follows the project that you are in, to any depth: commands,
-    presets, options, choices, files and environments.
+    The script calls fdl at every TAB, so it completes the commands, presets, options, choices, files and
+    environments of the current project, at any depth.
     """
     from flodl.cli.program import program
 
     complete = get_completion_class(shell)
     assert complete is not None
-    asking = complete(program, {}, "fdl", "_FDL_COMPLETE")
-    asking.source_template = _SCRIPTS[shell]  # type: ignore[misc]
-    # The base class: that of bash would start a bash to ask for its version.
-    click.echo(ShellComplete.source(asking), nl=False)
+    completer = complete(program, {}, "fdl", "_FDL_COMPLETE")
+    completer.source_template = _SCRIPTS[shell]  # type: ignore[misc]
+    # The base class, because the bash class would start bash to check its version.
+    click.echo(ShellComplete.source(completer), nl=False)

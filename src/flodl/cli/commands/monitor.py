@@ -1,4 +1,4 @@
-"""`fdl monitor`: look at a run, live or long over, or at several side by side."""
+"""`fdl monitor`: show the dashboard of one or more runs, live or finished."""
 
 from __future__ import annotations
 
@@ -14,20 +14,29 @@ from flodl.core.errors import MonitorError
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _TEXT_FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 _STANDARD_OUTPUT = Path("-")
-# A journal beyond this is opened by its index alone: nobody waits for a look at every line.
-_MOST_LOOKED_AT_BYTES = 200_000_000
+# Larger journals are opened by their index only: checking every line would take too long.
+_MAX_CHECKED_BYTES = 200_000_000
 
 
 @click.command("monitor")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--html", type=_FILE, help="Write the page as one file that needs no server, and exit.")
-@click.option("--csv", type=_TEXT_FILE, help="Write a table with a row for each epoch (- prints), and exit.")
-@click.option("--log", "log_file", type=_TEXT_FILE, help="Write a line for each epoch (- prints), and exit.")
+@click.option(
+    "--csv", type=_TEXT_FILE, help="Write a table with one row per epoch (- for standard output), and exit."
+)
+@click.option(
+    "--log", "log_file", type=_TEXT_FILE, help="Write one line per epoch (- for standard output), and exit."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the epochs as JSON, and exit.")
-@click.option("--port", default=3000, show_default=True, help="The port; the next free one if it is taken.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others need a token.")
-@click.option("--token", help="Ask for this token; made by itself where others can reach the page.")
-@click.option("--open/--no-open", "opens", default=False, help="Open the page in a browser.")
+@click.option("--port", default=3000, show_default=True, help="The port, or the next free one.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; all but the default require a token.",
+)
+@click.option("--token", help="The token to require; generated if other machines can reach the page.")
+@click.option("--open/--no-open", "open_browser", default=False, help="Open the page in a browser.")
 @talk_options
 def command(
     runs: tuple[Path, ...],
@@ -38,15 +47,17 @@ def command(
     port: int,
     host: str,
     token: str | None,
-    opens: bool,
+    open_browser: bool,
 ) -> None:
-    """Show the page of a run: one that is training now, one that has ended, one that was killed.
+    """Show the dashboard of a run that is training, has finished or was killed.
 
-    RUNS are run folders, each with a journal.jsonl. Several are shown side by side.
+    RUNS are run folders, each with a journal.jsonl. Several runs are shown next to each other.
     """
     if (csv or log_file) and len(runs) > 1:
-        raise click.UsageError("--csv and --log take one run. Name one, or use --html to compare several.")
-    _look(runs)
+        raise click.UsageError(
+            "--csv and --log take one run. Pass one run, or use --html to compare several."
+        )
+    _check_journals(runs)
     if html:
         from flodl.monitor.exports import save_html
 
@@ -68,44 +79,44 @@ def command(
 
         click.echo(dumps({str(run): snapshot(run, max_points=2)["history"] for run in runs}))
     if not (html or csv or log_file or as_json):
-        _serve(runs, port=port, host=host, token=token, opens=opens)
+        _serve(runs, port=port, host=host, token=token, open_browser=open_browser)
 
 
-def _look(runs: tuple[Path, ...]) -> None:
-    """Refuse what is no journal, and tell how much of a journal is damaged.
+def _check_journals(runs: tuple[Path, ...]) -> None:
+    """Raise if a file is not a journal, and warn about damaged lines.
 
-    Without a word, either would look like a run that waits, or like one that has less to show.
+    Otherwise it would look like a run that has not started, or like a shorter one.
     """
     from flodl.monitor.journal import complete_lines, decode, journal_file, read
 
     for file in map(journal_file, runs):
-        if next(read(file), None) is None and not _may_have_begun(file):
+        if next(read(file), None) is None and not _may_be_starting(file):
             raise MonitorError(
-                f"{file} is not a journal: nothing in it can be read. "
-                "Name the folder of a run, which has a journal.jsonl."
+                f"{file} is not a journal: no line of it can be read. "
+                "Pass the folder of a run, which has a journal.jsonl."
             )
-        if file.stat().st_size > _MOST_LOOKED_AT_BYTES:
+        if file.stat().st_size > _MAX_CHECKED_BYTES:
             continue
-        # A line that begins and ends as it should is taken at its word: that is much faster.
-        doubtful = [
+        # Lines with the expected start and end are not decoded, which is much faster.
+        suspect = [
             line
             for line, _ in complete_lines(file)
             if not (line.startswith(b'{"id":') and line.endswith(b"}\n"))
         ]
-        damaged = sum(1 for line in doubtful if line.strip() and decode(line) is None)
+        damaged = sum(1 for line in suspect if line.strip() and decode(line) is None)
         if damaged:
-            lines = "1 line that is" if damaged == 1 else f"{damaged} lines that are"
-            click.echo(f"{file}: skipped {lines} damaged.", err=True)
+            lines = "1 damaged line" if damaged == 1 else f"{damaged} damaged lines"
+            click.echo(f"{file}: skipped {lines}.", err=True)
 
 
-def _may_have_begun(file: Path) -> bool:
-    """Say whether a file is that of a run whose first line is still to come."""
+def _may_be_starting(file: Path) -> bool:
+    """Return whether a file may be the journal of a run that has not written its first line yet."""
     with open(file, "rb") as opened:
         first = opened.read(64)
         return not first or (first.startswith(b'{"id":') and b"\n" not in first + opened.read(1 << 20))
 
 
-def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, opens: bool) -> None:
+def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, open_browser: bool) -> None:
     from flodl.monitor.server import FollowedRuns, Server
 
     followed = FollowedRuns(runs)
@@ -113,9 +124,9 @@ def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, o
     with Server(
         followed.runs, last_id=followed.last_id, news=news, host=host, port=port, token=token
     ) as server:
-        taken = f" (port {port} is taken)" if port not in (0, server.port) else ""
-        click.echo(f"{server.url}{taken}\nCtrl-C ends it.")
-        if opens:
+        taken = f" (port {port} is in use)" if port not in (0, server.port) else ""
+        click.echo(f"{server.url}{taken}\nPress Ctrl-C to stop.")
+        if open_browser:
             webbrowser.open(server.url)
-        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
             server.wait()

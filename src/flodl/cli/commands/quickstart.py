@@ -1,4 +1,4 @@
-"""`fdl quickstart`: from nothing to a trained model, its picture and its checkpoint."""
+"""`fdl quickstart`: train a small model and save its picture and checkpoint."""
 
 from __future__ import annotations
 
@@ -24,27 +24,31 @@ if TYPE_CHECKING:
 
 
 @click.command("quickstart", context_settings={"show_default": True})
-@click.option("--epochs", type=click.IntRange(1, 1000), default=6, help="Times to go through the digits.")
-@click.option("--images", type=click.IntRange(60, 200_000), default=12_000, help="Digits to draw.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed, the same result.")
-@click.option("--out", type=click.Path(path_type=Path), default="runs/quickstart", help="Where to save.")
+@click.option("--epochs", type=click.IntRange(1, 1000), default=6, help="Passes over the digits.")
+@click.option("--images", type=click.IntRange(60, 200_000), default=12_000, help="Number of digits to draw.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed gives the same result."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default="runs/quickstart", help="Folder for the results."
+)
 @click.option("--monitor", "live", is_flag=True, help="Show the training on a live page.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object; progress goes to stderr.")
 @talk_options
 def command(epochs: int, images: int, seed: int, out: Path, live: bool, as_json: bool) -> None:
-    """Train a small model on digits drawn here, in under a minute.
+    """Train a small model on generated digits in less than a minute.
 
     Nothing is downloaded. The model is built with FlowBuilder; its picture, its checkpoint and a page
-    of its learning curves are saved. Stopped with Ctrl-C, the same command goes on where it was.
+    with its learning curves are saved. After Ctrl-C, the same command resumes the training.
     """
-    began = time.monotonic()
+    start = time.monotonic()
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         if log.enabled(log.Verbosity.NORMAL):
-            click.echo(line, err=as_json)  # with --json, standard output is the object alone
+            click.echo(line, err=as_json)  # with --json, standard output contains only the object
 
     _make_folder(out)
-    model, sample = _train(epochs, images, seed, out, say, live)
+    model, sample = _train(epochs, images, seed, out, echo, live)
     files = _save(model, sample, out)
     result: dict[str, Any] = {
         "accuracy": model.trend("eval_accuracy").latest,
@@ -52,75 +56,75 @@ def command(epochs: int, images: int, seed: int, out: Path, live: bool, as_json:
         "history": {name: list(model.trend(name).values) for name in ("loss", "eval_accuracy")},
         "settings": {"epochs": epochs, "images": images, "seed": seed},
         "files": {name: str(path) for name, path in files.items()},
-        "seconds": round(time.monotonic() - began, 2),
+        "seconds": round(time.monotonic() - start, 2),
     }
     if as_json:
         click.echo(json.dumps(result))
     else:
-        say(_ending(result, model))
+        echo(_summary(result, model))
 
 
 def _train(
-    epochs: int, images: int, seed: int, out: Path, say: Callable[[str], None], live: bool
+    epochs: int, images: int, seed: int, out: Path, echo: Callable[[str], None], live: bool
 ) -> tuple[Graph, torch.Tensor]:
-    """Train a model, and give it with a few of the digits that it was tested on."""
+    """Train a model; return it with a few of the test digits."""
     import torch
 
     import flodl
-    from flodl.cli.digit_reader import build_reader, draw, trainer
+    from flodl.cli.quickstart_example import build_model, make_data, make_trainer
 
     flodl.manual_seed(seed)
-    # The same numbers on every machine, however many cores it has. A second thread saves a fifth of the time
-    # for a model as small as this, and costs many times that when the other core is busy.
+    # One thread gives the same numbers on every machine. For such a small model, a second thread saves a
+    # fifth of the time, and costs many times that when the other core is busy.
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic = True
-    say(f"Hardware: {_hardware()}")
-    training, test = draw(images, seed=seed)
-    say(f"Drew {images} digits: {len(training[1])} to learn from, {len(test[1])} for the test.")
-    model = build_reader()
+    echo(f"Hardware: {_hardware()}")
+    training, test = make_data(images, seed=seed)
+    echo(f"Drew {images} digits: {len(training[1])} for training, {len(test[1])} for the test.")
+    model = build_model()
     size = format_count(sum(parameter.numel() for parameter in model.parameters()))
-    say(f"Training a model of {size} parameters, built with FlowBuilder, for {epochs} epochs.\n")
+    echo(f"Training a model with {size} parameters, built with FlowBuilder, for {epochs} epochs.\n")
     if not (out / "bundles").is_dir():
         (out / "journal.jsonl").unlink(missing_ok=True)
         shutil.rmtree(out / "journal.index", ignore_errors=True)
     with flodl.Monitor(epochs, out, name="quickstart", console=False) as monitor:
         if live:
-            say(f"Live page: {monitor.serve()}\n")
+            echo(f"Live page: {monitor.serve()}\n")
         batch_size = 128
-        run = trainer(
+        trainer = make_trainer(
             model,
             num_steps=epochs * -(-len(training[1]) // batch_size),
             seed=seed,
             monitor=monitor,
             checkpoint_dir=out,
-            hooks=[_Lines(say, epochs)],
+            hooks=[_EpochLines(echo, epochs)],
         )
         try:
-            run.fit(training, epochs=epochs, batch_size=batch_size, eval_data=test)
+            trainer.fit(training, epochs=epochs, batch_size=batch_size, eval_data=test)
         except SystemExit:
-            say("Stopped. The same command goes on from here.")
+            echo("Stopped. Run the same command to resume.")
             raise
-    shutil.rmtree(out / "bundles", ignore_errors=True)  # done: the next quickstart begins anew
-    return model, test[0][:128].to(run.device)
+    shutil.rmtree(out / "bundles", ignore_errors=True)  # finished: the next quickstart starts from scratch
+    return model, test[0][:128].to(trainer.device)
 
 
-class _Lines:
-    """A line for each epoch."""
+class _EpochLines:
+    """A hook that prints a line for each epoch."""
 
-    def __init__(self, say: Callable[[str], None], epochs: int) -> None:
-        self._say, self._epochs, self._last = say, epochs, time.monotonic()
+    def __init__(self, echo: Callable[[str], None], epochs: int) -> None:
+        self._echo, self._epochs, self._last = echo, epochs, time.monotonic()
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: dict[str, float]) -> None:
         seconds, self._last = time.monotonic() - self._last, time.monotonic()
         shown = {"loss": metrics["loss"], "accuracy": metrics["eval_accuracy"]}
-        words = "  ".join(f"{name}={format_metric(value)}" for name, value in shown.items())
+        metrics_text = "  ".join(f"{name}={format_metric(value)}" for name, value in shown.items())
         left = self._epochs - epoch - 1
         eta = f"  ETA {format_duration(seconds * left)}" if left else ""
-        self._say(f"epoch {epoch + 1}/{self._epochs}  {words}  [{format_duration(seconds)}{eta}]")
+        self._echo(f"epoch {epoch + 1}/{self._epochs}  {metrics_text}  [{format_duration(seconds)}{eta}]")
 
 
 def _save(model: Graph, sample: torch.Tensor, out: Path) -> dict[str, Path]:
-    """Save the weights first: of all that is saved they are the hardest to make again."""
+    """Save the weights first, because they are the hardest to reproduce."""
     files = {"picture": out / "model.svg", "trends": out / "trends.html", "checkpoint": out / "model.fdl"}
     model.eval()
     try:
@@ -131,26 +135,26 @@ def _save(model: Graph, sample: torch.Tensor, out: Path) -> dict[str, Path]:
     except OSError as error:
         raise SetupError(
             f"the model is trained, but {error.filename or out} cannot be written: {error.strerror}. "
-            "Make room or choose another --out; what was saved before is whole."
+            "Free some space or choose a different --out. Files saved before this one are complete."
         ) from None
     return files
 
 
-def _ending(result: dict[str, Any], model: Graph) -> str:
+def _summary(result: dict[str, Any], model: Graph) -> str:
     files, settings = result["files"], result["settings"]
     program = "./fdl" if Path("fdl").is_file() else "fdl"
     longer = f"{program} quickstart --epochs {2 * settings['epochs']}"
-    still = " (the loss is still falling)" if model.trend("loss").improving(3) else ""
+    still = " (the loss is still decreasing)" if model.trend("loss").improving(3) else ""
     return (
         f"\nTest accuracy: {100 * result['accuracy']:.2f} % after {format_duration(result['seconds'])}.\n\n"
-        f"The model, drawn with the time of each part: {files['picture']}\n"
-        f"Its learning curves, in a browser:           {files['trends']}\n"
-        f"Its weights, for load_checkpoint:            {files['checkpoint']}\n\n"
+        f"Picture of the model with the time of each part: {files['picture']}\n"
+        f"Learning curves, to open in a browser:           {files['trends']}\n"
+        f"Weights, for load_checkpoint:                    {files['checkpoint']}\n\n"
         "What to try next:\n"
         f"  {longer}{still}\n"
         f"  {program} quickstart --seed 1 --out runs/another --monitor\n"
         f"  {program} monitor {Path(files['checkpoint']).parent}\n"
-        f"  read how it is written: {Path(__file__).parents[1] / 'digit_reader.py'}"
+        f"  read the source: {Path(__file__).parents[1] / 'quickstart_example.py'}"
     )
 
 
@@ -163,11 +167,11 @@ def _hardware() -> str:
 
 
 def _make_folder(out: Path) -> None:
-    """Find out before the training whether its result can be saved."""
+    """Check before the training that its results can be saved."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         writable = os.access(out, os.W_OK)
     except OSError as error:
-        raise SetupError(f"--out {out}: {error.strerror}. Name a folder that can be made.") from None
+        raise SetupError(f"--out {out}: {error.strerror}. Choose a folder that can be created.") from None
     if not writable:
-        raise SetupError(f"--out {out}: this folder cannot be written to. Name another.")
+        raise SetupError(f"--out {out}: the folder is not writable. Choose a different one.")

@@ -1,4 +1,4 @@
-"""`fdl version`."""
+"""`fdl version`: show the versions of flodl, PyTorch and Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flodl.cli.options import talk_options
 def command(as_json: bool) -> None:
     """Show the versions of flodl, PyTorch and Python, and the platform.
 
-    They are read from what is installed; PyTorch itself is not started.
+    They are read from the package metadata, without importing PyTorch.
     """
     facts = {
         "flodl": flodl.__version__,

@@ -1,4 +1,4 @@
-"""The job of `fdl quickstart`, written as any user of flodl would write it: data, a model, a trainer."""
+"""The program of `fdl quickstart`, written like any user program: data, a model, a trainer."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ Data = tuple[Tensor, Tensor]  # images and labels
 
 
 class Conv(nn.Sequential):
-    """Look for 3×3 patterns."""
+    """A 3×3 convolution with batch norm and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
         layer = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
         super().__init__(layer, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
-def build_reader() -> Graph:
-    """Build a model that reads digits: an eye, two glances side by side, two experts that share an answer."""
-    eye = FlowBuilder(Conv(1, 16, stride=2)).through(Conv(16, 32, stride=2)).also(Conv(32, 32)).label("eye")
+def build_model() -> Graph:
+    """Build a digit classifier: a convolutional encoder, two parallel branches, two gated experts."""
+    encoder = (
+        FlowBuilder(Conv(1, 16, stride=2)).through(Conv(16, 32, stride=2)).also(Conv(32, 32)).label("encoder")
+    )
     return (
-        FlowBuilder(eye.build())
+        FlowBuilder(encoder.build())
         .split([Conv(32, 32), nn.Conv2d(32, 32, 1)]).merge("add")
         .through(nn.Flatten())
         .through(nn.Linear(32 * 7 * 7, 64))
         .through(nn.GELU()).tag("features")
         .gate(SoftmaxRouter(64, 2), [nn.Linear(64, 10), nn.Linear(64, 10)]).tag("digit")
-        .label("reader")
+        .label("digits")
         .build()
     )  # fmt: skip
 
 
-def draw(count: int, *, seed: int) -> tuple[Data, Data]:
-    """Draw digits, and keep one in six of them for the test."""
+def make_data(count: int, *, seed: int) -> tuple[Data, Data]:
+    """Draw digits, and hold out one sixth of them for the test."""
     images, labels = digits(count, seed=seed)
     num_test = count // 6
     return (images[num_test:], labels[num_test:]), (images[:num_test], labels[:num_test])
 
 
-def read_and_compare(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Give the loss of a batch, and the part of it that the model reads right."""
-    answers = model(images)
-    right = (answers.argmax(dim=1) == labels).float().mean()
-    return cross_entropy(answers, labels), {"accuracy": right}
+def loss_and_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of a batch and its accuracy."""
+    logits = model(images)
+    accuracy = (logits.argmax(dim=1) == labels).float().mean()
+    return cross_entropy(logits, labels), {"accuracy": accuracy}
 
 
-def trainer(model: Graph, *, num_steps: int, seed: int, **others: Any) -> Trainer:
-    """Give what trains the model; the step runs with the same numbers on every tier that it uses."""
+def make_trainer(model: Graph, *, num_steps: int, seed: int, **options: Any) -> Trainer:
+    """Return a trainer; the captured tier computes the same numbers as the eager one."""
     return Trainer(
         model,
-        read_and_compare,
+        loss_and_accuracy,
         optimizer=lambda groups: torch.optim.AdamW(groups, lr=2e-3),
         schedule=CosineScheduler(2e-3, min=2e-5, total=num_steps),
         clip_norm=1.0,
         tier="captured",
         seed=seed,
-        **others,
+        **options,
     )
