@@ -128,7 +128,7 @@ class Thing:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"a": [1, Thing()]}, r"at 'a\.1': a Thing cannot be saved\. Save what it is made of"),
+        ({"a": [1, Thing()]}, r"at 'a\.1': a Thing cannot be saved\. Save its contents"),
         ({"a": {Thing(): 1}}, r"at 'a': a key is a Thing\. Use strings, numbers or tuples"),
         ({"a": {1, 2}}, r"a set cannot be saved"),
         ({"a": numpy.array([Thing()])}, r"a ndarray cannot be saved"),

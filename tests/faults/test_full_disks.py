@@ -96,7 +96,7 @@ def start(fault, root):
 def test_what_was_saved_stays_and_nothing_half_is_left(root, fault, reason):
     with start(fault, root):
         with pytest.raises(
-            WriteError, match=rf"cannot save step 2 in .*: {reason}\. Earlier bundles are untouched"
+            WriteError, match=rf"cannot save step 2 in .*: {reason}\. Earlier bundles are unchanged"
         ):
             save_bundle(root, 2, LARGE)
         assert os.listdir(root) == ["step-00000001"]

@@ -108,7 +108,7 @@ def test_training_goes_on_with_one_alert_and_what_was_saved_stays(run, told, kin
         result = trainer_in(run, fault, monitor=told).fit(DATA, epochs=4, batch_size=4)
     assert (result.status, len(result.history)) == ("finished", 4)
     (alert,) = told.alerts
-    assert f"cannot save step 4 in {str(run / 'bundles')!r}: {reason}. Earlier bundles are untouched" in alert
+    assert f"cannot save step 4 in {str(run / 'bundles')!r}: {reason}. Earlier bundles are unchanged" in alert
     assert alert.endswith("Training goes on.")
     assert latest_bundle(run / "bundles").bundle.step == 2
     # With room again, the run goes on from what it has.

@@ -1,4 +1,4 @@
-"""Named tensors on disk: written whole or not at all, loaded all or none; whole runs likewise."""
+"""Checkpoints: named tensors in one file, and bundles with the state of a whole run, written atomically."""
 
 from .background.snapshot import Snapshot, snapshot_cpu
 from .background.writer import BackgroundWriter, Saved

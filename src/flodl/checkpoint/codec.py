@@ -1,7 +1,7 @@
-"""Any nested state as JSON and named tensors, and back exactly, without pickle.
+"""Convert nested state to JSON and named tensors, and back exactly, without pickle.
 
-Tables, lists and plain values stay readable; whatever JSON has no word for becomes a table with one key that
-starts with `$`. Tensors are called by the way that leads to them:
+Dicts, lists and plain values stay readable; a type that JSON lacks becomes an object with one key that starts
+with `$`. Tensors are named by their path:
 
 >>> structure, tensors = encode({"lr": 0.1, "state": {0: {"exp_avg": torch.zeros(2)}}, "betas": (0.9, 0.99)})
 >>> list(tensors)
@@ -29,18 +29,18 @@ Json = Any
 
 
 def encode(state: Any) -> tuple[Json, dict[str, Tensor]]:
-    """Take a state apart into what JSON can say and the tensors in it, which are not copied."""
+    """Split a state into a JSON structure and its tensors, which are not copied."""
     tensors: dict[str, Tensor] = {}
     try:
         return _Encoder(tensors).value(state, ""), tensors
     except RecursionError:
         raise CheckpointError(
-            "the state is nested too deep, or contains itself. Save plain tables, lists, numbers and tensors."
+            "the state is nested too deeply or contains itself. Save plain dicts, lists, numbers and tensors."
         ) from None
 
 
 def decode(structure: Json, tensors: Mapping[str, Tensor]) -> Any:
-    """Put a state together again; what `encode` cannot have written raises ValueError."""
+    """Rebuild a state; raise ValueError if `encode` cannot have written the structure."""
     if isinstance(structure, list):
         return [decode(item, tensors) for item in structure]
     if not isinstance(structure, dict):
@@ -49,7 +49,7 @@ def decode(structure: Json, tensors: Mapping[str, Tensor]) -> Any:
         ((key, content),) = structure.items()
         if key.startswith("$"):
             if key not in _DECODERS:
-                raise ValueError(f"it has a value of the unknown kind {key[1:]!r}")
+                raise ValueError(f"it has a value of the unknown type {key[1:]!r}")
             return _DECODERS[key](content, tensors)
     return {key: decode(value, tensors) for key, value in structure.items()}
 
@@ -62,26 +62,26 @@ class _Encoder:
         if value is None or type(value) in (bool, int, str):
             return value
         if isinstance(value, Tensor):
-            return {"$tensor": self._keep(value.detach(), path)}
+            return {"$tensor": self._add_tensor(value.detach(), path)}
         if isinstance(value, Mapping):
-            return self._table(value, path)
+            return self._dict(value, path)
         if type(value) is list:
             return self._items(value, path)
         if type(value) is tuple:
             return {"$tuple": self._items(value, path)}
         if isinstance(value, torch.Size):
             return {"$size": list(value)}
-        return self._rarer(value, path)
+        return self._rare_value(value, path)
 
-    def _rarer(self, value: Any, path: str) -> Json:
+    def _rare_value(self, value: Any, path: str) -> Json:
         if isinstance(value, numpy.generic):
             return self.value(value.item(), path)
         if isinstance(value, float):
             return value if math.isfinite(value) else {"$float": str(value)}
-        if isinstance(value, int | str):  # an enumeration of numbers or words
+        if isinstance(value, int | str):  # an IntEnum or StrEnum
             return self.value(int(value) if isinstance(value, int) else str(value), path)
         if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
-            return {"$array": self._keep(torch.from_numpy(value.copy()), path)}
+            return {"$array": self._add_tensor(torch.from_numpy(value.copy()), path)}
         if isinstance(value, bytes | bytearray):
             return {"$bytes": base64.b64encode(value).decode()}
         if isinstance(value, torch.dtype):
@@ -89,14 +89,14 @@ class _Encoder:
         if isinstance(value, torch.device):
             return {"$device": str(value)}
         raise CheckpointError(
-            f"a {type(value).__name__} cannot be saved. Save what it is made of: tables, lists, tuples, "
+            f"a {type(value).__name__} cannot be saved. Save its contents as dicts, lists, tuples, "
             "numbers, strings and tensors.",
             path=path,
         )
 
-    def _table(self, table: Mapping[Any, Any], path: str) -> Json:
-        plain = all(type(key) is str for key in table)
-        if plain and not (len(table) == 1 and next(iter(table)).startswith("$")):
+    def _dict(self, table: Mapping[Any, Any], path: str) -> Json:
+        has_str_keys = all(type(key) is str for key in table)
+        if has_str_keys and not (len(table) == 1 and next(iter(table)).startswith("$")):
             return {key: self.value(value, _join(path, key)) for key, value in table.items()}
         pairs = []
         for key, value in table.items():
@@ -108,11 +108,11 @@ class _Encoder:
         return {"$dict": pairs}
 
     def _items(self, items: Any, path: str) -> list[Json]:
-        return [self.value(item, _join(path, position)) for position, item in enumerate(items)]
+        return [self.value(item, _join(path, index)) for index, item in enumerate(items)]
 
-    def _keep(self, tensor: Tensor, path: str) -> str:
+    def _add_tensor(self, tensor: Tensor, path: str) -> str:
         name, count = path or "value", 1
-        while name in self._tensors:  # {"a.b": …} beside {"a": {"b": …}}
+        while name in self._tensors:  # {"a.b": …} and {"a": {"b": …}}
             count += 1
             name = f"{path}#{count}"
         self._tensors[name] = tensor
@@ -123,31 +123,31 @@ def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _named(content: Json, tensors: Mapping[str, Tensor]) -> Tensor:
+def _decode_tensor(content: Json, tensors: Mapping[str, Tensor]) -> Tensor:
     if not isinstance(content, str) or content not in tensors:
-        raise ValueError(f"it needs the tensor {content!r:.80}, which is not there")
+        raise ValueError(f"the tensor {content!r:.80} is missing")
     return tensors[content]
 
 
-def _decoded_pairs(content: Json, tensors: Mapping[str, Tensor]) -> dict[Any, Any]:
+def _decode_dict(content: Json, tensors: Mapping[str, Tensor]) -> dict[Any, Any]:
     return {decode(key, tensors): decode(value, tensors) for key, value in content}
 
 
-def _decoded_dtype(content: Json, _: Mapping[str, Tensor]) -> torch.dtype:
+def _decode_dtype(content: Json, _: Mapping[str, Tensor]) -> torch.dtype:
     dtype = getattr(torch, str(content), None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"it has the unknown type {content!r:.80}")
+        raise ValueError(f"it has the unknown dtype {content!r:.80}")
     return dtype
 
 
 _DECODERS: dict[str, Callable[[Json, Mapping[str, Tensor]], Any]] = {
-    "$tensor": _named,
-    "$array": lambda content, tensors: _named(content, tensors).numpy(),
+    "$tensor": _decode_tensor,
+    "$array": lambda content, tensors: _decode_tensor(content, tensors).numpy(),
     "$tuple": lambda content, tensors: tuple(decode(item, tensors) for item in content),
-    "$dict": _decoded_pairs,
+    "$dict": _decode_dict,
     "$float": lambda content, _: float(content),
     "$size": lambda content, _: torch.Size(content),
     "$bytes": lambda content, _: base64.b64decode(content, validate=True),
-    "$dtype": _decoded_dtype,
+    "$dtype": _decode_dtype,
     "$device": lambda content, _: torch.device(content),
 }

@@ -1,4 +1,4 @@
-"""Files and folders that have reached the disk, not only its cache."""
+"""Files and folders that are flushed to disk, and locks on a folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from flodl.core import lock
 
-_MOST_WRITE_BYTES = 1 << 30
+_MAX_WRITE_BYTES = 1 << 30
 
 
 class DiskFile(io.RawIOBase):
-    """A new or emptied file to write to; nothing is held back in a buffer."""
+    """A new or truncated file, opened for unbuffered writing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class DiskFile(io.RawIOBase):
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         written = 0
         while written < len(view):
-            written += os.write(self._handle, view[written : written + _MOST_WRITE_BYTES])
+            written += os.write(self._handle, view[written : written + _MAX_WRITE_BYTES])
         return written
 
     def sync(self) -> None:
-        """Wait until everything written so far is on the disk."""
+        """Wait until everything written so far is on disk."""
         os.fsync(self._handle)
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class DiskFile(io.RawIOBase):
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the entries of a folder are on disk."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -56,25 +56,25 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def hidden(folder: Path, kind: Literal["part", "gone"]) -> Path:
-    """Name a hidden neighbour of a folder, for one that is not yet or no longer there."""
+def hidden_sibling(folder: Path, kind: Literal["part", "gone"]) -> Path:
+    """Return a hidden path next to a folder, for its contents before the save or during deletion."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.{kind}")
 
 
-def is_hidden(name: str) -> bool:
-    """Say whether a name is one that `hidden` gave."""
+def is_hidden_sibling(name: str) -> bool:
+    """Return whether a name was made by `hidden_sibling`."""
     return name.startswith(".step-") and name.endswith((".part", ".gone"))
 
 
-def discard(folder: Path) -> None:
-    """Remove a folder so that no moment shows half of it: give it another name, then delete.
+def delete_folder(folder: Path) -> None:
+    """Rename a folder to a hidden name, then delete it, so that it is never seen half deleted.
 
-    Of a link to a folder elsewhere only the link goes.
+    If it is a symbolic link, only the link is deleted.
     """
     if folder.is_symlink():
         folder.unlink()
         return
-    gone = hidden(folder, "gone")
+    gone = hidden_sibling(folder, "gone")
     os.rename(folder, gone)
     sync_folder(folder.parent)
     shutil.rmtree(gone)
@@ -82,14 +82,14 @@ def discard(folder: Path) -> None:
 
 @contextlib.contextmanager
 def shared_lock(folder: Path) -> Iterator[None]:
-    """Say to others that work goes on in a folder; the system takes the lock back if we die."""
+    """Mark a folder as in use; the system releases the lock if the process dies."""
     with _lock(folder, exclusive=False):
         yield
 
 
 @contextlib.contextmanager
-def sole_lock(folder: Path) -> Iterator[bool]:
-    """Say whether nobody else works in a folder, and keep it so during the block."""
+def exclusive_lock(folder: Path) -> Iterator[bool]:
+    """Yield whether no other process uses the folder, and keep others out during the block."""
     with _lock(folder, exclusive=True) as held:
         yield held
 

@@ -30,7 +30,7 @@ def test_memory_is_used_again():
     first = staging.copy(tensors)
     places = {tensor.data_ptr() for tensor in first.tensors.values()}
     assert {tensor.data_ptr() for tensor in staging.copy(tensors).tensors.values()}.isdisjoint(places)
-    staging.take_back(first)
+    staging.release(first)
     assert {tensor.data_ptr() for tensor in staging.copy(tensors).tensors.values()} == places
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flodl.checkpoint import BackgroundWriter, best, last, latest_bundle, list_bundles, read_bundle
-from flodl.checkpoint.durable_files import sole_lock
+from flodl.checkpoint.durable_files import exclusive_lock
 from flodl.core import CheckpointError, WriteError
 
 
@@ -97,7 +97,8 @@ def test_a_metric_that_a_save_lacks_is_refused_before_anything_goes(tmp_path):
     with BackgroundWriter(tmp_path, keep=best("los")) as writer:
         for step in (1, 2):
             with pytest.raises(
-                CheckpointError, match=rf"looks at 'los', which step {step} lacks\. Did you mean 'loss'\?"
+                CheckpointError,
+                match=rf"needs the metric 'los', which step {step} lacks\. Did you mean 'loss'\?",
             ):
                 writer.save(step, {"data": {}}, metrics={"loss": 0.1})
         assert writer.save(3, {"data": {}}, metrics={"los": 0.1})
@@ -111,7 +112,7 @@ def test_a_save_without_metrics_that_are_looked_at_is_told_of_once(tmp_path, cap
         writer.save(2, {"data": {}})
         writer.save(3, {"data": {}})
     told = capsys.readouterr().err
-    assert told.count("step 2 is saved without metrics, and keep=best('loss', 1, mode='min') looks at") == 1
+    assert told.count("step 2 is saved without metrics, but keep=best('loss', 1, mode='min') needs") == 1
     assert "step 3" not in told
     with BackgroundWriter(tmp_path, keep=last(1)) as writer:
         writer.save(4, {"data": {}})
@@ -149,7 +150,7 @@ def test_a_save_that_fails_is_not_told_as_done(tmp_path):
 
 def test_a_process_that_was_forked_during_a_save_does_not_hold_up_the_next(tmp_path):
     reading, writing = os.pipe()
-    with sole_lock(tmp_path):
+    with exclusive_lock(tmp_path):
         child = os.fork()
         if child == 0:
             os.close(writing)

@@ -108,7 +108,7 @@ def test_there_may_be_none(tmp_path):
         assert latest_bundle(root) == (None, [])
         assert list_bundles(root) == []
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="cannot look into"):
+    with pytest.raises(CheckpointError, match="cannot list"):
         list_bundles(tmp_path / "file")
 
 
@@ -134,12 +134,18 @@ def point_outside(path):
 
 DAMAGES = {
     "a cut file": (cut, "model.fdl has 60 bytes, the manifest says"),
-    "a flipped bit": (flip, "model.fdl' is damaged: its bytes are not those that were written"),
+    "a flipped bit": (flip, "model.fdl' is damaged: its checksum differs from the one that was written"),
     "a missing file": (lambda path: os.remove(path / "data.json"), "data.json: No such file"),
     "no manifest": (lambda path: os.remove(path / "manifest.json"), "manifest.json: No such file"),
     "an empty manifest": (lambda path: os.truncate(path / "manifest.json", 0), "is damaged: Expecting value"),
-    "a changed manifest": (change_manifest, "manifest.json is not the one that was written"),
-    "a manifest that points outside": (point_outside, "manifest.json is not the one that was written"),
+    "a changed manifest": (
+        change_manifest,
+        "the checksum of manifest.json differs from the one that was written",
+    ),
+    "a manifest that points outside": (
+        point_outside,
+        "the checksum of manifest.json differs from the one that was written",
+    ),
 }
 
 
@@ -153,11 +159,11 @@ def test_a_damaged_bundle_is_passed_over_and_said_so(tmp_path, capsys, damage, r
     assert bundle.step == 1
     assert len(skipped) == 1
     assert reason in skipped[0]
-    assert f"passing over a bundle: {skipped[0]}" in capsys.readouterr().err
+    assert f"skipping a bundle: {skipped[0]}" in capsys.readouterr().err
     with pytest.raises(DamagedError):
         read_bundle(tmp_path / "step-00000002")
     prune_bundles(tmp_path, last(1))
-    assert (tmp_path / "step-00000001").exists(), "the newest whole one stays"
+    assert (tmp_path / "step-00000001").exists(), "the newest undamaged bundle is kept"
 
 
 def test_a_bundle_under_the_wrong_name_is_no_bundle(tmp_path):
@@ -171,10 +177,10 @@ def test_a_bundle_under_the_wrong_name_is_no_bundle(tmp_path):
 @pytest.mark.parametrize(
     ("step", "parts", "message"),
     [
-        (-1, {}, r"step=-1\. Give the number of updates"),
+        (-1, {}, r"step=-1\. Pass the number of updates"),
         (True, {}, "step=True"),
-        (1, {"a/b": {}}, r"'a/b' cannot name a part"),
-        (1, {"manifest": {}}, "'manifest' cannot name a part"),
+        (1, {"a/b": {}}, r"'a/b' is not a valid part name"),
+        (1, {"manifest": {}}, "'manifest' is not a valid part name"),
         (1, {"model": {"w": object()}}, r"at 'model\.w': a object cannot be saved"),
         (1, {"model": {"w": torch.ones(1, device="meta")}}, r"at 'w': the tensor is on the meta device"),
     ],
@@ -222,6 +228,6 @@ def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
 
 
 def test_the_name_of_the_metadata_is_no_name_for_a_tensor(tmp_path):
-    with pytest.raises(CheckpointError, match="'__metadata__' is where a file keeps its metadata"):
+    with pytest.raises(CheckpointError, match="'__metadata__' is the key of a file's metadata"):
         save_bundle(tmp_path, 1, {"model": {"__metadata__": torch.ones(2)}})
     assert not list(tmp_path.iterdir())

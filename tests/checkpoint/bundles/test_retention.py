@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flodl.checkpoint import Bundle, best, every, keep, last, list_bundles, prune_bundles, save_bundle
-from flodl.checkpoint.bundles.retention import divided
+from flodl.checkpoint.bundles.retention import apply_policy
 from flodl.core import CheckpointError
 
 METRICS = st.fixed_dictionaries({}, optional={"loss": st.floats(), "accuracy": st.floats()})
@@ -28,14 +28,14 @@ def steps(saves):
 
 @given(HISTORIES, POLICIES, POLICIES)
 def test_nothing_is_lost_and_the_newest_stays(saves, one, other):
-    kept, dropped = divided(saves, one | other)
+    kept, dropped = apply_policy(saves, one | other)
     assert sorted(steps(kept) + steps(dropped)) == sorted(steps(saves))
     assert steps(kept) == sorted(steps(kept))
     if saves:
         assert max(steps(saves)) in steps(kept)
-    both = {*steps(divided(saves, one)[0]), *steps(divided(saves, other)[0])}
+    both = {*steps(apply_policy(saves, one)[0]), *steps(apply_policy(saves, other)[0])}
     assert set(steps(kept)) == both
-    assert divided(kept, one | other) == (kept, [])
+    assert apply_policy(kept, one | other) == (kept, [])
     most = (one | other).most
     assert most is None or len(kept) <= most + 1
 
@@ -47,7 +47,7 @@ def test_last_counts_by_step(saves, n):
 
 @given(HISTORIES, st.integers(1, 5), st.sampled_from(["min", "max"]))
 def test_no_dropped_save_is_better_than_a_kept_best(saves, n, mode):
-    kept, dropped = divided(saves, best("loss", n, mode=mode))
+    kept, dropped = apply_policy(saves, best("loss", n, mode=mode))
     sign = 1 if mode == "min" else -1
     values = [
         sign * save.metrics["loss"] for save in kept if not math.isnan(save.metrics.get("loss", math.nan))
@@ -65,16 +65,16 @@ def test_policies_say_what_they_are():
 
 @pytest.mark.parametrize("make", [lambda: last(0), lambda: every(-1), lambda: best("loss", True)])
 def test_a_count_is_at_least_one(make):
-    with pytest.raises(CheckpointError, match="give a whole number from 1 up"):
+    with pytest.raises(CheckpointError, match="pass an integer >= 1"):
         make()
     with pytest.raises(CheckpointError, match="mode='least'"):
         best("loss", mode="least")
 
 
 def test_what_is_no_policy_and_no_metric_is_said():
-    with pytest.raises(CheckpointError, match=r"^last\(1\) \| 3\. Give a policy on both sides"):
+    with pytest.raises(CheckpointError, match=r"^last\(1\) \| 3\. Use a policy on both sides"):
         last(1) | 3
-    with pytest.raises(CheckpointError, match=r"^best\(3\): give the name of a metric first"):
+    with pytest.raises(CheckpointError, match=r"^best\(3\): pass the name of a metric first"):
         best(3)
 
 
@@ -102,11 +102,14 @@ def test_deletion_follows_the_policy(tmp_path):
 def test_a_metric_that_no_save_has_is_refused_and_nothing_is_deleted(tmp_path, policy):
     for step in range(3):
         save_bundle(tmp_path, step, {"data": {}}, metrics={"accuracy": step / 2})
-    words = r"looks at 'accurracy', which none of 3 saves has\. Did you mean 'accuracy'\? Nothing was deleted"
-    with pytest.raises(CheckpointError, match=words):
+    message = (
+        r"needs the metric 'accurracy', which none of 3 saves has\. "
+        r"Did you mean 'accuracy'\? Nothing was deleted"
+    )
+    with pytest.raises(CheckpointError, match=message):
         prune_bundles(tmp_path, policy)
     assert steps(list_bundles(tmp_path)) == [0, 1, 2]
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match=message):
         keep(list_bundles(tmp_path), policy)
 
 

@@ -133,8 +133,8 @@ def test_metadata_that_have_no_place_are_reported(tmp_path):
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
-        (lambda name: None, "rename gives None for 'a'. It must give a name: the old one where"),
-        ({"a": None}, "rename has None for 'a'. Give the new name or prefix as text"),
+        (lambda name: None, "rename returned None for 'a'. It must return a name: the old one if"),
+        ({"a": None}, "rename has None for 'a'. Pass the new name or prefix as a string"),
     ],
 )
 def test_a_rename_that_gives_no_name_is_refused(tmp_path, rename, message):

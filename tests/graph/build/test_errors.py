@@ -269,17 +269,17 @@ MESSAGES = {
     CheckpointError: (
         checkpoint_error,
         "at 'head.weight': the stream has shape (3, 2), the model (2, 2). 1 more names differ. "
-        "Nothing was loaded. Build the model with the sizes that it was saved with.",
+        "Nothing was loaded. Build the model with the sizes it was saved with.",
     ),
     DamagedError: (
         damaged_error,
-        "'{}/model.fdl' is not a whole checkpoint: Expecting value: line 1 column 1 (char 0). "
-        "Take an earlier one; this one was cut off, changed, or is another kind of file.",
+        "'{}/model.fdl' is not a complete checkpoint: Expecting value: line 1 column 1 (char 0). "
+        "It was truncated or changed, or is a different kind of file. Use an earlier checkpoint.",
     ),
     WriteError: (
         write_error,
-        "cannot write '{}/file/model.fdl': File exists. What was there before is untouched; "
-        "make room or choose a folder that can be written.",
+        "cannot write '{}/file/model.fdl': File exists. An existing file is unchanged. "
+        "Free some disk space or choose a writable folder.",
     ),
     MonitorError: (
         monitor_error,

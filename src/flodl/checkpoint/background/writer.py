@@ -1,4 +1,4 @@
-"""Bundles written beside training, by one thread."""
+"""A thread that writes bundles while training continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flodl.core.files import expand_user
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
-from ..bundles.bundle import clean_bundles, encode_parts, numbers, write_bundle
+from ..bundles.bundle import as_floats, clean_bundles, encode_parts, write_bundle
 from ..bundles.listing import prune_while_saving
 from ..bundles.retention import Policy
 from .snapshot import Staged, Staging
@@ -28,7 +28,7 @@ from .snapshot import Staged, Staging
 
 @dataclass(frozen=True)
 class Saved:
-    """A bundle that is on the disk: its folder, what it was saved with, and how long the writing took."""
+    """A bundle that is on disk: its folder, step, metrics, reason, and how long writing took."""
 
     path: Path
     step: int
@@ -47,13 +47,13 @@ class _Job:
 
 
 class BackgroundWriter:
-    """Save a run while it goes on: `save` copies the state and returns, a thread does the rest.
+    """Saves a run while it continues: `save` copies the state and returns, a thread writes it.
 
-    At most `depth` saves are on their way; at the next one `save` waits, or, with `when_full="skip"`, returns
-    False and saves nothing. `on_saved` is called, from the thread, with every bundle that has reached the
-    disk. A full disk or a closed folder does not end the run: the earlier bundles stay, `on_error` (by
-    default a line in the log) hears of the first failure of a row, and `failures` has them all. With
-    `errors="raise"` the next `save`, `wait` or `close` raises instead.
+    At most `depth` saves are in progress. When all are, `save` waits or, with `when_full="skip"`, returns
+    False without saving. The thread calls `on_saved` with every bundle that is on disk. A full disk or a
+    read-only folder does not stop the run: earlier bundles stay, `on_error` (by default, a log line) is
+    called for the first of consecutive failures, and `failures` lists them all. With `errors="raise"`, the
+    next `save`, `wait` or `close` raises instead.
 
     >>> import tempfile, torch
     >>> from flodl.checkpoint import last, latest_bundle
@@ -78,7 +78,7 @@ class BackgroundWriter:
         on_saved: Callable[[Saved], object] | None = None,
     ) -> None:
         if not is_integer(depth, at_least=1):
-            raise CheckpointError(f"depth={depth!r}. Give a whole number from 1 up.")
+            raise CheckpointError(f"depth={depth!r}. Pass an integer >= 1.")
         for name, value, known in (
             ("when_full", when_full, ("wait", "skip")),
             ("errors", errors, ("report", "raise")),
@@ -86,17 +86,17 @@ class BackgroundWriter:
             if value not in known:
                 raise CheckpointError(f"{name}={value!r}. Use {known[0]!r} or {known[1]!r}.")
         if keep is not None and not isinstance(keep, Policy):
-            raise CheckpointError(f"keep={keep!r}. Give a policy, such as last(3) | best('loss').")
+            raise CheckpointError(f"keep={keep!r}. Pass a policy, such as last(3) | best('loss').")
         self._waits = when_full == "wait"
-        self._keep, self._told_of_metrics = keep, False
-        # Absolute: a program that goes to another folder later saves where it said.
+        self._keep, self._warned_about_metrics = keep, False
+        # Absolute, so that a later change of the working directory makes no difference.
         self._worker = _Worker(
             expand_user(root).absolute(), keep, depth, errors == "raise", on_error, on_saved
         )
         self._thread = threading.Thread(target=self._worker.run, name="flodl-writer", daemon=True)
         self._thread.start()
-        # Also when the program ends without close(): what was taken is written.
-        self._finish = weakref.finalize(self, _end, self._worker, self._thread)
+        # Pending saves are also written if the program ends without close().
+        self._finish = weakref.finalize(self, _stop, self._worker, self._thread)
 
     def save(
         self,
@@ -106,43 +106,42 @@ class BackgroundWriter:
         metrics: Mapping[str, Any] | None = None,
         reason: str = "",
     ) -> bool:
-        """Copy the parts of a run and write them later; False when it was skipped because the queue is full.
+        """Copy the parts of a run to be written later; return False if skipped because the queue is full.
 
-        On a GPU the copy is started, not waited for. What cannot be saved at all raises here, and so do
-        metrics without one that `keep` looks at; `{}` says that nothing was measured. `on_saved` is given
-        the `reason`.
+        A copy from a GPU is started, not waited for. Raises if a part cannot be saved, or if `metrics` lacks
+        one that `keep` needs; pass `{}` if nothing was measured. `on_saved` receives the `reason`.
         """
         self._worker.raise_failure()
         if not self._finish.alive:
-            raise CheckpointError("the writer is closed. Make another one to go on saving.")
+            raise CheckpointError("the writer is closed. Create a new one to continue saving.")
         encoded = encode_parts(step, parts)
-        values = numbers(metrics)
+        values = as_floats(metrics)
         self._check_metrics(step, metrics)
-        if not self._worker.slots.take(wait=self._waits):
+        if not self._worker.slots.acquire(wait=self._waits):
             log.verbose("step %d is not saved: the writer is still busy", step)
             return False
         try:
             staged = {name: self._worker.staging.copy(tensors) for name, (_, tensors) in encoded.items()}
         except BaseException:
-            self._worker.slots.give_back()
+            self._worker.slots.release()
             raise
         structures = {name: structure for name, (structure, _) in encoded.items()}
         self._worker.jobs.put(_Job(step, structures, staged, values, reason))
         return True
 
     def wait(self) -> None:
-        """Return when everything taken so far is on the disk, or has failed."""
+        """Return when every save so far is on disk or has failed."""
         self._worker.slots.wait_until_free()
         self._worker.raise_failure()
 
     def close(self) -> None:
-        """Write what was taken, end the thread, and raise a failure that nobody has heard of."""
+        """Write pending saves, end the thread, and raise any failure not raised yet."""
         self._finish()
         self._worker.raise_failure()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being written or waiting to be."""
+        """Whether no save is in progress."""
         return self._worker.slots.are_free
 
     @property
@@ -152,7 +151,7 @@ class BackgroundWriter:
 
     @property
     def failures(self) -> tuple[BaseException, ...]:
-        """Every save that failed, as the error that it failed with."""
+        """The error of every save that failed."""
         return tuple(self._worker.failures)
 
     def __enter__(self) -> Self:
@@ -165,20 +164,22 @@ class BackgroundWriter:
             self.close()
             return
         self._finish()
-        for failure in self._worker.unheard:
+        for failure in self._worker.unraised:
             log.error("while another error ends the run: %s", failure)
 
     def _check_metrics(self, step: int, metrics: Mapping[str, Any] | None) -> None:
-        """Refuse metrics that lack what `keep` looks at; a save without any is told of once."""
+        """Raise if the metrics lack one that `keep` needs; warn once about a save without metrics."""
         for name in self._keep.metrics if self._keep is not None else ():
             if metrics and name not in metrics:
                 hint = suggestion(name, metrics, known_as="metrics")
-                raise CheckpointError(f"keep={self._keep} looks at {name!r}, which step {step} lacks. {hint}")
-            if metrics is None and not self._told_of_metrics:
-                self._told_of_metrics = True
+                raise CheckpointError(
+                    f"keep={self._keep} needs the metric {name!r}, which step {step} lacks. {hint}"
+                )
+            if metrics is None and not self._warned_about_metrics:
+                self._warned_about_metrics = True
                 log.warn(
-                    "step %d is saved without metrics, and keep=%s looks at %r: it cannot be among the best. "
-                    "Give save() metrics={%r: …}, or {} where nothing was measured.",
+                    "step %d is saved without metrics, but keep=%s needs %r: it cannot be among the best. "
+                    "Pass metrics={%r: …} to save(), or {} if nothing was measured.",
                     step,
                     self._keep,
                     name,
@@ -187,7 +188,7 @@ class BackgroundWriter:
 
 
 class _Worker:
-    """What the thread works on; it knows nothing of the writer, so that a forgotten one is collected."""
+    """The state of the thread; without a reference to the writer, so that an unused writer is collected."""
 
     def __init__(
         self,
@@ -199,16 +200,16 @@ class _Worker:
         on_saved: Callable[[Saved], object] | None,
     ) -> None:
         self._root, self._keep, self._raises = root, keep, raises
-        self._on_error = on_error or (lambda failure: log.error("%s The run goes on.", failure))
+        self._on_error = on_error or (lambda failure: log.error("%s The run continues.", failure))
         self._on_saved = on_saved or (lambda saved: None)
         self.slots = _Slots(depth)
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.staging = Staging()
         self.failures: list[BaseException] = []
-        self.unheard: list[BaseException] = []
+        self.unraised: list[BaseException] = []
         self.last_saved: Path | None = None
-        self._failed_in_a_row = 0
-        with suppress(OSError):  # a folder that cannot be read will be told when it cannot be written
+        self._consecutive_failures = 0
+        with suppress(OSError):  # the first save reports an unusable folder
             clean_bundles(root)
 
     def run(self) -> None:
@@ -216,14 +217,14 @@ class _Worker:
             try:
                 self._save(job)
             except WriteError as error:
-                self._failed(error)
+                self._handle_write_error(error)
             except BaseException as error:
                 self.failures.append(error)
-                self.unheard.append(error)  # not a matter of the disk: always heard
+                self.unraised.append(error)  # not a disk problem: always raised
             finally:
                 for staged in job.staged.values():
-                    self.staging.take_back(staged)
-                self.slots.give_back()
+                    self.staging.release(staged)
+                self.slots.release()
 
     def _save(self, job: _Job) -> None:
         started_s = time.perf_counter()
@@ -232,63 +233,63 @@ class _Worker:
         parts = {name: (job.structures[name], staged.tensors) for name, staged in job.staged.items()}
         path = self.last_saved = write_bundle(self._root, job.step, parts, metrics=job.metrics)
         duration_s = time.perf_counter() - started_s
-        self._tell(self._on_saved, Saved(path, job.step, job.metrics, job.reason, duration_s))
-        if self._failed_in_a_row:
-            log.msg("saving works again at step %d; %d saves failed", job.step, self._failed_in_a_row)
-            self._failed_in_a_row = 0
+        self._call(self._on_saved, Saved(path, job.step, job.metrics, job.reason, duration_s))
+        if self._consecutive_failures:
+            log.msg("saving works again at step %d; %d saves failed", job.step, self._consecutive_failures)
+            self._consecutive_failures = 0
         if self._keep is not None:
             prune_while_saving(self._root, self._keep)
 
-    def _failed(self, error: WriteError) -> None:
+    def _handle_write_error(self, error: WriteError) -> None:
         self.failures.append(error)
-        self._failed_in_a_row += 1
+        self._consecutive_failures += 1
         if self._raises:
-            self.unheard.append(error)
-        elif self._failed_in_a_row == 1:
-            self._tell(self._on_error, error)
+            self.unraised.append(error)
+        elif self._consecutive_failures == 1:
+            self._call(self._on_error, error)
 
-    def _tell(self, listener: Callable[[Any], object], news: Any) -> None:
+    def _call(self, callback: Callable[[Any], object], argument: Any) -> None:
         try:
-            listener(news)
-        except BaseException as wrong:  # sys.exit() is meant for the program, not for this thread
-            self.unheard.append(wrong)
+            callback(argument)
+        except BaseException as error:  # sys.exit() is meant for the program, not for this thread
+            self.unraised.append(error)
 
     def raise_failure(self) -> None:
-        if self.unheard:
-            raise self.unheard.pop(0)
+        if self.unraised:
+            raise self.unraised.pop(0)
 
 
 class _Slots:
-    """Counts the saves that are on their way, waiting ones included."""
+    """Limits the number of saves in progress, including those that wait to be written."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._taken = most, 0
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
         self._changed = threading.Condition()
 
-    def take(self, *, wait: bool) -> bool:
+    def acquire(self, *, wait: bool) -> bool:
         with self._changed:
-            free = self._changed.wait_for(lambda: self._taken < self._most, None if wait else 0)
-            self._taken += free
+            free = self._changed.wait_for(lambda: self._used < self._limit, None if wait else 0)
+            self._used += free
             return free
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._changed:
-            self._taken -= 1
+            self._used -= 1
             self._changed.notify_all()
 
     def wait_until_free(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._taken == 0)
+            self._changed.wait_for(lambda: self._used == 0)
 
     @property
     def are_free(self) -> bool:
-        return self._taken == 0
+        return self._used == 0
 
 
-def _end(worker: _Worker, thread: threading.Thread) -> None:
+def _stop(worker: _Worker, thread: threading.Thread) -> None:
     worker.jobs.put(None)
     if thread is threading.current_thread():
-        # The cycle collector came by here. A thread cannot wait for itself, but the program can.
+        # The garbage collector ran in the writer thread. A thread cannot join itself, but the program can.
         atexit.register(thread.join)
     else:
         thread.join()

@@ -1,8 +1,8 @@
-"""Everything that a run needs to go on, in one folder per save, there as a whole or not at all.
+"""Save and read a bundle: a folder with everything needed to resume a run, written atomically.
 
-Each part is one file: tensors with their structure as `.fdl` (so `model.fdl` loads like any checkpoint),
-values without tensors as `.json`. They are written to a hidden folder beside the others; the manifest comes
-last, one rename makes the folder visible, and everything is flushed to the disk on the way.
+Each part is one file: state with tensors is a `.fdl` file (so `model.fdl` loads like any checkpoint), state
+without tensors a `.json` file. The files are written to a hidden folder, the manifest last. After everything
+is flushed to disk, a rename makes the folder visible.
 """
 
 from __future__ import annotations
@@ -23,12 +23,20 @@ from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
 from ..codec import Json, decode, encode
-from ..durable_files import DiskFile, discard, hidden, is_hidden, shared_lock, sole_lock, sync_folder
-from ..formats.byte_reader import Whole, map_file
+from ..durable_files import (
+    DiskFile,
+    delete_folder,
+    exclusive_lock,
+    hidden_sibling,
+    is_hidden_sibling,
+    shared_lock,
+    sync_folder,
+)
+from ..formats.byte_reader import MemoryReader, map_file
 from ..formats.checksum import Buffer, digest, start_digest
-from ..formats.serialization import open_safetensors, pack
+from ..formats.serialization import open_safetensors, serialize_safetensors
 from . import manifest
-from .manifest import Bundle, FileFacts, folder_name, step_and_revision
+from .manifest import Bundle, FileInfo, folder_name, step_and_revision
 
 Encoded = tuple[Json, Mapping[str, Tensor]]
 
@@ -42,9 +50,9 @@ def save_bundle(
     *,
     metrics: Mapping[str, float] | None = None,
 ) -> Path:
-    """Save named parts of a run, each any nested state, and give the folder that holds them.
+    """Save the named parts of a run, each a nested state, and return the new folder.
 
-    A step that is saved again replaces the earlier save once the later one is safe on the disk.
+    Saving a step again replaces the earlier save once the new one is on disk.
 
     >>> import tempfile, torch
     >>> root = tempfile.mkdtemp()
@@ -54,56 +62,56 @@ def save_bundle(
     >>> read_bundle(path)
     {'model': {'w': tensor([1., 1.])}, 'data': {'epoch': 1}}
     """
-    return write_bundle(root, step, encode_parts(step, parts), metrics=numbers(metrics))
+    return write_bundle(root, step, encode_parts(step, parts), metrics=as_floats(metrics))
 
 
 def read_bundle(
     bundle: Bundle | str | os.PathLike[str], *, parts: Iterable[str] | None = None, verify: bool = True
 ) -> dict[str, Any]:
-    """Read the parts of a bundle, all or those named; tensors are on the CPU.
+    """Return the parts of a bundle, all or only those named, with tensors on the CPU.
 
-    Checksums are compared with the manifest unless `verify` is off, as it may be right after
-    `latest_bundle`, which has compared them.
+    Checksums are compared with the manifest unless `verify` is False, which is safe right after
+    `latest_bundle` has compared them.
     """
-    known = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(expand_user(bundle))
-    names = known.parts if parts is None else list(parts)
+    bundle = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(expand_user(bundle))
+    names = bundle.parts if parts is None else list(parts)
     for name in names:
-        if name not in known.parts:
-            hint = suggestion(name, known.parts, known_as="parts")
-            raise CheckpointError(f"the bundle {str(known.path)!r} has no part {name!r}. {hint}")
+        if name not in bundle.parts:
+            hint = suggestion(name, bundle.parts, known_as="parts")
+            raise CheckpointError(f"the bundle {str(bundle.path)!r} has no part {name!r}. {hint}")
     return {
-        Path(file).stem: read_part(known, file, verify) for file in known.files if Path(file).stem in names
+        Path(file).stem: _read_part(bundle, file, verify) for file in bundle.files if Path(file).stem in names
     }
 
 
-def read_part(bundle: Bundle, file: str, verify: bool) -> Any:
-    """Read one file of a bundle and put the state in it together again."""
-    with _blamed(bundle, file):
+def _read_part(bundle: Bundle, file: str, verify: bool) -> Any:
+    """Read one file of a bundle and decode its state."""
+    with _raise_damaged(bundle, file):
         data = map_file(bundle.path / file)
         if verify:
-            _compare(data, bundle.files[file])
+            _check_file(data, bundle.files[file])
         if file.endswith(".json"):
             return decode(json.loads(bytes(data)), {})
-        contents = open_safetensors(Whole(data), verify=False)
+        contents = open_safetensors(MemoryReader(data), verify=False)
         return decode(json.loads(contents.metadata[_STRUCTURE]), contents.read())
 
 
 def verify_bundle(bundle: Bundle) -> None:
-    """Compare every file with its checksum; raises DamagedError with the reason."""
-    for file, facts in bundle.files.items():
-        with _blamed(bundle, file):
-            _compare(map_file(bundle.path / file), facts)
+    """Compare every file with its checksum; raise DamagedError if one differs."""
+    for file, info in bundle.files.items():
+        with _raise_damaged(bundle, file):
+            _check_file(map_file(bundle.path / file), info)
 
 
 def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
-    """Take the parts of a run apart; everything that cannot be saved raises here, before any file is made."""
+    """Encode the parts of a run; raise for anything that cannot be saved, before any file is created."""
     if not is_integer(step, at_least=0):
-        raise CheckpointError(f"step={step!r}. Give the number of updates so far, a whole number from 0 up.")
+        raise CheckpointError(f"step={step!r}. Pass the number of updates so far, an integer >= 0.")
     encoded: dict[str, Encoded] = {}
     for name, state in parts.items():
         if not isinstance(name, str) or not manifest.PART_NAME.match(name) or name == "manifest":
             raise CheckpointError(
-                f"{name!r} cannot name a part. Use letters, digits, '_' and '-', and not 'manifest'."
+                f"{name!r} is not a valid part name. Use letters, digits, '_' and '-', and not 'manifest'."
             )
         try:
             encoded[name] = encode(state)
@@ -112,18 +120,18 @@ def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
     return encoded
 
 
-def numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
-    """Give metrics as plain numbers, which waits for the device where one is a tensor there."""
+def as_floats(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return metrics as floats; synchronizes if one is a tensor on a device."""
     try:
         return {str(name): float(value) for name, value in (metrics or {}).items()}
     except (TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"a metric is not a number: {error}. Give one number for each name.") from error
+        raise CheckpointError(f"a metric is not a number: {error}. Pass one number per name.") from error
 
 
 def write_bundle(
     root: str | os.PathLike[str], step: int, parts: Mapping[str, Encoded], *, metrics: Mapping[str, float]
 ) -> Path:
-    """Save parts that were taken apart already."""
+    """Save parts that are already encoded."""
     folder = expand_user(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,45 +141,47 @@ def write_bundle(
             target = folder / folder_name(step, max(earlier, default=0) + 1)
             _write_folder(target, step, parts, metrics)
             for revision in earlier.values():
-                discard(revision)
+                delete_folder(revision)
     except OSError as error:
         raise WriteError(
             f"cannot save step {step} in {str(folder)!r}: {error.strerror or error}. "
-            "Earlier bundles are untouched; make room or choose a folder that can be written."
+            "Earlier bundles are unchanged. Free some disk space or choose a writable folder."
         ) from error
     return target
 
 
 def clean_bundles(root: str | os.PathLike[str]) -> list[str]:
-    """Delete what an interrupted save or deletion left behind, and give the names.
+    """Delete what interrupted saves and deletions left behind, and return the names.
 
-    Nothing happens while another save is under way in the same folder.
+    Does nothing while another save is in progress in the same folder.
     """
     folder = expand_user(root)
-    left = [name for name in os.listdir(folder) if is_hidden(name)] if folder.is_dir() else []
-    if not left:
+    leftovers = [name for name in os.listdir(folder) if is_hidden_sibling(name)] if folder.is_dir() else []
+    if not leftovers:
         return []
-    with sole_lock(folder) as alone:
-        if not alone:
+    with exclusive_lock(folder) as is_locked:
+        if not is_locked:
             return []
-        for name in left:
+        for name in leftovers:
             shutil.rmtree(folder / name, ignore_errors=True)
-    return left
+    return leftovers
 
 
 def _write_folder(
     target: Path, step: int, parts: Mapping[str, Encoded], metrics: Mapping[str, float]
 ) -> None:
-    temporary = hidden(target, "part")
+    temporary = hidden_sibling(target, "part")
     os.mkdir(temporary)
     try:
-        files: dict[str, FileFacts] = {}
+        files: dict[str, FileInfo] = {}
         for name, (structure, tensors) in parts.items():
             text = json.dumps(structure, indent=None if tensors else 1)
+            pieces: Iterable[Buffer] = [text.encode()]
+            if tensors:
+                pieces = serialize_safetensors(tensors, {_STRUCTURE: text}, checksum=False)
             file = f"{name}.fdl" if tensors else f"{name}.json"
-            pieces = pack(tensors, {_STRUCTURE: text}, checksum=False) if tensors else [text.encode()]
             files[file] = _write_file(temporary / file, pieces)
-        _write_file(temporary / manifest.MANIFEST_NAME, [manifest.write_manifest(step, metrics, files)])
+        _write_file(temporary / manifest.MANIFEST_NAME, [manifest.serialize_manifest(step, metrics, files)])
         sync_folder(temporary)
         os.rename(temporary, target)
     except BaseException:
@@ -180,28 +190,30 @@ def _write_folder(
     sync_folder(target.parent)
 
 
-def _write_file(path: Path, pieces: Iterable[Buffer]) -> FileFacts:
-    held = list(pieces)
+def _write_file(path: Path, pieces: Iterable[Buffer]) -> FileInfo:
+    pieces = list(pieces)
     with DiskFile(path) as file:
-        checksum = start_digest(held)
-        for piece in held:
+        checksum = start_digest(pieces)
+        for piece in pieces:
             file.write(piece)
         file.sync()
-    return FileFacts(sum(map(len, held)), checksum())
+    return FileInfo(sum(map(len, pieces)), checksum())
 
 
-def _compare(data: Any, facts: FileFacts) -> None:
-    if len(data) != facts.num_bytes or digest([memoryview(data)]) != facts.digest:
-        raise ValueError("its bytes are not those that were written: the checksum differs")
+def _check_file(data: Any, info: FileInfo) -> None:
+    if len(data) != info.num_bytes or digest([memoryview(data)]) != info.digest:
+        raise ValueError("its checksum differs from the one that was written")
 
 
 def _revisions(root: Path, step: int) -> dict[int, Path]:
-    named = {name: step_and_revision(name) for name in os.listdir(root)}
-    return {found[1]: root / name for name, found in named.items() if found is not None and found[0] == step}
+    """Return the folders in which a step is saved, by revision."""
+    folders = {name: step_and_revision(name) for name in os.listdir(root)}
+    return {found[1]: root / name for name, found in folders.items() if found and found[0] == step}
 
 
 @contextmanager
-def _blamed(bundle: Bundle, file: str) -> Iterator[None]:
+def _raise_damaged(bundle: Bundle, file: str) -> Iterator[None]:
+    """Turn errors of the block into DamagedError that names the file."""
     try:
         yield
     except CheckpointError:
@@ -210,4 +222,4 @@ def _blamed(bundle: Bundle, file: str) -> Iterator[None]:
         raise DamagedError(f"cannot read {str(bundle.path / file)!r}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
         what = f"{str(bundle.path / file)!r} is damaged: {error}"
-        raise DamagedError(what, advice="Take another bundle: latest_bundle finds one.") from error
+        raise DamagedError(what, advice="Use another bundle: latest_bundle finds one.") from error

@@ -1,4 +1,4 @@
-"""The bundles of a run, side by side: which are there, which is the newest whole one, which may go."""
+"""List the bundles in a folder, find the newest undamaged one, and delete old ones."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import NamedTuple
 from flodl.core import CheckpointError, DamagedError, WriteError, log
 from flodl.core.files import expand_user
 
-from ..durable_files import discard, shared_lock
+from ..durable_files import delete_folder, shared_lock
 from .bundle import verify_bundle
 from .manifest import Bundle, read_manifest, step_and_revision
-from .retention import Policy, divided, keep
+from .retention import Policy, apply_policy, keep
 
 
 class Latest(NamedTuple):
-    """The newest whole bundle, or None, and why newer ones were passed over."""
+    """The newest undamaged bundle, or None, and why newer ones were skipped."""
 
     bundle: Bundle | None
     skipped: list[str]
 
 
 def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
-    """Give the bundles under a folder, by step; files are looked at, not read."""
+    """Return the bundles in a folder, sorted by step; file contents are not read."""
     found: dict[int, Bundle] = {}
     for folder in _newest_first(expand_user(root)):
         try:
@@ -36,7 +36,7 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
 
 
 def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Latest:
-    """Find the newest bundle whose every file is as it was written; pass over the others and say so."""
+    """Return the newest undamaged bundle, and log and list the damaged ones that were skipped."""
     skipped: list[str] = []
     for folder in _newest_first(expand_user(root)):
         try:
@@ -44,7 +44,7 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Lates
             if verify:
                 verify_bundle(bundle)
         except DamagedError as error:
-            log.warn("passing over a bundle: %s", error)
+            log.warn("skipping a bundle: %s", error)
             skipped.append(error.what)
             continue
         return Latest(bundle, skipped)
@@ -52,10 +52,10 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Lates
 
 
 def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool = True) -> list[Bundle]:
-    """Delete the bundles that a policy does not keep, and give them; the newest whole one always stays.
+    """Delete the bundles that a policy does not keep, and return them; the newest undamaged one is kept.
 
-    With `verify`, the checksums of the newest are compared before anything older goes. A metric that no
-    bundle has is refused, and nothing is deleted.
+    With `verify`, the checksums of the newest bundle are compared before older ones are deleted. A policy
+    with a metric that no bundle has raises an error, and nothing is deleted.
     """
     folder = expand_user(root)
     bundles = list_bundles(folder)
@@ -69,36 +69,36 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
 
 
 def prune_while_saving(root: Path, policy: Policy) -> list[Bundle]:
-    """Prune between two saves of a run that goes on: its metrics may come later, and are checked there."""
-    return _delete(root, *divided(list_bundles(root), policy))
+    """Prune during a run, whose first saves may not have the policy's metrics yet."""
+    return _delete(root, *apply_policy(list_bundles(root), policy))
 
 
 def _delete(folder: Path, kept: list[Bundle], dropped: list[Bundle]) -> list[Bundle]:
-    going = _folders_to_delete(folder, kept, dropped)
-    if not going:
+    outdated = _folders_to_delete(folder, kept, dropped)
+    if not outdated:
         return []
     try:
         with shared_lock(folder):
-            for old in going:
-                discard(old)
+            for old in outdated:
+                delete_folder(old)
     except OSError as error:
         raise WriteError(
-            f"cannot delete old bundles in {str(folder)!r}: {error.strerror or error}. They are still whole."
+            f"cannot delete old bundles in {str(folder)!r}: {error.strerror or error}. They are undamaged."
         ) from error
     return dropped
 
 
 def _folders_to_delete(root: Path, kept: list[Bundle], dropped: list[Bundle]) -> list[Path]:
-    """Give the folders of dropped steps, and earlier saves of kept steps that a crash left standing."""
-    gone = {bundle.step for bundle in dropped}
-    standing = {bundle.step: step_and_revision(bundle.path.name) for bundle in kept}
-    going = []
+    """Return the folders of dropped steps, and older revisions of kept steps that a crash left behind."""
+    dropped_steps = {bundle.step for bundle in dropped}
+    kept_revisions = {bundle.step: step_and_revision(bundle.path.name) for bundle in kept}
+    folders = []
     for folder in _newest_first(root):
-        place = step_and_revision(folder.name)
-        current = standing.get(place[0]) if place else None
-        if place and (place[0] in gone or (current and place < current)):
-            going.append(folder)
-    return going
+        save = step_and_revision(folder.name)
+        current = kept_revisions.get(save[0]) if save else None
+        if save and (save[0] in dropped_steps or (current and save < current)):
+            folders.append(folder)
+    return folders
 
 
 def _newest_first(root: Path) -> Iterator[Path]:
@@ -108,8 +108,8 @@ def _newest_first(root: Path) -> Iterator[Path]:
         return
     except OSError as error:
         raise CheckpointError(
-            f"cannot look into {str(root)!r}: {error.strerror}. Give the folder that bundles are saved in."
+            f"cannot list {str(root)!r}: {error.strerror}. Pass the folder that bundles are saved in."
         ) from error
-    known = {name: place for name in names if (place := step_and_revision(name)) is not None}
-    for name in sorted(known, key=known.__getitem__, reverse=True):
+    saves = {name: save for name in names if (save := step_and_revision(name)) is not None}
+    for name in sorted(saves, key=saves.__getitem__, reverse=True):
         yield root / name

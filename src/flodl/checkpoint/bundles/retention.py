@@ -1,4 +1,4 @@
-"""Which saves to keep, as a pure function of their steps and metrics.
+"""Retention policies: which saves to keep, as a pure function of their steps and metrics.
 
 >>> from pathlib import Path
 >>> saves = [Bundle(Path(f"{step}"), step, {"loss": loss}) for step, loss in enumerate([3.0, 1.0, 2.0, 4.0])]
@@ -23,19 +23,19 @@ from .manifest import Bundle
 
 @dataclass(frozen=True)
 class Policy:
-    """A choice among saves; `|` keeps what either of two policies keeps."""
+    """Selects the saves to keep; `|` keeps the saves that either of two policies keeps."""
 
-    words: str
+    text: str
     choose: Callable[[Sequence[Bundle]], Sequence[Bundle]]
-    # The metrics that it looks at.
+    # The metrics that `choose` reads.
     metrics: tuple[str, ...] = ()
-    # How many saves it keeps at most; None where there is no limit.
+    # The maximum number of saves it keeps; None for no limit.
     most: int | None = None
 
     def __or__(self, other: Policy) -> Policy:
         if not isinstance(other, Policy):
             raise CheckpointError(
-                f"{self} | {other!r}. Give a policy on both sides, such as last(3) | best('loss')."
+                f"{self} | {other!r}. Use a policy on both sides, such as last(3) | best('loss')."
             )
         return Policy(
             f"{self} | {other}",
@@ -45,7 +45,7 @@ class Policy:
         )
 
     def __str__(self) -> str:
-        return self.words
+        return self.text
 
 
 def last(n: int) -> Policy:
@@ -55,45 +55,45 @@ def last(n: int) -> Policy:
 
 
 def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Policy:
-    """Keep the saves with the best values of a metric, the newest of equal ones; NaN is never the best."""
+    """Keep the saves with the best values of a metric, preferring newer ones in a tie; NaN never counts."""
     _check(n, "best")
     if not isinstance(metric, str):
-        raise CheckpointError(f"best({metric!r}): give the name of a metric first, such as best('loss', 3).")
+        raise CheckpointError(f"best({metric!r}): pass the name of a metric first, such as best('loss', 3).")
     if mode not in ("min", "max"):
         raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
     sign = 1.0 if mode == "min" else -1.0
 
     def choose(saves: Sequence[Bundle]) -> Sequence[Bundle]:
-        valued = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
-        return sorted(valued, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
+        measured = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
+        return sorted(measured, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
 
     return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,), most=n)
 
 
 def every(k: int) -> Policy:
-    """Keep the saves of steps that are multiples of a number."""
+    """Keep the saves whose step is a multiple of `k`."""
     _check(k, "every")
     return Policy(f"every({k})", lambda saves: [save for save in saves if save.step % k == 0])
 
 
 def keep(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
-    """Divide saves into those to keep and those to drop, by step; the newest is always kept.
+    """Return the saves to keep and the saves to drop, both sorted by step; the newest is always kept.
 
-    A policy that looks at a metric which no save has is refused: it would drop the best ones, too.
+    A policy with a metric that no save has raises an error: it would drop the best saves, too.
     """
-    there = sorted({name for save in bundles for name in save.metrics})
+    known = sorted({name for save in bundles for name in save.metrics})
     for metric in policy.metrics:
-        if bundles and metric not in there:
-            hint = suggestion(metric, there, known_as="metrics")
+        if bundles and metric not in known:
+            hint = suggestion(metric, known, known_as="metrics")
             raise CheckpointError(
-                f"{policy} looks at {metric!r}, which none of {len(bundles)} saves has. {hint} "
+                f"{policy} needs the metric {metric!r}, which none of {len(bundles)} saves has. {hint} "
                 "Nothing was deleted."
             )
-    return divided(bundles, policy)
+    return apply_policy(bundles, policy)
 
 
-def divided(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
-    """Do as `keep` does, also where no save has a metric yet, as within the first epoch of a run."""
+def apply_policy(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
+    """Do the same as `keep`, but accept saves without the metric, as in the first epoch of a run."""
     saves = sorted(bundles, key=lambda save: save.step)
     chosen = {id(save) for save in [*policy.choose(saves), *saves[-1:]]}
     return (
@@ -104,4 +104,4 @@ def divided(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], li
 
 def _check(count: int, name: str) -> None:
     if not is_integer(count, at_least=1):
-        raise CheckpointError(f"{name}({count!r}): give a whole number from 1 up.")
+        raise CheckpointError(f"{name}({count!r}): pass an integer >= 1.")

@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits a model: names, shapes and types, all checked before the first value changes."""
+"""Matching a checkpoint to a model: names, shapes and types, all checked before any value changes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.nn.parameter import is_lazy
 from flodl.core import CheckpointError
 from flodl.core.paths import matches, suggestion
 
-from ..formats.storable import place_of
+from ..formats.storable import storage_key
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Which stored tensor fills which of the model (`sources`), and the names left over on either side."""
+class Match:
+    """The stored name for each name of the model (`sources`), and the unmatched names of either side."""
 
     sources: Mapping[str, str]
     skipped: tuple[str, ...]
     missing: tuple[str, ...]
 
 
-def fit(
+def match_names(
     stored: Mapping[str, Tensor],
     wanted: Mapping[str, Tensor],
     *,
@@ -33,41 +33,41 @@ def fit(
     other_names: Mapping[str, str] | None = None,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
-) -> Fit:
-    """Pair the names of file and model, or raise with the first thing that does not fit."""
-    lead = f"{prefix.rstrip('.')}." if prefix else ""
-    offered = {name[len(lead) :]: name for name in stored if name.startswith(lead)}
-    if lead and not offered:
-        raise CheckpointError(f"{where} has nothing under {prefix!r}. {_parts_hint(prefix, stored)}")
-    called = {name: (other_names or {}).get(name, name) for name in wanted}
-    pairs = {name: name if name in offered else called[name] for name in wanted}
-    sources = {name: offered[known] for name, known in pairs.items() if known in offered}
+) -> Match:
+    """Match the names of file and model; raise at the first mismatch of a name, shape or type."""
+    start = f"{prefix.rstrip('.')}." if prefix else ""
+    available = {name[len(start) :]: name for name in stored if name.startswith(start)}
+    if start and not available:
+        raise CheckpointError(f"{where} has nothing under {prefix!r}. {_prefix_hint(prefix, stored)}")
+    alternatives = {name: (other_names or {}).get(name, name) for name in wanted}
+    pairs = {name: name if name in available else alternatives[name] for name in wanted}
+    sources = {name: available[key] for name, key in pairs.items() if key in available}
     used = set(sources.values())
     missing = [name for name in wanted if name not in sources]
-    skipped = [name for name, full in offered.items() if full not in used]
+    skipped = [name for name, full in available.items() if full not in used]
     found_under = _common_prefix(missing, stored)
-    _refuse(missing, allow_missing, offered, f"{where} lacks", "allow_missing", found_under)
-    extra = f"{where} has, and the model lacks,"
-    _refuse(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
-    _check_places(sources, stored, wanted, where)
-    return Fit(sources, tuple(skipped), tuple(missing))
+    _check_allowed(missing, allow_missing, available, f"{where} lacks", "allow_missing", found_under)
+    extra = f"{where} has names that the model lacks:"
+    _check_allowed(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
+    _check_targets(sources, stored, wanted, where)
+    return Match(sources, tuple(skipped), tuple(missing))
 
 
 def check_ties(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
-    """Refuse unequal values for two names of one tensor of the model: the last of them would win."""
-    first: dict[tuple[object, ...], str] = {}
+    """Raise if the file has different values for two names that are tied in the model."""
+    first_name: dict[tuple[object, ...], str] = {}
     for name, source in sources.items():
         if not wanted[name].numel():
             continue
-        twin = first.setdefault(place_of(wanted[name]), name)
+        twin = first_name.setdefault(storage_key(wanted[name]), name)
         if stored[source] is stored[sources[twin]]:
             continue
         dtype = wanted[name].dtype
         if not _same_bits(stored[source].to(dtype), stored[sources[twin]].to(dtype)):
             raise CheckpointError(
-                f"{where} has other values for it than for {twin!r}, and in the model both are one tensor. "
+                f"{where} has different values for it and for {twin!r}, but the model ties the two. "
                 "Nothing was loaded. Build the model without tying them, or make them equal in the file.",
                 path=name,
             )
@@ -76,30 +76,33 @@ def check_ties(
 def check_values_fit(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
-    """Refuse values that become infinite, or wrap around, in the type that the model has."""
+    """Raise if a value would overflow in the dtype of the model."""
     for name, source in sources.items():
-        value = _beyond(stored[source], wanted[name].dtype)
+        value = _out_of_range(stored[source], wanted[name].dtype)
         if value is not None:
             raise CheckpointError(
-                f"{where} has the value {value}, which {wanted[name].dtype} cannot hold. "
+                f"{where} has the value {value}, which {wanted[name].dtype} cannot represent. "
                 f"Nothing was loaded. Convert the model's tensor to {stored[source].dtype}, or leave this "
                 "name out.",
                 path=name,
             )
 
 
-def _beyond(values: Tensor, dtype: torch.dtype) -> int | float | complex | None:
-    """Give a finite value that a type cannot hold, where there is one.
+def _out_of_range(values: Tensor, dtype: torch.dtype) -> int | float | complex | None:
+    """Return a finite value that the type cannot represent, or None.
 
-    >>> _beyond(torch.tensor([1.0, 1e6, torch.inf]), torch.float16), _beyond(torch.tensor([-1]), torch.uint8)
-    (1000000.0, -1)
+    >>> _out_of_range(torch.tensor([1.0, 1e6, torch.inf]), torch.float16)
+    1000000.0
+    >>> _out_of_range(torch.tensor([-1]), torch.uint8)
+    -1
     """
     if values.dtype in (dtype, torch.bool) or not values.numel():
         return None
     if not (dtype.is_floating_point or dtype.is_complex):
-        held, whole = torch.iinfo(dtype), values.numpy()  # torch has no minimum of unsigned types
-        return next((v for v in (int(whole.min()), int(whole.max())) if not held.min <= v <= held.max), None)
-    if torch.finfo(dtype).max >= _largest(values.dtype):
+        limits, array = torch.iinfo(dtype), values.numpy()  # torch has no min() for unsigned types
+        extremes = int(array.min()), int(array.max())
+        return next((value for value in extremes if not limits.min <= value <= limits.max), None)
+    if torch.finfo(dtype).max >= _max_value(values.dtype):
         return None
     cast = values.to(dtype)
     lost = values[~(cast.float() if cast.element_size() == 1 else cast).isfinite()]
@@ -108,17 +111,17 @@ def _beyond(values: Tensor, dtype: torch.dtype) -> int | float | complex | None:
     return lost[0].item() if len(lost) else None
 
 
-def _largest(dtype: torch.dtype) -> float:
+def _max_value(dtype: torch.dtype) -> float:
     return (torch.finfo if dtype.is_floating_point or dtype.is_complex else torch.iinfo)(dtype).max
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    # Not by value: NaN is unlike itself, and -0.0 is like 0.0.
+    # Not by value: NaN does not equal itself, and -0.0 equals 0.0.
     flat = [tensor.resolve_conj().resolve_neg().contiguous().reshape(-1) for tensor in (one, other)]
     return torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8))
 
 
-def _refuse(
+def _check_allowed(
     names: Sequence[str],
     allowed: Sequence[str],
     others: Mapping[str, object],
@@ -127,37 +130,39 @@ def _refuse(
     found_under: str = "",
 ) -> None:
     patterns = [allowed] if isinstance(allowed, str) else allowed
-    refused = [name for name in names if not any(_allows(pattern, name) for pattern in patterns)]
-    if not refused:
+    wrong = [name for name in names if not any(_matches(pattern, name) for pattern in patterns)]
+    if not wrong:
         return
-    shown = ", ".join(map(repr, refused[:4])) + (f" and {len(refused) - 4} more" if len(refused) > 4 else "")
+    shown = ", ".join(map(repr, wrong[:4])) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
     if found_under:
         raise CheckpointError(
             f"{what} {shown}, but has all of them under {found_under!r}. Nothing was loaded. "
             f"Pass prefix={found_under!r}."
         )
-    hint = suggestion(refused[0], others, known_as="names")
+    hint = suggestion(wrong[0], others, known_as="names")
     raise CheckpointError(
-        f"{what} {shown}. {hint} Nothing was loaded. If this is meant, pass "
-        f"{option}=[{refused[0]!r}] or a pattern."
+        f"{what} {shown}. {hint} Nothing was loaded. If this is intended, pass "
+        f"{option}=[{wrong[0]!r}] or a pattern."
     )
 
 
 def _common_prefix(missing: Sequence[str], stored: Mapping[str, object]) -> str:
-    """Give the prefix under which the file has every missing name, as wrappers of modules add one."""
+    """Return the prefix under which the file has all missing names (module wrappers add one), or ''."""
     if not missing:
         return ""
     ending = f".{missing[0]}"
-    leads = [name[: -len(ending)] for name in stored if name.endswith(ending)]
-    return next((lead for lead in leads if all(f"{lead}.{name}" in stored for name in missing)), "")
+    prefixes = [name[: -len(ending)] for name in stored if name.endswith(ending)]
+    return next((prefix for prefix in prefixes if all(f"{prefix}.{name}" in stored for name in missing)), "")
 
 
-def _parts_hint(prefix: str, stored: Mapping[str, object]) -> str:
-    parts = {name[:position] for name in stored for position, sign in enumerate(name) if sign == "."}
-    return suggestion(prefix.rstrip("."), sorted(parts), known_as="parts")
+def _prefix_hint(prefix: str, stored: Mapping[str, object]) -> str:
+    known = {
+        name[:position] for name in stored for position, character in enumerate(name) if character == "."
+    }
+    return suggestion(prefix.rstrip("."), sorted(known), known_as="parts")
 
 
-def _check_places(
+def _check_targets(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
     for name in sources:
@@ -168,49 +173,49 @@ def _check_places(
         more = f" {len(wrong) - 1} more names differ." if len(wrong) > 1 else ""
         raise CheckpointError(
             f"{where} has shape {tuple(stored[sources[name]].shape)}, the model {tuple(wanted[name].shape)}."
-            f"{more} Nothing was loaded. Build the model with the sizes that it was saved with.",
+            f"{more} Nothing was loaded. Build the model with the sizes it was saved with.",
             path=name,
         )
     for name, source in sources.items():
-        kept, needed = stored[source].dtype, wanted[name].dtype
-        if not torch.can_cast(kept, needed):
+        stored_dtype, dtype = stored[source].dtype, wanted[name].dtype
+        if not torch.can_cast(stored_dtype, dtype):
             raise CheckpointError(
-                f"{where} has {kept}, the model {needed}, which cannot hold such values. "
+                f"{where} has {stored_dtype}, the model {dtype}, which cannot represent such values. "
                 "Nothing was loaded. Convert the model's tensor, or leave this name out.",
                 path=name,
             )
 
 
 def _check_writable(name: str, tensor: object) -> None:
-    """Refuse what cannot be written to in place: found at its turn, the ones before it would be changed."""
+    """Raise if a tensor cannot be written in place; checked before any tensor is changed."""
     if not isinstance(tensor, Tensor):
-        why = f"the value is a {type(tensor).__name__}. Only tensors can be filled."
+        why = f"the value is a {type(tensor).__name__}. Only tensors can be loaded into."
     elif is_lazy(tensor):
         why = "the parameter has no shape yet. Call the model once first."
     elif tensor.is_meta:
         why = (
-            "the tensor is on the meta device and cannot hold values. "
+            "the tensor is on the meta device and has no memory. "
             "Move the model to a device first, for example with to_empty(device='cpu')."
         )
     elif tensor.layout is not torch.strided:
         kind = str(tensor.layout).removeprefix("torch.")
-        why = f"the tensor is {kind}, and only dense ones can be filled. Give tensor.to_dense()."
+        why = f"the tensor is {kind}, but only dense tensors can be loaded into. Pass tensor.to_dense()."
     elif tensor.is_inference() and not torch.is_inference_mode_enabled():
         why = (
-            "the tensor was made in inference mode and cannot be changed outside it. Make the model outside, "
-            "or load inside torch.inference_mode()."
+            "the tensor was created in inference mode and cannot be changed outside it. Create the model "
+            "outside, or load inside torch.inference_mode()."
         )
     elif any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):
-        why = "one element in memory stands for several of the tensor (expand). Give tensor.clone()."
+        why = "several elements of the tensor share one memory location (expand). Pass tensor.clone()."
     else:
         return
     raise CheckpointError(why, path=name)
 
 
-def _allows(pattern: str, name: str) -> bool:
-    """Say whether a pattern names a tensor; a `*` at its end stands for all that lies below.
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches a name; a `*` at its end matches everything below.
 
-    >>> _allows("head.*", "head.linear_1.weight"), _allows("*.bias", "head.linear_1.bias")
+    >>> _matches("head.*", "head.linear_1.weight"), _matches("*.bias", "head.linear_1.bias")
     (True, False)
     """
     return matches(pattern, name) or (pattern.endswith("*") and matches(f"{pattern.rstrip('*')}**", name))

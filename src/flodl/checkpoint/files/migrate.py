@@ -1,4 +1,4 @@
-"""Carrying a checkpoint over to a model whose names have changed."""
+"""Migrate a checkpoint to a model whose parameter names have changed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from flodl.core import CheckpointError
 from flodl.core.paths import suggestion
 
-from ..formats.byte_reader import PathOrStream, named
-from ..formats.serialization import is_of_flodl
+from ..formats.byte_reader import PathOrStream, display_name
+from ..formats.serialization import is_flodl_key
 from .report import MigrateReport
-from .save_load import Format, check_tensors, checked_place, read_checkpoint, save_checkpoint
+from .save_load import Format, check_tensor_dict, read_checkpoint, resolve_location, save_checkpoint
 
 Rename = Mapping[str, str] | Callable[[str], str]
 
@@ -27,12 +27,12 @@ def migrate_checkpoint(
     by_shape: bool = True,
     format: Format = "safetensors",
 ) -> MigrateReport:
-    """Write a checkpoint with the names of a model, and say what became of each.
+    """Write a checkpoint with the names of a model, and report what happened to each tensor.
 
-    Names that you know go into `rename`: old names or prefixes to new ones, or a function of the old name.
-    Then equal names with equal shapes are taken; then, unless `by_shape` is off, what is left in the model
-    takes, in order, the first tensor that is left in the file with its shape and type. Read the report: two
-    layers of one shape are told apart by their order alone. Metadata of your own are kept, except in `fdlc`.
+    `rename` maps old names or prefixes to new ones, or is a function of the old name. Next, equal names with
+    equal shapes are matched. Finally, unless `by_shape` is False, each remaining name of the model takes the
+    first remaining tensor of the file with the same shape and type. Read the report: layers of the same shape
+    are distinguished only by their order. Your own metadata is kept, except with `format="fdlc"`.
 
     >>> import torch, tempfile
     >>> from flodl.checkpoint import save_checkpoint
@@ -42,15 +42,15 @@ def migrate_checkpoint(
     >>> print(migrate_checkpoint(f"{folder}/old.fdl", f"{folder}/new.fdl", model, rename={"fc": "head"}))
     0 unchanged, 1 remapped (fc.weight → head.weight), 1 dropped (gone)
     """
-    source, target = checked_place(source, "read"), checked_place(target, "write")
-    check_tensors(named_tensors)
-    _refuse_same_file(source, target)
-    stored, notes = read_checkpoint(source)
-    sources = _known_names(stored, named_tensors, rename, named(source))
+    source, target = resolve_location(source, "read"), resolve_location(target, "write")
+    check_tensor_dict(named_tensors)
+    _check_different_files(source, target)
+    stored, metadata = read_checkpoint(source)
+    sources = _match_by_name(stored, named_tensors, rename, display_name(source))
     if by_shape:
-        _fill_by_shape(sources, stored, named_tensors)
+        _match_by_shape(sources, stored, named_tensors)
     ordered = {name: sources[name] for name in named_tensors if name in sources}
-    own = {key: value for key, value in notes.items() if not is_of_flodl(key)}
+    own = {key: value for key, value in metadata.items() if not is_flodl_key(key)}
     kept = own if format == "safetensors" else {}
     tensors = {name: stored[old] for name, old in ordered.items()}
     save_checkpoint(target, tensors, metadata=kept, format=format)
@@ -65,15 +65,15 @@ def migrate_checkpoint(
     )
 
 
-def _known_names(
+def _match_by_name(
     stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], rename: Rename | None, where: str
 ) -> dict[str, str]:
-    """Pair new names with old ones, by `rename` and then by equal names."""
+    """Return the old name for each new name, matched by `rename` and then by equal names."""
     sources: dict[str, str] = {}
     if isinstance(rename, Mapping):
         _check_rename(rename, stored, where)
     for old in stored:
-        new = _renamed(old, rename)
+        new = _new_name(old, rename)
         if new == old:
             continue
         if new not in wanted:
@@ -104,60 +104,62 @@ def _known_names(
     return sources
 
 
-def _renamed(old: str, rename: Rename | None) -> str:
+def _new_name(old: str, rename: Rename | None) -> str:
     if rename is None:
         return old
     if callable(rename):
         new = rename(old)
         if not isinstance(new, str):
             raise CheckpointError(
-                f"rename gives {new!r} for {old!r}. It must give a name: the old one where nothing changes."
+                f"rename returned {new!r} for {old!r}. It must return a name: the old one if unchanged."
             )
         return new
     if old in rename:
         return rename[old]
-    # The longest prefix wins, so that 'encoder.attention' may go elsewhere than 'encoder'.
-    leads = [lead for lead in rename if old.startswith(f"{lead.rstrip('.')}.")]
-    if not leads:
+    # The longest prefix wins: 'encoder.attention' takes precedence over 'encoder'.
+    prefixes = [prefix for prefix in rename if old.startswith(f"{prefix.rstrip('.')}.")]
+    if not prefixes:
         return old
-    lead = max(leads, key=len)
-    rest = old[len(lead.rstrip(".")) + 1 :]
-    new = rename[lead].rstrip(".")
+    prefix = max(prefixes, key=len)
+    rest = old[len(prefix.rstrip(".")) + 1 :]
+    new = rename[prefix].rstrip(".")
     return f"{new}.{rest}" if new else rest
 
 
 def _check_rename(rename: Mapping[str, str], stored: Mapping[str, Tensor], where: str) -> None:
-    for lead, new in rename.items():
+    for old, new in rename.items():
         if not isinstance(new, str):
-            raise CheckpointError(f"rename has {new!r} for {lead!r}. Give the new name or prefix as text.")
-        if lead not in stored and not any(name.startswith(f"{lead.rstrip('.')}.") for name in stored):
+            raise CheckpointError(f"rename has {new!r} for {old!r}. Pass the new name or prefix as a string.")
+        if old not in stored and not any(name.startswith(f"{old.rstrip('.')}.") for name in stored):
             raise CheckpointError(
-                f"rename has {lead!r}, which {where} lacks. {suggestion(lead, stored, known_as='names')}"
+                f"rename has {old!r}, which {where} lacks. {suggestion(old, stored, known_as='names')}"
             )
 
 
-def _fill_by_shape(
+def _match_by_shape(
     sources: dict[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> None:
     used = set(sources.values())
-    left = [old for old in stored if old not in used]
+    remaining = [old for old in stored if old not in used]
     for name, tensor in wanted.items():
         if name in sources:
             continue
         same = (
-            old for old in left if stored[old].shape == tensor.shape and stored[old].dtype == tensor.dtype
+            old
+            for old in remaining
+            if stored[old].shape == tensor.shape and stored[old].dtype == tensor.dtype
         )
         old = next(same, None)
         if old is not None:
-            left.remove(old)
+            remaining.remove(old)
             sources[name] = old
 
 
-def _refuse_same_file(source: PathOrStream, target: PathOrStream) -> None:
+def _check_different_files(source: PathOrStream, target: PathOrStream) -> None:
     if not isinstance(source, str | os.PathLike) or not isinstance(target, str | os.PathLike):
         return
     if os.path.realpath(source) == os.path.realpath(target):
         raise CheckpointError(
-            f"source and target are both {named(source)}. Write to another file, and keep the old one "
-            "until you have read the report."
+            f"source and target are both {display_name(source)}. Write to a different file, and keep the old "
+            "one until you have read the report."
         )

@@ -1,4 +1,4 @@
-"""What became of every tensor when a checkpoint was loaded or migrated."""
+"""Reports of what happened to each tensor when a checkpoint was loaded or migrated."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Names by fate: `loaded`, `skipped` (only in the file), `missing` (only in the model).
+    """Names by outcome: `loaded`, `skipped` (only in the file), `missing` (only in the model).
 
-    `retyped` are those of the loaded ones whose type was converted to the model's. `same_function` says
-    whether the file was written by a graph that computes the same function; None where one of the two
-    does not know.
+    `retyped` lists the loaded names whose values were cast to the dtype of the model. `same_function` is
+    whether the graph that wrote the file computes the same function, or None if that is unknown.
 
     >>> print(LoadReport(loaded=("linear_1.weight",), missing=("head.weight",)))
     1 loaded, 1 missing (head.weight)
@@ -30,19 +29,19 @@ class LoadReport:
         return not self.skipped and not self.missing
 
     def __str__(self) -> str:
-        words = [f"{len(self.loaded)} loaded"]
-        for fate in ("skipped", "missing", "retyped"):
-            words += _counted(fate, getattr(self, fate))
+        parts = [f"{len(self.loaded)} loaded"]
+        for outcome in ("skipped", "missing", "retyped"):
+            parts += _summary(outcome, getattr(self, outcome))
         if self.same_function is False:
-            words.append("written by a graph that computes something else")
-        return ", ".join(words)
+            parts.append("written by a graph that computes a different function")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class MigrateReport:
-    """Names by fate: `unchanged`, `remapped` (old name, new name), `dropped` (only in the file), `missing`.
+    """Names by outcome: `unchanged`, `remapped` (old, new), `dropped` (only in the file), `missing`.
 
-    `metadata` are the notes of the file that were kept, `dropped_metadata` those that had no place.
+    `metadata` lists the metadata keys that were kept, `dropped_metadata` those that the format cannot store.
 
     >>> print(MigrateReport(unchanged=("a",), remapped=(("old.b", "b"),)))
     1 unchanged, 1 remapped (old.b → b)
@@ -57,19 +56,19 @@ class MigrateReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every tensor of the file found its place, and every place its tensor."""
+        """Whether every tensor of the file was used and every name of the model was found."""
         return not self.dropped and not self.missing
 
     def __str__(self) -> str:
-        words = [f"{len(self.unchanged)} unchanged"]
-        words += _counted("remapped", [f"{old} → {new}" for old, new in self.remapped])
-        words += _counted("dropped", self.dropped) + _counted("missing", self.missing)
-        words += _counted("kept in metadata", self.metadata)
-        return ", ".join(words + _counted("dropped from metadata", self.dropped_metadata))
+        parts = [f"{len(self.unchanged)} unchanged"]
+        parts += _summary("remapped", [f"{old} → {new}" for old, new in self.remapped])
+        parts += _summary("dropped", self.dropped) + _summary("missing", self.missing)
+        parts += _summary("kept in metadata", self.metadata)
+        return ", ".join(parts + _summary("dropped from metadata", self.dropped_metadata))
 
 
-def _counted(fate: str, names: Sequence[str]) -> list[str]:
+def _summary(outcome: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
     more = f", … {len(names) - 4} more" if len(names) > 4 else ""
-    return [f"{len(names)} {fate} ({', '.join(names[:4])}{more})"]
+    return [f"{len(names)} {outcome} ({', '.join(names[:4])}{more})"]

@@ -1,6 +1,6 @@
-"""Bytes to read from: a mapped file, memory, or something compressed, told apart by content.
+"""Readers for the bytes of a checkpoint: a mapped file, memory, or a compressed stream, detected by content.
 
-Nothing is ever allocated because a file claims to be large: memory grows with the bytes that really come.
+A file that claims to be large never causes an allocation: memory grows only with the bytes actually read.
 """
 
 from __future__ import annotations
@@ -17,75 +17,76 @@ from typing import BinaryIO, Protocol, cast
 
 from flodl.core import CheckpointError, DamagedError
 
-from .compression import GZIP_MAGIC, ZSTD_MAGIC, check_zstd_end, is_zstd_error, unpack_zstd
+from .compression import GZIP_MAGIC, ZSTD_MAGIC, check_zstd_end, decompress_zstd, is_zstd_error
 
 PathOrStream = str | os.PathLike[str] | BinaryIO
 
 _CHUNK_BYTES = 1 << 20
 
 
-class Supply(Protocol):
-    """Bytes in order: `take` gives the next ones or raises ValueError where there are fewer."""
+class ByteReader(Protocol):
+    """Reads bytes in order."""
 
     @property
-    def starts_with(self) -> bytes:
-        """The first bytes, to tell layouts apart."""
+    def first_bytes(self) -> bytes:
+        """The first bytes, which identify the format."""
 
-    def take(self, count: int) -> memoryview: ...
+    def read(self, count: int) -> memoryview:
+        """Return the next bytes, or raise ValueError if fewer are left."""
 
-    def end(self) -> None:
-        """Raise ValueError when something is left."""
+    def check_end(self) -> None:
+        """Raise ValueError if bytes are left."""
 
 
-class Whole:
-    """Bytes that lie in memory or in a mapped file; taking them copies nothing."""
+class MemoryReader:
+    """Reads from memory or a mapped file without copying."""
 
     def __init__(self, buffer: bytes | mmap.mmap) -> None:
         self._view = memoryview(buffer)
         self._position = 0
-        self.starts_with = bytes(self._view[:8])
+        self.first_bytes = bytes(self._view[:8])
 
     @property
     def view(self) -> memoryview:
         return self._view
 
-    def take(self, count: int) -> memoryview:
+    def read(self, count: int) -> memoryview:
         left = len(self._view) - self._position
         if count > left:
-            raise ValueError(f"{count} bytes should follow, {left} are left")
+            raise ValueError(f"expected {count} more bytes, {left} are left")
         self._position += count
         return self._view[self._position - count : self._position]
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         if self._position != len(self._view):
-            raise ValueError(f"{len(self._view) - self._position} bytes too many at its end")
+            raise ValueError(f"{len(self._view) - self._position} extra bytes at its end")
 
 
-class Unpacked:
-    """Bytes that come out of a decompressor, no more of them than are asked for."""
+class StreamReader:
+    """Reads from a decompressor, never more than is asked for."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self.starts_with = stream.read(8)
-        self._ahead = self.starts_with
+        self.first_bytes = stream.read(8)
+        self._unread = self.first_bytes
 
-    def take(self, count: int) -> memoryview:
-        taken = bytearray(self._ahead[:count])
-        self._ahead = self._ahead[len(taken) :]
-        while len(taken) < count:
-            more = self._stream.read(min(_CHUNK_BYTES, count - len(taken)))
-            if not more:
-                raise ValueError(f"{count} bytes should follow, {len(taken)} are left")
-            taken += more
-        return memoryview(taken)
+    def read(self, count: int) -> memoryview:
+        data = bytearray(self._unread[:count])
+        self._unread = self._unread[len(data) :]
+        while len(data) < count:
+            chunk = self._stream.read(min(_CHUNK_BYTES, count - len(data)))
+            if not chunk:
+                raise ValueError(f"expected {count} more bytes, {len(data)} are left")
+            data += chunk
+        return memoryview(data)
 
-    def end(self) -> None:
-        if self._ahead or self._stream.read(1):
-            raise ValueError("there are bytes too many at its end")
+    def check_end(self) -> None:
+        if self._unread or self._stream.read(1):
+            raise ValueError("extra bytes at its end")
 
 
 def map_file(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
-    """Map a file so that tensors in it may be changed without changing the file."""
+    """Map a file copy-on-write: changing a tensor in it does not change the file."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
@@ -93,44 +94,52 @@ def map_file(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
 
 
 @contextmanager
-def supplied(source: PathOrStream) -> Iterator[Supply]:
-    """Open a path or a stream; what goes wrong inside the block becomes an error of our tree."""
+def open_reader(source: PathOrStream) -> Iterator[ByteReader]:
+    """Open a path or a stream; errors inside the block become a CheckpointError or DamagedError."""
     try:
         buffer = map_file(source) if isinstance(source, str | os.PathLike) else source.read()
         magic = bytes(buffer[:4])
-        # A mapped file can be read like a stream, too.
-        packed = cast(BinaryIO, io.BytesIO(buffer) if isinstance(buffer, bytes) else buffer)
+        # An mmap object has the methods of a file.
+        stream = cast(BinaryIO, io.BytesIO(buffer) if isinstance(buffer, bytes) else buffer)
         if magic.startswith(GZIP_MAGIC):
-            yield Unpacked(cast(BinaryIO, gzip.GzipFile(fileobj=packed, mode="rb")))
+            yield StreamReader(cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb")))
         elif magic == ZSTD_MAGIC:
             check_zstd_end(buffer)
-            yield Unpacked(unpack_zstd(packed))
+            yield StreamReader(decompress_zstd(stream))
         else:
-            yield Whole(buffer)
+            yield MemoryReader(buffer)
     except CheckpointError:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise damaged(source, error) from error
+        raise _damaged_error(source, error) from error
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {named(source)}: {error.strerror or error}. Give a file that save_checkpoint wrote."
+            f"cannot read {display_name(source)}: {error.strerror or error}. "
+            "Pass a file that save_checkpoint wrote."
         ) from error
     except Exception as error:
-        # A damaged file can make any reader stumble over anything; ours only raise the first of these.
-        known = ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError, OverflowError
-        if isinstance(error, known) or is_zstd_error(error):
-            raise damaged(source, error) from error
+        # A damaged file can make the parsers raise any of these.
+        expected = (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+            RecursionError,
+            OverflowError,
+        )
+        if isinstance(error, expected) or is_zstd_error(error):
+            raise _damaged_error(source, error) from error
         raise
 
 
-def damaged(source: object, why: object) -> DamagedError:
-    """Word the error for a file that is cut off, changed, or something else."""
+def _damaged_error(source: object, reason: object) -> DamagedError:
     return DamagedError(
-        f"{named(source)} is not a whole checkpoint: {why}. Take an earlier one; this one was cut off, "
-        "changed, or is another kind of file."
+        f"{display_name(source)} is not a complete checkpoint: {reason}. It was truncated or changed, or is "
+        "a different kind of file. Use an earlier checkpoint."
     )
 
 
-def named(place: object) -> str:
-    """Name a path or a stream in a message."""
-    return repr(str(Path(place))) if isinstance(place, str | os.PathLike) else "the stream"
+def display_name(target: object) -> str:
+    """Return how an error message refers to a path or a stream."""
+    return repr(str(Path(target))) if isinstance(target, str | os.PathLike) else "the stream"

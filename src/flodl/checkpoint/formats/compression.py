@@ -1,4 +1,4 @@
-"""Compression: chosen by the suffix of a name when writing, known by content when reading."""
+"""Compression: selected by the suffix of the path when writing, detected by content when reading."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from flodl.core import CheckpointError
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# More than any level of zstd asks for by itself; a header may claim 2 GB.
-_MOST_WINDOW_BYTES = 1 << 27
+# More than any zstd level uses by default; a header may claim 2 GB.
+_MAX_WINDOW_BYTES = 1 << 27
 
-# What other programs compress to: a file of such a name would not be what it says.
-OTHER_PACKINGS = (".bz2", ".xz", ".lzma", ".lz4", ".zstd", ".zip", ".7z", ".br")
+# Suffixes of compressions that flodl does not write.
+UNSUPPORTED_SUFFIXES = (".bz2", ".xz", ".lzma", ".lz4", ".zstd", ".zip", ".7z", ".br")
 
-Packing = Literal["gz", "zst"]
+Compression = Literal["gz", "zst"]
 
 
-def packing_of(name: str) -> Packing | None:
-    """Say how a file of this name is compressed.
+def compression_of(name: str) -> Compression | None:
+    """Return the compression that the suffix of a file name stands for.
 
-    >>> packing_of("model.fdl.gz"), packing_of("model.fdl")
+    >>> compression_of("model.fdl.gz"), compression_of("model.fdl")
     ('gz', None)
     """
     if name.lower().endswith(".gz"):
@@ -33,23 +33,23 @@ def packing_of(name: str) -> Packing | None:
     return "zst" if name.lower().endswith(".zst") else None
 
 
-def name_within(name: str) -> str:
-    """Give the name of what is compressed.
+def without_compression_suffix(name: str) -> str:
+    """Return a file name without its compression suffix.
 
-    >>> name_within("model.fdl.gz"), name_within("model.fdl")
+    >>> without_compression_suffix("model.fdl.gz"), without_compression_suffix("model.fdl")
     ('model.fdl', 'model.fdl')
     """
-    packing = packing_of(name)
-    return name if packing is None else name[: -len(f".{packing}")]
+    compression = compression_of(name)
+    return name if compression is None else name[: -len(f".{compression}")]
 
 
 @contextmanager
-def packed(stream: BinaryIO, packing: Packing | None) -> Iterator[BinaryIO]:
-    """Give a stream to write to, whose bytes arrive compressed in the given one."""
-    if packing is None:
+def compress(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
+    """Yield a stream that compresses what is written to it into `stream`."""
+    if compression is None:
         yield stream
-    elif packing == "gz":
-        # Weights hardly shrink at any level: take the fastest. No time in the header: same bytes each time.
+    elif compression == "gz":
+        # Weights hardly shrink at any level, so use the fastest. No time stamp, so output is reproducible.
         with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1, mtime=0) as file:
             yield cast(BinaryIO, file)
     else:
@@ -61,29 +61,29 @@ def packed(stream: BinaryIO, packing: Packing | None) -> Iterator[BinaryIO]:
             yield file
 
 
-def unpack_zstd(stream: BinaryIO) -> BinaryIO:
-    """Give a stream to read from, whose bytes are decompressed from the given one."""
-    decompressor = _zstandard().ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+def decompress_zstd(stream: BinaryIO) -> BinaryIO:
+    """Return a stream that yields the decompressed bytes of `stream`."""
+    decompressor = _zstandard().ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     return cast(BinaryIO, decompressor.stream_reader(stream, read_across_frames=True))
 
 
 def check_zstd_end(data: bytes | mmap.mmap) -> None:
-    """Refuse what ends inside a frame, or goes on behind the last one; ValueError says which.
+    """Raise ValueError if the data end inside a frame, or continue after the last one.
 
-    The decompressor takes the end of its input for the end of the data: without the last bytes of a frame,
-    nobody would compare its checksum.
+    The decompressor takes the end of its input for the end of the data. If the last bytes of a frame were
+    missing, its checksum would never be compared.
     """
     position = 0
     while position < len(data):
         if data[position : position + 4] != ZSTD_MAGIC:
-            raise ValueError("there are bytes too many at its end")
+            raise ValueError("extra bytes at its end")
         position = _frame_end(data, position)
         if position > len(data):
-            raise ValueError("it ends in the middle of what was compressed")
+            raise ValueError("it ends inside a compressed frame")
 
 
 def _frame_end(data: bytes | mmap.mmap, start: int) -> int:
-    """Walk over a frame by the lengths of its blocks; the end of one that is cut off lies behind the data."""
+    """Return where a frame ends, found from its block lengths; past the data if the frame is truncated."""
     kind = int.from_bytes(data[start + 4 : start + 5], "little")
     is_single, has_checksum = kind >> 5 & 1, kind >> 2 & 1
     position = start + 6 - is_single + (0, 1, 2, 4)[kind & 3] + (is_single, 2, 4, 8)[kind >> 6]
@@ -98,7 +98,7 @@ def _frame_end(data: bytes | mmap.mmap, start: int) -> int:
 
 
 def is_zstd_error(error: Exception) -> bool:
-    """Say whether an error comes from zstd, without needing it installed."""
+    """Return whether an error was raised by zstd, without importing it."""
     return type(error).__name__ == "ZstdError"
 
 

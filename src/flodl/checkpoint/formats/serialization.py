@@ -1,4 +1,4 @@
-"""What is in a checkpoint, whatever its layout: names, shapes and notes first, values on request."""
+"""Tensors to and from the bytes of a checkpoint file of any format."""
 
 from __future__ import annotations
 
@@ -15,111 +15,117 @@ from torch import Tensor
 from flodl.core import CheckpointError
 
 from . import fdlc, torch_save
-from .byte_reader import PathOrStream, Supply, Whole, named, supplied
+from .byte_reader import ByteReader, MemoryReader, PathOrStream, display_name, open_reader
 from .checksum import Buffer, digest
 from .safetensors import (
     DTYPE_NAMES,
-    MOST_HEADER_BYTES,
+    MAX_HEADER_BYTES,
     Entry,
-    data_bytes,
     data_order,
+    num_data_bytes,
     pack_header,
     parse_header,
+    parse_tensors,
     raw_bytes,
-    tensors_in,
 )
-from .storable import make_plain, undo_plain
+from .storable import from_storable, to_storable
 
 _FORMAT = "flodl_format"
 _CHECKSUM = "flodl_checksum"
 _HASHES = "structural_hash", "rust_hash"
 
 
-def is_of_flodl(key: str) -> bool:
-    """Say whether a note of a file is one that flodl wrote about it, rather than the user."""
+def is_flodl_key(key: str) -> bool:
+    """Return whether flodl, rather than the user, wrote a metadata key."""
     return key.startswith("flodl_") or key in _HASHES
 
 
 @dataclass(frozen=True)
 class Contents:
-    """An open checkpoint: `shapes` holds tensors without values, `read` gives those with values."""
+    """An open checkpoint: `shapes` are tensors on the meta device, `read` returns the tensors with values."""
 
     shapes: Mapping[str, Tensor]
     metadata: Mapping[str, str]
     read: Callable[[], dict[str, Tensor]]
 
 
-def pack(
+def serialize_safetensors(
     named_tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, checksum: bool
 ) -> Iterator[Buffer]:
-    """Give the bytes of a safetensors file, piece by piece."""
-    tensors, notes = make_plain(named_tensors)
-    notes = {**metadata, **notes}
+    """Yield the bytes of a safetensors file, piece by piece."""
+    tensors, conversions = to_storable(named_tensors)
+    all_metadata = {**metadata, **conversions}
     data = {name: raw_bytes(tensors[name]) for name in data_order(tensors)}
     if checksum:
-        notes[_FORMAT] = "1"
-        facts = _facts({name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()}, notes)
-        notes[_CHECKSUM] = digest([facts, *data.values()])
-    yield pack_header(tensors, notes)
+        all_metadata[_FORMAT] = "1"
+        types_and_shapes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+        summary = _header_summary(types_and_shapes, all_metadata)
+        all_metadata[_CHECKSUM] = digest([summary, *data.values()])
+    yield pack_header(tensors, all_metadata)
     yield from data.values()
 
 
-def pack_fdlc(named_tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
-    """Give the bytes of a file of the Rust floDl, which knows no ties, piece by piece."""
-    tensors = {name: make_plain({name: tensor})[0][name] for name, tensor in named_tensors.items()}
-    yield from fdlc.pack(tensors)
+def serialize_fdlc(named_tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
+    """Yield the bytes of a file of the Rust floDl, piece by piece; the format has no tied tensors."""
+    tensors = {name: to_storable({name: tensor})[0][name] for name, tensor in named_tensors.items()}
+    yield from fdlc.serialize(tensors)
 
 
 @contextmanager
-def opened(source: PathOrStream) -> Iterator[Contents]:
-    """Open a checkpoint of any layout; damage becomes an error of our tree."""
-    with supplied(source) as supply:
-        if supply.starts_with.startswith(fdlc.MAGIC):
-            tensors, metadata = fdlc.read(supply)
+def open_checkpoint(source: PathOrStream) -> Iterator[Contents]:
+    """Open a checkpoint of any format; damage raises DamagedError."""
+    with open_reader(source) as reader:
+        if reader.first_bytes.startswith(fdlc.MAGIC):
+            tensors, metadata = fdlc.read(reader)
             yield Contents(tensors, metadata, lambda: tensors)
-        elif supply.starts_with.startswith(torch_save.ZIP_MAGIC):
-            tensors = torch_save.read(_for_torch(source, supply))
+        elif reader.first_bytes.startswith(torch_save.ZIP_MAGIC):
+            tensors = torch_save.read(_torch_source(source, reader))
             yield Contents(tensors, {"flodl_layout": "torch"}, lambda: tensors)
-        elif supply.starts_with.startswith(torch_save.LEGACY_MAGIC):
-            raise torch_save.old_form(_for_torch(source, supply))
+        elif reader.first_bytes.startswith(torch_save.LEGACY_MAGIC):
+            raise torch_save.legacy_error(_torch_source(source, reader))
         else:
-            yield open_safetensors(supply)
+            yield open_safetensors(reader)
 
 
-def open_safetensors(supply: Supply, *, verify: bool = True) -> Contents:
-    """Read the header; the values are read, and their checksum compared, only by `read`."""
-    length = int.from_bytes(supply.take(8), "little")
-    if length > MOST_HEADER_BYTES:
-        is_pickle = supply.starts_with.startswith(b"\x80")
+def open_safetensors(reader: ByteReader, *, verify: bool = True) -> Contents:
+    """Parse the header; only `read` reads the values and compares the checksum."""
+    length = int.from_bytes(reader.read(8), "little")
+    if length > MAX_HEADER_BYTES:
+        is_pickle = reader.first_bytes.startswith(b"\x80")
         raise ValueError("it is a pickle" if is_pickle else f"its header claims {length} bytes")
-    entries, metadata = parse_header(bytes(supply.take(length)))
-    hollow = {
+    entries, metadata = parse_header(bytes(reader.read(length)))
+    shapes = {
         name: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for name, entry in entries.items()
     }
 
     def read() -> dict[str, Tensor]:
-        data = supply.take(data_bytes(entries))
-        supply.end()
+        data = reader.read(num_data_bytes(entries))
+        reader.check_end()
         if verify and (_FORMAT in metadata or _CHECKSUM in metadata):
-            _compare(data, entries, metadata)
-        return undo_plain(dict(tensors_in(data, entries)), metadata)
+            _check_checksum(data, entries, metadata)
+        return from_storable(dict(parse_tensors(data, entries)), metadata)
 
-    return Contents(undo_plain(hollow, metadata), metadata, read)
-
-
-def _compare(data: memoryview, entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> None:
-    facts = _facts({name: (entry.dtype, entry.shape) for name, entry in entries.items()}, metadata)
-    if digest([facts, data]) != metadata.get(_CHECKSUM):
-        raise ValueError("its bytes are not those that were written: the checksum differs")
+    return Contents(from_storable(shapes, metadata), metadata, read)
 
 
-def _facts(kinds: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    notes = {key: value for key, value in metadata.items() if key != _CHECKSUM}
-    table = [[name, DTYPE_NAMES[dtype], shape] for name, (dtype, shape) in kinds.items()]
-    return json.dumps([table, sorted(notes.items())]).encode()
+def _check_checksum(data: memoryview, entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> None:
+    summary = _header_summary({name: (entry.dtype, entry.shape) for name, entry in entries.items()}, metadata)
+    if digest([summary, data]) != metadata.get(_CHECKSUM):
+        raise ValueError("its checksum differs from the one that was written")
 
 
-def _for_torch(source: PathOrStream, supply: Supply) -> str | os.PathLike[str] | io.BytesIO:
-    if not isinstance(supply, Whole):
-        raise CheckpointError(f"{named(source)} is a compressed file of torch.save. Unpack it first.")
-    return source if isinstance(source, str | os.PathLike) else io.BytesIO(supply.view)
+def _header_summary(
+    types_and_shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> bytes:
+    """Return the part of the header that the checksum covers."""
+    covered = {key: value for key, value in metadata.items() if key != _CHECKSUM}
+    table = [[name, DTYPE_NAMES[dtype], shape] for name, (dtype, shape) in types_and_shapes.items()]
+    return json.dumps([table, sorted(covered.items())]).encode()
+
+
+def _torch_source(source: PathOrStream, reader: ByteReader) -> str | os.PathLike[str] | io.BytesIO:
+    if not isinstance(reader, MemoryReader):
+        raise CheckpointError(
+            f"{display_name(source)} is a compressed file of torch.save. Decompress it first."
+        )
+    return source if isinstance(source, str | os.PathLike) else io.BytesIO(reader.view)

@@ -1,4 +1,4 @@
-"""Files of `torch.save`, read without running anything that is in them."""
+"""Files of `torch.save`, read without executing anything in them."""
 
 from __future__ import annotations
 
@@ -16,93 +16,96 @@ from torch import Tensor
 
 from flodl.core import CheckpointError
 
-from .byte_reader import named
+from .byte_reader import display_name
 
 ZIP_MAGIC = b"PK"
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9c"
 
 File = str | os.PathLike[str] | io.BytesIO
 
-_REFUSED = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")
+_UNSAFE_CLASS = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")
 _FIRST_BYTES = 1024
 
 
 def read(source: File) -> dict[str, Tensor]:
-    """Give every tensor in the file; tables inside tables become dotted names, other values are left out."""
+    """Return all tensors of the file; nested dicts become dotted names, other values are skipped."""
     mapped = not isinstance(source, io.BytesIO)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about protocols, which the user cannot change
+            warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
             content = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
-        found = _REFUSED.search(str(error))
+        found = _UNSAFE_CLASS.search(str(error))
         if found is not None:
-            raise _refusal(source, found[1], is_blocked=found[2] == "whose module") from error
+            raise _unsafe_error(source, found[1], is_blocked=found[2] == "whose module") from error
         if "TorchScript" in str(error):
             raise CheckpointError(
-                f"{named(source)} holds a TorchScript program, not a table of tensors. Programs are not "
-                f"loaded. Save its weights alone: {_line(source, 'torch.jit.load({}).state_dict()')}"
+                f"{display_name(source)} is a TorchScript program, not a dict of tensors. Programs are not "
+                f"loaded. Save only its weights: {_conversion(source, 'torch.jit.load({}).state_dict()')}"
             ) from error
-        # A changed file makes the reader raise anything at all; its advice to switch safety off is left out.
+        # A damaged file can raise any error. Only the first line is shown: torch's advice to disable safety
+        # comes after it.
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ValueError(f"torch cannot read it safely ({reason})") from error
     if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{named(source)} holds a {type(content).__name__}, not a table of tensors. "
-            "Save one, such as torch.save(model.state_dict(), 'weights.pt')"
+            f"{display_name(source)} contains a {type(content).__name__}, not a dict of tensors. "
+            "Save a dict, for example torch.save(model.state_dict(), 'weights.pt')"
         )
-    return dict(_flattened(content, ""))
+    return dict(_flatten(content, ""))
 
 
-def old_form(source: File) -> CheckpointError:
-    """Word the error for a file of an earlier form, where memory is taken because the file asks for it."""
+def legacy_error(source: File) -> CheckpointError:
+    """Return the error for the legacy format, in which a file can demand any amount of memory."""
     return CheckpointError(
-        f"{named(source)} has the form of torch before 1.6, which is not read. Save it anew: "
-        f"{_line(source, 'torch.load({}, weights_only=True)')}"
+        f"{display_name(source)} is in the format used before torch 1.6, which is not supported. "
+        f"Save it again: {_conversion(source, 'torch.load({}, weights_only=True)')}"
     )
 
 
-def _refusal(source: File, name: str, *, is_blocked: bool) -> CheckpointError:
-    """Say what the file holds beside tensors, why it is not loaded, and how to convert it."""
+def _unsafe_error(source: File, class_name: str, *, is_blocked: bool) -> CheckpointError:
+    """Return the error for a file that contains objects other than tensors."""
     if is_blocked:
         return CheckpointError(
-            f"{named(source)} calls for {name!r}, which no model needs: it may be an attack. "
-            "Nothing was loaded or run. Do not load it elsewhere either."
+            f"{display_name(source)} calls {class_name!r}, which no model needs: it may be an attack. "
+            "Nothing was loaded or executed. Do not load it elsewhere either."
         )
-    if _begins_with(source, name):
-        what = f"one whole object of {name}, not a table of tensors"
-        convert = _line(source, "torch.load({}, weights_only=False).state_dict()")
+    if _is_outermost(source, class_name):
+        what = f"a whole object of {class_name}, not a dict of tensors"
+        convert = _conversion(source, "torch.load({}, weights_only=False).state_dict()")
     else:
-        what = f"an object of {name} beside its tensors"
-        convert = _line(source, "torch.load({}, weights_only=False)['model']") + " (or whatever their key is)"
+        what = f"an object of {class_name} in addition to its tensors"
+        convert = (
+            _conversion(source, "torch.load({}, weights_only=False)['model']") + " (or their actual key)"
+        )
     return CheckpointError(
-        f"{named(source)} holds {what}. It is not loaded, for to put anything but tensors together is to run "
-        f"code that the file names. If you trust it, save its tensors alone: {convert}"
+        f"{display_name(source)} contains {what}. It is not loaded, because restoring anything but tensors "
+        f"executes code that the file names. If you trust it, save only its tensors: {convert}"
     )
 
 
-def _begins_with(source: File, name: str) -> bool:
-    """Say whether the outermost value is of that class; the first words are looked at, and not obeyed."""
+def _is_outermost(source: File, class_name: str) -> bool:
+    """Return whether the outermost value is of that class, by inspecting the first opcodes."""
     try:
         with zipfile.ZipFile(source) as archive:
             pickled = next(member for member in archive.namelist() if member.endswith("data.pkl"))
             with archive.open(pickled) as file:
-                words = pickletools.genops(file.read(_FIRST_BYTES))
-        first = next(argument for word, argument, _ in words if word.name != "PROTO")
-    except Exception:  # of a changed file, anything
+                opcodes = pickletools.genops(file.read(_FIRST_BYTES))
+        first = next(argument for opcode, argument, _ in opcodes if opcode.name != "PROTO")
+    except Exception:  # a damaged file can raise any error
         return False
-    return str(first).replace(" ", ".") == name
+    return str(first).replace(" ", ".") == class_name
 
 
-def _line(source: File, expression: str) -> str:
-    """Give the line that saves what an expression with the name of the file comes to."""
-    name = "'model.pt'" if isinstance(source, io.BytesIO) else named(source)
+def _conversion(source: File, expression: str) -> str:
+    """Return the line of Python that converts the file; `{}` in the expression stands for its name."""
+    name = "'model.pt'" if isinstance(source, io.BytesIO) else display_name(source)
     return f"torch.save({expression.format(name)}, 'weights.pt')"
 
 
-def _flattened(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Tensor]]:
+def _flatten(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Tensor]]:
     for key, value in table.items():
         if isinstance(value, Tensor):
             yield f"{prefix}{key}", value.detach()
         elif isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
