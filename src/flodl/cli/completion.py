@@ -73,7 +73,7 @@ def _after(target: Target, incomplete: str) -> list[CompletionItem]:
         return _values(target, known, incomplete)
     if incomplete.startswith("-"):
         names = [(f"--{name}", one) for name, one in options.items()]
-        names += [(f"--no-{name}", one) for name, one in options.items() if one.can_be_denied]
+        names += [(f"--no-{name}", one) for name, one in options.items() if one.has_negation]
         return [CompletionItem(name, help=one.help or None) for name, one in names] + _global_flags()
     found = _commands(target.manifest) if target.kind is Kind.PATH and not tail else []
     for one in (schema.arguments if schema else [])[:1]:

@@ -1,4 +1,4 @@
-"""The command line of a dataclass: values by type, help, environment, schema, exit codes."""
+"""`Args`: typed values, help, environment, schema, exit codes."""
 
 import json
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def parse(*words):
         (["-d"], "dry", True),
     ],
 )
-def test_values_are_read_by_the_type_of_their_field(words, name, value):
+def test_the_type_of_a_field_decides_how_its_value_is_parsed(words, name, value):
     parsed = parse("digits", *words)
     assert getattr(parsed, name) == value
     assert type(getattr(parsed, name)) is type(value)
@@ -85,8 +85,8 @@ def test_values_are_read_by_the_type_of_their_field(words, name, value):
         (["x", "--lr", "fast"], "'fast' is not a valid float"),
         (["x", "--mode", "medium"], "'medium' is not one of 'fast', 'slow'"),
         (["x", "--sizes", "1,b"], "'b' is not a valid integer"),
-        (["x", "--sizes", "1,,2"], "'1,,2' has nothing on one side of a comma"),
-        (["x", "--sizes", "1,"], "has nothing on one side of a comma"),
+        (["x", "--sizes", "1,,2"], "'1,,2' has an empty item next to a comma"),
+        (["x", "--sizes", "1,"], "has an empty item next to a comma"),
         (["x", "--lr"], "Option '--lr' requires an argument"),
         (["x", "--dry=yes"], "Option '--dry' does not take a value"),
         (["x", "-d=yes"], "Option '--dry' does not take a value"),
@@ -96,11 +96,11 @@ def test_values_are_read_by_the_type_of_their_field(words, name, value):
         (["x", "1", "-2"], "Got unexpected extra argument (-2)"),
     ],
 )
-def test_a_line_that_cannot_be_understood_ends_with_2_and_the_help_on_standard_error(capsys, words, message):
-    with pytest.raises(SystemExit) as ended:
+def test_an_invalid_command_line_exits_with_2_and_prints_the_help_on_standard_error(capsys, words, message):
+    with pytest.raises(SystemExit) as exit_info:
         parse(*words)
     shown = capsys.readouterr()
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     assert shown.out == ""
     first, blank, usage = shown.err.splitlines()[:3]
     assert first.startswith("error: ")
@@ -109,11 +109,11 @@ def test_a_line_that_cannot_be_understood_ends_with_2_and_the_help_on_standard_e
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--nonsense", "-h"]])
-def test_help_comes_first_whatever_else_stands_there(capsys, words):
-    with pytest.raises(SystemExit) as ended:
+def test_help_is_printed_even_if_the_rest_is_invalid(capsys, words):
+    with pytest.raises(SystemExit) as exit_info:
         parse(*words)
     shown = capsys.readouterr()
-    assert (ended.value.code, shown.err) == (0, "")
+    assert (exit_info.value.code, shown.err) == (0, "")
     assert shown.out.startswith("Usage: train [OPTIONS] <data> [<shift>]\n\n  Train a model.")
     for piece in ("Where the data is.", "[default: 0]", "-l, --lr FLOAT", "env var: TRAIN_LR", "[fast|slow]"):
         assert piece in shown.out
@@ -121,7 +121,7 @@ def test_help_comes_first_whatever_else_stands_there(capsys, words):
     assert "(repeat or comma-separate)" in shown.out
 
 
-def test_a_dataclass_without_words_of_its_own_has_no_made_up_ones(capsys):
+def test_a_generated_dataclass_docstring_is_not_shown_in_the_help(capsys):
     @dataclass
     class Job:
         x: int = 1
@@ -131,14 +131,14 @@ def test_a_dataclass_without_words_of_its_own_has_no_made_up_ones(capsys):
     assert "Job(" not in capsys.readouterr().out
 
 
-def test_help_behind_dashes_is_a_value(capsys):
+def test_help_after_double_dashes_is_a_value(capsys):
     assert parse("--", "--help").data == Path("--help")
 
 
-def test_the_schema_comes_before_everything(capsys):
-    with pytest.raises(SystemExit) as ended:
+def test_the_schema_is_printed_even_if_the_rest_is_invalid(capsys):
+    with pytest.raises(SystemExit) as exit_info:
         parse("--nonsense", "--fdl-schema")
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema == Args(Train).schema()
     assert schema["args"] == [
@@ -162,10 +162,10 @@ def test_the_schema_comes_before_everything(capsys):
     assert schema["options"]["sizes"] == {"type": "list[int]", "default": "1,2", "env": "TRAIN_SIZES"}
     assert schema["options"]["mode"]["choices"] == ["fast", "slow"]
     assert schema["options"]["dry"] == {"type": "bool", "short": "d"}
-    assert schema["strict"] is True  # it refuses what it does not know
+    assert schema["strict"] is True  # unknown options are refused
 
 
-def test_the_environment_stands_between_default_and_command_line(monkeypatch, capsys):
+def test_the_environment_overrides_the_default_and_the_command_line_overrides_both(monkeypatch, capsys):
     assert parse("x").lr == 1e-3
     monkeypatch.setenv("TRAIN_LR", "0.5")
     assert parse("x").lr == 0.5
@@ -175,7 +175,7 @@ def test_the_environment_stands_between_default_and_command_line(monkeypatch, ca
     assert parse("x").lr == 1e-3
 
 
-def test_a_value_of_the_environment_is_checked_like_any_other(monkeypatch, capsys):
+def test_a_value_from_the_environment_is_checked_like_any_other(monkeypatch, capsys):
     monkeypatch.setenv("TRAIN_SIZES", "7, 8")
     assert parse("x").sizes == [7, 8]
     monkeypatch.setenv("TRAIN_MODE", "medium")
@@ -184,7 +184,7 @@ def test_a_value_of_the_environment_is_checked_like_any_other(monkeypatch, capsy
     assert "'medium' is not one of 'fast', 'slow'" in capsys.readouterr().err
 
 
-def test_a_variable_that_is_no_switch_is_named(monkeypatch, capsys):
+def test_an_invalid_value_of_a_flag_variable_is_named(monkeypatch, capsys):
     @dataclass
     class Job:
         loud: bool = option(False, env="JOB_LOUD")
@@ -200,7 +200,7 @@ def test_a_variable_that_is_no_switch_is_named(monkeypatch, capsys):
     assert Args(Job).parse([]) == Job(loud=True)
 
 
-def test_every_value_is_left_with_its_origin_for_the_run(monkeypatch):
+def test_every_value_is_recorded_with_its_origin(monkeypatch):
     monkeypatch.setenv("TRAIN_MODE", "slow")
     parse("digits", "--lr", "2", "--no-compile")
     table = environment.resolved_config()
@@ -219,16 +219,16 @@ def test_every_value_is_left_with_its_origin_for_the_run(monkeypatch):
     assert table["data"]["value"] == "digits"
 
 
-def test_an_origin_that_fdl_told_is_kept(monkeypatch):
-    told = {"lr": {"value": 2, "origin": "fdl.yml:7"}, "name": {"value": "a", "origin": "fdl.yml:8"}}
-    monkeypatch.setenv(environment.RESOLVED_CONFIG, json.dumps(told))
+def test_an_origin_from_fdl_is_kept(monkeypatch):
+    inherited = {"lr": {"value": 2, "origin": "fdl.yml:7"}, "name": {"value": "a", "origin": "fdl.yml:8"}}
+    monkeypatch.setenv(environment.RESOLVED_CONFIG, json.dumps(inherited))
     parse("x", "--lr", "2.0", "--name", "b")
     table = environment.resolved_config()
     assert table["lr"]["origin"] == "fdl.yml:7"
     assert table["name"] == {"value": "b", "origin": "--name"}
 
 
-def test_variadic_arguments_take_all_that_is_left():
+def test_a_variadic_argument_takes_all_remaining_words():
     @dataclass
     class Job:
         first: str
@@ -244,25 +244,28 @@ def test_variadic_arguments_take_all_that_is_left():
     shift=st.integers(-(10**12), 10**12),
     name=st.text(st.characters(exclude_characters="\0", codec="utf-8")),
 )
-def test_what_is_typed_is_what_is_read(lr, shift, name):
+def test_values_survive_the_round_trip_through_text(lr, shift, name):
     parsed = parse("x", str(shift), f"--lr={lr!r}", f"--name={name}")
     assert (parsed.lr, parsed.shift, parsed.name) == (lr, shift, name)
 
 
-def test_an_option_does_not_swallow_the_next_one(capsys):
+def test_an_option_does_not_take_the_next_option_as_its_value(capsys):
     @dataclass
     class Job:
         name: str = "x"
         lr: float = 1.0
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         Args(Job).parse(["--name", "--lr", "3"])
-    assert ended.value.code == 2
-    assert "'--name' requires an argument, and '--lr' follows. Write --name=--lr" in capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert (
+        "'--name' requires an argument, but '--lr' follows. If that is the value, write --name=--lr"
+        in capsys.readouterr().err
+    )
     assert Args(Job).parse(["--name=--lr"]).name == "--lr"
 
 
-def test_a_list_that_may_be_missing_stays_none_and_quotes_keep_commas():
+def test_an_optional_list_stays_none_and_quotes_protect_commas():
     @dataclass
     class Job:
         maybe: list[int] | None = None

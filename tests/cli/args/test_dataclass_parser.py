@@ -1,4 +1,4 @@
-"""A mistake in a dataclass is an error with the field's name, before any command line is read."""
+"""Turning dataclasses into parameters: a mistake in a dataclass is an error that names the field."""
 
 from dataclasses import InitVar, dataclass, field, make_dataclass
 from enum import Enum, StrEnum
@@ -28,49 +28,49 @@ def define(*fields):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([("x", dict, option(None))], r"at 'Job\.x': <class 'dict'> cannot be read from a command line"),
-        ([("x", int | str, option(1))], "cannot be read"),
-        ([("x", list[bool], option([]))], "cannot be read"),
-        ([("x", bool | None, option(None))], "annotate it as bool"),
-        ([("x", Literal[1, "a"], option(1))], "strings, or whole numbers, not both"),
+        ([("x", dict, option(None))], r"at 'Job\.x': <class 'dict'> cannot be parsed from a command line"),
+        ([("x", int | str, option(1))], "cannot be parsed"),
+        ([("x", list[bool], option([]))], "cannot be parsed"),
+        ([("x", bool | None, option(None))], "Annotate it as bool"),
+        ([("x", Literal[1, "a"], option(1))], "only strings or only integers"),
         ([("x", int, option())], r"at 'Job\.x': an option needs a default"),
-        ([("x", int, option(1, env=""))], "env='' is no name of a variable"),
-        ([("x", int, option(1, env="A B"))], "env='A B' is no name of a variable"),
-        ([("x", bool, option(False, choices=[True]))], "a flag has no choices"),
-        ([("x", int, option(1, bare=2))], "only an optional field"),
+        ([("x", int, option(1, env=""))], "env='' is not a valid variable name"),
+        ([("x", int, option(1, env="A B"))], "env='A B' is not a valid variable name"),
+        ([("x", bool, option(False, choices=[True]))], "a flag cannot have choices"),
+        ([("x", int, option(1, bare=2))], "`bare` needs an optional field"),
         ([("x", int, option(1, short="xy"))], "must be one letter"),
         ([("x", int, option(1, short="1"))], "must be a letter"),
         ([("x", int, option(1, short="e"))], r"at 'Job\.x': -e is reserved for fdl"),
         ([("x", int, option(1, short="v"))], "-v is reserved"),
         ([("env", str, option("x"))], "--env is reserved"),
         ([("quiet", bool, option(False))], "--quiet is reserved"),
-        ([("x", int, option("a"))], "'a' is no int"),
-        ([("x", int, option(True))], "True is no int"),
-        ([("x", float, option("1"))], "'1' is no float"),
-        ([("x", str, option(1))], "1 is no string"),
-        ([("x", Path, option(1))], "1 is no path"),
-        ([("x", bool, option("yes"))], "'yes' is no bool"),
-        ([("x", bool, option(1))], "1 is no bool"),
-        ([("x", int, option(None))], r"at 'Job\.x': None is no default for it\. Annotate it as T \| None"),
-        ([("x", list[int], option(None))], "None is no default"),
+        ([("x", int, option("a"))], "'a' is not of type int"),
+        ([("x", int, option(True))], "True is not of type int"),
+        ([("x", float, option("1"))], "'1' is not of type float"),
+        ([("x", str, option(1))], "1 is not of type string"),
+        ([("x", Path, option(1))], "1 is not of type path"),
+        ([("x", bool, option("yes"))], "'yes' is not of type bool"),
+        ([("x", bool, option(1))], "1 is not of type bool"),
+        ([("x", int, option(None))], r"at 'Job\.x': the default is None, .* Annotate it as T \| None"),
+        ([("x", list[int], option(None))], "the default is None, but the field is not optional"),
         ([("x", list[int], option(3))], "the default 3 is not a list"),
         ([("x", list[str], option("abc"))], "the default 'abc' is not a list"),
-        ([("x", list[int], option(["a"]))], "'a' is no int"),
+        ([("x", list[int], option(["a"]))], "'a' is not of type int"),
         ([("x", int, option((1, 2)))], r"the default \(1, 2\) is not one int"),
         ([("x", int | None, option([1]))], r"the default \[1\] is not one int"),
         (
             [("x", Colour, option("red"))],
-            r"at 'Job\.x': 'red' is no member of Colour\. Write one of Colour\.RED",
+            r"at 'Job\.x': 'red' is not a member of Colour\. Use one of Colour\.RED",
         ),
-        ([("x", Colour, option("RED"))], "'RED' is no member of Colour"),
-        ([("x", Colour | None, option("red"))], "'red' is no member"),
-        ([("x", Colour, argument("red"))], "'red' is no member"),
-        ([("x", list[Colour], option(["red"]))], "'red' is no member"),
-        ([("x", Colour, option(Colour.RED, choices=["RED"]))], "'RED' is no member"),
+        ([("x", Colour, option("RED"))], "'RED' is not a member of Colour"),
+        ([("x", Colour | None, option("red"))], "'red' is not a member"),
+        ([("x", Colour, argument("red"))], "'red' is not a member"),
+        ([("x", list[Colour], option(["red"]))], "'red' is not a member"),
+        ([("x", Colour, option(Colour.RED, choices=["RED"]))], "'RED' is not a member"),
         ([("x", Colour, option(Colour.RED, choices=[Colour.BLUE]))], "is not among the choices"),
-        ([("x", Mode, option("fast"))], "'fast' is no member of Mode"),
-        ([("x", str, option(Mode.FAST))], "is no string"),
-        ([("x", int | None, option(None, bare="a"))], "'a' is no int"),
+        ([("x", Mode, option("fast"))], "'fast' is not a member of Mode"),
+        ([("x", str, option(Mode.FAST))], "is not of type string"),
+        ([("x", int | None, option(None, bare="a"))], "'a' is not of type int"),
         ([("x", str, option("c", choices=["a", "b"]))], r"'c' is not among the choices \['a', 'b'\]"),
         ([("x", bool, argument())], "a bool cannot be positional"),
         ([("x", int, argument(1)), ("y", int, argument())], r"Job\.y': a required argument cannot follow"),
@@ -80,26 +80,26 @@ def define(*fields):
         ),
         (
             [("x", int, option(1, short="s")), ("y", int, option(1, short="s"))],
-            r"Job\.y': it and 'x' both declare short -s",
+            r"Job\.y': 'x' already uses the short name -s",
         ),
         (
             [("fast", bool, option(True)), ("no_fast", bool, option(False))],
-            "--no-fast is already taken by 'fast'",
+            "--no-fast is already used by 'fast'",
         ),
         (
             [("no_fast", bool, option(False)), ("fast", bool, option(True))],
-            r"at 'Job\.fast': --no-fast, which switches it off, is already taken by 'no_fast'",
+            r"at 'Job\.fast': --no-fast, which would switch it off, is already used by 'no_fast'",
         ),
     ],
 )
 def test_a_mistake_in_the_definition_names_the_field(fields, message):
-    # A required argument after one with a default is a mistake of dataclass itself, unless it is by keyword.
+    # Without kw_only, dataclass itself refuses a required field after one with a default.
     with pytest.raises(ArgsError, match=message):
         Args(make_dataclass("Job", fields, kw_only=True))
 
 
 @pytest.mark.parametrize(
-    ("annotation", "default", "words", "read"),
+    ("annotation", "default", "words", "expected"),
     [
         (Colour, Colour.RED, [], Colour.RED),
         (Colour, Colour.RED, ["--x", "BLUE"], Colour.BLUE),
@@ -118,8 +118,8 @@ def test_a_mistake_in_the_definition_names_the_field(fields, message):
         (tuple[int, ...], (), ["--x", "3"], (3,)),
     ],
 )
-def test_defaults_that_fit_are_taken(annotation, default, words, read):
-    assert define(("x", annotation, option(default))).parse(words).x == read
+def test_valid_defaults_are_accepted(annotation, default, words, expected):
+    assert define(("x", annotation, option(default))).parse(words).x == expected
 
 
 def test_only_a_dataclass_can_become_a_command_line():
@@ -127,7 +127,7 @@ def test_only_a_dataclass_can_become_a_command_line():
         Args(int)
 
 
-def test_a_type_that_is_not_imported_is_named():
+def test_an_annotation_that_cannot_be_resolved_is_named():
     @dataclass
     class Job:
         x: "Nothing" = None  # noqa: F821
@@ -136,7 +136,7 @@ def test_a_type_that_is_not_imported_is_named():
         Args(Job)
 
 
-def test_shapes_are_read_from_annotations_alone():
+def test_annotations_alone_decide_the_parameter_types():
     class Colour(Enum):
         RED = 1
         BLUE = 2
@@ -155,7 +155,7 @@ def test_shapes_are_read_from_annotations_alone():
         derived: int = field(default=0, init=False)
 
     args = Args(Job)
-    assert [(one.name, one.kind, one.type) for one in args.parameters] == [
+    assert [(parameter.name, parameter.kind, parameter.type) for parameter in args.parameters] == [
         ("data", "argument", "path"),
         ("size", "option", "int"),
         ("colour", "option", "string"),
@@ -192,20 +192,20 @@ class NoChoices:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("cls", "message"),
     [
-        (Plain(), r"this is an instance of Plain\. Give the class: Args\(Plain\)"),
-        (WithInitVar, r"at 'WithInitVar\.x': an InitVar cannot be given here"),
-        (Underscored, r"at 'Underscored\._x': a name cannot begin with an underscore"),
-        (NoChoices, r"at 'NoChoices\.x': choices=\[\] allows nothing"),
+        (Plain(), r"expected a dataclass, got an instance of Plain\. Pass the class: Args\(Plain\)"),
+        (WithInitVar, r"at 'WithInitVar\.x': an InitVar cannot be set from the command line"),
+        (Underscored, r"at 'Underscored\._x': a name cannot start with an underscore"),
+        (NoChoices, r"at 'NoChoices\.x': choices=\[\] allows no value"),
     ],
 )
-def test_what_no_command_line_can_fill_in_is_an_error(given, message):
+def test_a_class_that_cannot_be_filled_from_a_command_line_is_refused(cls, message):
     with pytest.raises(ArgsError, match=message):
-        Args(given)
+        Args(cls)
 
 
 @pytest.mark.parametrize("name", ["ansi", "no_ansi", "no_color", "fdl_schema", "verbose", "refresh_schema"])
-def test_what_fdl_takes_for_itself_is_no_name_for_a_field(name):
+def test_field_names_that_fdl_uses_itself_are_refused(name):
     with pytest.raises(ArgsError, match="is reserved for fdl"):
         Args(make_dataclass("Job", [(name, bool, False)]))

@@ -1,4 +1,4 @@
-"""A dataclass becomes a command line: typed values, help, environment fallback, a schema, completions."""
+"""Command lines from dataclasses: typed values, help, environment fallback, JSON schema, completion."""
 
 from .args import Args
 from .declarations import argument, option

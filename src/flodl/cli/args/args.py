@@ -1,4 +1,4 @@
-"""`Args`: the command line of a dataclass."""
+"""`Args`, which parses a command line into a dataclass."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .parameter import Parameter, format_value
 from .schema import to_json
 
 T = TypeVar("T")
-_HELP = ["-h", "--help"]
+_HELP_FLAGS = ["-h", "--help"]
 
 
 class _Command(TypedCommand):
-    """A typed command that answers `--fdl-schema` and `--help` before it looks at anything else."""
+    """A typed command that handles `--fdl-schema` and `--help` before it parses anything else."""
 
     schema_text = ""
 
@@ -34,17 +34,17 @@ class _Command(TypedCommand):
         if not ctx.resilient_parsing and "--fdl-schema" in words:
             click.echo(self.schema_text)
             ctx.exit()
-        if not ctx.resilient_parsing and set(words) & set(_HELP):
+        if not ctx.resilient_parsing and set(words) & set(_HELP_FLAGS):
             click.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
 
 
 class Args(Generic[T]):
-    """Read the command line of a script into a dataclass.
+    """Parse the command line of a script into a dataclass.
 
-    A field with a default is an option, one without is a positional argument; `option` and `argument` say
-    more. The type of a field decides how its text is read.
+    A field with a default is an option. A field without one is a positional argument. `option` and
+    `argument` add help texts and other details. The type of a field decides how its text is parsed.
 
     >>> from dataclasses import dataclass, field
     >>> @dataclass
@@ -60,98 +60,99 @@ class Args(Generic[T]):
         self.type = dataclass_type
         self.parameters = parameters_of(dataclass_type)
         self.name = name
-        self._fields = {one.name: click_parameter(one) for one in self.parameters}
+        self._fields = {parameter.name: click_parameter(parameter) for parameter in self.parameters}
         self.command = _Command(
             name,
             params=list(self._fields.values()),
-            help=_words(dataclass_type),
+            help=_docstring(dataclass_type),
             callback=self._build,
-            context_settings={"help_option_names": _HELP},
+            context_settings={"help_option_names": _HELP_FLAGS},
         )
         self.command.schema_text = json.dumps(self.schema(), indent=2)
 
     def schema(self) -> dict[str, Any]:
-        """Give what `--fdl-schema` prints."""
+        """Return the JSON object that `--fdl-schema` prints."""
         return {**to_json(self.parameters), "strict": True}
 
     def parse(self, argv: Sequence[str] | None = None) -> T:
-        """Give the values of this command line, or of the process.
+        """Parse `argv`, or the command line of the process.
 
-        Help and schema end the program with code 0; a command line that cannot be understood ends it with
-        code 2, after its message and the help on standard error.
+        `--help` and `--fdl-schema` exit with code 0. An invalid command line prints an error and the help on
+        standard error, and exits with code 2.
         """
         try:
             result = self.command.main(argv, prog_name=self.name, standalone_mode=False)
         except click.UsageError as error:
-            self._refuse(error)
+            self._exit_with(error)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         if not isinstance(result, self.type):
             sys.exit(result if isinstance(result, int) else 0)
         return result
 
-    def _refuse(self, error: click.UsageError) -> NoReturn:
-        colour = environment.color_setting()
-        # click's parser knows nothing of the context when an option lacks its value.
+    def _exit_with(self, error: click.UsageError) -> NoReturn:
+        color = environment.color_setting()
+        # click's parser sets no context when an option lacks its value.
         ctx = error.ctx or click.Context(self.command, info_name=self.name or Path(sys.argv[0]).name)
-        click.echo(f"{click.style('error:', fg='red')} {error.format_message()}", err=True, color=colour)
-        click.echo(f"\n{ctx.get_help()}", err=True, color=colour)
+        click.echo(f"{click.style('error:', fg='red')} {error.format_message()}", err=True, color=color)
+        click.echo(f"\n{ctx.get_help()}", err=True, color=color)
         sys.exit(2)
 
     def _build(self, **_values: Any) -> T:
         ctx = click.get_current_context()
-        values = {name: ctx.params[one.name or ""] for name, one in self._fields.items()}
-        for one in self.parameters:
-            if one.is_list:
-                source = ctx.get_parameter_source(self._fields[one.name].name or "")
+        values = {name: ctx.params[field.name or ""] for name, field in self._fields.items()}
+        for parameter in self.parameters:
+            name = parameter.name
+            if parameter.is_list:
+                source = ctx.get_parameter_source(self._fields[name].name or "")
                 is_default = source in (None, ParameterSource.DEFAULT)
-                # A default is what it is: nothing to take apart, and None stays None.
-                given = one.default if is_default else list(values[one.name])
-                values[one.name] = given if given is None else (tuple if one.as_tuple else list)(given)
-            elif one.type == "path" and isinstance(values[one.name], str):
-                values[one.name] = Path(values[one.name])
+                # A default is used unchanged: it is not split, and None stays None.
+                items = parameter.default if is_default else list(values[name])
+                values[name] = items if items is None else (tuple if parameter.as_tuple else list)(items)
+            elif parameter.type == "path" and isinstance(values[name], str):
+                values[name] = Path(values[name])
         self._publish(ctx, values)
         try:
             return self.type(**values)
-        except ValueError as error:  # what a `__post_init__` has against the values
+        except ValueError as error:  # raised by `__post_init__`
             raise click.UsageError(str(error), ctx=ctx) from error
 
     def _publish(self, ctx: click.Context, values: dict[str, Any]) -> None:
-        """Leave every value with its origin where a run directory looks for it."""
-        told = environment.resolved_config()
-        table = dict(told)
-        for one in self.parameters:
-            source = ctx.get_parameter_source(self._fields[one.name].name or "")
-            value, inherited = _plain(values[one.name]), told.get(one.long)
-            # fdl hands the values of a manifest over as options: their origin is the file, not the flag.
-            if inherited is None or not _equal(inherited.get("value"), value):
-                origin = _origin(source.name if source else "", one, value)
-                table[one.long] = {"value": value, "origin": origin}
+        """Record every value with its origin in the environment, where the trainer finds it."""
+        inherited = environment.resolved_config()
+        table = dict(inherited)
+        for parameter in self.parameters:
+            source = ctx.get_parameter_source(self._fields[parameter.name].name or "")
+            value, known = _to_json(values[parameter.name]), inherited.get(parameter.long)
+            # fdl passes the values of a manifest as options: their origin is the file, not the flag.
+            if known is None or not _equal(known.get("value"), value):
+                origin = _origin(source.name if source else "", parameter, value)
+                table[parameter.long] = {"value": value, "origin": origin}
         os.environ[environment.RESOLVED_CONFIG] = json.dumps(table)
 
 
-def _origin(source: str, one: Parameter, value: Any) -> str:
+def _origin(source: str, parameter: Parameter, value: Any) -> str:
     if source == "ENVIRONMENT":
-        return f"${one.env}"
+        return f"${parameter.env}"
     if source != "COMMANDLINE":
         return "default"
-    if one.kind == "argument":
-        return f"<{one.long}>"
-    return f"--no-{one.long}" if value is False else f"--{one.long}"
+    if parameter.kind == "argument":
+        return f"<{parameter.long}>"
+    return f"--no-{parameter.long}" if value is False else f"--{parameter.long}"
 
 
-def _equal(told: Any, read: Any) -> bool:
-    return bool(told == read) or format_value(told) == format_value(read)
+def _equal(first: Any, second: Any) -> bool:
+    return bool(first == second) or format_value(first) == format_value(second)
 
 
-def _plain(value: Any) -> Any:
-    """Give a value that JSON can hold."""
+def _to_json(value: Any) -> Any:
+    """Convert a value to one that JSON can represent."""
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return value if isinstance(value, (bool, int, float, type(None))) else format_value(value)
 
 
-def _words(cls: type) -> str:
-    """Give the docstring of a class; the one that dataclass makes up from the fields is none."""
+def _docstring(cls: type) -> str:
+    """Return the docstring of a class, or nothing for the one that `dataclass` generates from the fields."""
     text = inspect.cleandoc(cls.__doc__ or "")
     return "" if text.startswith(f"{cls.__name__}(") else text

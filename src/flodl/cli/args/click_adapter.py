@@ -1,4 +1,4 @@
-"""Parameters as click's own: what it parses, checks, explains and completes."""
+"""Turn a `Parameter` into a click option or argument, and parse negative numbers as values."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .parameter import Parameter, format_value, has_empty_piece, split_pieces
+from .parameter import Parameter, format_value, has_empty_item, split_list
 
-NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
-_MASK = "\0"
+NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
+_MASK = "\0"  # prefix of words that click must not parse as options
 _SHORT_WITH_VALUE = re.compile(r"-([A-Za-z])=(.*)\Z", re.DOTALL)
 COMPLETER_LIMIT_S = 3
 
 
-class Whole(str):
-    """A piece of a default, which is what it is, commas and all."""
+class ListItem(str):
+    """One item of a default list. It is not split at commas."""
 
     __slots__ = ()
 
 
-class Pieces(click.ParamType[list[Any]]):
-    """One value of a list option: it may hold several, separated by commas."""
+class CommaSeparated(click.ParamType[list[Any]]):
+    """A value of a list option. It may contain several items, separated by commas."""
 
     def __init__(self, inner: click.ParamType[Any]) -> None:
         self.inner = inner
         self.name = inner.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        whole = not isinstance(value, str) or isinstance(value, Whole)
-        if not whole and has_empty_piece(value):
-            self.fail(f"{value!r} has nothing on one side of a comma.", param, ctx)
-        pieces = [value] if whole else split_pieces(value)
-        return [self.inner.convert(piece, param, ctx) for piece in pieces]
+        is_item = not isinstance(value, str) or isinstance(value, ListItem)
+        if not is_item and has_empty_item(value):
+            self.fail(f"{value!r} has an empty item next to a comma.", param, ctx)
+        items = [value] if is_item else split_list(value)
+        return [self.inner.convert(item, param, ctx) for item in items]
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return [rv]
@@ -53,7 +53,7 @@ class Pieces(click.ParamType[list[Any]]):
 
 
 class NumberAwareParser:
-    """click's parser, to which `-5` is a value and `-x=5` is `-x 5`."""
+    """click's parser, except that `-5` is a value and `-x=5` means `-x 5`."""
 
     def __init__(self, parser: Any, options: dict[str, click.Option]) -> None:
         self._parser = parser
@@ -63,26 +63,26 @@ class NumberAwareParser:
         return getattr(self._parser, name)
 
     def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[click.Parameter]]:
-        values, rest, order = self._parser.parse_args(args=list(self._prepared(args)))
+        values, rest, order = self._parser.parse_args(args=list(self._masked(args)))
         return {name: _unmask(value) for name, value in values.items()}, _unmask(rest), order
 
-    def _prepared(self, args: list[str]) -> Iterator[str]:
+    def _masked(self, args: list[str]) -> Iterator[str]:
         value_is_next = False
         for position, word in enumerate(args):
             short = _SHORT_WITH_VALUE.match(word)
             if value_is_next and word in self._options:
-                _refuse_as_value(self._options[args[position - 1]], args[position - 1], word)
+                _refuse_option_as_value(self._options[args[position - 1]], args[position - 1], word)
             if word == "--" and not value_is_next:
                 yield from args[position:]
                 return
             name, equals, value = word.partition("=")
-            if NEGATIVE.match(word):
+            if NEGATIVE_NUMBER.match(word):
                 yield _MASK + word
             elif short and not value_is_next and f"-{short[1]}" in self._options:
                 long = max(self._options[f"-{short[1]}"].opts, key=len)
                 yield f"{long}={_MASK}{short[2]}"
             elif equals and value and not value_is_next and self._takes_value(name):
-                yield f"{name}={_MASK}{value}"  # click would take `-1` for an option here too
+                yield f"{name}={_MASK}{value}"  # click would parse `-1` as an option here too
             else:
                 yield word
             option = self._options.get(word)
@@ -92,12 +92,13 @@ class NumberAwareParser:
         return name in self._options and not self._options[name].is_flag
 
 
-def _refuse_as_value(option: click.Option, name: str, word: str) -> None:
-    """An option that lacks its value must not swallow the next option; one that may stand bare does not."""
+def _refuse_option_as_value(option: click.Option, name: str, word: str) -> None:
+    """Raise if an option would take the next option as its value. Options with an optional value never do."""
     if not option._flag_needs_value:
         raise click.BadOptionUsage(
             name,
-            f"Option {name!r} requires an argument, and {word!r} follows. Write {name}={word} if meant.",
+            f"Option {name!r} requires an argument, but {word!r} follows. "
+            f"If that is the value, write {name}={word}.",
         )
 
 
@@ -110,19 +111,22 @@ def _unmask(value: Any) -> Any:
 
 
 class TypedCommand(click.Command):
-    """A command whose help lists its arguments, and which takes negative numbers as they are."""
+    """A command that lists its arguments in the help and accepts negative numbers as values."""
 
     def make_parser(self, ctx: click.Context) -> Any:
         options = {
-            name: one for one in self.get_params(ctx) if isinstance(one, click.Option) for name in one.opts
+            name: option
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option)
+            for name in option.opts
         }
         return NumberAwareParser(super().make_parser(ctx), options)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [
-            (one.make_metavar(ctx), getattr(one, "explanation", ""))
-            for one in self.get_params(ctx)
-            if isinstance(one, click.Argument)
+            (argument.make_metavar(ctx), getattr(argument, "explanation", ""))
+            for argument in self.get_params(ctx)
+            if isinstance(argument, click.Argument)
         ]
         if rows:
             with formatter.section("Arguments"):
@@ -131,112 +135,113 @@ class TypedCommand(click.Command):
 
 
 class ExplainedArgument(click.Argument):
-    """A positional argument with a line for the help."""
+    """A positional argument with a help text."""
 
     def __init__(self, declarations: Sequence[str], *, explanation: str, **settings: Any) -> None:
         super().__init__(declarations, **settings)
         self.explanation = explanation
 
 
-def click_parameter(one: Parameter, *, forwarded: bool = False, strict: bool = True) -> click.Parameter:
-    """Turn a parameter into click's.
+def click_parameter(parameter: Parameter, *, forwarded: bool = False, strict: bool = True) -> click.Parameter:
+    """Convert a parameter to a click option or argument.
 
-    A forwarded one checks a command line for another program: there are no defaults, and the environment is
-    not asked. If it is not strict, nothing is required, and any option may stand bare.
+    A forwarded parameter checks a command line for another program: it has no default and ignores the
+    environment. Unless it is strict, nothing is required and every option may omit its value.
     """
-    if one.kind == "argument":
-        return _click_argument(one, forwarded=forwarded, strict=strict)
-    names = [f"field_{one.name}".replace("-", "_"), f"--{one.long}"]
-    note = "(repeat or comma-separate)" if one.is_list else ""
-    settings: dict[str, Any] = {"help": f"{one.help} {note}".strip() or None}
-    if one.short:
-        names.append(f"-{one.short}")
-    if one.type == "bool":
-        return _click_flag(one, names, settings, forwarded=forwarded)
-    settings |= {"type": _value_type(one), "shell_complete": _completer(one)}
+    if parameter.kind == "argument":
+        return _click_argument(parameter, forwarded=forwarded, strict=strict)
+    names = [f"field_{parameter.name}".replace("-", "_"), f"--{parameter.long}"]
+    note = "(repeat or comma-separate)" if parameter.is_list else ""
+    settings: dict[str, Any] = {"help": f"{parameter.help} {note}".strip() or None}
+    if parameter.short:
+        names.append(f"-{parameter.short}")
+    if parameter.type == "bool":
+        return _click_flag(parameter, names, settings, forwarded=forwarded)
+    settings |= {"type": _value_type(parameter), "shell_complete": _completer(parameter)}
     if not forwarded:
         settings |= {
-            "default": one.default,
-            "show_default": one.default not in (None, [], ()),
+            "default": parameter.default,
+            "show_default": parameter.default not in (None, [], ()),
             "show_envvar": True,
         }
-        settings["envvar"] = one.env or None
-    if one.is_list:
+        settings["envvar"] = parameter.env or None
+    if parameter.is_list:
         if isinstance(settings.get("default"), (list, tuple)):
             settings["default"] = [
-                Whole(format_value(item)) if isinstance(item, (str, Enum)) else item
+                ListItem(format_value(item)) if isinstance(item, (str, Enum)) else item
                 for item in settings["default"]
             ]
-        settings |= {"multiple": True, "type": Pieces(settings["type"]), "callback": _flatten}
-    elif one.bare is not None or not strict:
-        settings |= {"is_flag": False, "flag_value": _anything(one) if one.bare is None else one.bare}
+        settings |= {"multiple": True, "type": CommaSeparated(settings["type"]), "callback": _flatten}
+    elif parameter.bare is not None or not strict:
+        bare = _placeholder(parameter) if parameter.bare is None else parameter.bare
+        settings |= {"is_flag": False, "flag_value": bare}
     return click.Option(names, **settings)
 
 
 def _click_flag(
-    one: Parameter, names: list[str], settings: dict[str, Any], *, forwarded: bool
+    parameter: Parameter, names: list[str], settings: dict[str, Any], *, forwarded: bool
 ) -> click.Option:
-    if one.can_be_denied:
-        names[1] = f"--{one.long}/--no-{one.long}"
-        is_on = one.default in (True, "true")
-        settings |= {"default": is_on, "show_default": f"--{one.long}" if is_on else False}
-    if one.env and not forwarded:
-        settings |= {"envvar": one.env, "show_envvar": True}
+    if parameter.has_negation:
+        names[1] = f"--{parameter.long}/--no-{parameter.long}"
+        is_on = parameter.default in (True, "true")
+        settings |= {"default": is_on, "show_default": f"--{parameter.long}" if is_on else False}
+    if parameter.env and not forwarded:
+        settings |= {"envvar": parameter.env, "show_envvar": True}
     return click.Option(names, is_flag=True, **settings)
 
 
-def _anything(one: Parameter) -> Any:
-    """Give a value that fits an option, for one that stands without."""
-    return one.choices[0] if one.choices else {"int": 0, "float": 0.0}.get(one.scalar, "")
+def _placeholder(parameter: Parameter) -> Any:
+    """Return a valid value for an option that was typed without one."""
+    return parameter.choices[0] if parameter.choices else {"int": 0, "float": 0.0}.get(parameter.scalar, "")
 
 
-def _click_argument(one: Parameter, *, forwarded: bool, strict: bool) -> click.Parameter:
-    marks = f"<{one.long}>{'...' if one.variadic else ''}"
-    help_text = one.help
-    if one.choices:
-        help_text = f"{help_text}  [{'|'.join(map(str, one.choices))}]".strip()
-    if one.default not in (None, [], ()):
-        help_text = f"{help_text}  [default: {one.default}]".strip()
-    no_default = forwarded or one.variadic or one.default is None
-    settings: dict[str, Any] = {} if no_default else {"default": one.default}
+def _click_argument(parameter: Parameter, *, forwarded: bool, strict: bool) -> click.Parameter:
+    metavar = f"<{parameter.long}>{'...' if parameter.variadic else ''}"
+    help_text = parameter.help
+    if parameter.choices:
+        help_text = f"{help_text}  [{'|'.join(map(str, parameter.choices))}]".strip()
+    if parameter.default not in (None, [], ()):
+        help_text = f"{help_text}  [default: {parameter.default}]".strip()
+    no_default = forwarded or parameter.variadic or parameter.default is None
+    settings: dict[str, Any] = {} if no_default else {"default": parameter.default}
     return ExplainedArgument(
-        [f"field_{one.name}".replace("-", "_")],
+        [f"field_{parameter.name}".replace("-", "_")],
         explanation=help_text,
-        type=_value_type(one) if strict or one.choices else click.STRING,
-        metavar=marks if one.required else f"[{marks}]",
-        required=one.required and strict,
-        nargs=-1 if one.variadic else 1,
-        shell_complete=_completer(one),
+        type=_value_type(parameter) if strict or parameter.choices else click.STRING,
+        metavar=metavar if parameter.required else f"[{metavar}]",
+        required=parameter.required and strict,
+        nargs=-1 if parameter.variadic else 1,
+        shell_complete=_completer(parameter),
         **settings,
     )
 
 
-def _value_type(one: Parameter) -> click.ParamType[Any]:
-    if one.choices:
-        return click.Choice(one.choices)
-    if one.scalar == "path":
+def _value_type(parameter: Parameter) -> click.ParamType[Any]:
+    if parameter.choices:
+        return click.Choice(parameter.choices)
+    if parameter.scalar == "path":
         return click.Path(path_type=Path)
     scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": click.FLOAT}
-    return scalars.get(one.scalar, click.STRING)
+    return scalars.get(parameter.scalar, click.STRING)
 
 
 def _flatten(_ctx: click.Context, _option: click.Parameter, values: Sequence[list[Any]]) -> list[Any]:
-    return [value for piece in values for value in piece]
+    return [item for items in values for item in items]
 
 
-def _completer(one: Parameter) -> Callable[..., Any] | None:
-    if not one.completer:
+def _completer(parameter: Parameter) -> Callable[..., Any] | None:
+    if not parameter.completer:
         return None
     return lambda _ctx, _param, incomplete: [
-        CompletionItem(word) for word in run_completer(one.completer) if word.startswith(incomplete)
+        CompletionItem(word) for word in run_completer(parameter.completer) if word.startswith(incomplete)
     ]
 
 
-def run_completer(snippet: str, folder: Path | None = None) -> list[str]:
-    """Run the shell snippet of a completer and give its lines; a snippet that fails gives none."""
+def run_completer(shell_command: str, folder: Path | None = None) -> list[str]:
+    """Run the shell command of a completer and return its lines, or none if it fails."""
     try:
         done = subprocess.run(
-            ["sh", "-c", snippet], cwd=folder, capture_output=True, text=True, timeout=COMPLETER_LIMIT_S
+            ["sh", "-c", shell_command], cwd=folder, capture_output=True, text=True, timeout=COMPLETER_LIMIT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return []

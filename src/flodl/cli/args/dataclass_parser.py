@@ -1,4 +1,4 @@
-"""From a dataclass to parameters: every mistake in its definition is an error with the field's name."""
+"""Turn the fields of a dataclass into parameters; an error in the definition names the field."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Literal, Union
 
 from flodl.core.errors import ArgsError
 
-from .declarations import KEY
-from .parameter import RESERVED_SHORT, TAKEN_LONG, Parameter
+from .declarations import METADATA_KEY
+from .parameter import RESERVED_IN_ARGS, RESERVED_SHORT, Parameter
 
-_NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_USABLE = "bool, int, float, str, Path, Literal, an Enum, T | None, or a list of these"
+_TYPE_NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SUPPORTED = "bool, int, float, str, Path, Literal, an Enum, T | None, or a list of these"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shape:
-    """What the annotation of a field says."""
+class _FieldType:
+    """The parameter type that the annotation of a field describes."""
 
     type: str
     choices: tuple[Any, ...] = ()
@@ -32,36 +32,37 @@ class _Shape:
 
 
 def parameters_of(cls: type) -> list[Parameter]:
-    """Give the parameters that the fields of a dataclass declare, in their order."""
+    """Return the parameters that the fields of a dataclass declare, in order."""
     if dataclasses.is_dataclass(cls) and not isinstance(cls, type):
         raise ArgsError(
-            f"this is an instance of {type(cls).__name__}. Give the class: Args({type(cls).__name__})."
+            f"expected a dataclass, got an instance of {type(cls).__name__}. "
+            f"Pass the class: Args({type(cls).__name__})."
         )
     if not dataclasses.is_dataclass(cls):
         raise ArgsError(f"{cls!r} is not a dataclass. Decorate it with @dataclass.")
     hints = _hints(cls)
-    _refuse_init_only(cls)
+    _refuse_init_vars(cls)
     found: list[Parameter] = []
     for field in dataclasses.fields(cls):
         if field.init:
             try:
-                found.append(_parameter(field, _shape(hints[field.name])))
-                _check_beside(found)
+                found.append(_parameter(field, _field_type(hints[field.name])))
+                _check_conflicts(found)
             except ArgsError as error:
                 raise error.under(f"{cls.__name__}.{field.name}") from None
     return found
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """Read the annotations; of one that cannot be read, the field is named."""
+    """Resolve the annotations. Raise an error that names the field if one cannot be resolved."""
     try:
         return typing.get_type_hints(cls)
     except Exception as error:
-        name, words = _unreadable(cls), str(error)
-        raise ArgsError(f"{words}. Import the type at the top of the module.").under(name) from None
+        name = _unresolved_field(cls)
+        raise ArgsError(f"{error}. Import the type at the top of the module.").under(name) from None
 
 
-def _unreadable(cls: type) -> str:
+def _unresolved_field(cls: type) -> str:
     for base in cls.__mro__:
         for name, annotation in vars(base).get("__annotations__", {}).items():
             probe = type(
@@ -74,147 +75,155 @@ def _unreadable(cls: type) -> str:
     return cls.__name__
 
 
-def _refuse_init_only(cls: type) -> None:
-    """`InitVar` is no field: it could not be filled in."""
+def _refuse_init_vars(cls: type) -> None:
+    """Raise for an `InitVar` without a default: it is not a field, so it would get no value."""
     for name, field in vars(cls).get("__dataclass_fields__", {}).items():
         if field._field_type is dataclasses._FIELD_INITVAR and field.default is dataclasses.MISSING:  # type: ignore[attr-defined]
-            raise ArgsError("an InitVar cannot be given here. Make it a field, or give it a default.").under(
-                f"{cls.__name__}.{name}"
-            )
+            raise ArgsError(
+                "an InitVar cannot be set from the command line. Make it a field, or give it a default."
+            ).under(f"{cls.__name__}.{name}")
 
 
-def _shape(annotation: Any) -> _Shape:
+def _field_type(annotation: Any) -> _FieldType:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation in _NAMES:
-        return _Shape(_NAMES[annotation])
+    if annotation in _TYPE_NAMES:
+        return _FieldType(_TYPE_NAMES[annotation])
     if origin is Literal:
         kinds = {type(choice) for choice in inner}
         if len(kinds) == 1 and kinds <= {int, str}:
-            return _Shape(_NAMES[kinds.pop()], inner)
-        raise ArgsError(f"the choices are {inner}. Give strings, or whole numbers, not both.")
+            return _FieldType(_TYPE_NAMES[kinds.pop()], inner)
+        raise ArgsError(f"the choices are {inner}. Use only strings or only integers.")
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return _Shape("string", tuple(annotation), enum=annotation)
+        return _FieldType("string", tuple(annotation), enum=annotation)
     if origin in (Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
-        shape = _shape(inner[0] if inner[1] is type(None) else inner[1])
-        if shape.type == "bool":
-            raise ArgsError("a flag is given or not: annotate it as bool, not as bool | None.")
-        return dataclasses.replace(shape, optional=True)
+        field_type = _field_type(inner[0] if inner[1] is type(None) else inner[1])
+        if field_type.type == "bool":
+            raise ArgsError("a flag is either on or off. Annotate it as bool, not as bool | None.")
+        return dataclasses.replace(field_type, optional=True)
     if origin is list or (origin is tuple and inner[1:] == (Ellipsis,)):
-        shape = _shape(inner[0])
-        if shape.type in ("string", "int", "float", "path") and not shape.optional:
+        field_type = _field_type(inner[0])
+        if field_type.type in ("string", "int", "float", "path") and not field_type.optional:
             as_tuple = origin is tuple
-            return _Shape(f"list[{shape.type}]", shape.choices, enum=shape.enum, as_tuple=as_tuple)
-    raise ArgsError(f"{annotation} cannot be read from a command line. Use {_USABLE}.")
+            return _FieldType(
+                f"list[{field_type.type}]", field_type.choices, enum=field_type.enum, as_tuple=as_tuple
+            )
+    raise ArgsError(f"{annotation} cannot be parsed from a command line. Use {_SUPPORTED}.")
 
 
-def _parameter(field: dataclasses.Field[Any], shape: _Shape) -> Parameter:
+def _parameter(field: dataclasses.Field[Any], field_type: _FieldType) -> Parameter:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     missing = default is dataclasses.MISSING
-    said = dict(field.metadata.get(KEY, {"kind": "argument" if missing else "option"}))
+    declared = dict(field.metadata.get(METADATA_KEY, {"kind": "argument" if missing else "option"}))
     if field.name.startswith("_"):
         raise ArgsError(
-            "a name cannot begin with an underscore. Rename it, or take it out: field(init=False)."
+            "a name cannot start with an underscore. Rename it, or exclude it with field(init=False)."
         )
-    if said.get("choices") == ():
-        raise ArgsError("choices=[] allows nothing. Name some, or leave it out.")
-    said["choices"] = said.get("choices") or shape.choices
-    said["env"] = _variable(said.get("env"))
-    if missing and said["kind"] == "option" and shape.type.startswith("list[") and not shape.optional:
+    if declared.get("choices") == ():
+        raise ArgsError("choices=[] allows no value. Add choices, or remove it.")
+    declared["choices"] = declared.get("choices") or field_type.choices
+    declared["env"] = _variable_name(declared.get("env"))
+    is_list = field_type.type.startswith("list[")
+    if missing and declared["kind"] == "option" and is_list and not field_type.optional:
         default = []
     parameter = Parameter(
         name=field.name,
-        type=shape.type,
+        type=field_type.type,
         default=None if default is dataclasses.MISSING else default,
-        required=missing and not shape.optional,
-        variadic=said["kind"] == "argument" and shape.type.startswith("list["),
-        as_tuple=shape.as_tuple,
-        **said,
+        required=missing and not field_type.optional,
+        variadic=declared["kind"] == "argument" and is_list,
+        as_tuple=field_type.as_tuple,
+        **declared,
     )
     check = _check_option if parameter.kind == "option" else _check_argument
-    check(parameter, shape, missing=missing)
+    check(parameter, field_type, missing=missing)
     if not missing:
-        _check_default(parameter, shape)
-    _check_values(parameter, shape)
+        _check_default(parameter, field_type)
+    _check_values(parameter, field_type)
     return parameter
 
 
-def _variable(name: str | None) -> str:
-    if name is not None and not _VARIABLE.match(name):
-        raise ArgsError(f"env={name!r} is no name of a variable. Write letters, digits and underscores.")
+def _variable_name(name: str | None) -> str:
+    if name is not None and not _VARIABLE_NAME.match(name):
+        raise ArgsError(f"env={name!r} is not a valid variable name. Use letters, digits and underscores.")
     return name or ""
 
 
-def _check_option(parameter: Parameter, shape: _Shape, *, missing: bool) -> None:
-    if missing and not shape.optional and not parameter.is_list and parameter.takes_value:
-        raise ArgsError("an option needs a default. Give one, make it T | None, or use argument().")
-    if parameter.bare is not None and not shape.optional:
-        raise ArgsError("only an optional field (T | None) can stand without a value: leave `bare` out.")
+def _check_option(parameter: Parameter, field_type: _FieldType, *, missing: bool) -> None:
+    if missing and not field_type.optional and not parameter.is_list and parameter.takes_value:
+        raise ArgsError("an option needs a default. Add one, make it T | None, or use argument().")
+    if parameter.bare is not None and not field_type.optional:
+        raise ArgsError("`bare` needs an optional field (T | None). Remove it, or change the annotation.")
     if parameter.type == "bool" and parameter.choices:
-        raise ArgsError("a flag has no choices.")
+        raise ArgsError("a flag cannot have choices.")
     if parameter.short and len(parameter.short) != 1:
         raise ArgsError(f"short={parameter.short!r} must be one letter.")
     if parameter.short and not (parameter.short.isascii() and parameter.short.isalpha()):
         raise ArgsError(f"short={parameter.short!r} must be a letter from a to z or A to Z.")
 
 
-def _check_argument(parameter: Parameter, shape: _Shape, *, missing: bool) -> None:
+def _check_argument(parameter: Parameter, field_type: _FieldType, *, missing: bool) -> None:
     if parameter.type == "bool":
         raise ArgsError("a bool cannot be positional. Make it an option: option(False).")
 
 
-def _check_default(parameter: Parameter, shape: _Shape) -> None:
-    """See that there is a list where a list is wanted, one value where one is, and None where that may be."""
+def _check_default(parameter: Parameter, field_type: _FieldType) -> None:
+    """Raise unless the default is a list, a single value or None, as the annotation says."""
     default = parameter.default
     if default is None:
-        if not shape.optional:
-            raise ArgsError("None is no default for it. Annotate it as T | None, or give another one.")
+        if not field_type.optional:
+            raise ArgsError(
+                "the default is None, but the field is not optional. "
+                "Annotate it as T | None, or change the default."
+            )
     elif isinstance(default, (list, tuple)) != parameter.is_list:
-        wanted = "a list" if parameter.is_list else f"one {parameter.scalar}"
-        raise ArgsError(f"the default {default!r} is not {wanted}. Give one, or change the annotation.")
+        expected = "a list" if parameter.is_list else f"one {parameter.scalar}"
+        raise ArgsError(f"the default {default!r} is not {expected}. Change the default or the annotation.")
 
 
-def _check_values(parameter: Parameter, shape: _Shape) -> None:
-    """See that the default and the value of a bare option are of the type, and among the choices."""
-    given = parameter.default if isinstance(parameter.default, (list, tuple)) else [parameter.default]
-    values = [value for value in (*parameter.choices, *given, parameter.bare) if value is not None]
+def _check_values(parameter: Parameter, field_type: _FieldType) -> None:
+    """Raise unless the choices, the default and the bare value have the right type and are valid choices."""
+    defaults = parameter.default if isinstance(parameter.default, (list, tuple)) else [parameter.default]
+    values = [value for value in (*parameter.choices, *defaults, parameter.bare) if value is not None]
     for value in values:
-        if shape.enum is not None and not isinstance(value, shape.enum):
-            members = ", ".join(map(str, shape.enum))
-            raise ArgsError(f"{value!r} is no member of {shape.enum.__name__}. Write one of {members}.")
-        if shape.enum is None and not _is_one(value, parameter.scalar):
-            raise ArgsError(f"{value!r} is no {parameter.scalar}. Give one, or change the annotation.")
+        if field_type.enum is not None and not isinstance(value, field_type.enum):
+            members = ", ".join(map(str, field_type.enum))
+            raise ArgsError(f"{value!r} is not a member of {field_type.enum.__name__}. Use one of {members}.")
+        if field_type.enum is None and not _has_type(value, parameter.scalar):
+            raise ArgsError(
+                f"{value!r} is not of type {parameter.scalar}. Change the value or the annotation."
+            )
         if parameter.choices and value not in parameter.choices:
             raise ArgsError(f"{value!r} is not among the choices {list(parameter.choices)}.")
 
 
-def _is_one(value: object, scalar: str) -> bool:
-    """Say whether a value is of a scalar type; a bool is no number, and a member of an Enum is no string."""
+def _has_type(value: object, scalar: str) -> bool:
+    """Return whether a value has a scalar type. A bool is not a number, an Enum member not a string."""
     if isinstance(value, bool) or scalar == "bool":
         return isinstance(value, bool) and scalar == "bool"
     accepted = {"int": (int,), "float": (int, float), "string": (str,), "path": (str, Path)}
     return isinstance(value, accepted[scalar]) and not isinstance(value, Enum)
 
 
-def _check_beside(parameters: list[Parameter]) -> None:
-    """See that the last one can stand beside those before it."""
+def _check_conflicts(parameters: list[Parameter]) -> None:
+    """Raise if the last parameter conflicts with those before it."""
     *before, last = parameters
     if last.kind == "argument":
         arguments = [other for other in before if other.kind == "argument"]
         if arguments and arguments[-1].variadic:
-            raise ArgsError(f"it follows {arguments[-1].name!r}, which is variadic and must be the last.")
+            raise ArgsError(f"it follows {arguments[-1].name!r}, which is variadic and must be last.")
         if last.required and any(not other.required for other in arguments):
             raise ArgsError("a required argument cannot follow an optional one. Give it a default.")
         return
-    if last.long in TAKEN_LONG:
+    if last.long in RESERVED_IN_ARGS:
         raise ArgsError(f"--{last.long} is reserved for fdl. Choose another name.")
     if last.short in RESERVED_SHORT and last.short:
         raise ArgsError(f"-{last.short} is reserved for fdl. Choose another letter.")
     for other in before:
         if other.kind == "option" and last.long in (other.long, f"no-{other.long}"):
-            raise ArgsError(f"--{last.long} is already taken by {other.name!r}.")
+            raise ArgsError(f"--{last.long} is already used by {other.name!r}.")
         if other.kind == "option" and other.long == f"no-{last.long}":
-            raise ArgsError(f"--{other.long}, which switches it off, is already taken by {other.name!r}.")
+            raise ArgsError(f"--{other.long}, which would switch it off, is already used by {other.name!r}.")
         if last.short and other.short == last.short:
-            raise ArgsError(f"it and {other.name!r} both declare short -{last.short}.")
+            raise ArgsError(f"{other.name!r} already uses the short name -{last.short}.")

@@ -1,4 +1,4 @@
-"""How the fields of a dataclass say more about themselves than a type and a default."""
+"""`option()` and `argument()`, which describe the command line parameter of a dataclass field."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-KEY = "flodl.cli"
+METADATA_KEY = "flodl.cli"
 
 
 def option(
@@ -21,18 +21,20 @@ def option(
 ) -> Any:
     """Declare an option `--name`.
 
-    `env` names a variable that is read when the option is not given: for a flag 1, true, yes or on, and 0,
-    false, no or off. `bare` is the value of `--name` alone, for an optional field; `completer` is a shell
-    command whose lines are offered for completion.
+    `env` names an environment variable that is read when the option is missing from the command line. A flag
+    accepts 1, true, yes and on, or 0, false, no and off. `bare` is the value of `--name` without a value, for
+    an optional field. `completer` is a shell command that prints one completion per line.
     """
-    given = {
+    description = {
+        "kind": "option",
         "help": help,
         "short": short,
         "choices": None if choices is None else tuple(choices),
         "env": env,
         "bare": bare,
+        "completer": completer,
     }
-    return _field(default, {"kind": "option", **given, "completer": completer})
+    return _field(default, description)
 
 
 def argument(
@@ -42,13 +44,18 @@ def argument(
     choices: Sequence[Any] | None = None,
     completer: str = "",
 ) -> Any:
-    """Declare a positional argument; of a list, it takes all that are left."""
-    given = {"help": help, "choices": None if choices is None else tuple(choices), "completer": completer}
-    return _field(default, {"kind": "argument", **given})
+    """Declare a positional argument. A list field takes all remaining arguments."""
+    description = {
+        "kind": "argument",
+        "help": help,
+        "choices": None if choices is None else tuple(choices),
+        "completer": completer,
+    }
+    return _field(default, description)
 
 
 def _field(default: Any, description: dict[str, Any]) -> Any:
-    metadata = {KEY: description}
+    metadata = {METADATA_KEY: description}
     if isinstance(default, (list, dict, set)):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

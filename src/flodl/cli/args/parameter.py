@@ -1,4 +1,4 @@
-"""What a command line takes, whoever declared it: a dataclass here, or a program through its schema."""
+"""`Parameter`: one option or positional argument, declared by a dataclass or by the schema of a program."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Literal
 SCALARS = ("string", "int", "float", "path")
 TYPES = ("bool", *SCALARS, *(f"list[{name}]" for name in SCALARS))
 RESERVED_LONG = frozenset({"help", "version", "quiet", "env"})
-# What fdl takes out of every command line besides, or what Args answers itself.
-TAKEN_LONG = RESERVED_LONG | {
+# Also options that fdl removes from every command line, and options that Args handles itself.
+RESERVED_IN_ARGS = RESERVED_LONG | {
     "verbose",
     "ansi",
     "no-ansi",
@@ -21,7 +21,7 @@ TAKEN_LONG = RESERVED_LONG | {
     "refresh-schema",
 }
 RESERVED_SHORT = frozenset("hVqve")
-_PIECE = re.compile(r'\s*"(?P<quoted>(?:[^"\\]|\\.)*)"\s*(?:,|\Z)|(?P<plain>[^,]*)(?:,|\Z)', re.DOTALL)
+_ITEM = re.compile(r'\s*"(?P<quoted>(?:[^"\\]|\\.)*)"\s*(?:,|\Z)|(?P<plain>[^,]*)(?:,|\Z)', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Parameter:
 
     @property
     def long(self) -> str:
-        """The name on the command line: `batch_size` is `batch-size` there."""
+        """The name on the command line: `batch_size` becomes `batch-size`."""
         return self.name.replace("_", "-")
 
     @property
@@ -65,13 +65,13 @@ class Parameter:
         return self.type != "bool"
 
     @property
-    def can_be_denied(self) -> bool:
-        """Whether there is a `--no-name`: for a flag that may be on without being given."""
+    def has_negation(self) -> bool:
+        """Whether there is a `--no-name`: true for a flag that a default or a variable can switch on."""
         return self.type == "bool" and (self.default in (True, "true") or bool(self.env))
 
 
 def format_value(value: object) -> str:
-    """Write a value as it would be typed; a piece of a list that has a comma of its own stands in quotes.
+    """Format a value as it would be typed. A list item that contains a comma is quoted.
 
     >>> format_value(True), format_value(0.1), format_value([1, 2]), format_value(["a", "b,c"])
     ('true', '0.1', '1,2', 'a,"b,c"')
@@ -81,38 +81,38 @@ def format_value(value: object) -> str:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, (list, tuple)):
-        return ",".join(_piece(format_value(item)) for item in value)
+        return ",".join(_quote_item(format_value(item)) for item in value)
     return str(value)
 
 
-def _piece(text: str) -> str:
-    plain = bool(text) and text == text.strip() and "," not in text and not text.startswith('"')
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _quote_item(text: str) -> str:
+    is_plain = bool(text) and text == text.strip() and "," not in text and not text.startswith('"')
+    return text if is_plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def split_pieces(text: str) -> list[str]:
-    """Take the text of a list apart at its commas; blanks and empty pieces count only in quotes.
+def split_list(text: str) -> list[str]:
+    """Split the text of a list at its commas. Surrounding spaces and empty items count only in quotes.
 
-    >>> split_pieces('a, b,,"c,d"," "')
+    >>> split_list('a, b,,"c,d"," "')
     ['a', 'b', 'c,d', ' ']
     """
-    pieces = []
-    for match in _PIECE.finditer(text):
+    items = []
+    for match in _ITEM.finditer(text):
         quoted, plain = match["quoted"], (match["plain"] or "").strip()
         if quoted is not None:
-            pieces.append(re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))
+            items.append(re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))
         elif plain:
-            pieces.append(plain)
-    return pieces
+            items.append(plain)
+    return items
 
 
-def has_empty_piece(text: str) -> bool:
-    """Say whether a comma has nothing on one side of it; a text that is empty is a list of nothing.
+def has_empty_item(text: str) -> bool:
+    """Return whether an item next to a comma is empty. Empty text is an empty list.
 
-    >>> [has_empty_piece(text) for text in ("1,,2", "1,", "1, 2", '"",1', "")]
+    >>> [has_empty_item(text) for text in ("1,,2", "1,", "1, 2", '"",1', "")]
     [True, True, False, False, False]
     """
-    for match in _PIECE.finditer(text) if text.strip() else ():
+    for match in _ITEM.finditer(text) if text.strip() else ():
         empty = match["quoted"] is None and not (match["plain"] or "").strip()
         if empty and (match.group() or text[match.start() - 1] == ","):
             return True

@@ -1,4 +1,4 @@
-"""Parameters as the JSON object that a program prints for `--fdl-schema`, and back."""
+"""Convert parameters to and from the JSON object that a program prints for `--fdl-schema`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _OPTION_KEYS = ("type", "description", "default", "choices", "short", "env", "ba
 
 @dataclass(frozen=True)
 class Schema:
-    """What a program takes; `strict` refuses everything else."""
+    """The parameters of a program. A strict schema refuses everything else."""
 
     parameters: tuple[Parameter, ...] = ()
     strict: bool = False
 
     @property
     def options(self) -> dict[str, Parameter]:
-        return {one.long: one for one in self.parameters if one.kind == "option"}
+        return {parameter.long: parameter for parameter in self.parameters if parameter.kind == "option"}
 
     @property
     def arguments(self) -> list[Parameter]:
-        return [one for one in self.parameters if one.kind == "argument"]
+        return [parameter for parameter in self.parameters if parameter.kind == "argument"]
 
 
 def to_json(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """Write the schema; defaults and choices are text, options are sorted, what is empty is left out.
+    """Return the schema as JSON data: defaults and choices as text, options sorted, empty values omitted.
 
     >>> to_json([Parameter("lr", "option", "float", default=0.1, short="l")])
     {'options': {'lr': {'type': 'float', 'default': '0.1', 'short': 'l'}}}
     """
-    arguments = [_describe(one, _ARGUMENT_KEYS) for one in parameters if one.kind == "argument"]
-    options = {one.long: _describe(one, _OPTION_KEYS) for one in parameters if one.kind == "option"}
-    found = {"args": arguments, "options": dict(sorted(options.items()))}
-    return {name: value for name, value in found.items() if value}
+    schema = Schema(tuple(parameters))
+    arguments = [_describe(argument, _ARGUMENT_KEYS) for argument in schema.arguments]
+    options = {name: _describe(option, _OPTION_KEYS) for name, option in sorted(schema.options.items())}
+    return {key: value for key, value in {"args": arguments, "options": options}.items() if value}
 
 
 def _describe(parameter: Parameter, keys: Sequence[str]) -> dict[str, Any]:
@@ -68,20 +68,23 @@ def _default(parameter: Parameter) -> str | None:
 
 
 def from_json(data: Any) -> Schema:
-    """Read a schema that a program printed or a manifest holds; what is wrong with it is an error."""
-    _known(data, ("args", "options", "strict"), "the schema")
+    """Parse a schema that a program printed or a manifest contains. Raise `ArgsError` for mistakes in it."""
+    _check_keys(data, ("args", "options", "strict"), "the schema")
     arguments, options = data.get("args") or [], data.get("options") or {}
     if not isinstance(arguments, list) or not isinstance(options, Mapping):
-        raise ArgsError("the schema needs a list `args` and a map `options`.")
-    found = [_argument(one) for one in arguments] + [_option(name, one) for name, one in options.items()]
-    _check_arguments([one for one in found if one.kind == "argument"])
-    _check_options([one for one in found if one.kind == "option"])
-    return Schema(tuple(found), strict=data.get("strict") is True)
+        raise ArgsError("in the schema, `args` must be a list and `options` a map.")
+    found_arguments = [_argument(item) for item in arguments]
+    found_options = [_option(name, item) for name, item in options.items()]
+    _check_arguments(found_arguments)
+    _check_options(found_options)
+    return Schema((*found_arguments, *found_options), strict=data.get("strict") is True)
 
 
-def _known(data: Any, keys: Sequence[str], where: str) -> None:
+def _check_keys(data: Any, keys: Sequence[str], where: str) -> None:
     if not isinstance(data, Mapping):
-        raise ArgsError(f"{where} is a {type(data).__name__}. Write a map with the keys {', '.join(keys)}.")
+        raise ArgsError(
+            f"{where} is a {type(data).__name__}. Expected a map with the keys {', '.join(keys)}."
+        )
     for key in data:
         if key not in keys:
             raise ArgsError(
@@ -90,32 +93,32 @@ def _known(data: Any, keys: Sequence[str], where: str) -> None:
 
 
 def _argument(data: Any) -> Parameter:
-    _known(data, _ARGUMENT_KEYS, "an argument of the schema")
+    _check_keys(data, _ARGUMENT_KEYS, "an argument in the schema")
     name = str(data.get("name", ""))
     if not name:
-        raise ArgsError("an argument of the schema has no name.")
+        raise ArgsError("an argument in the schema has no name.")
     default = data.get("default")
     if data.get("required") is True and default is not None:
-        raise ArgsError(f"<{name}>: required with a default is a contradiction. Leave one of them out.")
+        raise ArgsError(f"<{name}>: an argument cannot be required and have a default. Remove one of them.")
     required = data.get("required", default is None) is True
     return _parameter(name, "argument", data, required=required, variadic=data.get("variadic") is True)
 
 
 def _option(name: Any, data: Any) -> Parameter:
     data = {} if data is None else data
-    _known(data, _OPTION_KEYS, f"--{name} of the schema")
+    _check_keys(data, _OPTION_KEYS, f"--{name} in the schema")
     short, env = str(data.get("short") or ""), str(data.get("env") or "")
     return _parameter(str(name), "option", data, short=short, env=env, bare=data.get("bare"))
 
 
-def _parameter(name: str, kind: Any, data: Mapping[str, Any], **more: Any) -> Parameter:
+def _parameter(name: str, kind: Any, data: Mapping[str, Any], **extra: Any) -> Parameter:
     type_name = data.get("type", "string")
     if type_name not in TYPES:
         hint = suggestion(str(type_name), TYPES, known_as="types")
         raise ArgsError(f"{name}: unknown type {type_name!r}. {hint}")
     choices = data.get("choices") or ()
     if not isinstance(choices, (list, tuple)):
-        raise ArgsError(f"{name}: `choices` is {choices!r}. Write a list.")
+        raise ArgsError(f"{name}: `choices` is {choices!r}. Expected a list.")
     return Parameter(
         name=name,
         kind=kind,
@@ -124,31 +127,32 @@ def _parameter(name: str, kind: Any, data: Mapping[str, Any], **more: Any) -> Pa
         default=data.get("default"),
         choices=tuple(map(format_value, choices)),
         completer=str(data.get("completer") or ""),
-        **more,
+        **extra,
     )
 
 
 def _check_arguments(arguments: list[Parameter]) -> None:
-    for position, one in enumerate(arguments):
-        before = arguments[:position]
-        if any(other.name == one.name for other in before):
-            raise ArgsError(f"<{one.name}> stands twice in the schema.")
+    for index, argument in enumerate(arguments):
+        before, name = arguments[:index], argument.name
+        if any(other.name == name for other in before):
+            raise ArgsError(f"<{name}> appears twice in the schema.")
         if before and before[-1].variadic:
-            raise ArgsError(f"<{before[-1].name}> is variadic and must be last; <{one.name}> follows it.")
-        if one.required and any(not other.required for other in before):
-            raise ArgsError(f"<{one.name}> is required and cannot follow an optional argument.")
+            raise ArgsError(f"<{before[-1].name}> is variadic and must be last, but <{name}> follows it.")
+        if argument.required and any(not other.required for other in before):
+            raise ArgsError(f"<{name}> is required and cannot follow an optional argument.")
 
 
 def _check_options(options: list[Parameter]) -> None:
-    taken: dict[str, str] = {}
-    for one in options:
-        if one.long in RESERVED_LONG:
-            raise ArgsError(f"--{one.long} is reserved for fdl. Choose another name.")
-        if not one.short:
+    long_names: dict[str, str] = {}  # by short name
+    for option in options:
+        long, short = option.long, option.short
+        if long in RESERVED_LONG:
+            raise ArgsError(f"--{long} is reserved for fdl. Choose another name.")
+        if not short:
             continue
-        if len(one.short) != 1 or one.short in RESERVED_SHORT:
-            why = "reserved for fdl" if len(one.short) == 1 else "more than one letter"
-            raise ArgsError(f"--{one.long}: the short name -{one.short} is {why}.")
-        if one.short in taken:
-            raise ArgsError(f"--{taken[one.short]} and --{one.long} both declare short -{one.short}.")
-        taken[one.short] = one.long
+        if len(short) != 1 or short in RESERVED_SHORT:
+            reason = "reserved for fdl" if len(short) == 1 else "more than one letter"
+            raise ArgsError(f"--{long}: the short name -{short} is {reason}.")
+        if short in long_names:
+            raise ArgsError(f"--{long_names[short]} and --{long} both use the short name -{short}.")
+        long_names[short] = long

@@ -131,10 +131,10 @@ def _checked(
         return None
 
     entry = str(target.manifest.document.value("entry"))
-    is_all = not has_words_of_its_own(target.manifest.folder, entry)
+    is_complete = not has_words_of_its_own(target.manifest.folder, entry)
 
     def check(known: Schema) -> None:
-        check_tail(known, target.tail, title=target.title, is_all=is_all)
+        check_tail(known, target.tail, title=target.title, is_complete=is_complete)
         check_settings(known, settings)
         if on_host:
             check_variables(known, target.tail)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flodl.cli.args.click_adapter import NEGATIVE
-from flodl.cli.args.parameter import Parameter, format_value, split_pieces
+from flodl.cli.args.click_adapter import NEGATIVE_NUMBER
+from flodl.cli.args.parameter import Parameter, format_value, split_list
 from flodl.cli.args.passthrough import positional_words
 from flodl.cli.args.schema import Schema
 from flodl.cli.manifest.document import Node, Origin, Table, dotted, leaves, plain
@@ -74,13 +74,13 @@ class Setting:
             return []
         if self.value is False and not self.is_text:
             # A flag that may be on by itself has to be switched off in words.
-            return [f"--no-{self.flag}"] if known is not None and known.can_be_denied else []
+            return [f"--no-{self.flag}"] if known is not None and known.has_negation else []
         if self.value is True and not self.is_text:
             # In words, because an option that stands bare would take what follows it for its value.
             bare = known.bare if known else None
             return [flag] if bare is None else [flag, format_value(bare)]
         text = _text(self.path, self.value)
-        looks_like_option = text.startswith("-") and not NEGATIVE.match(text)
+        looks_like_option = text.startswith("-") and not NEGATIVE_NUMBER.match(text)
         return [f"{flag}={text}"] if looks_like_option else [flag, text]
 
 
@@ -142,7 +142,7 @@ def without_denied(
     words, found = list(tail[:end]), []
     for setting in settings:
         known, denial = schema.options.get(setting.flag) if schema else None, f"--no-{setting.flag}"
-        if known and known.type == "bool" and not known.can_be_denied and denial in words:
+        if known and known.type == "bool" and not known.has_negation and denial in words:
             last = len(words) - words[::-1].index(denial)
             said = (denial, f"--{setting.flag}")
             words = [word for place, word in enumerate(words) if place >= last or word not in said]
@@ -177,10 +177,12 @@ def given_options(tail: tuple[str, ...], schema: Schema | None) -> Iterator[tupl
             continue
         known = schema.options.get(flag) if schema else None
         denied = schema.options.get(flag.removeprefix("no-")) if schema and not known else None
-        if denied and denied.can_be_denied:
+        if denied and denied.has_negation:
             yield denied.long, False
             continue
-        follows = bool(words) and (not words[0].startswith("-") or NEGATIVE.match(words[0]) is not None)
+        follows = bool(words) and (
+            not words[0].startswith("-") or NEGATIVE_NUMBER.match(words[0]) is not None
+        )
         takes_value = known.takes_value and (known.bare is None or follows) if known else follows
         if equals:
             yield flag, value
@@ -266,7 +268,7 @@ def typed(value: Any, one: Parameter) -> Any:
     if not isinstance(value, str):
         return value
     if one.is_list:
-        return [typed(piece, replace(one, type=one.scalar)) for piece in split_pieces(value)]
+        return [typed(piece, replace(one, type=one.scalar)) for piece in split_list(value)]
     if one.type == "bool":
         return {"true": True, "false": False}.get(value, value)
     try:

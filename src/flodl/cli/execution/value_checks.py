@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, format_value, has_empty_piece
+from flodl.cli.args.parameter import Parameter, format_value, has_empty_item
 from flodl.cli.args.schema import Schema
 from flodl.core import environment
 from flodl.core.errors import ManifestError
@@ -66,7 +66,7 @@ def _wrong_with(known: Parameter, setting: Setting) -> str:
 
 
 def _gap(known: Parameter, text: str) -> str:
-    return f"{text!r} has nothing on one side of a comma." if known.is_list and has_empty_piece(text) else ""
+    return f"{text!r} has an empty item next to a comma." if known.is_list and has_empty_item(text) else ""
 
 
 def _wrong(known: Parameter, item: Any) -> str:
