@@ -51,7 +51,7 @@ def test_an_overlay_is_chosen_by_flag_by_variable_or_by_first_word(
         (["--env=", "hello"], "--env requires a value"),
         (["--env", "--quiet", "hello"], "--env requires a value, and '--quiet' follows"),
         (["--env", "ci", "hello", "--env=prod"], "--env is given more than once: ci, prod"),
-        (["--env", "nope", "hello"], "--env asks for the environment 'nope', and there is no"),
+        (["--env", "nope", "hello"], "--env asks for the environment 'nope', but there is no"),
     ],
 )
 def test_an_overlay_that_is_not_named_well_is_refused(project, capsys, words, message):

@@ -61,7 +61,7 @@ def dispatch(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str
 def _dry_run_hint(target: Target) -> str:
     """Say where the option belongs: behind a name it would be the program's own."""
     env = f"--env {target.manifest.overlay} " if target.manifest.overlay else ""
-    return f"To see what would run: fdl {env}run --dry-run {' '.join(target.trail)}"
+    return f"To see what would run: fdl {env}run --dry-run {' '.join(target.command_path)}"
 
 
 def planned(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> Plan:

@@ -1,4 +1,4 @@
-"""Documents drawn by hypothesis, written as files."""
+"""Hypothesis strategies for documents."""
 
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ def maps(leaf, depth=3):
 
 
 def table(data, file="fdl.yml"):
-    """Make a document of plain data; every leaf has the same line."""
+    """Build a document from plain data. Every leaf has the same line."""
     origin = Origin(Path(file), 1)
     entries = {
         key: table(value, file) if isinstance(value, dict) else Leaf(value, origin)

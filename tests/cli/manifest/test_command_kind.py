@@ -1,4 +1,4 @@
-"""Which kind a command is, and which contradictions are errors when it is used."""
+"""The kind of a command, and contradictory keys."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def node(text):
         ("{options: {}}", Kind.PATH),
     ],
 )
-def test_the_keys_decide(text, kind):
+def test_the_keys_decide_the_kind(text, kind):
     assert kind_of("x", node(text)) is kind
 
 
@@ -38,13 +38,13 @@ def test_the_keys_decide(text, kind):
         ("{run: a, path: b}", r"fdl\.yml:1: command `x`: it has both `run:` and `path:`"),
         ("{docker: dev}", "`docker:` without `run:`"),
         ("{append: y}", "`append:` without `run:`"),
-        ("{path: y, training: {lr: 1}}", "it has `training:` beside `path:`"),
-        ("{run: y, options: {a: 1}}", "it has `options:` beside `run:`"),
-        ("words", "write a map"),
-        ("[a]", "write a map"),
+        ("{path: y, training: {lr: 1}}", "it has `training:` next to `path:`"),
+        ("{run: y, options: {a: 1}}", "it has `options:` next to `run:`"),
+        ("words", "expected a map"),
+        ("[a]", "expected a map"),
     ],
 )
-def test_contradictions_are_errors_for_those_who_use_it_alone(text, message):
+def test_contradictory_keys_are_an_error_or_no_kind(text, message):
     with pytest.raises(ManifestError, match=message):
         kind_of("x", node(text))
     assert kind_or_none("x", node(text)) is None

@@ -1,4 +1,4 @@
-"""The rules of laying documents over each other."""
+"""The rules for merging documents."""
 
 import pytest
 from hypothesis import given, settings
@@ -32,15 +32,15 @@ def merged(*layers):
         ({"a": None}, {"b": 1}, {"a": None, "b": 1}),
     ],
 )
-def test_the_rules(lower, upper, result):
+def test_maps_merge_and_other_values_replace(lower, upper, result):
     assert merged(lower, upper) == result
 
 
-def test_what_is_touched_moves_to_the_end():
+def test_keys_of_the_upper_layer_move_to_the_end():
     assert list(merged({"a": 1, "b": 2, "c": 3}, {"a": 4, "d": 5, "b": 6})) == ["c", "a", "d", "b"]
 
 
-def test_a_value_keeps_the_place_that_wrote_it_last():
+def test_a_value_keeps_the_origin_of_the_last_layer_that_set_it():
     document = merge(table({"a": 1, "b": {"c": 1, "d": 1}}, "low.yml"), table({"b": {"c": 2}}, "high.yml"))
     assert document.at(("a",)).origin.file.name == "low.yml"
     assert document.at(("b", "d")).origin.file.name == "low.yml"
@@ -55,15 +55,19 @@ def shapes(document, path=()):
 
 
 def agree(*documents):
-    """Say whether nothing is a map in one document and a value in another."""
+    """Return whether no path is a map in one document and a value in another."""
     known = {}
-    return all(known.setdefault(path, is_map) == is_map for one in documents for path, is_map in shapes(one))
+    return all(
+        known.setdefault(path, is_map) == is_map
+        for document in documents
+        for path, is_map in shapes(document)
+    )
 
 
 @settings(deadline=None)
 @given(maps(SCALARS), maps(SCALARS), maps(SCALARS))
 def test_merging_is_associative_in_values_and_order_where_maps_stay_maps(a, b, c):
-    """A deletion, or a value over a map, has to know what lies below it: there the order counts."""
+    """A deletion, or a value that replaces a map, depends on the layers below it."""
     if not agree(a, b, c):
         return
     one, two, three = table(a), table(b), table(c)
@@ -74,30 +78,30 @@ def test_merging_is_associative_in_values_and_order_where_maps_stay_maps(a, b, c
 
 @settings(deadline=None)
 @given(maps(SCALARS))
-def test_an_empty_layer_changes_nothing_above_or_below(document):
+def test_an_empty_layer_changes_nothing(document):
     assert merged(document, {}) == merged({}, document) == document
 
 
-def test_what_is_deleted_twice_does_not_come_back():
+def test_a_key_that_is_deleted_twice_stays_deleted():
     assert merged({"a": 1, "b": 2}, {"a": None}, {"a": None}) == {"b": 2}
     assert merged({"a": 1}, {"a": None}, {"a": 3}) == {"a": 3}
 
 
-def test_a_deletion_can_be_told():
+def test_deletions_are_reported_with_both_origins():
     layers = [table({"a": {"b": 1}}, "low.yml"), table({"a": {"b": None}, "c": None}, "high.yml")]
-    ((path, place, below),) = deletions(layers)
-    assert (path, place.file.name, below.file.name) == (("a", "b"), "high.yml", "low.yml")
+    ((path, origin, deleted),) = deletions(layers)
+    assert (path, origin.file.name, deleted.file.name) == (("a", "b"), "high.yml", "low.yml")
 
 
 @settings(deadline=None)
 @given(maps(SCALARS), maps(SCALARS))
-def test_laying_the_same_over_it_again_changes_nothing(lower, upper):
+def test_merging_the_same_layer_twice_changes_nothing(lower, upper):
     assert merged(lower, upper, upper) == merged(lower, upper)
 
 
 @settings(deadline=None)
 @given(maps(SCALARS), maps(st.one_of(SCALARS, st.none())))
-def test_a_null_over_something_leaves_nothing_there(lower, upper):
+def test_null_deletes_an_existing_key(lower, upper):
     found = merged(lower, upper)
     for key, value in upper.items():
         if value is None:

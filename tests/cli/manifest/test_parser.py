@@ -1,4 +1,4 @@
-"""Reading YAML 1.2 with lines; whatever stands in a file, the worst is an error with a line."""
+"""Parsing YAML 1.2 with line numbers. Any content gives a document or an error that names the line."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def test_scalars_follow_yaml_1_2(text, expected):
     assert type(found) is type(expected)
 
 
-def test_not_a_number_is_a_number():
+def test_nan_is_a_float():
     assert math.isnan(value(".nan"))
 
 
@@ -83,7 +83,7 @@ def test_every_value_knows_its_line():
     }
 
 
-def test_json_is_read_with_lines_too(tmp_path):
+def test_json_is_parsed_with_line_numbers_too(tmp_path):
     (tmp_path / "fdl.json").write_text(json.dumps({"a": {"b": [1, 2.5, None]}, "c": "x\ty"}, indent=2))
     document = read_document(tmp_path / "fdl.json")
     assert plain(document) == {"a": {"b": [1, 2.5, None]}, "c": "x\ty"}
@@ -100,48 +100,48 @@ def test_an_empty_file_is_an_empty_map(text):
     [
         ("a: [1", r"fdl\.yml:1: .*expected"),
         ("a: 1\nb: {", r"fdl\.yml:2: "),
-        ("a:\n\t- 1", r"fdl\.yml:2: a tab stands at the beginning of the line\. Indent with spaces"),
-        ("- 1", r"fdl\.yml:1: a manifest is a map, and this is a list"),
-        ("words", r"fdl\.yml:1: a manifest is a map, and this is text"),
+        ("a:\n\t- 1", r"fdl\.yml:2: the line is indented with a tab\. Use spaces"),
+        ("- 1", r"fdl\.yml:1: a manifest must be a map, not a list"),
+        ("words", r"fdl\.yml:1: a manifest must be a map, not text"),
         ("a: 1\n---\nb: 2", r"fdl\.yml:\d: .*another document"),
-        ("a: 1\nb: 2\na: 3", r"fdl\.yml:3: 'a' stands twice in one map"),
-        ("[1]: 2", r"a key must be a word"),
-        ("a: !python/name:os.system x", "is not known here"),
-        ("a: !!binary aGk=", "is not known here"),
-        ("a: !!int x", "'x' is no int"),
-        ("a: &x [*x]", "an alias stands inside what it names"),
-        ("a: &x {b: *x}", "an alias stands inside what it names"),
+        ("a: 1\nb: 2\na: 3", r"fdl\.yml:3: the key 'a' appears twice in one map"),
+        ("[1]: 2", r"a key must be a scalar, not a map"),
+        ("a: !python/name:os.system x", "is not supported"),
+        ("a: !!binary aGk=", "is not supported"),
+        ("a: !!int x", "'x' is not a valid int"),
+        ("a: &x [*x]", "an alias refers to a node that contains it"),
+        ("a: &x {b: *x}", "an alias refers to a node that contains it"),
         ("a: *nothing", "undefined alias"),
-        ("a: " + "9" * 5000, "is no int"),
-        ("a: 1\nb: \x00", r"fdl\.yml:2: an invisible character stands there"),
-        ("a: 1\nb: \x01", r"fdl\.yml:2: an invisible character stands there"),
-        ('a: 1\nb: "x\\0y"', r"fdl\.yml:2: a NUL character stands in"),
-        ('a: 1\n"x\\0y": 1', r"fdl\.yml:2: a NUL character stands in"),
-        ("a: !!python/object/apply:os.getcwd []", "apply:os.getcwd' is not known here"),
-        ("a: 1\nb: !!set {x, y}", r"fdl\.yml:2: the tag .* is not known here"),
-        ("a: 1\nb: !foo {x: y}", r"fdl\.yml:2: the tag '!foo' is not known here"),
+        ("a: " + "9" * 5000, "is not a valid int"),
+        ("a: 1\nb: \x00", r"fdl\.yml:2: there is an invisible character"),
+        ("a: 1\nb: \x01", r"fdl\.yml:2: there is an invisible character"),
+        ('a: 1\nb: "x\\0y"', r"fdl\.yml:2: .* contains a NUL character"),
+        ('a: 1\n"x\\0y": 1', r"fdl\.yml:2: .* contains a NUL character"),
+        ("a: !!python/object/apply:os.getcwd []", "apply:os.getcwd' is not supported"),
+        ("a: 1\nb: !!set {x, y}", r"fdl\.yml:2: the tag .* is not supported"),
+        ("a: 1\nb: !foo {x: y}", r"fdl\.yml:2: the tag '!foo' is not supported"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_its_line(text, message):
+def test_a_syntax_error_names_the_line(text, message):
     with pytest.raises(ManifestError, match=message):
         parse_document(text, FILE)
 
 
-def test_aliases_of_aliases_end_before_the_memory_does():
+def test_nested_aliases_are_limited():
     layers = ["a0: &a0 [1, 2]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     with pytest.raises(ManifestError, match="more than 100000 values"):
         parse_document("\n".join(layers), FILE)
 
 
-def test_an_alias_stands_where_it_is_written_and_not_where_its_anchor_is():
+def test_the_line_of_an_alias_is_its_own_not_that_of_its_anchor():
     document = parse_document("a: &a {b: 1}\nc:\n  d: 2\n  <<: *a\ne: *a\n", FILE)
     assert document.table("c").entries["<<"].origin.line == 4
     assert document.table("e").origin.line == 5
     assert document.at(("e", "b")).origin.line == 1
 
 
-def test_depth_ends_in_an_error():
-    with pytest.raises(ManifestError, match=r"fdl\.yml:2: it is nested too deeply"):
+def test_deep_nesting_is_an_error():
+    with pytest.raises(ManifestError, match=r"fdl\.yml:2: the nesting is too deep"):
         parse_document("b: 1\na: " + "[" * 3000 + "]" * 3000, FILE)
     with pytest.raises(ManifestError):
         parse_document("a: " + "{a: " * 900 + "1" + "}" * 900, FILE)
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
 
 
 def document_or_error(content):
-    """Give the document, or nothing after an error that names the file; anything else is a failure."""
+    """Return the document, or None after an error that names the file. Fail for any other error."""
     try:
         return parse_document(content, FILE)
     except ManifestError as error:
@@ -175,6 +175,6 @@ PIECES += ['"', "'", "#", "1", "~", "\t", "<<", "---\n", "? ", "%", "@"]
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
-def test_any_mixture_of_yaml_gives_a_document_or_an_error(text):
+def test_any_mixture_of_yaml_tokens_gives_a_document_or_an_error(text):
     document = document_or_error(text)
     assert document is None or all(isinstance(leaf, Leaf) for _, leaf in leaves(document))

@@ -1,4 +1,4 @@
-"""A document shown: YAML that reads back as itself, every value beside the line that holds it."""
+"""Rendering a document: YAML that parses back to itself, with the origin of every value."""
 
 import re
 import tempfile
@@ -42,7 +42,7 @@ from .documents import LISTS, SCALARS, maps, st, table
         (3, "3"),
     ],
 )
-def test_strings_are_quoted_only_where_they_would_be_something_else(value, text):
+def test_strings_are_quoted_only_if_they_would_be_parsed_as_something_else(value, text):
     assert scalar(value) == text
 
 
@@ -51,14 +51,14 @@ DRAWN = st.one_of(SCALARS, LISTS, st.none())
 
 @settings(deadline=None, max_examples=40)
 @given(maps(DRAWN))
-def test_what_is_shown_reads_back_as_itself(data):
+def test_rendered_yaml_parses_back_to_the_same_data(data):
     shown = as_yaml(table(data), Path())
     assert plain(parse_document(shown, Path("shown.yml"))) == data
 
 
 @settings(deadline=None, max_examples=40)
 @given(DRAWN)
-def test_a_value_on_one_line_reads_back_as_itself(value):
+def test_a_value_in_flow_style_parses_back_to_itself(value):
     assert parse_document(f"x: {flow(value)}", Path("x.yml")).value("x") == value
 
 
@@ -84,7 +84,7 @@ def without_nulls(data):
     return {key: value for key, value in inner.items() if value is not None}
 
 
-def test_the_table_for_programs_has_dotted_paths():
+def test_json_output_has_dotted_paths():
     found = origins_of(table({"a": {"b": [1]}, "x.y": 2}), Path())
     assert found == {
         "a.b": {"value": [1], "origin": "fdl.yml:1"},
@@ -94,7 +94,7 @@ def test_the_table_for_programs_has_dotted_paths():
 
 @settings(deadline=None, max_examples=40)
 @given(maps(DRAWN), maps(DRAWN), maps(DRAWN))
-def test_every_leaf_has_an_origin_that_really_holds_that_value(parent, base, over):
+def test_every_origin_points_at_the_line_with_that_value(parent, base, over):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         (folder / "base.yml").write_text(as_yaml(table(parent), Path()))
@@ -109,10 +109,10 @@ def test_every_leaf_has_an_origin_that_really_holds_that_value(parent, base, ove
             ]
             file, _, line = entry["origin"].rpartition(":")
             written = parse_document((folder / file).read_bytes(), folder / file)
-            held = written.at(path)
-            # Nulls in a map delete what lies below, also all of what the map itself would be.
-            assert plain(held) == leaf.value or (leaf.value == {} and not without_nulls(plain(held)))
-            assert held.origin.line == int(line)
+            node = written.at(path)
+            # Nulls in a map delete values of lower layers, possibly all that the map would contain.
+            assert plain(node) == leaf.value or (leaf.value == {} and not without_nulls(plain(node)))
+            assert node.origin.line == int(line)
             last = path[-1]
             head = (folder / file).read_text().split("\n")[int(line) - 1]
             assert scalar(last) in head or head.lstrip().startswith("- ") or leaf.value == {}

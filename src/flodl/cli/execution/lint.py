@@ -12,7 +12,7 @@ from flodl.cli.manifest.command_kind import Kind, kind_of, kind_or_none
 from flodl.cli.manifest.discovery import manifest_in, manifests_in, overlay_files, overlay_names
 from flodl.cli.manifest.document import Leaf, Table, dotted
 from flodl.cli.manifest.loader import Manifest, load
-from flodl.cli.manifest.lookup import folder_name, load_child
+from flodl.cli.manifest.lookup import child_folder, load_child
 from flodl.cli.manifest.model import CommandModel, ManifestModel
 from flodl.cli.manifest.validation import problems_in
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
@@ -118,7 +118,7 @@ def _look_at_command(manifest: Manifest, name: str, seen: frozenset[Path], found
             found.add(doubts_about_script(manifest, name, node))
         if kind is not Kind.PATH:
             return
-        if unknown and manifest_in(manifest.folder / folder_name(name, node)) is None:
+        if unknown and manifest_in(manifest.folder / child_folder(name, node)) is None:
             return  # the key that is wrong is why it looks like a folder
         child = load_child(manifest, name, node)
     except (ManifestError, ArgsError) as error:

@@ -42,7 +42,7 @@ class Plan:
 
 def make_plan(target: Target, *, append: bool = True) -> Plan:
     """Work out what a target would start; whatever is wrong with it is an error now."""
-    for manifest, name in target.passed:
+    for manifest, name in target.parents:
         decode(ManifestModel, manifest.document)
         spec = manifest.commands.entries[name]
         if isinstance(spec, Table):

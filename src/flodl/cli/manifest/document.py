@@ -1,4 +1,4 @@
-"""A manifest in memory: maps and leaves, each knowing the file and line that it came from."""
+"""A parsed manifest: tables and leaves, each with the file and line that it came from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Origin:
     line: int
 
     def relative_to(self, folder: Path) -> str:
-        """Name the place as seen from a folder.
+        """Return `file:line`, with the file relative to a folder.
 
         >>> Origin(Path("/p/train/fdl.yml"), 7).relative_to(Path("/p"))
         'train/fdl.yml:7'
@@ -31,7 +31,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A scalar, or a whole list; None is YAML's null."""
+    """A scalar or a whole list. None is YAML's null."""
 
     value: Any
     origin: Origin
@@ -39,7 +39,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A map, in its order."""
+    """A map that keeps the order of its keys."""
 
     entries: Mapping[str, Leaf | Table]
     origin: Origin = field(compare=False)
@@ -48,17 +48,17 @@ class Table:
         return self.entries.get(key)
 
     def value(self, key: str) -> Any:
-        """Give what stands under a key as plain data; None where there is nothing."""
+        """Return the value of a key as plain data, or None."""
         found = self.entries.get(key)
         return None if found is None else plain(found)
 
     def table(self, key: str) -> Table:
-        """Give the map under a key; an empty one where there is none."""
+        """Return the map under a key, or an empty one."""
         found = self.entries.get(key)
         return found if isinstance(found, Table) else Table(MappingProxyType({}), self.origin)
 
     def at(self, path: tuple[str, ...]) -> Leaf | Table:
-        """Give the deepest thing on a path."""
+        """Return the deepest node that exists on a path."""
         inner = self.entries.get(path[0]) if path else None
         if inner is None:
             return self
@@ -69,24 +69,24 @@ Node = Leaf | Table
 
 
 def plain(node: Node) -> Any:
-    """Give a document as dictionaries, lists and scalars."""
+    """Convert a document to dictionaries, lists and scalars."""
     if isinstance(node, Leaf):
         return node.value
     return {key: plain(value) for key, value in node.entries.items()}
 
 
-def kind_in_words(value: Any) -> str:
-    """Say what kind of value this is, in the words of YAML.
+def describe_type(value: Any) -> str:
+    """Describe the type of a value in the terms of YAML.
 
-    >>> kind_in_words(3), kind_in_words(["a"])
+    >>> describe_type(3), describe_type(["a"])
     ('a number', 'a list')
     """
-    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a map"}
-    return kinds.get(type(value), "nothing" if value is None else "text")
+    names = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a map"}
+    return names.get(type(value), "nothing" if value is None else "text")
 
 
 def leaves(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
-    """Give every leaf with its path; a map without entries counts as one."""
+    """Yield every leaf with its path. An empty map counts as a leaf."""
     if isinstance(node, Leaf):
         yield path, node
     elif not node.entries and path:
@@ -97,7 +97,7 @@ def leaves(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def dotted(path: tuple[str, ...]) -> str:
-    """Join the keys of a path; one that has a dot in it is quoted.
+    """Join the keys of a path with dots. A key that contains a dot is quoted.
 
     >>> dotted(("commands", "a.b", "run"))
     'commands."a.b".run'

@@ -1,4 +1,4 @@
-"""From a manifest and the name of an overlay to one document: inheritance first, then the overlay."""
+"""Load a manifest: apply `inherit-from` first, then the overlay."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import MappingProxyType
 from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
-from .discovery import overlay_file, overlay_names, present
-from .document import Leaf, Origin, Table, kind_in_words, plain
+from .discovery import exists, overlay_file, overlay_names
+from .document import Leaf, Origin, Table, describe_type, plain
 from .merge import Deletion, deletions, merge_all
 from .parser import read_document
 
@@ -20,15 +20,15 @@ INHERIT = "inherit-from"
 
 @dataclass(frozen=True)
 class Manifest:
-    """A document with everything laid over it."""
+    """A document with its parents and its overlay applied."""
 
     path: Path
     document: Table
-    project: Path  # the folder of the project's own manifest; origins are shown as seen from it
+    project: Path  # the folder of the top manifest; origins are shown relative to it
     overlay: str = ""
     overlay_source: str = ""
-    deleted: tuple[Deletion, ...] = ()  # what a null takes away from what lies below it
-    overlay_files: frozenset[Path] = frozenset()  # the overlay, with what only it inherits from
+    deleted: tuple[Deletion, ...] = ()  # what nulls delete from lower layers
+    overlay_files: frozenset[Path] = frozenset()  # the overlay and the files that only it inherits from
 
     @property
     def folder(self) -> Path:
@@ -39,15 +39,15 @@ class Manifest:
         return self.document.table("commands")
 
     def describe(self) -> str:
-        """Give the description, or nothing; it never fails, because help must always be shown."""
-        words = self.document.value("description")
-        return words.strip() if isinstance(words, str) else ""
+        """Return the description, or an empty string. This never raises, because help must always work."""
+        text = self.document.value("description")
+        return text.strip() if isinstance(text, str) else ""
 
 
 def load(path: Path, *, overlay: str = "", source: str = "", project: Path | None = None) -> Manifest:
-    """Read a manifest with its parents, and an overlay with its parents over it.
+    """Load a manifest and an overlay, each with the files that it inherits from.
 
-    The project's own manifest must have the overlay that is asked for; those of its commands may.
+    The overlay must exist for the top manifest of the project, but not for the manifests of its commands.
     """
     layers = _chain(path.resolve())
     own = {file for file, _table in layers}
@@ -55,23 +55,28 @@ def load(path: Path, *, overlay: str = "", source: str = "", project: Path | Non
     if over:
         layers += _chain(over.resolve())
     elif overlay and project is None:
-        known = suggestion(overlay, overlay_names(path), known_as="environments")
+        hint = suggestion(overlay, overlay_names(path), known_as="environments")
         raise ManifestError(
-            f"{source or 'the command line'} asks for the environment {overlay!r}, and there is no "
-            f"{path.parent / f'fdl.{overlay}.yml'}. {known}"
+            f"{source or 'the command line'} asks for the environment {overlay!r}, but there is no "
+            f"{path.parent / f'fdl.{overlay}.yml'}. {hint}"
         )
-    tables = dict(layers)  # of a file that stands there twice, the first place counts
+    tables = dict(layers)  # a file that occurs twice keeps its first position
     merged = merge_all(tables.values())
     deleted = tuple(deletions(tables.values()))
-    above = frozenset(tables.keys() - own)
-    return Manifest(path, merged, project or path.parent.resolve(), overlay, source, deleted, above)
+    only_overlay = frozenset(tables.keys() - own)
+    return Manifest(path, merged, project or path.parent.resolve(), overlay, source, deleted, only_overlay)
 
 
-def _chain(file: Path, below: tuple[Path, ...] = (), place: Origin | None = None) -> list[tuple[Path, Table]]:
-    """Give the documents that one inherits from, the oldest first, and itself; `place` is what names it."""
+def _chain(
+    file: Path, below: tuple[Path, ...] = (), origin: Origin | None = None
+) -> list[tuple[Path, Table]]:
+    """Return the documents that a file inherits from, oldest first, and its own.
+
+    `origin` is the line that names the file.
+    """
     if file in below:
         cycle = " → ".join(map(str, (*below[below.index(file) :], file)))
-        raise ManifestError(f"{place}: {INHERIT} goes in a cycle: {cycle}. Take one of them out.")
+        raise ManifestError(f"{origin}: {INHERIT} forms a cycle: {cycle}. Remove one of them.")
     document = read_document(file)
     own = (file, _without_parent(document))
     parent = _parent(file, document)
@@ -79,25 +84,25 @@ def _chain(file: Path, below: tuple[Path, ...] = (), place: Origin | None = None
 
 
 def _parent(file: Path, document: Table) -> tuple[Path, Origin] | None:
-    """Give the file that a document inherits from, with the place that says so."""
+    """Return the file that a document inherits from, with the line that names it."""
     node = document.get(INHERIT)
     if node is None or (isinstance(node, Leaf) and node.value is None):
         return None
-    value, place = plain(node), node.origin
+    value, origin = plain(node), node.origin
     if not isinstance(value, str):
-        raise ManifestError(f"{place}: {INHERIT} must be a string path, not {kind_in_words(value)}.")
+        raise ManifestError(f"{origin}: {INHERIT} must be a string path, not {describe_type(value)}.")
     if not value.strip():
-        raise ManifestError(f"{place}: {INHERIT} must be a non-empty path.")
+        raise ManifestError(f"{origin}: {INHERIT} must be a non-empty path.")
     target = Path(os.path.realpath(file.parent / value))
     if os.path.isdir(target):
-        raise ManifestError(f"{place}: {INHERIT} must name a file, and {value!r} is the folder {target}.")
+        raise ManifestError(f"{origin}: {INHERIT} must name a file, but {value!r} is the folder {target}.")
     try:
-        found = present(target)
+        target_exists = exists(target)
     except ManifestError as error:
-        raise ManifestError(f"{place}: cannot resolve {INHERIT} target {value!r}: {error}") from None
-    if not found:
-        raise ManifestError(f"{place}: cannot resolve {INHERIT} target {value!r}: there is no {target}.")
-    return target, place
+        raise ManifestError(f"{origin}: cannot resolve {INHERIT} target {value!r}: {error}") from None
+    if not target_exists:
+        raise ManifestError(f"{origin}: cannot resolve {INHERIT} target {value!r}: {target} does not exist.")
+    return target, origin
 
 
 def _without_parent(document: Table) -> Table:

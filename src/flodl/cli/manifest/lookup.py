@@ -1,4 +1,4 @@
-"""From the words of a command line to the one thing that they name. Nothing is started here."""
+"""Find the command that the words of a command line name."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Action = Literal["run", "entry", "help", "refresh"]
 
 @dataclass(frozen=True)
 class Target:
-    """Where the words lead: the manifest, the command there, and the words that are left."""
+    """The command that a command line names: its manifest, its definition, and the remaining words."""
 
     manifest: Manifest
-    trail: tuple[str, ...]
-    tail: tuple[str, ...]
+    command_path: tuple[str, ...]  # the names that lead here
+    tail: tuple[str, ...]  # the words after them
     kind: Kind
     command: str = ""  # empty: the entry of the manifest itself
     node: Node | None = None
-    passed: tuple[tuple[Manifest, str], ...] = ()  # the commands that led here, with their manifests
+    parents: tuple[tuple[Manifest, str], ...] = ()  # the folder commands on the way, with their manifests
 
     @property
     def title(self) -> str:
-        return " ".join(("fdl", *self.trail))
+        return " ".join(("fdl", *self.command_path))
 
     @property
     def spec(self) -> Table:
-        """The map of the command; an empty one where nothing is written."""
+        """The map of the command, or an empty one."""
         empty = Table({}, self.manifest.document.origin)
         return self.node if isinstance(self.node, Table) else empty
 
@@ -44,66 +44,71 @@ class Target:
 
 
 def resolve_target(manifest: Manifest, name: str, tail: tuple[str, ...]) -> Target:
-    """Follow a name, and then as many words as name commands of inner manifests."""
-    target = step(Target(manifest, (), (name, *tail), Kind.PATH))
+    """Look up a command, then as many of the following words as name commands of inner manifests."""
+    target = _descend(Target(manifest, (), (name, *tail), Kind.PATH))
     while target.kind is Kind.PATH and target.tail and target.tail[0] in target.manifest.commands.entries:
-        target = step(target)
+        target = _descend(target)
     return target
 
 
-def step(target: Target) -> Target:
-    """Take the first word as the name of a command."""
+def _descend(target: Target) -> Target:
+    """Look up the first remaining word as the name of a command."""
     name, *rest = target.tail
-    commands, at_root = target.manifest.commands, not target.trail
+    commands, at_root = target.manifest.commands, not target.command_path
     if name not in commands.entries:
         from .model import ManifestModel
         from .validation import decode
 
-        decode(ManifestModel, target.manifest.document)  # what is wrong there may hide the command
+        decode(ManifestModel, target.manifest.document)  # a mistake in the manifest may hide the command
         hint = suggestion(name, commands.entries, known_as="commands")
         raise ManifestError(f"there is no command {name!r} in {target.manifest.path}. {hint}")
     node = commands.entries[name]
     kind = kind_of(name, node)
-    onward = replace(
-        target, trail=(*target.trail, name), tail=tuple(rest), kind=kind, command=name, node=node
+    found = replace(
+        target,
+        command_path=(*target.command_path, name),
+        tail=tuple(rest),
+        kind=kind,
+        command=name,
+        node=node,
     )
     if kind is Kind.PATH:
-        passed = (*target.passed, (target.manifest, name))
+        parents = (*target.parents, (target.manifest, name))
         child = load_child(target.manifest, name, node)
-        return replace(onward, manifest=child, command="", node=None, passed=passed)
+        return replace(found, manifest=child, command="", node=None, parents=parents)
     if kind is Kind.PRESET and at_root and target.manifest.document.value("entry") is None:
         raise ManifestError(
-            f"{node.origin}: command `{name}`: it has values for an `entry:`, and {target.manifest.path} has "
-            "none. Write `entry:` there, the program that takes them; or give the command a `run:`."
+            f"{node.origin}: command `{name}`: a preset needs an `entry:`, but {target.manifest.path} has "
+            "none. Add `entry:` with the program that takes these values, or give the command a `run:`."
         )
-    return onward
+    return found
 
 
 def load_child(manifest: Manifest, name: str, node: Node) -> Manifest:
-    """Read the manifest of the folder that a command names, or of the folder called like it."""
-    folder = manifest.folder / folder_name(name, node)
-    found = manifest_in(folder)
-    if found is None:
+    """Load the manifest of the folder that a command names, by `path:` or by its own name."""
+    folder = manifest.folder / child_folder(name, node)
+    path = manifest_in(folder)
+    if path is None:
         if isinstance(node, Table):
-            # A key that is not known may be why the command looks like a folder.
+            # The command may look like a folder only because of an unknown key.
             from .model import CommandModel
             from .validation import decode
 
             decode(CommandModel, node, where=("commands", name))
         raise ManifestError(
             f"{node.origin}: command `{name}`: no fdl.yml found in {folder}. "
-            "Write one with an `entry:`, or give the command a `run:`."
+            "Create one with an `entry:`, or give the command a `run:`."
         )
-    return load(found, overlay=manifest.overlay, source=manifest.overlay_source, project=manifest.project)
+    return load(path, overlay=manifest.overlay, source=manifest.overlay_source, project=manifest.project)
 
 
-def folder_name(name: str, node: Node) -> Path:
+def child_folder(name: str, node: Node) -> Path:
     path = node.value("path") if isinstance(node, Table) else None
     return Path(path if isinstance(path, str) else name)
 
 
 def requested_action(target: Target) -> Action:
-    """Say what to do at a target: help and refreshing count only before `--`."""
+    """Return what the command line asks for. `--help` and `--refresh-schema` count only before `--`."""
     words = target.before_dashes()
     if "-h" in words or "--help" in words:
         return "help"
@@ -112,7 +117,7 @@ def requested_action(target: Target) -> Action:
     if "--refresh-schema" in words:
         return "refresh"
     document = target.manifest.document
-    leads_on = (
-        target.kind is Kind.PATH and document.value("entry") is None and target.manifest.commands.entries
-    )
-    return "help" if leads_on and not target.tail else "entry"
+    has_entry = target.kind is not Kind.PATH or document.value("entry") is not None
+    if not has_entry and target.manifest.commands.entries and not target.tail:
+        return "help"
+    return "entry"

@@ -1,4 +1,4 @@
-"""Laying documents over each other."""
+"""Merge documents: inheritance and overlays."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ from .document import Leaf, Node, Origin, Table
 
 
 class _Deleted:
-    """Stands where a null has deleted something, with the place of what it deleted, until all is laid."""
+    """Marks a key that a null deleted, with the origin of the deleted value, until all layers are merged."""
 
-    def __init__(self, below: Origin) -> None:
-        self.below = below
+    def __init__(self, deleted: Origin) -> None:
+        self.deleted = deleted
 
 
-Deletion = tuple[tuple[str, ...], Origin, Origin]  # the path, where it is deleted, where it stood
+Deletion = tuple[tuple[str, ...], Origin, Origin]  # path, origin of the null, origin of the deleted value
 
 
 def merge(lower: Table, upper: Table) -> Table:
-    """Lay one map over another.
+    """Merge an upper map into a lower one.
 
-    Maps merge key by key; a list or a scalar replaces what was there; null deletes the key, and where there
-    is nothing to delete it stays null. What the upper map touches moves to the end, in its order.
+    Maps are merged key by key. A list or a scalar replaces the old value. Null deletes the key; if there is
+    nothing to delete, it stays null. Keys of the upper map move to the end, in its order.
     """
     return merge_all([lower, upper])
 
 
 def merge_all(layers: Iterable[Table]) -> Table:
-    """Lay all layers over each other, the first at the bottom; there is at least one."""
-    return _swept(reduce(_lay, layers))
+    """Merge one or more layers, the lowest first."""
+    return _without_deleted(reduce(_merge_two, layers))
 
 
 def deletions(layers: Iterable[Table]) -> list[Deletion]:
-    """Give everything that a null deletes, for those who want to be told."""
-    return list(_deletions(reduce(_lay, layers), ()))
+    """Return everything that a null deletes."""
+    return list(_deletions(reduce(_merge_two, layers), ()))
 
 
-def _lay(lower: Table, upper: Table) -> Table:
+def _merge_two(lower: Table, upper: Table) -> Table:
     entries: dict[str, Node] = {key: node for key, node in lower.entries.items() if key not in upper.entries}
     for key, above in upper.entries.items():
         below = lower.entries.get(key)
         if isinstance(above, Leaf) and above.value is None and below is not None:
-            gone = isinstance(below, Leaf) and isinstance(below.value, _Deleted)
-            entries[key] = below if gone else Leaf(_Deleted(below.origin), above.origin)
+            already_deleted = isinstance(below, Leaf) and isinstance(below.value, _Deleted)
+            entries[key] = below if already_deleted else Leaf(_Deleted(below.origin), above.origin)
         elif isinstance(above, Table) and isinstance(below, Table):
-            entries[key] = _lay(below, above)
+            entries[key] = _merge_two(below, above)
         else:
             entries[key] = above
     return Table(MappingProxyType(entries), upper.origin)
 
 
-def _swept(table: Table) -> Table:
-    """Leave out what was deleted, and a map that has nothing else: no file says that it is empty."""
+def _without_deleted(table: Table) -> Table:
+    """Drop deleted keys, and maps that are empty only because of deletions."""
     entries: dict[str, Node] = {}
     for key, node in table.entries.items():
         if isinstance(node, Leaf):
             if not isinstance(node.value, _Deleted):
                 entries[key] = node
             continue
-        inner = _swept(node)
+        inner = _without_deleted(node)
         if inner.entries or not node.entries:
             entries[key] = inner
     return Table(MappingProxyType(entries), table.origin)
@@ -71,4 +71,4 @@ def _deletions(node: Node, path: tuple[str, ...]) -> Iterator[Deletion]:
         for key, inner in node.entries.items():
             yield from _deletions(inner, (*path, key))
     elif isinstance(node.value, _Deleted):
-        yield path, node.origin, node.value.below
+        yield path, node.origin, node.value.deleted

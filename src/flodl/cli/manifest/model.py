@@ -1,4 +1,4 @@
-"""What may stand in a manifest, as msgspec structs; documents are read into them, errors have places."""
+"""The keys and types of a manifest, as msgspec structs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Options = dict[str, Scalar | list[Scalar] | None] | None
 
 
 class SpeedHint(msgspec.Struct, forbid_unknown_fields=True):
-    """Which rank is slow, and how much."""
+    """The slow rank and its speed ratio."""
 
     slow_rank: int
     ratio: float
 
 
 class Ddp(msgspec.Struct, forbid_unknown_fields=True):
-    """How ranks work together; the order is that of the options it turns into."""
+    """Settings for distributed training. The options are passed in this order."""
 
     mode: str | None = None
     policy: str | None = None
@@ -39,7 +39,7 @@ class Ddp(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Training(msgspec.Struct, forbid_unknown_fields=True):
-    """How long and how fast to learn."""
+    """Training length, batch size and learning rate."""
 
     epochs: int | None = None
     batch_size: int | None = None
@@ -49,7 +49,7 @@ class Training(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Output(msgspec.Struct, forbid_unknown_fields=True):
-    """Where results go, and what watches them."""
+    """Where results are written, and how they are monitored."""
 
     dir: str | None = None
     monitor: bool | int | str | None = None
@@ -71,7 +71,7 @@ class CommandModel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ManifestModel(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
-    """A whole manifest; commands are checked one by one, each when it is used."""
+    """A whole manifest. Each command is validated separately, when it is used."""
 
     description: str | None = None
     commands: dict[str, Any] | None = None

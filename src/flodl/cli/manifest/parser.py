@@ -1,4 +1,4 @@
-"""Reading YAML (and so JSON) with lines, by the rules of YAML 1.2: `yes` is a string, `1e-4` a number."""
+"""Parse YAML 1.2 (and so JSON) with line numbers: `yes` is a string, `1e-4` a number."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import yaml  # type: ignore[import-untyped]
 
 from flodl.core.errors import ManifestError
 
-from .document import Leaf, Node, Origin, Table, kind_in_words
+from .document import Leaf, Node, Origin, Table, describe_type, plain
 
-MOST_NODES = 100_000  # aliases of aliases can describe more than any memory holds
+MAX_NODES = 100_000  # nested aliases can expand to more than fits in memory
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
@@ -23,9 +23,9 @@ _FLOAT = re.compile(
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The C parser, where PyYAML has it, with the scalars of YAML 1.2."""
+    """PyYAML's C parser if available, with the scalar types of YAML 1.2."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML's way
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  required by PyYAML
 
 
 for _name, _pattern, _first in (
@@ -38,7 +38,7 @@ for _name, _pattern, _first in (
 
 
 def read_document(path: Path) -> Table:
-    """Read a manifest; whatever is wrong with it is an error with the file and the line."""
+    """Read and parse a manifest. Errors name the file and the line."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -47,7 +47,7 @@ def read_document(path: Path) -> Table:
 
 
 def parse_document(content: bytes | str, path: Path) -> Table:
-    """Read the text of a manifest.
+    """Parse the text of a manifest.
 
     >>> table = parse_document("lr: 1e-4\\nname: yes", Path("fdl.yml"))
     >>> table.value("lr"), table.value("name"), table.at(("name",)).origin.line
@@ -59,44 +59,44 @@ def parse_document(content: bytes | str, path: Path) -> Table:
             node = loader.get_single_node()
         finally:
             loader.dispose()
-        reader = _Reader(path)
-        found = Table(MappingProxyType({}), Origin(path, 1)) if node is None else reader.convert(node)
+        empty = Table(MappingProxyType({}), Origin(path, 1))
+        document = empty if node is None else _Converter(path).convert(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        # What is missing at the end is reported behind it, on a line that no editor shows.
+        # An unexpected end is reported one line after the last one.
         line = f":{min(mark.line + 1, len(content.splitlines()))}" if mark else ""
-        raise ManifestError(f"{path}{line}: {_explained(error, content)}") from None
+        raise ManifestError(f"{path}{line}: {_describe_error(error, content)}") from None
     except yaml.reader.ReaderError as error:
-        raise ManifestError(f"{path}{_line_of(content, error)}: {_unreadable(error)}") from None
+        raise ManifestError(f"{path}{_line_of(content, error)}: {_describe_encoding_error(error)}") from None
     except yaml.YAMLError as error:
-        words = " ".join(str(error).split())
-        raise ManifestError(f"{path}: {words}. Save it as UTF-8 text.") from None
+        message = " ".join(str(error).split())
+        raise ManifestError(f"{path}: {message}. Save it as UTF-8 text.") from None
     except RecursionError:
         line = f":{_deepest_line(content)}"
-        raise ManifestError(f"{path}{line}: it is nested too deeply to be a manifest.") from None
+        raise ManifestError(f"{path}{line}: the nesting is too deep for a manifest.") from None
     except UnicodeError as error:
         raise ManifestError(f"{path}: {error.reason}. Save it as UTF-8 text.") from None  # type: ignore[attr-defined]
-    if isinstance(found, Leaf):
-        if found.value is None:
-            return Table(MappingProxyType({}), found.origin)
-        kind = kind_in_words(found.value)
-        raise ManifestError(f"{path}:{found.origin.line}: a manifest is a map, and this is {kind}.")
-    return found
+    if isinstance(document, Leaf):
+        if document.value is None:
+            return Table(MappingProxyType({}), document.origin)
+        found = describe_type(document.value)
+        raise ManifestError(f"{path}:{document.origin.line}: a manifest must be a map, not {found}.")
+    return document
 
 
-def _explained(error: Any, content: bytes | str) -> str:
-    """Say what a parser found; of a tab it only says that no token starts with it."""
+def _describe_error(error: Any, content: bytes | str) -> str:
+    """Describe a syntax error. PyYAML's own message for a tab does not mention the tab."""
     text = content.decode(errors="replace") if isinstance(content, bytes) else content
     mark, lines = error.problem_mark, text.splitlines()
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return "a tab stands at the beginning of the line. Indent with spaces."
-    words = ", ".join(filter(None, (error.context, error.problem)))
-    return f"{words}. Mend the YAML there."
+        return "the line is indented with a tab. Use spaces."
+    message = ", ".join(filter(None, (error.context, error.problem)))
+    return f"{message}. Fix the YAML there."
 
 
 def _deepest_line(content: bytes | str) -> int:
-    """Give the line that is nested most; its events come one by one, without the depth that was too much."""
+    """Return the line with the deepest nesting. Reading events one by one needs no recursion."""
     depth, deepest, line = 0, 0, 1
     for event in yaml.parse(content, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -106,35 +106,35 @@ def _deepest_line(content: bytes | str) -> int:
 
 
 def _line_of(content: bytes | str, error: Any) -> str:
-    """Give the line of what cannot be read as text, from the place that the parser gives."""
+    """Return the line of a decoding error."""
     data = content.encode(errors="replace") if isinstance(content, str) else content
     position = error.position if isinstance(error.position, int) else 0
     try:
         data.decode("utf-8")
-    except UnicodeDecodeError as mistake:
-        position = mistake.start
+    except UnicodeDecodeError as decode_error:
+        position = decode_error.start
     line = data[:position].count(b"\n") + 1
     return f":{line}"
 
 
-def _unreadable(error: Any) -> str:
+def _describe_encoding_error(error: Any) -> str:
     if "control characters" in error.reason or error.encoding == "unicode":
-        return "an invisible character stands there, which YAML does not allow. Take it out."
-    return f"this is no UTF-8 text ({error.reason}). Save it as UTF-8 text."
+        return "there is an invisible character that YAML does not allow. Remove it."
+    return f"the file is not valid UTF-8 ({error.reason}). Save it as UTF-8 text."
 
 
-class _Reader:
-    """Turn the nodes of PyYAML into a document; counts them, and notices an alias inside itself."""
+class _Converter:
+    """Converts PyYAML nodes to a document. It limits their number and detects recursive aliases."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
-        self.inside: set[int] = set()
+        self.open_nodes: set[int] = set()
 
     def convert(self, node: Any, key: Any = None) -> Node:
-        # An alias is the node that it names; it stands at its key, and what it names is further up.
-        elsewhere = key is not None and node.start_mark.index < key.start_mark.index
-        origin = Origin(self.path, (key if elsewhere else node).start_mark.line + 1)
+        # PyYAML replaces an alias with the node that it refers to, further up. Use the line of the key.
+        is_alias = key is not None and node.start_mark.index < key.start_mark.index
+        origin = Origin(self.path, (key if is_alias else node).start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return Table(MappingProxyType(self._entries(node)), origin)
         return Leaf(self._value(node), origin)
@@ -145,41 +145,41 @@ class _Reader:
         for key_node, value_node in node.value:
             key = self._key(key_node)
             if key in entries:
-                self._fail(key_node, f"{key!r} stands twice in one map. Keep one of them")
+                self._fail(key_node, f"the key {key!r} appears twice in one map. Keep one of them")
             entries[key] = self.convert(value_node, key_node)
-        self.inside.discard(id(node))
+        self.open_nodes.discard(id(node))
         return entries
 
     def _key(self, node: Any) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            self._fail(node, "a key must be a word, not a map or a list")
-        return self._without_nul(node)
+            self._fail(node, "a key must be a scalar, not a map or a list")
+        return self._text(node)
 
     def _value(self, node: Any) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.MappingNode):  # inside a list
-            return {key: _plain(value) for key, value in self._entries(node).items()}
+            return {key: plain(value) for key, value in self._entries(node).items()}
         self._enter(node)
         values = [self._value(item) for item in node.value]
-        self.inside.discard(id(node))
+        self.open_nodes.discard(id(node))
         return values
 
     def _enter(self, node: Any) -> None:
         if node.tag.removeprefix(_TAG) not in ("map", "seq"):
             self._refuse_tag(node)
-        if id(node) in self.inside:
-            self._fail(node, "an alias stands inside what it names")
-        self.inside.add(id(node))
+        if id(node) in self.open_nodes:
+            self._fail(node, "an alias refers to a node that contains it")
+        self.open_nodes.add(id(node))
         self.count += 1 + len(node.value)
-        if self.count > MOST_NODES:
-            self._fail(node, f"it describes more than {MOST_NODES} values")
+        if self.count > MAX_NODES:
+            self._fail(node, f"the file contains more than {MAX_NODES} values")
 
     def _scalar(self, node: Any) -> Any:
         text, kind = node.value, node.tag.removeprefix(_TAG)
         try:
             if kind == "str":
-                return self._without_nul(node)
+                return self._text(node)
             if kind == "null":
                 return None
             if kind == "bool":
@@ -189,23 +189,17 @@ class _Reader:
             if kind == "float":
                 return math.nan if text.lower() == ".nan" else float(text.lower().replace(".inf", "inf"))
         except (ValueError, KeyError):
-            return self._fail(node, f"{text[:40]!r} is no {kind}")
+            return self._fail(node, f"{text[:40]!r} is not a valid {kind}")
         return self._refuse_tag(node)
 
-    def _without_nul(self, node: Any) -> str:
-        """Give the text of a scalar; no path and no word of a command line may have a NUL in it."""
+    def _text(self, node: Any) -> str:
+        """Return the text of a scalar. NUL is refused because paths and arguments cannot contain it."""
         if "\0" in node.value:
-            self._fail(node, f"a NUL character stands in {node.value[:40]!r}. Take it out")
+            self._fail(node, f"{node.value[:40]!r} contains a NUL character. Remove it")
         return str(node.value)
 
     def _refuse_tag(self, node: Any) -> NoReturn:
-        self._fail(node, f"the tag {node.tag!r} is not known here. Leave it out")
+        self._fail(node, f"the tag {node.tag!r} is not supported. Remove it")
 
-    def _fail(self, node: Any, words: str) -> NoReturn:
-        raise ManifestError(f"{self.path}:{node.start_mark.line + 1}: {words}.")
-
-
-def _plain(node: Node) -> Any:
-    if isinstance(node, Leaf):
-        return node.value
-    return {key: _plain(value) for key, value in node.entries.items()}
+    def _fail(self, node: Any, message: str) -> NoReturn:
+        raise ManifestError(f"{self.path}:{node.start_mark.line + 1}: {message}.")

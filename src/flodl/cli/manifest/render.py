@@ -1,4 +1,4 @@
-"""A document as YAML for people, each value with the place that it came from; and as JSON for programs."""
+"""Print a document as YAML with the origin of every value, or as JSON data."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from .document import Leaf, Node, Table, dotted, leaves
 
-_WIDEST_LIST = 80
-_LEAST_COLUMN = 12
+_MAX_LIST_WIDTH = 80
+_MIN_COLUMN = 12
 _NUMBER = re.compile(
     r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?\Z|0[xo][0-9a-fA-F]+\Z|[-+]?\.(inf|nan)\Z", re.I
 )
-_WORDS = {"true", "false", "null", "yes", "no", "~"}
+_RESERVED_WORDS = {"true", "false", "null", "yes", "no", "~"}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
-Line = tuple[str, str]  # text, and the place that is its comment
+Line = tuple[str, str]  # text, and the origin that is its comment
 
 
 def origins_of(document: Table, folder: Path) -> dict[str, dict[str, Any]]:
-    """Give every leaf as `{path: {"value": …, "origin": "fdl.yml:12"}}`."""
+    """Return every leaf as `{path: {"value": …, "origin": "fdl.yml:12"}}`."""
     return {
         dotted(path): {"value": leaf.value, "origin": leaf.origin.relative_to(folder)}
         for path, leaf in leaves(document)
@@ -28,10 +28,10 @@ def origins_of(document: Table, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def as_yaml(document: Table, folder: Path) -> str:
-    """Give a document as YAML with the places as comments, aligned."""
+    """Return a document as YAML, with the origins as aligned comments."""
     lines = list(_table_lines(document, 0, folder))
-    column = max([_LEAST_COLUMN, *(len(text) for text, place in lines if place)]) + 2
-    return "".join(f"{text:<{column}}# {place}\n" if place else f"{text}\n" for text, place in lines)
+    column = max([_MIN_COLUMN, *(len(text) for text, origin in lines if origin)]) + 2
+    return "".join(f"{text:<{column}}# {origin}\n" if origin else f"{text}\n" for text, origin in lines)
 
 
 def _table_lines(table: Table, indent: int, folder: Path) -> Iterator[Line]:
@@ -44,18 +44,18 @@ def _entry_lines(head: str, node: Node, indent: int, folder: Path) -> Iterator[L
         yield head, ""
         yield from _table_lines(node, indent + 2, folder)
         return
-    place = node.origin.relative_to(folder)
+    origin = node.origin.relative_to(folder)
     value = node.value if isinstance(node, Leaf) else {}
     if isinstance(value, list) and value:
         inline = flow(value)
         plain_items = not any(isinstance(item, (list, dict)) for item in value)
-        if plain_items and len(head) + 1 + len(inline) <= _WIDEST_LIST:
-            yield f"{head} {inline}", place
+        if plain_items and len(head) + 1 + len(inline) <= _MAX_LIST_WIDTH:
+            yield f"{head} {inline}", origin
             return
-        yield head, place
+        yield head, origin
         yield from ((line, "") for line in _list_lines(value, indent + 2))
         return
-    yield f"{head} {flow(value)}", place
+    yield f"{head} {flow(value)}", origin
 
 
 def _list_lines(values: list[Any], indent: int) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _list_lines(values: list[Any], indent: int) -> Iterator[str]:
 
 
 def flow(value: Any) -> str:
-    """Write a value on one line.
+    """Format a value on one line, in YAML flow style.
 
     >>> flow({"a": [1, None, "yes"]})
     '{a: [1, null, "yes"]}'
@@ -83,14 +83,14 @@ def flow(value: Any) -> str:
 
 
 def _item(value: Any) -> str:
-    """Write a value that stands among others on one line: there a comma or a bracket would end it."""
-    if isinstance(value, str) and any(mark in value for mark in ",[]{}"):
+    """Format an item of a list or map on one line, where a comma or a bracket would end it."""
+    if isinstance(value, str) and any(char in value for char in ",[]{}"):
         return f'"{_escaped(value)}"'
     return flow(value)
 
 
 def scalar(value: Any) -> str:
-    """Write a scalar; a string is quoted only where it would be read as something else."""
+    """Format a scalar. A string is quoted only if it would be parsed as something else."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -110,10 +110,10 @@ def _float(value: float) -> str:
 def _is_ambiguous(text: str) -> bool:
     return (
         not text
-        or any(mark in text for mark in ':#"')
+        or any(char in text for char in ':#"')
         or text != text.strip()
         or text[0] in "!&*>|%@`[]{},-?'"
-        or text.lower() in _WORDS
+        or text.lower() in _RESERVED_WORDS
         or not text.isprintable()
         or text in ("---", "...", "=", "<<")
         or bool(_NUMBER.match(text))
@@ -121,11 +121,11 @@ def _is_ambiguous(text: str) -> bool:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_ESCAPES.get(mark) or (mark if mark.isprintable() else _code(mark)) for mark in text)
+    return "".join(_ESCAPES.get(char) or (char if char.isprintable() else _escape(char)) for char in text)
 
 
-def _code(mark: str) -> str:
-    number = ord(mark)
+def _escape(char: str) -> str:
+    number = ord(char)
     return (
         f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
     )

@@ -17,26 +17,26 @@ from .model import CommandModel, Options
 from .render import flow
 
 S = TypeVar("S", bound=msgspec.Struct)
-_WORDS_FOR = {
+_TYPE_DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     str: "text",
     list: "a list of numbers",
 }
-_LONGEST_SHOWN = 60
-_ELSEWHERE = {"entry", "schema", "compile", "arg-name", "commands"}
+_MAX_SHOWN = 60
+_MANIFEST_ONLY = {"entry", "schema", "compile", "arg-name", "commands"}
 
 
 def decode(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
-    """Read a map into a struct; an unknown key or a wrong value is an error with its path, file and line."""
+    """Convert a map to a struct. Raise for an unknown key or a wrong value, with its path, file and line."""
     for problem in problems_in(struct, table, where=where):
         raise ManifestError(problem)
     return msgspec.convert(plain(table), struct, strict=False)
 
 
 def problems_in(struct: type[msgspec.Struct], table: Table, *, where: tuple[str, ...] = ()) -> list[str]:
-    """Give every unknown key of a map, and every value that is not of its type."""
+    """Return a message for every unknown key and every value of the wrong type."""
     return [*_unknown_keys(struct, table, where), *_wrong_values(struct, table, where)]
 
 
@@ -47,22 +47,22 @@ def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
         if (
             inner
             and isinstance(node, Table)
-            and not any(one.required for one in msgspec.structs.fields(inner))
+            and not any(field.required for field in msgspec.structs.fields(inner))
         ):
             yield from _wrong_values(inner, node, (*where, key))
         elif key in fields and isinstance(node, Table) and fields[key].type == Options:
             yield from _wrong_options(node, (*where, key))
-        elif key in fields and (words := _wrong_value(struct, table, key, where)):
-            yield words
+        elif key in fields and (problem := _wrong_value(struct, table, key, where)):
+            yield problem
 
 
 def _wrong_options(options: Table, where: tuple[str, ...]) -> Iterator[str]:
-    """Name every option with a value that no command line can have; msgspec names only the map around it."""
+    """Report every option with an unsupported value. msgspec reports only the map that contains it."""
     for key, node in options.entries.items():
         try:
             msgspec.convert({key: plain(node)}, Options, strict=False)
         except msgspec.ValidationError:
-            problem = _misplaced(plain(node), ["a value", "a list of values"])
+            problem = _describe_wrong(plain(node), ["a value", "a list of values"])
             yield f"{node.origin}: {dotted((*where, key))}: {problem}"
 
 
@@ -70,25 +70,29 @@ def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tu
     try:
         msgspec.convert({key: table.value(key)}, struct, strict=False)
     except msgspec.ValidationError as error:
-        words, _, place = str(error).partition(" - at ")
-        if "unknown field" in words:
-            return ""  # said already, with the nearest name
-        path = tuple(re.findall(r"\.([\w-]+)", place.strip("`")))
+        message, _, location = str(error).partition(" - at ")
+        if "unknown field" in message:
+            return ""  # reported by _unknown_keys
+        path = tuple(re.findall(r"\.([\w-]+)", location.strip("`")))
         node = table.at(path)
-        missing = re.search(r"missing required field `(\w+)`", words)
-        problem = f"`{missing[1]}:` is missing." if missing else _misplaced(plain(node), _kinds(struct, path))
+        missing = re.search(r"missing required field `(\w+)`", message)
+        problem = (
+            f"`{missing[1]}:` is missing."
+            if missing
+            else _describe_wrong(plain(node), _expected_types(struct, path))
+        )
         return f"{node.origin}: {dotted((*where, *path))}: {problem}"
     return ""
 
 
-def _misplaced(value: Any, kinds: list[str]) -> str:
+def _describe_wrong(value: Any, expected: list[str]) -> str:
     shown = repr(value) if isinstance(value, str) else flow(value)
-    shown = f"{shown[:57]}..." if len(shown) > _LONGEST_SHOWN else shown
-    return f"{shown} cannot stand here. Write {' or '.join(kinds)}."
+    shown = f"{shown[:57]}..." if len(shown) > _MAX_SHOWN else shown
+    return f"{shown} is not allowed here. Expected {' or '.join(expected)}."
 
 
-def _kinds(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list[str]:
-    """Say what may stand at a place."""
+def _expected_types(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list[str]:
+    """Describe the types that are allowed at a path."""
     annotation: Any = struct
     for key in path:
         inner = _struct_in(annotation)
@@ -99,7 +103,7 @@ def _kinds(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list[str]:
         if typing.get_origin(kind) is Literal:
             found += [repr(word) for word in typing.get_args(kind)]
         elif kind is not type(None):
-            found.append(_WORDS_FOR.get(typing.get_origin(kind) or kind, "a map"))
+            found.append(_TYPE_DESCRIPTIONS.get(typing.get_origin(kind) or kind, "a map"))
     return found or ["a value, or a list of values"]
 
 
@@ -108,7 +112,7 @@ def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
     for key, node in table.entries.items():
         if key not in fields:
             hint = _hint(struct, key, fields)
-            yield f"{node.origin}: {dotted((*where, key))}: there is no such key. {hint}"
+            yield f"{node.origin}: {dotted((*where, key))}: unknown key. {hint}"
             continue
         inner = _struct_in(fields[key])
         if inner and isinstance(node, Table):
@@ -116,8 +120,8 @@ def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
 
 
 def _hint(struct: type[msgspec.Struct], key: str, known: Iterable[str]) -> str:
-    if struct is CommandModel and key in _ELSEWHERE:
-        return f"{key!r} belongs into the fdl.yml of the folder that `path:` names."
+    if struct is CommandModel and key in _MANIFEST_ONLY:
+        return f"{key!r} belongs in the fdl.yml of the folder that `path:` names."
     if key == "<<":
         return "Merge keys are not supported: use `inherit-from:`, or write the values out."
     return suggestion(key, known, known_as="keys")
