@@ -125,7 +125,7 @@ def test_lint_finds_everything_at_once(project, capsys):
         "fdl.yml:1: command `gone`: no fdl.yml found in gone. "
         "Create one with an `entry:`, or give the command a `run:`.",
         "train/fdl.yml:4: options.mode: 'c' is not allowed. Choose one of a, b.",
-        "train/fdl.yml:5: options.mood: the entry takes no option --mood. Did you mean 'mode'?",
+        "train/fdl.yml:5: options.mood: the entry has no option --mood. Did you mean 'mode'?",
         "fdl.yml:1: commands.typo.rn: unknown key. Did you mean 'run'?",
         "fdl.ci.yml:1: description: [x] is not allowed here. Expected text.",
     ]
@@ -164,7 +164,7 @@ SCRIPT = """
 def test_lint_asks_the_entry_in_a_fresh_clone_and_after_a_change(project, capsys):
     root = project({"fdl.yml": "entry: python t.py\ncommands: {p: {options: {rate: 1}}}", "t.py": SCRIPT})
     assert main(["config", "lint"]) == 1
-    assert "fdl.yml:2: options.rate: the entry takes no option --rate." in capsys.readouterr().err
+    assert "fdl.yml:2: options.rate: the entry has no option --rate." in capsys.readouterr().err
     (root / "t.py").write_text((root / "t.py").read_text().replace("lr:", "rate:"))
     assert main(["config", "lint"]) == 0
 
@@ -175,7 +175,7 @@ def test_lint_notes_what_it_could_not_check(project, capsys):
     shown = capsys.readouterr()
     assert json.loads(shown.out) == []
     assert "note: " in shown.err
-    assert "are not checked: its schema is not known" in shown.err
+    assert "are not checked, because its schema is not known" in shown.err
 
 
 def test_lint_reports_every_unknown_key_and_every_wrong_value(project, capsys):
@@ -188,7 +188,9 @@ def test_lint_reports_every_unknown_key_and_every_wrong_value(project, capsys):
 def test_lint_notes_a_manifest_that_is_ignored_in_favour_of_another(project, capsys):
     project({"fdl.yml": "description: a", "fdl.yaml": "description: b"})
     assert main(["config", "lint"]) == 0
-    assert "fdl.yml does not count: fdl.yaml beside it comes first." in capsys.readouterr().err
+    assert (
+        "fdl.yml is ignored, because fdl.yaml in the same folder takes precedence." in capsys.readouterr().err
+    )
 
 
 def test_a_null_folder_command_survives_inheritance(project, capsys):
@@ -207,7 +209,7 @@ def test_a_null_folder_command_survives_inheritance(project, capsys):
     assert main(["train", "--help"]) == 0
     assert "inner" in capsys.readouterr().out
     assert main(["config", "lint"]) == 0
-    assert "fdl.yml:4: commands.old: the null deletes what stands in" in capsys.readouterr().err
+    assert "fdl.yml:4: commands.old: the null deletes the value from" in capsys.readouterr().err
 
 
 def test_a_map_that_deletions_emptied_is_not_shown(project, capsys):

@@ -23,8 +23,8 @@ def test_1_an_entry_in_a_command_of_an_overlay_is_refused_with_its_right_place(p
     )
     assert main(["--env", "ci", "config", "lint"]) == 1
     trouble = capsys.readouterr().err
-    assert "fdl.ci.yml:1: commands.train.entry: there is no such key" in trouble
-    assert "belongs into the fdl.yml of the folder that `path:` names" in trouble
+    assert "fdl.ci.yml:1: commands.train.entry: unknown key" in trouble
+    assert "belongs in the fdl.yml of the folder that `path:` names" in trouble
 
 
 def test_2_a_reserved_short_name_is_refused_when_it_is_defined():
@@ -82,7 +82,7 @@ def test_7_a_manifest_that_cannot_be_read_is_reported_and_help_still_shows_fdl(p
 def test_8_an_unknown_key_is_an_error_with_the_nearest_name(project, capsys, text):
     project({"fdl.yml": text})
     assert main(["config", "lint"]) == 1
-    assert "there is no such key. Did you mean" in capsys.readouterr().err
+    assert "unknown key. Did you mean" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def _after(target: Target, incomplete: str) -> list[CompletionItem]:
         return _files(target.manifest.folder, incomplete)
     if target.kind is Kind.RUN:
         return [CompletionItem("--"), CompletionItem("--no-append", help=NO_APPEND_HELP), *_global_flags()]
-    schema = load_schema(target.manifest, limit_s=TAB_LIMIT_S)
+    schema = load_schema(target.manifest, timeout_s=TAB_LIMIT_S)
     options = schema.options if schema else {}
     shorts = {f"-{one.short}": one for one in options.values() if one.short}
     if incomplete.startswith("--") and "=" in incomplete:

@@ -95,6 +95,6 @@ def _refresh(target: Target) -> int:
     file = cache_file(target.manifest)
     answer = refresh_schema(target.manifest, file)
     num_options, num_arguments = len(answer.schema.options), len(answer.schema.arguments)
-    where = f"kept in {file}" if answer.kept else f"not kept, because {file.parent} cannot be written to"
+    where = f"kept in {file}" if answer.cached else f"not kept, because {file.parent} cannot be written to"
     click.echo(f"{target.title}: {num_options} options and {num_arguments} arguments, {where}.")
     return 0

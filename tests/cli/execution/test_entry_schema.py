@@ -1,4 +1,4 @@
-"""Schemas of entries: asked for, kept, noticed when stale, cleared."""
+"""Schemas of entries: probing, caching, detecting stale ones, clearing."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 from flodl.cli import container, main
 from flodl.cli.execution import entry_schema
 from flodl.cli.execution.entry_files import fingerprint
-from flodl.cli.execution.entry_schema import cache_file, cached_schemas, load_schema, may_be_asked
+from flodl.cli.execution.entry_schema import cache_file, cached_schemas, can_be_asked, load_schema
 from flodl.cli.manifest.loader import load
 from flodl.core import log
 
@@ -44,12 +44,12 @@ def times_asked(root):
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def test_an_entry_that_knows_the_flag_is_asked_once_and_again_when_something_changes(tool):
+def test_an_entry_is_asked_once_and_again_after_a_change(tool):
     assert list(load_schema(manifest(tool)).options) == ["mode"]
     age(tool / "train/tool.sh")
     os.utime(tool / "train/fdl.yml")
     assert list(load_schema(manifest(tool)).options) == ["mode"]
-    assert times_asked(tool) == 1  # the text counts, not the time
+    assert times_asked(tool) == 1  # the content counts, not the time stamp
     (tool / "train/tool.sh").write_text(TOOL + "# changed\n")
     age(tool / "train/tool.sh")
     load_schema(manifest(tool))
@@ -83,7 +83,7 @@ def test_an_entry_that_knows_the_flag_is_asked_once_and_again_when_something_cha
         ("./run.sh", {"run.sh": "python job.py $@", "job.py": ""}, "job.py"),
     ],
 )
-def test_what_an_entry_imports_belongs_to_it(project, entry, files, changed):
+def test_the_fingerprint_includes_imported_files(project, entry, files, changed):
     root = project({"fdl.yml": "", "train/fdl.yml": f"entry: {entry}", "train/other.py": ""})
     for name, text in files.items():
         path = root / "train" / name
@@ -96,7 +96,7 @@ def test_what_an_entry_imports_belongs_to_it(project, entry, files, changed):
     assert fingerprint(manifest(root)) != before
 
 
-def test_an_entry_that_fails_is_not_asked_at_every_start(tool, monkeypatch, capfd):
+def test_a_failed_entry_is_not_asked_at_every_start(tool, monkeypatch, capfd):
     (tool / "train/tool.sh").write_text("#!/bin/sh\n# --fdl-schema\necho asked >> log\nexit 3\n")
     for _ in range(3):
         assert load_schema(manifest(tool)) is None
@@ -110,19 +110,19 @@ def test_an_entry_that_fails_is_not_asked_at_every_start(tool, monkeypatch, capf
 
 def test_a_slow_entry_is_asked_again_when_there_is_more_time(tool):
     (tool / "train/tool.sh").write_text(TOOL.replace("echo some", "sleep 0.4; echo some"))
-    assert load_schema(manifest(tool), limit_s=0.1) is None
-    assert load_schema(manifest(tool), limit_s=0.1) is None
+    assert load_schema(manifest(tool), timeout_s=0.1) is None
+    assert load_schema(manifest(tool), timeout_s=0.1) is None
     assert times_asked(tool) == 1
     assert load_schema(manifest(tool)) is not None
 
 
-def test_what_cannot_be_kept_is_not_said_to_be(tool, capsys):
+def test_a_schema_that_cannot_be_cached_is_reported(tool, capsys):
     (tool / "train/.fdl").write_text("in the way")
     assert main(["train", "--refresh-schema"]) == 0
     assert "not kept, because" in capsys.readouterr().out
 
 
-def test_a_cache_that_cannot_be_used_is_as_good_as_none(tool):
+def test_an_invalid_cache_is_ignored(tool):
     file = cache_file(manifest(tool))
     file.parent.mkdir(parents=True)
     for content in ("{", '{"options": {"x": {"type": "number"}}}'):
@@ -142,7 +142,7 @@ def test_a_cache_that_cannot_be_used_is_as_good_as_none(tool):
         ("tool\ncompile: true", {}, True),
     ],
 )
-def test_only_a_program_that_shows_that_it_knows_the_flag_is_asked(project, entry, files, asked):
+def test_only_a_program_that_mentions_the_flag_is_asked(project, entry, files, asked):
     root = project(
         {
             "fdl.yml": "",
@@ -150,10 +150,10 @@ def test_only_a_program_that_shows_that_it_knows_the_flag_is_asked(project, entr
             **{f"train/{name}": text for name, text in files.items()},
         }
     )
-    assert may_be_asked(manifest(root)) is asked
+    assert can_be_asked(manifest(root)) is asked
 
 
-def test_the_manifest_can_say_it_where_the_program_cannot(project):
+def test_the_manifest_can_declare_the_schema(project):
     root = project({"fdl.yml": "", "train/fdl.yml": "entry: tool\nschema: {options: {lr: {type: float}}}"})
     assert list(load_schema(manifest(root)).options) == ["lr"]
 
@@ -161,27 +161,27 @@ def test_the_manifest_can_say_it_where_the_program_cannot(project):
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("echo trouble >&2; exit 3", "ended with code 3: trouble"),
-        ("echo nothing", "printed no JSON object"),
-        ("echo '{\"options\": 3'", "printed no JSON object"),
+        ("echo trouble >&2; exit 3", "exited with code 3: trouble"),
+        ("echo nothing", "did not print a JSON object"),
+        ("echo '{\"options\": 3'", "did not print a JSON object"),
         ("echo '{\"opts\": 3}'", "unknown key 'opts'"),
-        ("sleep 5", "gave no answer within 0.3 s"),
+        ("sleep 5", "did not answer within 0.3 s"),
     ],
 )
-def test_an_answer_that_is_none_is_explained_to_who_asked_for_it(tool, capsys, monkeypatch, script, message):
-    monkeypatch.setattr(entry_schema, "PROBE_LIMIT_S", 0.3)
+def test_a_failed_refresh_is_explained(tool, capsys, monkeypatch, script, message):
+    monkeypatch.setattr(entry_schema, "PROBE_TIMEOUT_S", 0.3)
     (tool / "train/tool.sh").write_text(f"#!/bin/sh\n# --fdl-schema\n{script}\n")
     assert main(["train", "--refresh-schema"]) == 1
     assert message in capsys.readouterr().err
-    assert main(["train", "--help"]) == 0  # and is nobody's concern who only looks around
+    assert main(["train", "--help"]) == 0  # help works without the schema
 
 
-def test_asking_reports_what_was_learned(tool, capsys):
+def test_a_refresh_reports_the_number_of_options_and_arguments(tool, capsys):
     assert main(["train", "--refresh-schema"]) == 0
     assert "fdl train: 1 options and 1 arguments" in capsys.readouterr().out
 
 
-def test_in_docker_the_container_is_asked(project, stand_in, monkeypatch):
+def test_with_docker_the_entry_is_asked_in_the_container(project, stand_in, monkeypatch):
     monkeypatch.setattr(container, "inside_container", lambda: False)
     root = project(
         {
@@ -206,7 +206,7 @@ def test_without_a_compose_file_docker_cannot_be_asked(project, capsys, monkeypa
     assert "needs a docker-compose.yml" in capsys.readouterr().err
 
 
-def test_what_is_kept_is_listed_refreshed_and_cleared(tool, capsys):
+def test_cached_schemas_are_listed_refreshed_and_cleared(tool, capsys):
     assert main(["schema", "list"]) == 0
     assert "No schema is kept" in capsys.readouterr().out
     main(["train", "--refresh-schema"])
@@ -217,7 +217,7 @@ def test_what_is_kept_is_listed_refreshed_and_cleared(tool, capsys):
     hidden.parent.mkdir(parents=True)
     hidden.write_text("{}")
     capsys.readouterr()
-    # The project's own manifest is above the orphan, but not beside it.
+    # The manifest of the project is in a parent folder of the orphan, not in its folder.
     assert main(["schema", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
         {"name": "old", "path": "old/.fdl/schema-cache/old.json", "status": "orphan"},
@@ -243,7 +243,7 @@ def test_what_is_kept_is_listed_refreshed_and_cleared(tool, capsys):
     assert cached_schemas(tool) == []
 
 
-def test_outside_of_a_project_there_is_nothing_to_list(capsys, monkeypatch, tmp_path):
+def test_listing_schemas_needs_a_project(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["schema", "list"]) == 1
     assert "no fdl.yml found" in capsys.readouterr().err

@@ -30,18 +30,20 @@ from flodl.core.errors import ManifestError
         ("cmd", "--flag=--", ["a"], "cmd --flag=-- a"),
     ],
 )
-def test_halves_meet_at_the_dashes(run, append, user, line):
+def test_both_halves_are_joined_at_the_dashes(run, append, user, line):
     assert compose(run, append, tuple(user)) == line
 
 
-def test_words_for_the_script_stand_behind_the_dashes():
+def test_words_for_the_script_follow_the_dashes():
     assert user_words("fdl t", ("--", "-v", "--", "x")) == ("-v", "--", "x")
     assert user_words("fdl t", ()) == ()
-    with pytest.raises(ManifestError, match=r"`fdl t` does not accept extra args; use `fdl t -- -k 'a b' x`"):
+    with pytest.raises(
+        ManifestError, match=r"`fdl t` does not accept extra arguments. Use `fdl t -- -k 'a b' x`"
+    ):
         user_words("fdl t", ("-k", "a b", "--", "x"))
 
 
 @settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"))))
-def test_quoted_words_arrive_as_they_are(words):
+def test_quoted_words_survive_the_shell(words):
     assert shlex.split(" ".join(map(quote, words))) == words

@@ -1,4 +1,4 @@
-"""What can never start is a problem for lint and for the run, with its line; what may not, a note."""
+"""What can never start is an error of lint and of the run. What may fail to start is a note."""
 
 import json
 
@@ -22,7 +22,7 @@ def on_the_host(monkeypatch):
         ("entry: python 't.py", ["run", "x"], "fdl.yml:2: entry: a quote in "),
     ],
 )
-def test_an_entry_that_can_never_work_is_refused_by_lint_and_run(project, capsys, text, words, message):
+def test_an_entry_that_can_never_start_is_refused_by_lint_and_run(project, capsys, text, words, message):
     project({"fdl.yml": f"description: d\n{text}\ncommands: {{x: {{training: {{lr: 1}}}}}}\n"})
     assert main(["config", "lint"]) == 1
     assert message in capsys.readouterr().err
@@ -36,38 +36,38 @@ def test_an_empty_entry_is_named_with_its_line(project, capsys):
     assert "fdl.yml:2: entry: it is empty." in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_here_is_a_note_and_an_error_with_its_line_when_it_runs(project, capsys):
+def test_a_missing_program_is_a_note_in_lint_and_an_error_when_it_runs(project, capsys):
     project({"fdl.yml": "description: d\nentry: nosuchprog\ncommands: {x: {training: {lr: 1}}}"})
     assert main(["config", "lint"]) == 0
-    told = capsys.readouterr().err
-    assert "fdl.yml:2: entry: `nosuchprog` is not found on this machine" in told
+    shown = capsys.readouterr().err
+    assert "fdl.yml:2: entry: `nosuchprog` was not found on this machine" in shown
     assert main(["x"]) == 1
-    assert "fdl.yml:2: `nosuchprog` is not found" in capsys.readouterr().err
+    assert "fdl.yml:2: `nosuchprog` was not found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("spec", "place"),
+    ("spec", "origin"),
     [
         ('run: echo\n    append: "a \'b"', "fdl.yml:4: commands.x.append"),
         ("run: echo 'a", "fdl.yml:3: commands.x.run"),
         ("run: echo )", "fdl.yml:3: commands.x.run"),
     ],
 )
-def test_a_line_that_no_shell_can_read_is_refused_with_its_place(project, capsys, spec, place):
+def test_a_shell_syntax_error_is_refused_with_its_origin(project, capsys, spec, origin):
     project({"fdl.yml": f"commands:\n  x:\n    {spec}\n"})
     for words in (["config", "lint"], ["x"]):
         assert main(words) == 1
-        assert f"{place}: the shell cannot read" in capsys.readouterr().err
+        assert f"{origin}: the shell cannot parse" in capsys.readouterr().err
 
 
-def test_without_what_is_appended_it_does_not_count(project, capfd):
+def test_a_syntax_error_in_append_does_not_matter_with_no_append(project, capfd):
     project({"fdl.yml": 'commands:\n  x:\n    run: echo said\n    append: "a \'b"\n'})
     assert main(["x", "--no-append"]) == 0
     assert capfd.readouterr().out == "said\n"
 
 
 @pytest.mark.parametrize("line", ["# don't\necho a", "cat <<'E'\nit's\nE", "echo $(echo ')')"])
-def test_whatever_a_shell_can_read_is_let_through(project, capsys, line):
+def test_valid_shell_syntax_is_accepted(project, capsys, line):
     project({"fdl.yml": json.dumps({"commands": {"x": {"run": line}}})})
     assert main(["config", "lint"]) == 0
 
@@ -75,20 +75,20 @@ def test_whatever_a_shell_can_read_is_let_through(project, capsys, line):
 @pytest.mark.parametrize(
     "text", ["docker: nosuch\nentry: x\n", "# a\ncommands: {x: {run: echo,\n   docker: nosuch}}\n"]
 )
-def test_a_service_that_no_compose_file_has_is_refused(project, capsys, stand_in, text):
+def test_an_unknown_service_is_refused(project, capsys, stand_in, text):
     stand_in("docker")
     project({"fdl.yml": text, "docker-compose.yml": COMPOSE})
     assert main(["config", "lint"]) == 1
-    told = capsys.readouterr().err
-    assert "docker-compose.yml has no service 'nosuch'. It has dev." in told
-    assert "fdl.yml:1: docker:" in told or "fdl.yml:3: commands.x.docker:" in told
+    shown = capsys.readouterr().err
+    assert "docker-compose.yml has no service 'nosuch'. It has dev." in shown
+    assert "fdl.yml:1: docker:" in shown or "fdl.yml:3: commands.x.docker:" in shown
     if "commands" in text:
         assert main(["x"]) == 1
         assert "has no service 'nosuch'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [{"docker-compose.override.yml": "services: {nosuch: {image: x}}"}, {}])
-def test_a_service_that_may_stand_elsewhere_is_a_note(project, capsys, more):
+def test_a_service_that_another_file_may_define_is_a_note(project, capsys, more):
     compose = COMPOSE if more else f"include: [other.yml]\n{COMPOSE}"
     project({"fdl.yml": "commands: {x: {run: echo, docker: nosuch}}", "docker-compose.yml": compose, **more})
     assert main(["config", "lint"]) == 0
@@ -98,23 +98,23 @@ def test_a_service_that_may_stand_elsewhere_is_a_note(project, capsys, more):
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("''", 1, "this is no name"),
+        ("''", 1, "the name is empty"),
         ("<<", 1, "merge keys are not supported"),
-        ("-x", 0, "only `fdl run -x` reaches it"),
+        ("-x", 0, "Only `fdl run -x` can run it"),
         ("a b", 0, "has to be quoted each time: fdl 'a b'"),
-        ("config", 0, "only `fdl run config` reaches this one"),
-        ("version", 0, "only `fdl run version` reaches this one"),
+        ("config", 0, "Only `fdl run config` can run this one"),
+        ("version", 0, "Only `fdl run version` can run this one"),
     ],
 )
-def test_a_name_that_is_hard_to_reach_is_named(project, capsys, name, code, message):
+def test_an_awkward_command_name_is_reported(project, capsys, name, code, message):
     project({"fdl.yml": f"commands:\n  {name}:\n    run: echo\n"})
     assert main(["config", "lint"]) == code
-    told = capsys.readouterr().err
-    assert "fdl.yml:3: command `" in told
-    assert message in told
+    shown = capsys.readouterr().err
+    assert "fdl.yml:3: command `" in shown
+    assert message in shown
 
 
-def test_names_of_inner_manifests_and_the_name_run_hide_nothing(project, capsys):
+def test_built_in_names_are_fine_in_inner_manifests_and_for_run(project, capsys):
     project(
         {
             "fdl.yml": "commands: {run: {run: echo}, sub: }",
@@ -125,32 +125,32 @@ def test_names_of_inner_manifests_and_the_name_run_hide_nothing(project, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_a_fault_of_the_manifest_that_hides_the_command_is_the_one_that_is_told(project, capsys):
+def test_a_mistake_in_the_manifest_that_hides_the_command_is_reported(project, capsys):
     project({"fdl.yml": "description: d\ncommands: [x]"})
     for words in (["run", "x"], ["x"]):
         assert main(words) == 1
-        assert "fdl.yml:2: commands: [x] cannot stand here. Write a map." in capsys.readouterr().err
+        assert "fdl.yml:2: commands: [x] is not allowed here. Expected a map." in capsys.readouterr().err
 
 
-def test_a_preset_without_an_entry_is_told_what_is_missing_and_where(project, capsys):
+def test_a_preset_without_an_entry_is_an_error(project, capsys):
     project({"fdl.yml": "commands:\n  x:\n    training: {lr: 1}\n"})
     assert main(["config", "lint"]) == 1
-    assert "fdl.yml:3: command `x`: a preset needs an `entry:` in " in capsys.readouterr().err
+    assert "fdl.yml:3: command `x`: a preset needs an `entry:`, but " in capsys.readouterr().err
     assert main(["run", "x"]) == 1
-    assert "Write `entry:` there" in capsys.readouterr().err
+    assert "Add `entry:` with the program" in capsys.readouterr().err
 
 
-def test_an_option_that_no_command_line_can_have_is_named_by_its_key(project, capsys):
+def test_an_unsupported_option_value_is_reported_with_its_key(project, capsys):
     project({"fdl.yml": "entry: echo\ncommands:\n  x:\n    options: {a: {b: c}, d: [[1, 2]], e: [1], f: }\n"})
     assert main(["config", "lint"]) == 1
-    told = capsys.readouterr().err
-    assert "fdl.yml:4: commands.x.options.a: {b: c} cannot stand here. Write a value or a list" in told
-    assert "fdl.yml:4: commands.x.options.d: [[1, 2]] cannot stand here." in told
-    assert "options.e" not in told
-    assert "options.f" not in told
+    shown = capsys.readouterr().err
+    assert "fdl.yml:4: commands.x.options.a: {b: c} is not allowed here. Expected a value or a list" in shown
+    assert "fdl.yml:4: commands.x.options.d: [[1, 2]] is not allowed here." in shown
+    assert "options.e" not in shown
+    assert "options.f" not in shown
 
 
-def test_every_finding_names_its_file_by_the_whole_path(project, capsys):
+def test_every_finding_has_the_full_path(project, capsys):
     schema = "entry: echo\nschema: {options: {lr: {type: float}}, strict: true}"
     folder = project(
         {"fdl.yml": f"{schema}\ncommands:\n  x: {{training: {{epochs: 1}}}}\n  y: {{nokey: 1}}\n"}
@@ -158,4 +158,4 @@ def test_every_finding_names_its_file_by_the_whole_path(project, capsys):
     assert main(["config", "lint", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert len(found) == 2
-    assert all(one.startswith(f"{folder}/fdl.yml:") for one in found)
+    assert all(finding.startswith(f"{folder}/fdl.yml:") for finding in found)

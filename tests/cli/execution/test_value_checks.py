@@ -1,4 +1,4 @@
-"""What is about to run is held to what the entry takes, before it starts."""
+"""Values are checked against the schema of the entry before it starts."""
 
 import json
 
@@ -42,8 +42,8 @@ def job(project):
     return project({"fdl.yml": MANIFEST, "job.py": SCRIPT})
 
 
-def started(capfd, *words):
-    """Run the preset, and give what its script had; the table that was planned says the same."""
+def run_preset(capfd, *words):
+    """Run the preset and return the values of its script. A dry run must show the same."""
     assert main(["p", *words]) == 0
     values = json.loads(capfd.readouterr().out)
     assert main(["run", "--dry-run", "--json", "p", *words]) == 0
@@ -62,25 +62,25 @@ def started(capfd, *words):
         (["x", "--epochs", "1.5"], "Invalid value for '--epochs': '1.5' is not a valid integer."),
         (["x", "--epochs"], "Option '--epochs' requires an argument."),
         (["x", "--every=often"], "Invalid value for '--every': 'often' is not a valid integer."),
-        (["x", "--sizes", "1,,2"], "Invalid value for '--sizes': '1,,2' has nothing on one side of a comma."),
+        (["x", "--sizes", "1,,2"], "Invalid value for '--sizes': '1,,2' has an empty item next to a comma."),
         ([], "Missing argument '<data>'."),
         (["x", "many"], "Invalid value for '[<count>]': 'many' is not a valid integer."),
         (["x", "1", "2"], "Got unexpected extra argument (2)"),
     ],
 )
-def test_a_command_line_that_the_script_would_refuse_is_refused_in_two_lines(job, capfd, dry, words, message):
+def test_an_invalid_command_line_is_refused_in_two_lines(job, capfd, dry, words, message):
     assert main(["run", *dry, "p", *words]) == 2
     shown = capfd.readouterr()
     assert shown.out == ""
     assert shown.err == f"error: {message}\nTry 'fdl p --help'.\n"
 
 
-@pytest.mark.parametrize("question", ["--version", "--fdl-schema"])
-def test_a_question_needs_no_arguments(job, capfd, question):
-    assert main(["run", "--dry-run", "p", question]) == 0
+@pytest.mark.parametrize("flag", ["--version", "--fdl-schema"])
+def test_info_flags_need_no_arguments(job, capfd, flag):
+    assert main(["run", "--dry-run", "p", flag]) == 0
 
 
-def test_an_entry_with_words_of_its_own_may_give_the_arguments(job, capfd):
+def test_an_entry_may_contain_the_arguments(job, capfd):
     (job / "fdl.yml").write_text("entry: python job.py digits\ncommands: {p: {training: {lr: 1}}}\n")
     assert main(["p"]) == 0
     assert json.loads(capfd.readouterr().out)["data"] == "digits"
@@ -101,8 +101,8 @@ def test_an_entry_with_words_of_its_own_may_give_the_arguments(job, capfd):
         (["--loud"], "loud", True),
     ],
 )
-def test_what_is_typed_is_what_is_planned_and_what_arrives(job, capfd, words, name, value):
-    assert started(capfd, "x", *words)[name] == value
+def test_typed_values_match_the_plan_and_reach_the_script(job, capfd, words, name, value):
+    assert run_preset(capfd, "x", *words)[name] == value
 
 
 @pytest.mark.parametrize(
@@ -114,18 +114,18 @@ def test_what_is_typed_is_what_is_planned_and_what_arrives(job, capfd, words, na
         (["--fast-mode", "--no-fast-mode"], False),
     ],
 )
-def test_a_flag_of_a_preset_can_be_denied(job, capfd, words, value):
-    assert started(capfd, "x", *words)["fast_mode"] is value
+def test_a_flag_of_a_preset_can_be_negated(job, capfd, words, value):
+    assert run_preset(capfd, "x", *words)["fast_mode"] is value
 
 
 def test_a_value_of_a_preset_may_look_like_an_option(job, capfd):
     options = "{output: --lr, every: -5, epochs: -1}"
     (job / "fdl.yml").write_text(f"entry: python job.py\ncommands: {{p: {{options: {options}}}}}\n")
-    values = started(capfd, "x")
+    values = run_preset(capfd, "x")
     assert (values["output"], values["every"], values["epochs"]) == ("--lr", -5, -1)
 
 
-def test_a_flag_that_no_preset_sets_has_no_denial(job, capfd):
+def test_a_flag_that_no_preset_sets_has_no_negation(job, capfd):
     (job / "fdl.yml").write_text("entry: python job.py\ncommands: {p: {training: {lr: 1}}}\n")
     assert main(["p", "x", "--no-fast-mode"]) == 2
     assert "No such option '--no-fast-mode'" in capfd.readouterr().err
@@ -134,31 +134,31 @@ def test_a_flag_that_no_preset_sets_has_no_denial(job, capfd):
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("on", True), ("Yes", True), ("0", False), ("off", False), ("", False)]
 )
-def test_a_flag_may_come_from_a_variable(job, capfd, monkeypatch, text, value):
+def test_a_flag_can_be_set_by_a_variable(job, capfd, monkeypatch, text, value):
     monkeypatch.setenv("S_LOUD", text)
-    assert started(capfd, "x")["loud"] is value
-    assert started(capfd, "x", "--no-loud")["loud"] is False
+    assert run_preset(capfd, "x")["loud"] is value
+    assert run_preset(capfd, "x", "--no-loud")["loud"] is False
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words", "message"),
     [
-        ("S_LR", "abc", ["--lr", "5"], "$S_LR, for --lr: 'abc' is no float."),
-        ("S_LR", "abc", ["-l", "5"], "$S_LR, for --lr: 'abc' is no float."),
-        ("S_LOUD", "maybe", ["--loud"], "$S_LOUD, for --loud: 'maybe' is no bool."),
-        ("S_SIZES", "1,,2", ["--sizes", "1"], "$S_SIZES, for --sizes: '1,,2' has nothing on one side"),
+        ("S_LR", "abc", ["--lr", "5"], "$S_LR, for --lr: 'abc' is not a valid float."),
+        ("S_LR", "abc", ["-l", "5"], "$S_LR, for --lr: 'abc' is not a valid float."),
+        ("S_LOUD", "maybe", ["--loud"], "$S_LOUD, for --loud: 'maybe' is not a valid bool."),
+        ("S_SIZES", "1,,2", ["--sizes", "1"], "$S_SIZES, for --sizes: '1,,2' has an empty item next to"),
     ],
 )
-def test_a_wrong_variable_counts_only_where_nothing_is_typed(
+def test_a_wrong_variable_is_ignored_if_the_option_is_typed(
     job, capfd, monkeypatch, name, text, words, message
 ):
     monkeypatch.setenv(name, text)
     assert main(["p", "x"]) == 1
     assert message in capfd.readouterr().err
-    started(capfd, "x", *words)
+    run_preset(capfd, "x", *words)
 
 
-def test_where_a_dry_run_is_asked_for_is_said(project, capfd):
+def test_a_misplaced_dry_run_is_explained(project, capfd):
     project(
         {
             "fdl.yml": "entry: python job.py\ncommands: {q: {training: {lr: 1}}, s: {run: echo}}",
@@ -171,13 +171,13 @@ def test_where_a_dry_run_is_asked_for_is_said(project, capfd):
     assert main(["big", "q", "--dry-run"]) == 2
     assert "To see what would run: fdl --env big run --dry-run q\n" in capfd.readouterr().err
     assert main(["s", "--dry-run"]) == 1
-    assert "`fdl s` has no --dry-run; use `fdl run --dry-run s`." in capfd.readouterr().err
+    assert "`fdl s` has no --dry-run. Use `fdl run --dry-run s`." in capfd.readouterr().err
 
 
-COVERED = "fdl.big.yml:2: training.epochs is covered by commands.run at fdl.yml:4. "
+OVERRIDDEN = "fdl.big.yml:2: training.epochs is overridden by commands.run at fdl.yml:4. "
 
 
-def test_a_value_of_an_overlay_that_a_preset_covers_is_told(project, capfd):
+def test_an_overlay_value_that_a_preset_overrides_is_noted(project, capfd):
     root = project(
         {
             "fdl.yml": """
@@ -194,18 +194,18 @@ def test_a_value_of_an_overlay_that_a_preset_covers_is_told(project, capfd):
     assert main(["--env", "big", "run", "--dry-run"]) == 0
     shown = capfd.readouterr()
     assert "epochs: 5     # fdl.yml:4" in shown.out
-    assert shown.err == f"note: {COVERED}To change it, write commands.run.training.epochs.\n"
+    assert shown.err == f"note: {OVERRIDDEN}To change it, set commands.run.training.epochs.\n"
     assert main(["--env", "big", "run", "--dry-run", "other"]) == 0
     assert capfd.readouterr().err == ""
     main(["config", "lint"])
-    assert f"note: {root}/{COVERED}" in capfd.readouterr().err
+    assert f"note: {root}/{OVERRIDDEN}" in capfd.readouterr().err
     (root / "fdl.big.yml").write_text("commands: {run: {training: {epochs: 100}}}\n")
     assert main(["--env", "big", "run", "--dry-run"]) == 0
     shown = capfd.readouterr()
     assert ("epochs: 100" in shown.out, shown.err) == (True, "")
 
 
-def test_lint_tells_what_the_nulls_of_an_overlay_delete_and_which_file_counts(project, capfd):
+def test_lint_notes_deletions_of_an_overlay_and_ignored_files(project, capfd):
     root = project(
         {
             "fdl.yml": "entry: tool\nddp: {mode: sync}\ncommands:\n  other: {run: echo}\n",
@@ -215,25 +215,27 @@ def test_lint_tells_what_the_nulls_of_an_overlay_delete_and_which_file_counts(pr
         }
     )
     main(["config", "lint"])
-    told = capfd.readouterr().err
+    shown = capfd.readouterr().err
     assert (
-        f"{root}/fdl.night.yml:2: commands.other: the null deletes what stands in {root}/fdl.yml:4." in told
+        f"{root}/fdl.night.yml:2: commands.other: the null deletes the value from {root}/fdl.yml:4." in shown
     )
-    assert f"{root}/fdl.night.yml:3: ddp.mode: the null deletes what stands in {root}/fdl.yml:2." in told
-    assert f"note: {root}/fdl.o.yml does not count: fdl.o.yaml beside it comes first." in told
+    assert f"{root}/fdl.night.yml:3: ddp.mode: the null deletes the value from {root}/fdl.yml:2." in shown
+    assert (
+        f"note: {root}/fdl.o.yml is ignored, because fdl.o.yaml in the same folder takes precedence." in shown
+    )
     assert main(["config", "show", "o"]) == 0
     assert "epochs: 2" in capfd.readouterr().out
 
 
-def test_docker_that_is_missing_or_not_needed_is_explained(project, capfd, monkeypatch, tmp_path):
+def test_missing_or_unused_docker_is_explained(project, capfd, monkeypatch, tmp_path):
     text = "entry: tool\ndocker: dev\ncommands: {p: {training: {lr: 1}}, s: {run: echo, docker: dev}}"
     project({"fdl.yml": text})
     monkeypatch.setattr(container, "inside_container", lambda: True)
     for name in ("p", "s"):
         assert main(["run", "--dry-run", name]) == 0
-        assert "docker is not used, because this is a container already." in capfd.readouterr().err
+        assert "docker is not used, because fdl already runs in a container." in capfd.readouterr().err
     monkeypatch.setattr(container, "inside_container", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert main(["s"]) == 1
-    assert "`docker` is not found, and the manifest asks for it with `docker:`." in capfd.readouterr().err
+    assert "`docker` was not found, but the manifest has `docker:`." in capfd.readouterr().err

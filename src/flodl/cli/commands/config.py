@@ -61,12 +61,15 @@ def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
     started. The exit code is 1 if there is anything to mend; what could not be checked, or may work on
     another machine, is a note on standard error.
     """
-    from flodl.cli.execution.lint import lint as problems_of
+    from flodl.cli.commands import SUMMARIES
+    from flodl.cli.execution.lint import lint as lint_project
     from flodl.cli.manifest.discovery import require_manifest
 
     path, project = require_manifest(), project_of(ctx)
     source = "config lint" if env else project.source
-    found = problems_of(path, overlay=env or project.overlay, source=source)
+    # `fdl run` alone runs the project's own command of that name.
+    builtin = frozenset(SUMMARIES) - {"run"}
+    found = lint_project(path, overlay=env or project.overlay, source=source, builtin=builtin)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
     problems = list(found.problems)

@@ -1,4 +1,4 @@
-"""Commands inside a container: what `docker compose run` is called with."""
+"""Run a command in a container with `docker compose run`."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ DEFAULT_ROOT = "/workspace"
 
 
 def compose_file(folder: Path) -> Path | None:
-    """Give the compose file of a folder; of several, the one that docker takes."""
+    """Return the compose file of a folder. If there are several, return the one that docker uses."""
     return next((folder / name for name in COMPOSE_FILES if is_file(folder / name)), None)
 
 
 def project_with_compose(folder: Path) -> Path:
-    """Give the nearest folder, upwards, that has a compose file."""
+    """Return the nearest folder with a compose file, in the folder or one of its parents."""
     for candidate in (folder, *folder.parents):
         if compose_file(candidate):
             return candidate
     raise ManifestError(
-        f"`docker:` needs a docker-compose.yml in {folder} or above it. Write one, or drop `docker:`."
+        f"`docker:` needs a docker-compose.yml in {folder} or its parents. Create one, or remove `docker:`."
     )
 
 
-def mounted_project(folder: Path, otherwise: Path) -> Path:
-    """Give the folder that is mounted in the containers: the one with the compose file."""
+def mounted_project(folder: Path, default: Path) -> Path:
+    """Return the folder that is mounted in the containers: the one with the compose file."""
     try:
         return project_with_compose(folder)
     except ManifestError:
-        return otherwise
+        return default
 
 
 def container_root(project: Path, service: str) -> str:
-    """Give where the project is mounted in a service: the volume whose host side is `.`."""
+    """Return where the project is mounted in a service: the target of the volume with source `.`."""
     file = compose_file(project)
     if file is None:
         return DEFAULT_ROOT
@@ -50,25 +50,26 @@ def container_root(project: Path, service: str) -> str:
     entry = services.get(service) if isinstance(services, dict) else None
     volumes = entry.get("volumes") if isinstance(entry, dict) else None
     for volume in volumes if isinstance(volumes, list) else ():
-        host, target = _sides(volume)
-        if host in (".", "./") and target:
+        source, target = _source_and_target(volume)
+        if source in (".", "./") and target:
             return target.rstrip("/") or "/"
     return DEFAULT_ROOT
 
 
-def _sides(volume: Any) -> tuple[str, str]:
+def _source_and_target(volume: Any) -> tuple[str, str]:
     if isinstance(volume, dict):
         return str(volume.get("source", "")), str(volume.get("target", ""))
-    host, _, rest = str(volume).partition(":")
-    return host, rest.partition(":")[0]
+    source, _, rest = str(volume).partition(":")
+    return source, rest.partition(":")[0]
 
 
 def wrap_script(
     service: str, project: Path, folder: Path, line: str, *, variables: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Give the command for the shell line of a `run:` command; below the project it goes there first.
+    """Return the docker command for the shell line of a `run:` command.
 
-    A container has an environment of its own: `variables` are those that it gets from here.
+    In a subfolder of the project, the line starts with `cd`. A container does not inherit the environment;
+    `variables` are passed to it.
     """
     inner = folder_inside(service, project, folder)
     if folder != project:
@@ -84,18 +85,18 @@ def wrap_entry(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Give the command for an entry, started in its own folder inside the container."""
+    """Return the docker command for an entry, which starts in its own folder inside the container."""
     line = f"cd {shlex.quote(folder_inside(service, project, folder))} && {shlex.join(words)}"
     return _compose_run(service, line, {PROJECT_ROOT: container_root(project, service), **(variables or {})})
 
 
 def _compose_run(service: str, line: str, variables: Mapping[str, str]) -> list[str]:
-    given = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
-    return ["docker", "compose", "run", "--rm", *given, service, "bash", "-c", line]
+    options = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+    return ["docker", "compose", "run", "--rm", *options, service, "bash", "-c", line]
 
 
 def folder_inside(service: str, project: Path, folder: Path) -> str:
-    """Give where a folder of the project is inside the container."""
+    """Return the path of a project folder inside the container."""
     root = container_root(project, service)
     relative = Path(os.path.relpath(folder, project)).as_posix()
     return root if relative == "." else f"{root.rstrip('/')}/{relative}"

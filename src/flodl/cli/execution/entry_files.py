@@ -1,4 +1,4 @@
-"""The files behind an entry: which it names, what they import, and one hash over all of their text."""
+"""The source files of an entry: the files that it names, what they import, and a hash over all of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flodl.cli.manifest.discovery import is_file
 from flodl.cli.manifest.loader import Manifest
 from flodl.core import environment
 
-MOST_FILES = 300
-MOST_BYTES = 1_000_000  # of one file; a program may carry its data with it
-_SIGN = re.compile(rb"fdl-schema|^\s*(?:from|import)\s+flodl\.cli\b", re.MULTILINE)
+MAX_FILES = 300
+MAX_BYTES = 1_000_000  # per file; a script may embed its data
+_SCHEMA_MENTION = re.compile(rb"fdl-schema|^\s*(?:from|import)\s+flodl\.cli\b", re.MULTILINE)
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n;#]*)|import[ \t]+([\w., \t]+))",
     re.MULTILINE,
@@ -25,28 +25,28 @@ _SCRIPT_NAME = re.compile(rb"[\w./-]+\.py\b")
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """Give a hash of the entry and of the text of every file that it names or, further on, imports.
+    """Return a hash of the entry and of every file that it names or imports, directly or not.
 
-    A schema is kept under it: whatever changes what a program takes changes this.
+    Cached schemas are valid only for the same fingerprint.
     """
     document = manifest.document
     entry = str(document.value("entry") or "")
-    total = hashlib.sha256(f"{entry}\0{document.value('docker')}".encode())
-    for path in _behind(manifest.folder, entry):
-        total.update(f"\0{os.path.relpath(path, manifest.folder)}\0".encode())
-        total.update(hashlib.sha256(_text(path)).digest())
-    return total.hexdigest()
+    digest = hashlib.sha256(f"{entry}\0{document.value('docker')}".encode())
+    for path in _source_files(manifest.folder, entry):
+        digest.update(f"\0{os.path.relpath(path, manifest.folder)}\0".encode())
+        digest.update(hashlib.sha256(_text(path)).digest())
+    return digest.hexdigest()
 
 
-def knows_the_flag(folder: Path, entry: str) -> bool:
-    """Say whether the text of a program shows that it answers `--fdl-schema`."""
-    return any(_SIGN.search(_text(path)) for path, _root in named_files(folder, entry))
+def supports_schema(folder: Path, entry: str) -> bool:
+    """Return whether the source of a program shows that it answers `--fdl-schema`."""
+    return any(_SCHEMA_MENTION.search(_text(path)) for path, _root in named_files(folder, entry))
 
 
 def named_files(folder: Path, entry: str) -> Iterator[tuple[Path, Path]]:
-    """Give the files that the words of an entry name, each with the folder that it imports from.
+    """Yield the files that the words of an entry name, each with the folder that it imports from.
 
-    `tool.sh`, `../src/train.py`, `-m package.module`; a module is looked for as Python would.
+    Examples are `tool.sh`, `../src/train.py` and `-m package.module`. Modules are located as Python would.
     """
     words = entry.split()
     for before, word in zip(["", *words], words):
@@ -56,12 +56,12 @@ def named_files(folder: Path, entry: str) -> Iterator[tuple[Path, Path]]:
             yield path, path.parent
 
 
-def has_words_of_its_own(folder: Path, entry: str) -> bool:
-    """Say whether an entry gives its program words already, behind the script or module that it starts."""
+def has_arguments(folder: Path, entry: str) -> bool:
+    """Return whether an entry contains arguments after the script or module that it starts."""
     words = entry.split()
     named = [
-        place
-        for place, (before, word) in enumerate(zip(["", *words], words))
+        index
+        for index, (before, word) in enumerate(zip(["", *words], words))
         if before == "-m" or is_file(folder / word)
     ]
     return (named[0] if named else 0) < len(words) - 1
@@ -78,44 +78,44 @@ def _module_files(folder: Path, name: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _installed_roots(name: str) -> list[Path]:
-    """Give where a top-level module lies that is installed; nothing is imported to find out."""
+    """Return the folders that contain an installed top-level module, without importing it."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return []
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    if spec and spec.origin and not places:
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    if spec and spec.origin and not locations:
         return [Path(spec.origin).parent]
-    return [Path(place).parent for place in places]
+    return [Path(location).parent for location in locations]
 
 
-def _behind(folder: Path, entry: str) -> Iterator[Path]:
-    """Give every file behind an entry once: those that it names, then what they import, and so on."""
-    waiting = list(named_files(folder, entry))
-    if not waiting and entry.split() and (program := _program(entry.split()[0])):
-        waiting.append((program, folder))
+def _source_files(folder: Path, entry: str) -> Iterator[Path]:
+    """Yield every source file of an entry once: the files that it names, then what they import, and so on."""
+    pending = list(named_files(folder, entry))
+    if not pending and entry.split() and (program := _find_program(entry.split()[0])):
+        pending.append((program, folder))
     seen: set[Path] = set()
-    while waiting and len(seen) < MOST_FILES:
-        path, root = waiting.pop(0)
+    while pending and len(seen) < MAX_FILES:
+        path, root = pending.pop(0)
         if path in seen:
             continue
         seen.add(path)
         yield path
         text = _text(path)
         if path.suffix == ".py":
-            waiting += [(found, root) for found in _imported(text, path, root)]
+            pending += [(found, root) for found in _imported(text, path, root)]
         else:
             words = (folder / match.decode(errors="replace") for match in _SCRIPT_NAME.findall(text))
-            waiting += [(found, found.parent) for found in words if is_file(found)]
+            pending += [(found, found.parent) for found in words if is_file(found)]
 
 
-def _program(word: str) -> Path | None:
+def _find_program(word: str) -> Path | None:
     found = shutil.which(word, path=environment.search_path())
     return Path(found) if found else None
 
 
 def _imported(text: bytes, path: Path, root: Path) -> Iterator[Path]:
-    """Give the files that a module imports and that lie below `root`."""
+    """Yield the files below `root` that a module imports."""
     for origin, names, plain in _IMPORT.findall(text):
         if plain:
             modules = [name.split(b" as ")[0].strip() for name in plain.split(b",")]
@@ -137,9 +137,9 @@ def _parts(module: bytes) -> list[str]:
 
 
 def _text(path: Path) -> bytes:
-    """Give the text of a file; of one that cannot be read, nothing, and of a large one its beginning."""
+    """Return the text of a file, or the beginning of a large one. An unreadable file is empty."""
     try:
         with path.open("rb") as stream:
-            return stream.read(MOST_BYTES)
+            return stream.read(MAX_BYTES)
     except OSError:
         return b""

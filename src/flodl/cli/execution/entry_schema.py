@@ -1,4 +1,4 @@
-"""The schema of an entry: from the cache, from the program itself, or from the manifest."""
+"""The schema of an entry, from the cache, the program itself, or the manifest."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from flodl.core.errors import ArgsError, FlodlError, ManifestError
 from flodl.core.files import write_atomic
 
 from . import docker
-from .entry_files import fingerprint, knows_the_flag
-from .process import environment_for_children
+from .entry_files import fingerprint, supports_schema
+from .process import child_environment
 
-CACHE = Path(".fdl", "schema-cache")
-PROBE_LIMIT_S = 10.0
-_SKIPPED = {"target", "node_modules", "libtorch", "runs", "site", "docs"}  # and all that are hidden
-FAILURE = ".failure"  # beside a kept schema: that there was no answer
+CACHE_FOLDER = Path(".fdl", "schema-cache")
+PROBE_TIMEOUT_S = 10.0
+_SKIPPED_FOLDERS = {"target", "node_modules", "libtorch", "runs", "site", "docs"}  # and hidden ones
+FAILURE_SUFFIX = ".failure"  # a file next to a cached schema that records a failed probe
 Status = Literal["fresh", "stale", "orphan"]
 
 
 @dataclass(frozen=True)
 class CachedSchema:
-    """A file of the cache."""
+    """A cached schema file."""
 
     file: Path
 
@@ -44,7 +44,7 @@ class CachedSchema:
 
     @property
     def folder(self) -> Path:
-        """The folder of the command."""
+        """The folder of the manifest whose entry it describes."""
         return self.file.parents[2]
 
     @property
@@ -53,44 +53,44 @@ class CachedSchema:
             path = manifest_in(self.folder)
             if path is None:
                 return "orphan"
-            mark = fingerprint(load(path, project=self.folder))
+            current = fingerprint(load(path, project=self.folder))
         except FlodlError:
             return "stale"
-        return "fresh" if read_cache(self.file, mark) else "stale"
+        return "fresh" if read_cache(self.file, current) else "stale"
 
 
-def load_schema(manifest: Manifest, *, limit_s: float | None = None) -> Schema | None:
-    """Give the schema of a manifest's entry, or nothing where none can be had.
+def load_schema(manifest: Manifest, *, timeout_s: float | None = None) -> Schema | None:
+    """Return the schema of a manifest's entry, or None.
 
-    What is kept comes first, if nothing behind the entry has changed; then the program, then the `schema:`
-    of the manifest. A program is asked only if its text shows that it knows `--fdl-schema`, or with
-    `compile: true`: any other might start its work. One that failed to answer is asked again when its text
-    has changed, or when there is more time for it.
+    The cache is used if the source of the entry has not changed; then the program is asked, then the
+    `schema:` of the manifest is used. A program is asked only if its source mentions `--fdl-schema`, or with
+    `compile: true`, because any other program might start working. After a failure it is asked again only if
+    its source has changed or the timeout is longer.
     """
-    file, mark = cache_file(manifest), fingerprint(manifest)
-    if found := read_cache(file, mark):
-        return found
-    if may_be_asked(manifest) and not _failed_before(file, mark, limit_s or PROBE_LIMIT_S):
+    file, current = cache_file(manifest), fingerprint(manifest)
+    if schema := read_cache(file, current):
+        return schema
+    if can_be_asked(manifest) and not _failed_before(file, current, timeout_s or PROBE_TIMEOUT_S):
         try:
-            return refresh_schema(manifest, file, limit_s=limit_s).schema
+            return refresh_schema(manifest, file, timeout_s=timeout_s).schema
         except (ManifestError, ArgsError) as error:
-            # Help and completion go on without; `--refresh-schema` says what is wrong.
-            _tell("the entry of %s is not known: %s", manifest.path, error)
+            # Help and completion work without a schema. `--refresh-schema` shows the error.
+            _log("no schema for the entry of %s: %s", manifest.path, error)
     return inline_schema(manifest)
 
 
-def _tell(words: str, *values: object) -> None:
-    """Say something to those who asked for more; standard output may be for a program to read."""
+def _log(message: str, *values: object) -> None:
+    """Print a message with `-v`, on standard error, because a program may read standard output."""
     if log.enabled(log.Verbosity.VERBOSE):
-        click.echo("fdl: " + words % values, err=True)
+        click.echo("fdl: " + message % values, err=True)
 
 
-def asked_again(manifest: Manifest, old: Schema) -> Schema | None:
-    """Ask an entry once more whose schema refuses something; give it if it is another one by now.
+def changed_schema(manifest: Manifest, old: Schema) -> Schema | None:
+    """Ask an entry for its schema again and return it if it differs from the old one.
 
-    Not everything that a program takes shows in the files that it names.
+    Not everything that affects a schema is in the fingerprinted files.
     """
-    if not may_be_asked(manifest):
+    if not can_be_asked(manifest):
         return None
     try:
         new = refresh_schema(manifest, cache_file(manifest)).schema
@@ -100,7 +100,7 @@ def asked_again(manifest: Manifest, old: Schema) -> Schema | None:
 
 
 def inline_schema(manifest: Manifest) -> Schema | None:
-    """Read the `schema:` of a manifest."""
+    """Return the `schema:` of a manifest, or None."""
     node = manifest.document.get("schema")
     if not isinstance(node, Table):
         return None
@@ -111,83 +111,83 @@ def inline_schema(manifest: Manifest) -> Schema | None:
 
 
 def cache_file(manifest: Manifest) -> Path:
-    """Give the file that keeps the schema of a manifest's entry, there or not."""
-    return manifest.folder / CACHE / f"{manifest.folder.resolve().name}.json"
+    """Return the cache file for the schema of a manifest's entry. It need not exist."""
+    return manifest.folder / CACHE_FOLDER / f"{manifest.folder.resolve().name}.json"
 
 
-def read_cache(file: Path, mark: str = "") -> Schema | None:
-    """Read a schema that was kept under this fingerprint; one that cannot be used is as good as none."""
-    kept = _read(file)
-    if mark and kept.get("fingerprint") != mark:
+def read_cache(file: Path, current: str = "") -> Schema | None:
+    """Return a cached schema if it is valid and has the current fingerprint, else None."""
+    content = _read_json(file)
+    if current and content.get("fingerprint") != current:
         return None
     try:
-        return from_json(kept.get("schema"))
+        return from_json(content.get("schema"))
     except ArgsError:
         return None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def _failed_before(file: Path, mark: str, limit_s: float) -> bool:
-    kept = _read(file.with_suffix(FAILURE))
-    if kept.get("fingerprint") != mark or limit_s > kept.get("limit_s", 0.0):
+def _failed_before(file: Path, current: str, timeout_s: float) -> bool:
+    failure = _read_json(file.with_suffix(FAILURE_SUFFIX))
+    if failure.get("fingerprint") != current or timeout_s > failure.get("limit_s", 0.0):
         return False
-    _tell("not asked again: %s", kept.get("why"))
+    _log("the entry is not asked again: %s", failure.get("why"))
     return True
 
 
-def may_be_asked(manifest: Manifest) -> bool:
-    """Say whether a program can be started with `--fdl-schema` without the risk that it does its work."""
+def can_be_asked(manifest: Manifest) -> bool:
+    """Return whether it is safe to start the program with `--fdl-schema`."""
     entry = manifest.document.value("entry")
     if not isinstance(entry, str) or not entry.strip():
         return False
-    return manifest.document.value("compile") is True or knows_the_flag(manifest.folder, entry)
+    return manifest.document.value("compile") is True or supports_schema(manifest.folder, entry)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an entry said, and whether that could be kept."""
+    """The schema that an entry returned, and whether it could be cached."""
 
     schema: Schema
-    kept: bool
+    cached: bool
 
 
-def refresh_schema(manifest: Manifest, file: Path, *, limit_s: float | None = None) -> Answer:
-    """Ask the entry for its schema and keep the answer, or that there was none."""
-    limit_s, mark = limit_s or PROBE_LIMIT_S, fingerprint(manifest)
-    failure = file.with_suffix(FAILURE)
+def refresh_schema(manifest: Manifest, file: Path, *, timeout_s: float | None = None) -> Answer:
+    """Ask the entry for its schema and cache the answer or the failure."""
+    timeout_s, current = timeout_s or PROBE_TIMEOUT_S, fingerprint(manifest)
+    failure = file.with_suffix(FAILURE_SUFFIX)
     try:
-        data = probe(manifest, limit_s=limit_s)
+        data = probe(manifest, timeout_s=timeout_s)
         schema = from_json(data)
     except (ManifestError, ArgsError) as error:
-        _keep(failure, {"fingerprint": mark, "limit_s": limit_s, "why": str(error)})
+        _write_json(failure, {"fingerprint": current, "limit_s": timeout_s, "why": str(error)})
         raise
-    kept = _keep(file, {"fingerprint": mark, "schema": data})
+    cached = _write_json(file, {"fingerprint": current, "schema": data})
     with contextlib.suppress(OSError):
         failure.unlink(missing_ok=True)
-    return Answer(schema, kept)
+    return Answer(schema, cached)
 
 
-def _keep(file: Path, content: dict[str, Any]) -> bool:
+def _write_json(file: Path, content: dict[str, Any]) -> bool:
     try:
         write_atomic(file, json.dumps(content, indent=2) + "\n")
     except OSError as error:
-        _tell("%s is not kept: %s", file, error)
+        _log("%s cannot be written: %s", file, error)
         return False
     return True
 
 
-def probe(manifest: Manifest, *, limit_s: float) -> Any:
-    """Run the entry with `--fdl-schema` and give the object that it prints."""
+def probe(manifest: Manifest, *, timeout_s: float) -> Any:
+    """Run the entry with `--fdl-schema` and return the JSON object that it prints."""
     entry = manifest.document.value("entry")
     if not isinstance(entry, str) or not entry.strip():
-        raise ManifestError(f"{manifest.path} has no `entry:` that could be asked for its schema.")
+        raise ManifestError(f"{manifest.path} has no `entry:` to ask for a schema.")
     service = manifest.document.value("docker")
     command, folder = ["sh", "-c", f"{entry} --fdl-schema"], manifest.folder
     if isinstance(service, str) and not container.inside_container():
@@ -195,47 +195,49 @@ def probe(manifest: Manifest, *, limit_s: float) -> Any:
         command = docker.wrap_entry(
             service, folder, manifest.folder.resolve(), [*shlex.split(entry), "--fdl-schema"]
         )
-    _tell("asking %s --fdl-schema", entry)
+    _log("asking %s --fdl-schema", entry)
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=limit_s,
-            stdin=subprocess.DEVNULL, errors="replace", env=environment_for_children(),
+            command, cwd=folder, capture_output=True, text=True, timeout=timeout_s,
+            stdin=subprocess.DEVNULL, errors="replace", env=child_environment(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ManifestError(
-            f"`{entry} --fdl-schema` gave no answer within {limit_s:g} s. "
-            "Let it parse its arguments before it imports torch, or write a `schema:` into the manifest."
+            f"`{entry} --fdl-schema` did not answer within {timeout_s:g} s. "
+            "Parse the arguments before importing torch, or add a `schema:` to the manifest."
         ) from None
     except OSError as error:
         raise ManifestError(f"`{command[0]}` cannot be started: {error.strerror}.") from None
     if done.returncode:
         raise ManifestError(
-            f"`{entry} --fdl-schema` ended with code {done.returncode}: {done.stderr.strip()[-400:]}"
+            f"`{entry} --fdl-schema` exited with code {done.returncode}: {done.stderr.strip()[-400:]}"
         )
     try:
         return json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])[0]
     except ValueError:
-        raise ManifestError(f"`{entry} --fdl-schema` printed no JSON object.") from None
+        raise ManifestError(f"`{entry} --fdl-schema` did not print a JSON object.") from None
 
 
 def cached_schemas(root: Path) -> list[CachedSchema]:
-    """Give every cached schema below a folder, sorted by path."""
+    """Return every cached schema below a folder, sorted by path."""
     import os
 
     found = []
     for folder, names, files in os.walk(root):
         names[:] = [
-            name for name in names if name == CACHE.parts[0] or (name[0] != "." and name not in _SKIPPED)
+            name
+            for name in names
+            if name == CACHE_FOLDER.parts[0] or (name[0] != "." and name not in _SKIPPED_FOLDERS)
         ]
-        if Path(folder).parts[-2:] == CACHE.parts:
+        if Path(folder).parts[-2:] == CACHE_FOLDER.parts:
             found += [CachedSchema(Path(folder, file)) for file in files if file.endswith(".json")]
-    return sorted(found, key=lambda one: one.file)
+    return sorted(found, key=lambda cached: cached.file)
 
 
-def delete_schema(one: CachedSchema) -> None:
-    """Delete a cached schema, and the folders that it leaves empty."""
-    for file in (one.file, one.file.with_suffix(FAILURE)):
+def delete_schema(cached: CachedSchema) -> None:
+    """Delete a cached schema and the folders that become empty."""
+    for file in (cached.file, cached.file.with_suffix(FAILURE_SUFFIX)):
         file.unlink(missing_ok=True)
-    for folder in one.file.parents[:2]:
+    for folder in cached.file.parents[:2]:
         if not any(folder.iterdir()):
             folder.rmdir()

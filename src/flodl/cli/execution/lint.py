@@ -1,4 +1,4 @@
-"""Everything that is wrong with a manifest, its overlays and the manifests of its commands, at once."""
+"""Check a whole project: a manifest, its overlays, and the manifests of its commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flodl.cli.commands import SUMMARIES
 from flodl.cli.manifest.command_kind import Kind, kind_of, kind_or_none
 from flodl.cli.manifest.discovery import manifest_in, manifests_in, overlay_files, overlay_names
 from flodl.cli.manifest.document import Leaf, Table, dotted
@@ -18,74 +17,78 @@ from flodl.cli.manifest.validation import problems_in
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
 from .entry_schema import inline_schema, load_schema
-from .settings import collect_settings, covered
-from .start_checks import Doubt, doubts_about_entry, doubts_about_name, doubts_about_script
-from .value_checks import problems_of
-
-# `fdl run` alone is the project's own command of that name.
-_TAKEN = frozenset(SUMMARIES) - {"run"}
+from .settings import collect_settings, overridden_notes
+from .start_checks import Issue, entry_issues, name_issues, script_issues
+from .value_checks import setting_problems
 
 
 @dataclass
 class Findings:
-    """What is wrong, and what should be known although it is allowed; each once, in order."""
+    """Problems, and notes about things that are allowed. Each is listed once, in order."""
 
     problems: dict[str, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
-    def add(self, doubts: Iterator[Doubt]) -> None:
-        """Sort what may not start: problems if it never will, else notes."""
+    def add(self, issues: Iterator[Issue]) -> None:
+        """Add fatal issues as problems and the others as notes."""
         try:
-            for doubt in doubts:
-                (self.problems if doubt.certain else self.notes)[doubt.words] = None
-        except FlodlError as error:  # of a compose file that cannot be read
+            for issue in issues:
+                (self.problems if issue.fatal else self.notes)[issue.message] = None
+        except FlodlError as error:  # a compose file that cannot be read
             self.problems[str(error)] = None
 
 
-def lint(path: Path, *, overlay: str = "", source: str = "") -> Findings:
-    """Look at a manifest and all below it; with no overlay named, every one of them is tried."""
-    found = Findings()
+def lint(
+    path: Path, *, overlay: str = "", source: str = "", builtin: frozenset[str] = frozenset()
+) -> Findings:
+    """Check a manifest and everything below it. Without an overlay, check every overlay.
+
+    `builtin` are the names of commands that fdl runs itself, which hide commands of the manifest.
+    """
+    findings = Findings()
     for name in [overlay] if overlay else ["", *overlay_names(path)]:
         try:
             manifest = load(path, overlay=name, source=source)
         except FlodlError as error:
-            found.problems[str(error)] = None
+            findings.problems[str(error)] = None
         else:
-            _look_at(manifest, frozenset(), found)
-    return found
+            _check_manifest(manifest, frozenset(), findings, builtin)
+    return findings
 
 
-def _look_at(manifest: Manifest, seen: frozenset[Path], found: Findings) -> None:
-    found.problems |= dict.fromkeys(problems_in(ManifestModel, manifest.document))
-    found.notes |= dict.fromkeys(_notes_about(manifest))
-    found.add(doubts_about_entry(manifest))
+def _check_manifest(
+    manifest: Manifest, seen: frozenset[Path], findings: Findings, builtin: frozenset[str]
+) -> None:
+    findings.problems |= dict.fromkeys(problems_in(ManifestModel, manifest.document))
+    findings.notes |= dict.fromkeys(_notes(manifest))
+    findings.add(entry_issues(manifest))
     try:
         inline_schema(manifest)
     except ManifestError as error:
-        found.problems[str(error)] = None
+        findings.problems[str(error)] = None
     else:
-        _hold_to_schema(manifest, found)
+        _check_settings(manifest, findings)
     for name in manifest.commands.entries:
-        _look_at_command(manifest, name, seen | {manifest.path.resolve()}, found)
+        _check_command(manifest, name, seen | {manifest.path.resolve()}, findings, builtin)
 
 
-def _notes_about(manifest: Manifest) -> list[str]:
+def _notes(manifest: Manifest) -> list[str]:
     overlays = overlay_files(manifest.path, manifest.overlay) if manifest.overlay else []
     notes = [
-        f"{other} does not count: {files[0].name} beside it comes first."
+        f"{other} is ignored, because {files[0].name} in the same folder takes precedence."
         for files in (manifests_in(manifest.folder), overlays)
         for other in files[1:]
     ]
     for name, node in manifest.commands.entries.items():
         if isinstance(node, Table):
-            notes += [f"{manifest.project}{os.sep}{note}" for note in covered(manifest, name, node)]
-    for path, place, below in manifest.deleted:
-        notes.append(f"{place}: {dotted(path)}: the null deletes what stands in {below}.")
+            notes += [f"{manifest.project}{os.sep}{note}" for note in overridden_notes(manifest, name, node)]
+    for path, origin, deleted in manifest.deleted:
+        notes.append(f"{origin}: {dotted(path)}: the null deletes the value from {deleted}.")
     return notes
 
 
-def _hold_to_schema(manifest: Manifest, found: Findings) -> None:
-    """Hold the values of the entry, and those of each preset, to what the entry takes."""
+def _check_settings(manifest: Manifest, findings: Findings) -> None:
+    """Check the settings of the entry and of each preset against the schema of the entry."""
     if manifest.document.value("entry") is None:
         return
     commands = manifest.commands.entries
@@ -94,38 +97,42 @@ def _hold_to_schema(manifest: Manifest, found: Findings) -> None:
     cases = [collect_settings(manifest.document, preset, project=manifest.project) for preset in tables]
     schema = load_schema(manifest)
     if schema:
-        wrong = dict.fromkeys(problem for case in cases for problem in problems_of(schema, case))
-        # They name their file as seen from the project; everything else here has the whole path.
-        found.problems |= {f"{manifest.project}{os.sep}{problem}": None for problem in wrong}
+        problems = dict.fromkeys(problem for case in cases for problem in setting_problems(schema, case))
+        # These name their file relative to the project; all other messages have the full path.
+        findings.problems |= {f"{manifest.project}{os.sep}{problem}": None for problem in problems}
     elif any(cases):
-        found.notes[
-            f"{manifest.path}: the values for its entry are not checked: its schema is not known. "
-            "`--refresh-schema` asks the entry and says what is wrong; a `schema:` can stand in for it."
+        findings.notes[
+            f"{manifest.path}: the values for its entry are not checked, because its schema is not known. "
+            "`--refresh-schema` asks the entry and shows any error. You can also add a `schema:` here."
         ] = None
 
 
-def _look_at_command(manifest: Manifest, name: str, seen: frozenset[Path], found: Findings) -> None:
+def _check_command(
+    manifest: Manifest, name: str, seen: frozenset[Path], findings: Findings, builtin: frozenset[str]
+) -> None:
     node = manifest.commands.entries[name]
-    unknown = problems_in(CommandModel, node, where=("commands", name)) if isinstance(node, Table) else []
-    found.problems |= dict.fromkeys(unknown)
-    found.add(doubts_about_name(name, node, _TAKEN if not seen - {manifest.path.resolve()} else frozenset()))
+    problems = problems_in(CommandModel, node, where=("commands", name)) if isinstance(node, Table) else []
+    findings.problems |= dict.fromkeys(problems)
+    is_top_level = not seen - {manifest.path.resolve()}
+    findings.add(name_issues(name, node, builtin if is_top_level else frozenset()))
     try:
         kind = kind_of(name, node)
         if kind is Kind.PRESET and manifest.document.value("entry") is None:
-            place = f"{node.origin}: command `{name}`"
-            raise ManifestError(f"{place}: a preset needs an `entry:` in {manifest.path}, and there is none.")
+            raise ManifestError(
+                f"{node.origin}: command `{name}`: a preset needs an `entry:`, but {manifest.path} has none."
+            )
         if kind is Kind.RUN and isinstance(node, Table):
-            found.add(doubts_about_script(manifest, name, node))
+            findings.add(script_issues(manifest, name, node))
         if kind is not Kind.PATH:
             return
-        if unknown and manifest_in(manifest.folder / child_folder(name, node)) is None:
-            return  # the key that is wrong is why it looks like a folder
+        if problems and manifest_in(manifest.folder / child_folder(name, node)) is None:
+            return  # it looks like a folder only because of the wrong key
         child = load_child(manifest, name, node)
     except (ManifestError, ArgsError) as error:
         hint = ""
         if isinstance(node, Leaf) and node.value is None and node.origin.file != manifest.path.resolve():
-            hint = " Written so it is a folder; there was nothing for the null to delete."
-        found.problems[f"{error}{hint}"] = None
+            hint = " A null here means a folder, because there is nothing to delete."
+        findings.problems[f"{error}{hint}"] = None
     else:
         if child.path.resolve() not in seen:
-            _look_at(child, seen, found)
+            _check_manifest(child, seen, findings, builtin)

@@ -1,4 +1,4 @@
-"""Carrying out what a target names: a plan first, which can be shown, then the process."""
+"""Plan the execution of a command: check it, and work out the exact words to run."""
 
 from __future__ import annotations
 
@@ -21,27 +21,34 @@ from flodl.core.environment import inherited_flags
 from flodl.core.errors import ManifestError
 
 from . import docker, shell_line
-from .entry_files import has_words_of_its_own
-from .entry_schema import asked_again, load_schema
-from .settings import Setting, collect_settings, covered, resolved, without_denied, without_overruled
-from .start_checks import doubts_about_entry, doubts_about_script, refuse
+from .entry_files import has_arguments
+from .entry_schema import changed_schema, load_schema
+from .settings import (
+    Setting,
+    apply_negations,
+    collect_settings,
+    overridden_notes,
+    resolve_values,
+    without_variables,
+)
+from .start_checks import entry_issues, raise_fatal, script_issues
 from .value_checks import check_settings, check_variables
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run, where, and with which values from where."""
+    """The words to run, the folder, and every value with its origin."""
 
     command: list[str]
     folder: Path
     table: Mapping[str, Mapping[str, Any]]
     echo: str = ""
     in_container: bool = field(default=False)
-    notes: tuple[str, ...] = ()  # what those should know who ask what would run
+    notes: tuple[str, ...] = ()  # shown by --dry-run
 
 
 def make_plan(target: Target, *, append: bool = True) -> Plan:
-    """Work out what a target would start; whatever is wrong with it is an error now."""
+    """Work out what a target would run. Raise for anything that is wrong with it."""
     for manifest, name in target.parents:
         decode(ManifestModel, manifest.document)
         spec = manifest.commands.entries[name]
@@ -55,10 +62,12 @@ def _plan_script(target: Target, *, append: bool) -> Plan:
     where = ("commands", target.command)
     spec = decode(CommandModel, target.spec, where=where)
     words = shell_line.user_words(target.title, target.tail)
-    refuse(doubts_about_script(target.manifest, target.command, target.spec, with_append=append))
+    raise_fatal(script_issues(target.manifest, target.command, target.spec, with_append=append))
     line = shell_line.compose(spec.run or "", (spec.append or "") if append else "", words)
     table = {
-        key: _entry(target, target.spec, key) for key in ("run", "append", "docker") if target.spec.get(key)
+        key: _value_with_origin(target, target.spec, key)
+        for key in ("run", "append", "docker")
+        if target.spec.get(key)
     }
     if words:
         table["arguments"] = {"value": list(words), "origin": "command line"}
@@ -68,7 +77,7 @@ def _plan_script(target: Target, *, append: bool) -> Plan:
         mounted = docker.mounted_project(inner, target.manifest.project)
         command = docker.wrap_script(spec.docker, mounted, inner, line, variables=inherited_flags())
         return Plan(command, mounted, table, in_container=True)
-    return Plan(["sh", "-c", line], folder, table, notes=_unused_docker(table))
+    return Plan(["sh", "-c", line], folder, table, notes=_unused_docker_note(table))
 
 
 def _plan_entry(target: Target) -> Plan:
@@ -78,38 +87,38 @@ def _plan_entry(target: Target) -> Plan:
     if not entry or not entry.strip():
         raise ManifestError(
             f"{manifest.path} has no `entry:`, so there is nothing to run in {manifest.folder}. "
-            f"Add one, or name one of its commands: {', '.join(manifest.commands.entries) or 'none so far'}."
+            f"Add one, or run one of its commands: {', '.join(manifest.commands.entries) or 'none so far'}."
         )
-    refuse(doubts_about_entry(manifest))
+    raise_fatal(entry_issues(manifest))
     preset = target.spec if target.kind is Kind.PRESET else None
     if preset is not None:
         decode(CommandModel, preset, where=("commands", target.command))
     schema = load_schema(manifest)
     settings = collect_settings(document, preset, project=manifest.project)
-    # The variables of this machine do not reach a container.
+    # Environment variables of this machine do not reach a container.
     on_host = not document.value("docker") or container.inside_container()
-    settings, tail = without_denied(settings, target.tail, schema)
+    settings, tail = apply_negations(settings, target.tail, schema)
     target = replace(target, tail=tail)
-    schema = _checked(target, schema, settings, on_host=on_host)
-    table = {"entry": _entry(target, document, "entry")}
+    schema = _check_values(target, schema, settings, on_host=on_host)
+    table = {"entry": _value_with_origin(target, document, "entry")}
     if document.get("docker"):
-        table["docker"] = _entry(target, document, "docker")
-    table |= resolved(settings, target.tail, schema, with_environment=on_host)
+        table["docker"] = _value_with_origin(target, document, "docker")
+    table |= resolve_values(settings, target.tail, schema, with_environment=on_host)
     words = entry.split()
-    for setting in without_overruled(settings, schema) if on_host else settings:
+    for setting in without_variables(settings, schema) if on_host else settings:
         words += setting.words(schema)
-    notes = covered(manifest, target.command, preset) if preset is not None else []
-    return _started(target, [*words, *target.tail], table, notes)
+    notes = overridden_notes(manifest, target.command, preset) if preset is not None else []
+    return _wrap(target, [*words, *target.tail], table, notes)
 
 
-def _unused_docker(table: Mapping[str, Any]) -> tuple[str, ...]:
+def _unused_docker_note(table: Mapping[str, Any]) -> tuple[str, ...]:
     if "docker" not in table:
         return ()
-    return (f"{table['docker']['origin']}: docker is not used, because this is a container already.",)
+    return (f"{table['docker']['origin']}: docker is not used, because fdl already runs in a container.",)
 
 
-def _started(target: Target, words: list[str], table: dict[str, Any], notes: list[str]) -> Plan:
-    """Start the words here, or in the container that the manifest names."""
+def _wrap(target: Target, words: list[str], table: dict[str, Any], notes: list[str]) -> Plan:
+    """Plan to run the words here, or in the container that the manifest names."""
     manifest = target.manifest
     line = " ".join(map(shell_line.quote, words))
     service = manifest.document.value("docker")
@@ -120,18 +129,18 @@ def _started(target: Target, words: list[str], table: dict[str, Any], notes: lis
         echo = f"fdl: [{service}] {line}" if target.kind is Kind.PRESET else ""
         return Plan(command, mounted, table, echo, in_container=True, notes=tuple(notes))
     echo = f"fdl: {line}" if target.kind is Kind.PRESET else ""
-    return Plan(words, manifest.folder, table, echo, notes=(*notes, *_unused_docker(table)))
+    return Plan(words, manifest.folder, table, echo, notes=(*notes, *_unused_docker_note(table)))
 
 
-def _checked(
+def _check_values(
     target: Target, schema: Schema | None, settings: list[Setting], *, on_host: bool
 ) -> Schema | None:
-    """Hold what is about to run to what the entry takes; before it refuses, the entry is asked once more."""
+    """Check all values against the schema of the entry. Before raising, ask the entry for a newer schema."""
     if schema is None:
         return None
 
     entry = str(target.manifest.document.value("entry"))
-    is_complete = not has_words_of_its_own(target.manifest.folder, entry)
+    is_complete = not has_arguments(target.manifest.folder, entry)
 
     def check(known: Schema) -> None:
         check_tail(known, target.tail, title=target.title, is_complete=is_complete)
@@ -142,7 +151,7 @@ def _checked(
     try:
         check(schema)
     except (ManifestError, click.UsageError):
-        newer = asked_again(target.manifest, schema)
+        newer = changed_schema(target.manifest, schema)
         if newer is None:
             raise
         check(newer)
@@ -150,6 +159,6 @@ def _checked(
     return schema
 
 
-def _entry(target: Target, table: Table, key: str) -> dict[str, Any]:
+def _value_with_origin(target: Target, table: Table, key: str) -> dict[str, Any]:
     node = table.entries[key]
     return {"value": table.value(key), "origin": node.origin.relative_to(target.manifest.project)}

@@ -1,4 +1,4 @@
-"""Starting a child process and lasting as long as it does."""
+"""Start a child process, forward signals to it, and return its exit code."""
 
 from __future__ import annotations
 
@@ -17,97 +17,98 @@ import click
 from flodl.core import environment
 from flodl.core.errors import SetupError
 
-_NEVER_ON_PURPOSE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+_CRASH_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
-def environment_for_children(**more: str) -> dict[str, str]:
-    """Give the environment of a child; `python` is that of the active virtual environment, or this one.
+def child_environment(**variables: str) -> dict[str, str]:
+    """Return the environment for a child.
 
-    A child that is fdl again leaves the word about updates to this process.
+    `python` is that of the active virtual environment, or this one. A child fdl does not check for updates,
+    because this process does.
     """
     own, active = str(Path(sys.executable).parent), environment.active_environment()
-    elsewhere = active and os.path.realpath(active) != os.path.realpath(sys.prefix)
-    folders = [environment.search_path(), own] if elsewhere else [own, environment.search_path()]
+    is_other = active and os.path.realpath(active) != os.path.realpath(sys.prefix)
+    folders = [environment.search_path(), own] if is_other else [own, environment.search_path()]
     path = os.pathsep.join(filter(None, folders))
-    return {**os.environ, "PATH": path, environment.NO_UPDATE_CHECK: "1", **more}
+    return {**os.environ, "PATH": path, environment.NO_UPDATE_CHECK: "1", **variables}
 
 
 def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
-    """Run a command to its end and give its exit code; 1 if a signal ended it, which is said.
+    """Run a command and return its exit code. If a signal ended it, print the signal and return 1.
 
-    Ctrl-C reaches the child by itself, and it may want to save what it has: this process waits for it. A
-    request to end is passed on.
+    The terminal sends Ctrl-C to the child too, which may need time to save its state, so this process waits
+    for it. SIGTERM is forwarded.
     """
-    child_environment = environment_for_children(**variables)
-    program = _located(command[0], cwd, child_environment["PATH"])
-    with _Signals() as signals:
+    env = child_environment(**variables)
+    program = _find_program(command[0], cwd, env["PATH"])
+    with _SignalForwarder() as signals:
         try:
-            child = subprocess.Popen([program, *command[1:]], cwd=cwd, env=child_environment)
+            child = subprocess.Popen([program, *command[1:]], cwd=cwd, env=env)
         except OSError as error:
             raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
-        signals.go_to(child)
+        signals.attach(child)
         code = child.wait()
-    # A shell, or docker, says by its own code that the process that it ran was the one to die.
-    told = command[0] in ("sh", "docker") and code - 128 in _NEVER_ON_PURPOSE
-    if code < 0 or told:
-        _say_signal(-code if code < 0 else code - 128, asked=signals.interrupted)
+    # sh and docker report a signal that ended their child as exit code 128 + signal.
+    reported = command[0] in ("sh", "docker") and code - 128 in _CRASH_SIGNALS
+    if code < 0 or reported:
+        _report_signal(-code if code < 0 else code - 128, interrupted=signals.interrupted)
     return code if code >= 0 else 130 if signals.interrupted and -code == signal.SIGINT else 1
 
 
-class _Signals:
-    """What becomes of the signals that arrive while a child runs, from before it starts until it has ended.
+class _SignalForwarder:
+    """Handles signals while a child runs, from before it starts until it ends.
 
-    An interrupt is noted and nothing else: raised in the middle of starting the child it would leave it
-    alone. A request to end is passed on, a little later if there is no child yet. Only the main thread may
-    listen for signals; an interrupt that is ignored stays ignored, for the child too.
+    SIGINT is only recorded: a KeyboardInterrupt while the child is starting would leave it orphaned. SIGTERM
+    is forwarded, or delivered as soon as there is a child. Only the main thread can install handlers. If
+    SIGINT is ignored, it stays ignored, also in the child.
     """
 
     def __init__(self) -> None:
         self.interrupted = False
-        self._asked_to_end = False
+        self._terminated = False
         self._child: subprocess.Popen[bytes] | None = None
-        self._before: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._pass_on)
+                self._previous_handlers[signal.SIGINT] = signal.signal(signal.SIGINT, self._record_interrupt)
+            self._previous_handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._forward)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
-    def go_to(self, child: subprocess.Popen[bytes]) -> None:
-        """Name the child that requests to end go to, with the one that came too early for it."""
+    def attach(self, child: subprocess.Popen[bytes]) -> None:
+        """Set the child that SIGTERM is forwarded to, and deliver one that arrived earlier."""
         self._child = child
-        if self._asked_to_end:
+        if self._terminated:
             child.send_signal(signal.SIGTERM)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _record_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self.interrupted = True
 
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self._asked_to_end = True
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._terminated = True
         if self._child is not None:
             self._child.send_signal(number)
 
 
-def _say_signal(number: int, *, asked: bool) -> None:
-    """Name the signal that ended a child; without a word it would look like any failure."""
+def _report_signal(number: int, *, interrupted: bool) -> None:
+    """Print the signal that ended a child. Otherwise it would look like any other failure."""
     try:
         name = signal.Signals(number).name
     except ValueError:
         return
-    if asked and number == signal.SIGINT:
+    if interrupted and number == signal.SIGINT:
         return
-    hint = " The system does that when memory runs out: `dmesg` tells." if name == "SIGKILL" else ""
+    hint = " The system does this when memory runs out; check `dmesg`." if name == "SIGKILL" else ""
     click.echo(f"fdl: the command was ended by {name} (signal {number}).{hint}", err=True)
 
 
-def _located(program: str, cwd: Path, path: str) -> str:
-    """Find the program as the child would: by the child's own PATH, or from its own folder."""
+def _find_program(program: str, cwd: Path, path: str) -> str:
+    """Find a program as the child would: on the child's PATH, or relative to its folder."""
     import shutil
 
     if os.sep in program:
@@ -115,9 +116,9 @@ def _located(program: str, cwd: Path, path: str) -> str:
     found = shutil.which(program, path=path)
     if found is None and program == "docker":
         raise SetupError(
-            "`docker` is not found, and the manifest asks for it with `docker:`. Install Docker, or take "
-            "that line out to run on this machine itself."
+            "`docker` was not found, but the manifest has `docker:`. Install Docker, or remove that line "
+            "to run on this machine."
         )
     if found is None:
-        raise SetupError(f"`{program}` is not found. Install it, or write its whole path into the manifest.")
+        raise SetupError(f"`{program}` was not found. Install it, or write its full path in the manifest.")
     return found

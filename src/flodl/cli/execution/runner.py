@@ -15,30 +15,30 @@ from flodl.core.files import write_atomic
 from .plan import Plan
 from .process import call
 
-LONGEST_VARIABLE = 100_000  # Linux refuses a process whose variable is longer than 128 KiB
+MAX_VARIABLE_LENGTH = 100_000  # Linux allows at most 128 KiB per variable
 
 
 def run_plan(plan: Plan) -> int:
-    """Start what was planned, and give its exit code."""
+    """Run a plan and return the exit code of the process."""
     if plan.echo and log.enabled(log.Verbosity.NORMAL):
         click.echo(plan.echo, err=True)
     text = json.dumps(plan.table)
     file = plan.folder / ".fdl" / "resolved.json"
     if plan.in_container:
-        # Only what lies in the project can be read in there.
-        _keep(file, text)
+        # A container can read only files of the project.
+        _write(file, text)
         return call(plan.command, cwd=plan.folder)
-    if len(text) > LONGEST_VARIABLE:
-        _keep(file, text)
+    if len(text) > MAX_VARIABLE_LENGTH:
+        _write(file, text)
         text = str(file)
     try:
         return call(plan.command, cwd=plan.folder, **{RESOLVED_CONFIG: text})
     except SetupError as error:
-        target = next(iter(plan.table.values()))["origin"]  # of the entry, or of the script
-        raise SetupError(f"{target}: {error}") from None
+        origin = next(iter(plan.table.values()))["origin"]  # of the entry or the script
+        raise SetupError(f"{origin}: {error}") from None
 
 
-def _keep(file: Path, text: str) -> None:
+def _write(file: Path, text: str) -> None:
     try:
         write_atomic(file, text)
     except OSError as error:

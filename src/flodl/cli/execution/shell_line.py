@@ -1,4 +1,4 @@
-"""The shell line of a `run:` command: its own text, what it appends, and the words of the user."""
+"""The shell line of a `run:` command: `run`, `append` and the words of the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONE_DASHES = re.compile(r"(?:^|\s)--(?=\s|$)")
 
 
 def quote(word: str) -> str:
-    """Quote a word for a POSIX shell, if it needs it.
+    """Quote a word for a POSIX shell if necessary.
 
     >>> quote("a/b:c=1"), quote("two words"), quote("")
     ('a/b:c=1', "'two words'", "''")
@@ -21,28 +21,28 @@ def quote(word: str) -> str:
 
 
 def compose(run: str, append: str, user: tuple[str, ...]) -> str:
-    """Put a shell line together: `--` splits what is appended and what the user says, each into two halves.
+    """Combine `run`, `append` and the words of the user. `append` and the words are each split at `--`.
 
     >>> compose("pytest", "-- --nocapture", ("-p", "x", "--", "--ignored"))
     'pytest -p x -- --nocapture --ignored'
     """
     lone = _LONE_DASHES.search(append)
-    append_pre, append_post = (append[: lone.start()], append[lone.end() :]) if lone else (append, "")
+    append_before, append_after = (append[: lone.start()], append[lone.end() :]) if lone else (append, "")
     split = user.index("--") if "--" in user else len(user)
-    user_pre, user_post = user[:split], user[split + 1 :]
-    parts = [run.rstrip("\n"), append_pre.strip(), *map(quote, user_pre)]
-    if lone or user_post:
-        parts += ["--", append_post.strip(), *map(quote, user_post)]
+    user_before, user_after = user[:split], user[split + 1 :]
+    parts = [run.rstrip("\n"), append_before.strip(), *map(quote, user_before)]
+    if lone or user_after:
+        parts += ["--", append_after.strip(), *map(quote, user_after)]
     return " ".join(part for part in parts if part)
 
 
 def user_words(title: str, tail: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the words for the script: those after the first `--`; any before it are refused."""
+    """Return the words for the script: those after the first `--`. Raise if there are words before it."""
     split = tail.index("--") if "--" in tail else len(tail)
     if split:
         if "--dry-run" in tail[:split]:
             name = title.removeprefix("fdl ")
-            raise ManifestError(f"`{title}` has no --dry-run; use `fdl run --dry-run {name}`.")
+            raise ManifestError(f"`{title}` has no --dry-run. Use `fdl run --dry-run {name}`.")
         words = " ".join(map(quote, tail[:split] + tail[split + 1 :]))
-        raise ManifestError(f"`{title}` does not accept extra args; use `{title} -- {words}`.")
+        raise ManifestError(f"`{title}` does not accept extra arguments. Use `{title} -- {words}`.")
     return tail[1:]

@@ -1,4 +1,4 @@
-"""Holding the values of a manifest, and of the environment, to what the entry takes."""
+"""Check the values of a manifest and of the environment against the schema of the entry."""
 
 from __future__ import annotations
 
@@ -11,77 +11,77 @@ from flodl.core import environment
 from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
-from .settings import Setting, given_options, typed, variable_for, variable_value
+from .settings import Setting
+from .values import convert, options_in, variable_for, variable_value
 
 
 def check_settings(schema: Schema, settings: list[Setting]) -> None:
-    """Refuse the first value that the entry would not take."""
-    for problem in problems_of(schema, settings):
+    """Raise for the first setting that the entry does not accept."""
+    for problem in setting_problems(schema, settings):
         raise ManifestError(problem)
 
 
-def problems_of(schema: Schema, settings: list[Setting]) -> Iterator[str]:
-    """Give every value that the entry would not take: unknown if it is strict, of another type, no choice."""
+def setting_problems(schema: Schema, settings: list[Setting]) -> Iterator[str]:
+    """Yield a message for every setting that has a wrong value, or that a strict entry does not know."""
     for setting in settings:
-        known = schema.options.get(setting.flag)
+        option = schema.options.get(setting.flag)
         where = f"{setting.origin}: {setting.path}"
-        if setting.value is None or (known is None and not schema.strict):
+        if setting.value is None or (option is None and not schema.strict):
             continue
-        if known is None:
+        if option is None:
             hint = suggestion(setting.flag, schema.options, known_as="options")
-            yield f"{where}: the entry takes no option --{setting.flag}. {hint}"
-        elif words := _wrong_with(known, setting):
-            yield f"{where}: {words}"
+            yield f"{where}: the entry has no option --{setting.flag}. {hint}"
+        elif problem := _setting_problem(option, setting):
+            yield f"{where}: {problem}"
 
 
 def check_variables(schema: Schema, tail: tuple[str, ...]) -> None:
-    """Refuse an environment variable that the entry reads and would not take; what is typed comes first."""
-    given = {flag for flag, _value in given_options(tail, schema)}
-    for flag, known in schema.options.items():
-        name = "" if flag in given else variable_for(flag, schema)
+    """Raise for an invalid environment variable, unless the command line overrides it."""
+    on_command_line = {flag for flag, _value in options_in(tail, schema)}
+    for flag, option in schema.options.items():
+        name = "" if flag in on_command_line else variable_for(flag, schema)
         if not name:
             continue
-        value = variable_value(name, known)
-        wrong = [_wrong(known, item) for item in (value if isinstance(value, list) else [value])]
-        for words in filter(None, [_gap(known, environment.value_of(name)), *wrong]):
-            raise ManifestError(f"${name}, for --{flag}: {words}")
+        value = variable_value(name, option)
+        problems = [_item_problem(option, item) for item in (value if isinstance(value, list) else [value])]
+        for problem in filter(None, [_empty_item_problem(option, environment.value_of(name)), *problems]):
+            raise ManifestError(f"${name}, for --{flag}: {problem}")
 
 
-def _wrong_with(known: Parameter, setting: Setting) -> str:
+def _setting_problem(option: Parameter, setting: Setting) -> str:
     value = setting.value
-    if isinstance(value, dict):  # it has a text of its own
+    if isinstance(value, dict):  # it has its own text format
         return ""
-    if isinstance(value, bool) and known.type != "bool" and not known.is_list:
-        # An optional value may have a meaning for the bare option, which no schema tells.
-        said = not value or setting.is_text or known.default is None
-        return "" if said else f"{format_value(value)} is no {known.type}."
-    if isinstance(value, list) and not known.is_list:
-        return f"--{known.long} takes one value, and this is a list of {len(value)}."
-    if isinstance(value, str) and (words := _gap(known, value)):
-        return words
-    given = typed(value, known) if isinstance(value, str) else value
-    return next(
-        filter(None, (_wrong(known, one) for one in (given if isinstance(given, list) else [given]))), ""
-    )
+    if isinstance(value, bool) and option.type != "bool" and not option.is_list:
+        # An optional value may have a bare form that the schema does not mention.
+        is_accepted = not value or setting.is_text or option.default is None
+        return "" if is_accepted else f"{format_value(value)} is not a valid {option.type}."
+    if isinstance(value, list) and not option.is_list:
+        return f"--{option.long} takes one value, not a list of {len(value)}."
+    if isinstance(value, str) and (problem := _empty_item_problem(option, value)):
+        return problem
+    converted = convert(value, option) if isinstance(value, str) else value
+    items = converted if isinstance(converted, list) else [converted]
+    return next(filter(None, (_item_problem(option, item) for item in items)), "")
 
 
-def _gap(known: Parameter, text: str) -> str:
-    return f"{text!r} has an empty item next to a comma." if known.is_list and has_empty_item(text) else ""
+def _empty_item_problem(option: Parameter, text: str) -> str:
+    return f"{text!r} has an empty item next to a comma." if option.is_list and has_empty_item(text) else ""
 
 
-def _wrong(known: Parameter, item: Any) -> str:
+def _item_problem(option: Parameter, item: Any) -> str:
     if item is None:
         return ""
-    if known.choices:
-        allowed = ", ".join(map(str, known.choices))
-        fits = format_value(item) in known.choices
-        return "" if fits else f"{format_value(item)!r} is not allowed. Choose one of {allowed}."
-    if known.type == "bool":
-        return "" if isinstance(item, bool) else f"{format_value(item)!r} is no bool. Write true or false."
-    if known.scalar not in ("int", "float"):
+    text = format_value(item)
+    if option.choices:
+        allowed = ", ".join(map(str, option.choices))
+        return "" if text in option.choices else f"{text!r} is not allowed. Choose one of {allowed}."
+    if option.type == "bool":
+        return "" if isinstance(item, bool) else f"{text!r} is not a valid bool. Use true or false."
+    if option.scalar not in ("int", "float"):
         return ""
     try:
-        {"int": int, "float": float}[known.scalar](format_value(item))
+        {"int": int, "float": float}[option.scalar](text)
     except ValueError:
-        return f"{format_value(item)!r} is no {known.scalar}."
+        return f"{text!r} is not a valid {option.scalar}."
     return ""

@@ -1,0 +1,66 @@
+"""Child processes: signals and exit codes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from flodl.cli import main
+
+
+def test_a_child_killed_by_a_signal_returns_1_and_the_signal_is_named(project, capfd):
+    project(
+        {
+            "fdl.yml": "commands: {die: {run: 'kill -9 $$'}, crash: {run: sh c.sh; exit $?}}",
+            "c.sh": "kill -SEGV $$",
+        }
+    )
+    assert main(["die"]) == 1
+    assert "ended by SIGKILL (signal 9). The system does this when memory runs out" in capfd.readouterr().err
+    assert main(["crash"]) == 139
+    assert "ended by SIGSEGV (signal 11)." in capfd.readouterr().err
+
+
+@pytest.fixture
+def waiting(project):
+    """Start an fdl whose child handles a signal by printing a line and exiting with 5."""
+
+    def start(name):
+        script = f"trap 'sleep 0.1; echo saved; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+        project({"fdl.yml": "commands: {wait: {run: exec sh wait.sh}}", "wait.sh": script})
+        fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "wait"]
+        return subprocess.Popen(fdl, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    return start
+
+
+def test_sigterm_is_forwarded_and_the_exit_code_is_returned(waiting):
+    with waiting("TERM") as running:
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == "saved\n"
+        assert running.wait(20) == 5
+
+
+def test_the_child_handles_an_interrupt_itself(waiting):
+    with waiting("INT") as running:
+        assert running.stdout.readline() == "ready\n"
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.stdout.readline() == "saved\n"
+        assert running.wait(20) == 5
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_right_after_the_start_does_not_orphan_the_child(project, name):
+    script = f"trap 'exit 5' TERM; kill -{name} $PPID; sleep 0.1; exit 5"
+    project({"fdl.yml": "commands: {wait: {run: exec sh wait.sh}}", "wait.sh": script})
+    fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "wait"]
+    assert [subprocess.run(fdl, timeout=30).returncode for _ in range(5)] == [5] * 5
+
+
+def test_a_missing_program_is_named(project, capsys):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: no-such-tool"})
+    assert main(["train"]) == 1
+    assert "`no-such-tool` was not found" in capsys.readouterr().err
