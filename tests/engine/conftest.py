@@ -33,8 +33,8 @@ def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
-    monkeypatch.setattr(rewriting, "is_single_on_cuda", is_single)
-    monkeypatch.setattr(rewriting, "is_on_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
+    monkeypatch.setattr(rewriting, "is_cuda_float32", is_single)
+    monkeypatch.setattr(rewriting, "is_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
 
 
 class CompiledAlready:
@@ -54,7 +54,7 @@ class CompiledAlready:
 def compiled_elsewhere(monkeypatch: pytest.MonkeyPatch, quick_compiler: None) -> type[CompiledAlready]:
     """Let `auto` compile at once, as if another process had done the work."""
     monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
-    monkeypatch.setattr(compilation, "CompilingBeside", CompiledAlready)
+    monkeypatch.setattr(compilation, "BackgroundCompilation", CompiledAlready)
     return CompiledAlready
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.engine import TrainStep
-from flodl.engine.compile.passes.matmul_times import KernelTimes
+from flodl.engine.compile.passes.matmul_times import MatmulTimes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_times_are_measured_once_for_each_form() -> None:
-    times = KernelTimes()
+    times = MatmulTimes()
     left, right = (64, 256, False), (256, 128, True)
     first = times.product(left, right)
     assert 0 < first < math.inf

@@ -15,7 +15,7 @@ from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.optim import Schedule, ScheduleBridge, apply
 
-from .batch.samples import Samples, leading_lengths, num_samples, unclear_samples
+from .batch.samples import Samples, ambiguous_samples, leading_lengths, num_samples
 from .batch.signature import signature
 from .device.memory import memory_use
 from .optimizer.prepare import prepare
@@ -355,7 +355,7 @@ class TrainStep:
         if len(lengths := leading_lengths(batch)) < 2:
             return
         self._lengths_told = True
-        self._journal.say(self._steps, "samples", unclear_samples(lengths))
+        self._journal.say(self._steps, "samples", ambiguous_samples(lengths))
 
     def _meet_groups(self) -> None:
         if self._bridge is not None:

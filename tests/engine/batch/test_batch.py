@@ -15,7 +15,7 @@ from torch import nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep, capture
-from flodl.engine.batch.samples import num_samples, pieces_of
+from flodl.engine.batch.samples import num_samples, split_batch
 from flodl.engine.batch.signature import signature
 from flodl.engine.batch.tree import refill, static_copy, tensors_of
 from flodl.engine.capture.recording import record
@@ -90,7 +90,7 @@ def test_samples_of_any_container_are_counted_cut_and_copied(make) -> None:
     x, y = torch.arange(10.0).reshape(5, 2), torch.arange(5.0)
     batch = make(x=x, y=y)
     assert num_samples((batch,)) == 5
-    assert [part(piece[0], "x").tolist() for piece in pieces_of((batch,), 2)] == [
+    assert [part(piece[0], "x").tolist() for piece in split_batch((batch,), 2)] == [
         x[:3].tolist(),
         x[3:].tolist(),
     ]
@@ -301,7 +301,7 @@ def test_the_number_of_samples_is_found_in_any_structure() -> None:
 
 
 def test_pieces_share_what_has_no_rows() -> None:
-    parts = pieces_of(({"x": torch.arange(4), "scale": torch.tensor(9.0), "name": "a"},), 2)
+    parts = split_batch(({"x": torch.arange(4), "scale": torch.tensor(9.0), "name": "a"},), 2)
     assert [part[0]["x"].tolist() for part in parts] == [[0, 1], [2, 3]]
     assert all(part[0]["scale"] == 9 and part[0]["name"] == "a" for part in parts)
 

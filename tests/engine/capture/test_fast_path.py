@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.engine import TrainStep
-from flodl.engine.batch.signature import same_form
+from flodl.engine.batch.signature import same_layout
 from flodl.engine.capture.recording import Recording
 from flodl.engine.capture.runner import RecordedRunner, _together
 from flodl.engine.guards.cheap import Footing
@@ -54,7 +54,7 @@ class Ready:
         runner._num_states, runner._groups = len(self.optimizer.state), [*self.optimizer.param_groups]
         result = SimpleNamespace(loss=torch.ones(()))
         inputs = [tensor.clone() for tensor in self.batch]
-        runner._last = Recording(self.graph, inputs, result, (), same_form(self.batch))  # type: ignore[arg-type]
+        runner._last = Recording(self.graph, inputs, result, (), same_layout(self.batch))  # type: ignore[arg-type]
         self.runner = runner
 
     def replays(self, *batch: Tensor, turns: int = 10) -> bool:

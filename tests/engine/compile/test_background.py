@@ -20,7 +20,7 @@ from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import background as beside
 from flodl.engine.compile import policy as compilation
-from flodl.engine.compile.background import CompilingBeside, packed
+from flodl.engine.compile.background import BackgroundCompilation, pack_step
 from flodl.engine.program.runner import Micro
 
 unix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
@@ -58,7 +58,7 @@ def wait_until(happened, *, limit_s: float = 60.0) -> bool:
 
 
 def test_tensors_travel_without_their_numbers() -> None:
-    payload = packed(*body_and_micro())
+    payload = pack_step(*body_and_micro())
     assert len(payload) < 30_000
 
 
@@ -70,7 +70,7 @@ def test_what_travels_has_the_same_shapes_and_the_same_sharing() -> None:
     model[1].bias.requires_grad_(False)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     batch = (torch.ones(8, 4).t(), torch.zeros(8))
-    parts = cloudpickle.loads(packed(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    parts = cloudpickle.loads(pack_step(step._body, Micro(batch, signature(batch), "only", 1.0)))
     made = parts["model"]
     assert made[0].weight is made[1].weight is parts["parameters"][0]
     assert isinstance(made[0].weight, nn.Parameter)
@@ -86,7 +86,7 @@ def test_a_model_with_parametrizations_is_sent_whole() -> None:
     model = nn.Sequential(weight_norm(nn.Linear(4, 4)), spectral_norm(nn.Linear(4, 2)))
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     batch = (torch.ones(8, 4), torch.zeros(8, 2))
-    parts = cloudpickle.loads(packed(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    parts = cloudpickle.loads(pack_step(step._body, Micro(batch, signature(batch), "only", 1.0)))
     made = parts["model"]
     assert made(batch[0]).shape == (8, 2)
     assert all(a is b for a, b in zip(made.parameters(), parts["parameters"], strict=True))
@@ -115,7 +115,7 @@ def test_a_step_function_that_cannot_be_sent_says_so_and_training_goes_on(monkey
 def test_a_step_function_that_holds_a_data_set_is_not_sent(monkeypatch) -> None:
     monkeypatch.setattr(beside, "MAX_PAYLOAD_BYTES", 1 << 20)
     data = bytes(2 << 20)
-    compiling = CompilingBeside(*body_and_micro(lambda m, x, y: mse(m, x, y) * len(data)))
+    compiling = BackgroundCompilation(*body_and_micro(lambda m, x, y: mse(m, x, y) * len(data)))
     assert compiling.done
     assert compiling.failure == (
         "the step cannot be sent to another process (it holds 2 MiB beside its tensors)"
@@ -124,7 +124,7 @@ def test_a_step_function_that_holds_a_data_set_is_not_sent(monkeypatch) -> None:
 
 @unix
 def test_a_process_that_is_killed_is_a_failure_and_not_an_error() -> None:
-    compiling = CompilingBeside(*body_and_micro(slow))
+    compiling = BackgroundCompilation(*body_and_micro(slow))
     assert wait_until(lambda: compiling._job.process is not None)
     os.kill(compiling._job.process.pid, signal.SIGKILL)
     compiling.wait()
@@ -143,7 +143,7 @@ def test_a_module_that_cannot_be_imported_there_is_named_with_its_line(tmp_path:
     import only_here
 
     monkeypatch.delenv("ONLY_HERE")
-    compiling = CompilingBeside(*body_and_micro(only_here.loss))
+    compiling = BackgroundCompilation(*body_and_micro(only_here.loss))
     compiling.wait()
     assert compiling.failure is not None
     assert compiling.failure.startswith(
@@ -160,14 +160,14 @@ def test_a_module_that_looks_at_the_arguments_finds_them_there_too(tmp_path: Pat
     monkeypatch.setattr(sys, "argv", ["train.py", "2.5"])
     import with_arguments
 
-    compiling = CompilingBeside(*body_and_micro(with_arguments.loss))
+    compiling = BackgroundCompilation(*body_and_micro(with_arguments.loss))
     compiling.wait()
     assert "ValueError: ['2.5']" in str(compiling.failure)
 
 
 @unix
 def test_closing_ends_the_process() -> None:
-    compiling = CompilingBeside(*body_and_micro(slow))
+    compiling = BackgroundCompilation(*body_and_micro(slow))
     assert wait_until(lambda: compiling._job.process is not None)
     compiling.close()
     compiling.wait()
@@ -176,7 +176,7 @@ def test_closing_ends_the_process() -> None:
 
 @unix
 def test_a_process_that_nobody_waits_for_ends() -> None:
-    compiling = CompilingBeside(*body_and_micro(slow))
+    compiling = BackgroundCompilation(*body_and_micro(slow))
     job = compiling._job
     assert wait_until(lambda: job.process is not None)
     pid = job.process.pid
@@ -189,7 +189,7 @@ def test_a_process_that_nobody_waits_for_ends() -> None:
 
 @unix
 def test_steps_of_one_process_are_compiled_one_after_another() -> None:
-    first, second, third = (CompilingBeside(*body_and_micro(slow)) for _ in range(3))
+    first, second, third = (BackgroundCompilation(*body_and_micro(slow)) for _ in range(3))
     assert wait_until(lambda: first._job.process is not None)
     third.close()
     assert wait_until(lambda: third.done)
@@ -205,7 +205,7 @@ def test_tuning_that_takes_longer_than_its_time_is_ended_and_compiled_without(mo
     monkeypatch.setattr(
         beside, "PROGRAM", "import time; tune = {tune!r}; time.sleep(600 if tune else 0)#{path}"
     )
-    compiling = CompilingBeside(*body_and_micro(tune="gemm", tune_budget_s=0.5))
+    compiling = BackgroundCompilation(*body_and_micro(tune="gemm", tune_budget_s=0.5))
     compiling.wait()
     assert compiling.tune is None
     assert compiling.failure is None

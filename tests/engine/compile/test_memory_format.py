@@ -10,20 +10,22 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.compile.memory_format import Measured, fastest
+from flodl.engine.compile.memory_format import LayoutChoice, pick_fastest
 from flodl.engine.compile.variants import Variants
 
 
 def test_the_layout_with_the_shortest_time_is_chosen() -> None:
     slow, turns = count(5), count(4, -1)
-    measured = fastest({"as given": lambda: float(next(slow)), "channels last": lambda: float(next(turns))})
-    assert measured == Measured("channels last", {"as given": 5.0, "channels last": 0.0})
+    measured = pick_fastest(
+        {"as given": lambda: float(next(slow)), "channels last": lambda: float(next(turns))}
+    )
+    assert measured == LayoutChoice("channels last", {"as given": 5.0, "channels last": 0.0})
 
 
 def test_where_there_is_no_choice_nothing_is_measured() -> None:
-    measured = fastest({None: lambda: 1 / 0})
-    assert measured == Measured(None, {})
-    assert not measured.is_clear
+    measured = pick_fastest({None: lambda: 1 / 0})
+    assert measured == LayoutChoice(None, {})
+    assert not measured.is_clearly_faster
 
 
 def compiles(test):

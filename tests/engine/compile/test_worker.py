@@ -13,8 +13,8 @@ from torch import nn
 from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import worker
-from flodl.engine.compile.background import packed, told_in
-from flodl.engine.compile.memory_format import Measured
+from flodl.engine.compile.background import pack_step, parse_findings
+from flodl.engine.compile.memory_format import LayoutChoice
 from flodl.engine.program.runner import Micro
 
 pytestmark = [
@@ -30,7 +30,7 @@ def sent(step_fn, **settings) -> dict:
 
 def sent_with(model, batch, step_fn, **settings) -> dict:
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
-    return cloudpickle.loads(packed(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    return cloudpickle.loads(pack_step(step._body, Micro(batch, signature(batch), "only", 1.0)))
 
 
 def test_the_step_is_run_until_everything_is_compiled_and_changes_nothing(
@@ -45,7 +45,7 @@ def test_the_step_is_run_until_everything_is_compiled_and_changes_nothing(
     parts = sent(spying)
     parts["step_fn"] = lambda model, x, y: (seen.append(x.shape), spying(model, x, y))[1]
     monkeypatch.chdir("/")
-    assert worker.compile_once(parts, tune=None) == Measured(None, {})
+    assert worker.compile_once(parts, tune=None) == LayoutChoice(None, {})
     assert os.getcwd() == str(tmp_path)
     assert seen == [torch.Size([8, 4])] * 2
     assert not parts["model"].weight.any()
@@ -64,9 +64,9 @@ def test_both_layouts_of_images_are_measured(quick_compiler, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(worker, "TURN_S", 0.0)
     measured = worker.compile_once(sent_images(), tune=None)
-    assert set(measured.taken_s) == {"as given", "channels last"}
-    assert min(measured.taken_s.values()) > 0
-    assert measured.layout in measured.taken_s
+    assert set(measured.times_s) == {"as given", "channels last"}
+    assert min(measured.times_s.values()) > 0
+    assert measured.layout in measured.times_s
 
 
 def test_layouts_that_cannot_be_measured_are_left_to_the_training(
@@ -76,8 +76,8 @@ def test_layouts_that_cannot_be_measured_are_left_to_the_training(
         raise torch.OutOfMemoryError("no room for two")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(worker, "fastest", fail)
-    assert worker.compile_once(sent_images(), tune=None) == Measured(None, {})
+    monkeypatch.setattr(worker, "pick_fastest", fail)
+    assert worker.compile_once(sent_images(), tune=None) == LayoutChoice(None, {})
 
 
 @pytest.mark.parametrize("fails", ["channels last", "as given"])
@@ -92,7 +92,7 @@ def test_a_layout_that_cannot_be_compiled_leaves_the_other(tmp_path, monkeypatch
     be_the_process_for(sent_images(), monkeypatch)
     worker.main(None, os.getppid())
     worker.sys.stdin.close()
-    told = told_in(capfd.readouterr().out.encode())
+    told = parse_findings(capfd.readouterr().out.encode())
     assert {told["layout"], fails} == {"channels last", "as given"}
     assert told["failure"] == f"{fails} cannot be compiled: too large for it"
 
@@ -113,13 +113,13 @@ def test_a_layout_is_told_where_it_is_clearly_faster(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     times = {"as given": 0.99, "channels last": seconds}
-    monkeypatch.setattr(worker, "fastest", lambda runs: Measured("as given", times))
+    monkeypatch.setattr(worker, "pick_fastest", lambda runs: LayoutChoice("as given", times))
     be_the_process_for(sent_images(), monkeypatch)
     worker.main(None, os.getppid())
     worker.sys.stdin.close()
     written = capfd.readouterr().out
     assert written.startswith("a model that prints")
-    told = told_in(written.encode())
+    told = parse_findings(written.encode())
     assert (told["layout"], told["times"]) == (layout, times)
     assert "torch._dynamo" in told["modules"]
     assert __file__ in told["sources"]

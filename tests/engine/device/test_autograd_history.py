@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder
-from flodl.engine.device.autograd_history import cut_history, is_held
+from flodl.engine.device.autograd_history import cut_history, has_live_history
 
 
 class Keeping(nn.Linear):
@@ -24,9 +24,9 @@ def test_what_modules_keep_stays_without_its_history():
     model = nn.Sequential(Keeping(3, 2), nn.ReLU())
     model(torch.ones(1, 3)).sum().backward()
     before, nested = model[0].last.detach().clone(), model[0].nested
-    assert is_held(model.parameters())
+    assert has_live_history(model.parameters())
     cut_history(model)
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
     assert torch.equal(model[0].last, before)
     assert model[0].nested is nested
     assert nested["pair"][1] == "name"
@@ -37,9 +37,9 @@ def test_tagged_values_of_a_graph_stay_without_their_history():
     model = nn.Sequential(FlowBuilder(inner).through(nn.Linear(3, 2)).tag("out").build())
     model(torch.ones(1, 3)).sum().backward()
     before = model[0].tagged("out").detach().clone()
-    assert is_held(model.parameters())
+    assert has_live_history(model.parameters())
     cut_history(model)
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
     assert torch.equal(model[0].tagged("out"), before)
 
 
@@ -48,7 +48,7 @@ def test_a_weight_that_is_computed_anew_in_every_forward_still_learns():
     for _ in range(2):
         model(torch.ones(1, 3)).sum().backward()
         cut_history(model)
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
     assert model.weight_orig.grad is not None
 
 
@@ -56,14 +56,14 @@ def test_what_is_held_elsewhere_is_noticed():
     model = nn.Linear(3, 2)
     losses = [model(torch.ones(1, 3)).sum()]
     cut_history(model)
-    assert is_held(model.parameters())
+    assert has_live_history(model.parameters())
     losses.clear()
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
 
 
 def test_parameters_that_do_not_learn_are_passed_over():
     model = nn.Linear(3, 2).requires_grad_(False)
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
 
 
 def test_containers_of_every_kind_are_cut():
@@ -82,9 +82,9 @@ def test_containers_of_every_kind_are_cut():
     model.all = [OrderedDict(a=kept), deque([kept]), Pair(kept, "name"), Output(kept), itself]
     model.output = Output(kept)
     del kept, itself[0]
-    assert is_held(model.parameters())
+    assert has_live_history(model.parameters())
     cut_history(model)
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
     assert model.all[2].other == "name"
 
 

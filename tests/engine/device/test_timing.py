@@ -60,8 +60,8 @@ def test_a_window_that_was_spoilt_is_left_out(clock) -> None:
     for spoilt in (False, True, False, True, False):
         call(times, clock, 9.0 if spoilt else 1.0)
         if spoilt:
-            times.spoil()
+            times.discard_window()
         times.end_window("eager")
     assert times.of("eager") == 1.0
     times.forget("eager")
-    assert not times.knows("eager")
+    assert not times.is_known("eager")

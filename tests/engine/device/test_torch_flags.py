@@ -1,18 +1,22 @@
-"""Torch's switches, by their older and their newer names; each test in a process of its own."""
+"""Torch's flags, under their older and newer names; each test runs in its own process."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 COMMON = """
 import torch
 from torch import nn
 from flodl.engine import TrainStep
-from flodl.engine.verify.gradients import exact_products
+from flodl.engine.verify.gradients import full_float32
 from flodl.engine.guards.thorough import Ground
 from flodl.engine.program.precision import computing_in
-from flodl.engine.device.torch_flags import convolutions, products, set_switches, switches_now
+from flodl.engine.device.torch_flags import cudnn_allows_tf32, current_flags, matmul_precision, set_flags
 matmul = torch.backends.cuda.matmul
 """
 
@@ -22,14 +26,14 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_newer_names_are_read_and_put_back():
+def test_newer_names_are_read_and_restored():
     run("""
 torch.backends.fp32_precision = "tf32"
 matmul.fp32_precision = "tf32"
 convolution, recurrence = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
 convolution.fp32_precision, recurrence.fp32_precision = "tf32", "ieee"
-assert products() is None and convolutions() is None
-with exact_products():
+assert matmul_precision() is None and cudnn_allows_tf32() is None
+with full_float32():
     assert matmul.fp32_precision == convolution.fp32_precision == "ieee"
 assert matmul.fp32_precision == convolution.fp32_precision == "tf32"
 matmul.fp32_precision = "ieee"
@@ -39,7 +43,7 @@ assert matmul.fp32_precision == "ieee"
 """)
 
 
-def test_a_switch_that_is_turned_is_seen_by_either_name():
+def test_a_changed_flag_is_noticed_under_either_name():
     run("""
 ground = Ground(nn.Linear(2, 2))
 assert ground.what_changed() is None
@@ -52,7 +56,7 @@ assert "float32_matmul_precision" in ground.what_changed()
 """)
 
 
-def test_another_process_is_set_alike():
+def test_flags_are_copied_to_another_process():
     run("""
 import pickle, subprocess, sys
 matmul.fp32_precision = "tf32"
@@ -60,8 +64,8 @@ matmul.allow_fp16_reduced_precision_reduction = False
 torch.backends.cudnn.allow_tf32 = False
 torch.backends.cudnn.benchmark = True
 torch.set_default_dtype(torch.float64)
-given = switches_now()
+given = current_flags()
 code = "import pickle, sys; from flodl.engine.device.torch_flags import *; import torch;" \\
-    "given = pickle.load(sys.stdin.buffer); set_switches(given); assert switches_now() == given"
+    "given = pickle.load(sys.stdin.buffer); set_flags(given); assert current_flags() == given"
 subprocess.run([sys.executable, "-c", code], input=pickle.dumps(given), check=True)
 """)

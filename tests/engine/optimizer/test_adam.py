@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine.optimizer.adam import QuickAdam, _is_plain, _steps_as_torch, quick_adam
+from flodl.engine.optimizer.adam import FastAdam, _steps_as_torch, fast_adam, is_supported_group
 
 
 def optimizer_of(*sizes: int | tuple[int, ...], kind=torch.optim.Adam, **settings) -> torch.optim.Optimizer:
@@ -21,16 +21,16 @@ def optimizer_of(*sizes: int | tuple[int, ...], kind=torch.optim.Adam, **setting
     return optimizer
 
 
-def quick(optimizer: torch.optim.Optimizer, size: int = 8) -> QuickAdam:
+def quick(optimizer: torch.optim.Optimizer, size: int = 8) -> FastAdam:
     bad, skipped = (torch.zeros((), dtype=kind, device="cpu") for kind in (torch.float32, torch.float64))
-    return QuickAdam(optimizer, bad, skipped, size=size)
+    return FastAdam(optimizer, bad, skipped, size=size)
 
 
 def test_blocks_cover_every_number_once() -> None:
     optimizer = optimizer_of(20, 8, 3)
     made = quick(optimizer)
     assert made.gather()
-    made.settle()
+    made.write_tables()
     found = []
     for weights, grads, means, squares, which, count in made._rows.tolist():
         parameter = optimizer.param_groups[0]["params"][which]
@@ -112,7 +112,7 @@ def test_what_torch_takes_by_default_has_no_say_in_the_tables() -> None:
     ],
 )
 def test_only_forms_whose_bits_are_known_are_taken(kind, settings, taken: bool) -> None:
-    assert _is_plain(optimizer_of(4, kind=kind, **settings).param_groups[0]) is taken
+    assert is_supported_group(optimizer_of(4, kind=kind, **settings).param_groups[0]) is taken
 
 
 def test_a_step_that_somebody_wrapped_is_left_alone() -> None:
@@ -131,5 +131,5 @@ def test_a_step_that_somebody_wrapped_is_left_alone() -> None:
 
 def test_there_is_no_quick_form_without_a_gpu_or_for_other_optimizers() -> None:
     bad, skipped = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-    assert quick_adam(optimizer_of(4), bad, skipped) is None
-    assert quick_adam(torch.optim.SGD([nn.Parameter(torch.ones(1))]), bad, skipped) is None
+    assert fast_adam(optimizer_of(4), bad, skipped) is None
+    assert fast_adam(torch.optim.SGD([nn.Parameter(torch.ones(1))]), bad, skipped) is None

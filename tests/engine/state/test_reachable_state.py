@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine.device.autograd_history import is_held
-from flodl.engine.state.reachable_state import Surroundings
+from flodl.engine.device.autograd_history import has_live_history
+from flodl.engine.state.reachable_state import ReachableState
 
 
 def test_what_was_put_in_taken_out_or_written_to_is_as_before() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].kept = kept = {"list": [1, torch.zeros(2)], "queue": deque([1, 2], maxlen=2), "set": {1}}
     model[0].gone = "here"
-    before = Surroundings(model)
+    before = ReachableState(model)
     kept["list"][1].add_(1)
     kept["list"].append(3)
     kept["queue"].append(3)
@@ -54,7 +54,7 @@ def _draws(source: Any) -> Any:
 def test_a_generator_draws_the_same_again(source: Any) -> None:
     model = nn.Linear(2, 2)
     model.sources = [source]
-    before = Surroundings(model)
+    before = ReachableState(model)
     first = _draws(source)
     before.restore()
     assert _draws(source) == first
@@ -64,7 +64,7 @@ def test_a_list_that_holds_itself_is_put_back() -> None:
     model = nn.Linear(2, 2)
     model.ring = [1]
     model.ring.append(model.ring)
-    before = Surroundings(model)
+    before = ReachableState(model)
     model.ring.append(2)
     before.restore()
     assert len(model.ring) == 2
@@ -91,15 +91,15 @@ def test_histories_of_what_steps_made_are_let_go() -> None:
     moments = []
     for _ in range(2):
         model(torch.ones(1, 3)).sum().backward()
-        moments.append(Surroundings(model))
+        moments.append(ReachableState(model))
     last, nested = model[0].last.detach().clone(), model[0].nested
-    assert is_held(model.parameters())
+    assert has_live_history(model.parameters())
     for moment in moments:
         moment.cut_history(())
     moments[0].restore()
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
     moments[1].restore()
-    assert not is_held(model.parameters())
+    assert not has_live_history(model.parameters())
     assert model[0].nested is nested
     assert torch.equal(nested["pair"][0], last)
     assert nested["pair"][1] == "name"
@@ -110,9 +110,9 @@ def test_a_history_that_stays_from_step_to_step_lasts() -> None:
     model = nn.Linear(3, 3)
     model.turned = turned = model.weight.t()
     model.last = model(torch.ones(1, 3))
-    before = Surroundings(model)
+    before = ReachableState(model)
     model.last = model(torch.ones(1, 3))
-    after = Surroundings(model)
+    after = ReachableState(model)
     (lasting,) = before.lasting(after)
     assert lasting is turned
     before.cut_history([lasting])

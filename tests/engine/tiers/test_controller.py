@@ -757,7 +757,7 @@ def test_tuning_that_takes_too_long_is_left_and_said(quick_compiler, monkeypatch
 
         def wait(self) -> None: ...
 
-    monkeypatch.setattr(compilation, "CompilingBeside", TakesTooLong)
+    monkeypatch.setattr(compilation, "BackgroundCompilation", TakesTooLong)
     step = new_step(tier="compiled", tune="gemm", tune_budget_s=0.5)
     run(step, 8)
     assert step.tier == "compiled"

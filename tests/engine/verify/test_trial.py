@@ -11,7 +11,7 @@ from torch import nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
-from flodl.engine.compile.memory_format import Measured
+from flodl.engine.compile.memory_format import LayoutChoice
 from flodl.engine.verify import trial
 
 CHANCE = torch.Generator().manual_seed(0)
@@ -294,16 +294,16 @@ def test_the_norm_of_float64_gradients_is_told_in_float64():
 def test_a_layout_that_was_measured_beside_is_the_only_one_made(compiled_elsewhere, monkeypatch, is_known):
     times = {"as given": 0.003, "channels last": 0.001}
     if is_known:
-        found = Measured("channels last", times, "in the process that compiled it")
+        found = LayoutChoice("channels last", times, "in the process that compiled it")
         monkeypatch.setattr(compiled_elsewhere, "layout", found)
     made = []
 
     def noting(body, *, tune, layouts):
         made.append(layouts)
-        return fused(body, tune=tune, layouts=layouts)
+        return compile_program(body, tune=tune, layouts=layouts)
 
-    fused = trial.fused
-    monkeypatch.setattr(trial, "fused", noting)
+    compile_program = trial.compile_program
+    monkeypatch.setattr(trial, "compile_program", noting)
     model = nn.Conv2d(3, 4, 3)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
     for _ in range(10):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .tree import leaves_of, mapped
+from .tree import leaves_of, map_tensors
 
 
 class Samples(int):
@@ -55,10 +55,10 @@ def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
             yield int(leaf.shape[0])
 
 
-def unclear_samples(lengths: Sequence[int]) -> str:
+def ambiguous_samples(lengths: Sequence[int]) -> str:
     """Say what a batch weighs whose tensors differ in their leading lengths, and how to tell.
 
-    >>> unclear_samples([7, 4])
+    >>> ambiguous_samples([7, 4])
     'the first tensor of a batch has 7 rows and others have 4; it weighs as 7 samples, unless told otherwise'
     """
     others = ", ".join(map(str, lengths[1:]))
@@ -68,10 +68,10 @@ def unclear_samples(lengths: Sequence[int]) -> str:
     )
 
 
-def why_not_by_rows(batch: tuple[Any, ...]) -> str | None:
+def why_not_splittable(batch: tuple[Any, ...]) -> str | None:
     """Say why a batch cannot be cut or filled along its samples; None where every tensor has a row for each.
 
-    >>> why_not_by_rows((torch.zeros(7, 4, 3), torch.zeros(4), Samples(4)))
+    >>> why_not_splittable((torch.zeros(7, 4, 3), torch.zeros(4), Samples(4)))
     'it has 4 samples, and tensors of it have 7 rows'
     """
     samples, lengths = num_samples(batch), leading_lengths(batch)
@@ -83,17 +83,17 @@ def why_not_by_rows(batch: tuple[Any, ...]) -> str | None:
     return f"it has {samples} samples, and tensors of it have {' and '.join(map(str, others))} rows"
 
 
-def pieces_of(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+def split_batch(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     """Cut a batch into at most `count` parts along its samples; what has no rows goes to every part.
 
-    >>> [part[0].tolist() for part in pieces_of((torch.arange(5), "name"), 2)]
+    >>> [part[0].tolist() for part in split_batch((torch.arange(5), "name"), 2)]
     [[0, 1, 2], [3, 4]]
     """
     total = num_samples(batch)
     size = max(1, -(-total // count))
 
     def cut(start: int) -> tuple[Any, ...]:
-        part: tuple[Any, ...] = mapped(
+        part: tuple[Any, ...] = map_tensors(
             lambda leaf: leaf[start : start + size] if leaf.ndim > 0 else leaf, batch
         )
         return part

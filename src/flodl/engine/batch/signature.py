@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .tree import _parts, leaves_of, tensors_of
+from .tree import container_items, leaves_of, tensors_of
 
 Signature = tuple[Hashable, ...]
 
@@ -25,7 +25,7 @@ def signature(batch: tuple[Any, ...]) -> Signature:
     if flat is not None:
         return flat
     leaves, structure = pytree.tree_flatten(batch)
-    return (*(_form(leaf) for leaf in leaves), structure, *shared_places(tensors_of(batch)))
+    return (*(_form(leaf) for leaf in leaves), structure, *shared_indices(tensors_of(batch)))
 
 
 def _quick(batch: tuple[Any, ...]) -> Signature | None:
@@ -35,14 +35,14 @@ def _quick(batch: tuple[Any, ...]) -> Signature | None:
         if type(leaf) is not Tensor or leaf.is_nested:
             return None
         found.append(_leaf(leaf))
-    return (*found, *shared_places(batch))
+    return (*found, *shared_indices(batch))
 
 
-def shared_places(leaves: Sequence[Any]) -> tuple[int, ...]:
+def shared_indices(leaves: Sequence[Any]) -> tuple[int, ...]:
     """Give, for leaves of which one is there twice, where each was seen first; nothing where all differ.
 
     >>> x = torch.zeros(2)
-    >>> shared_places([x, torch.zeros(2), x]), shared_places([x])
+    >>> shared_indices([x, torch.zeros(2), x]), shared_indices([x])
     ((0, 1, 0), ())
     """
     first = {id(leaf): place for place, leaf in reversed(list(enumerate(leaves)))}
@@ -51,7 +51,7 @@ def shared_places(leaves: Sequence[Any]) -> tuple[int, ...]:
 
 def _form(value: Any) -> Hashable:
     """Give the form of what torch's pytree takes for a leaf, of which some are containers all the same."""
-    parts = _parts(value)
+    parts = container_items(value)
     if parts is None:
         return _leaf(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -78,12 +78,12 @@ def _has_no_shape(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout is torch.strided
 
 
-def not_looked_into(batch: tuple[Any, ...]) -> Any:
+def opaque_part(batch: tuple[Any, ...]) -> Any:
     """Give a part of a batch that is only the same where it is the very same object; None where none is.
 
     >>> class Pair: ...
     >>> pair = Pair()
-    >>> not_looked_into((torch.zeros(1), {"a": 1}, pair)) is pair, not_looked_into((torch.zeros(1), "word"))
+    >>> opaque_part((torch.zeros(1), {"a": 1}, pair)) is pair, opaque_part((torch.zeros(1), "word"))
     (True, None)
     """
     for leaf in leaves_of(batch):
@@ -94,10 +94,10 @@ def not_looked_into(batch: tuple[Any, ...]) -> Any:
     return None
 
 
-def same_form(inputs: Sequence[Tensor]) -> Callable[..., bool]:
+def same_layout(inputs: Sequence[Tensor]) -> Callable[..., bool]:
     """Give what says of as many values whether they are tensors of exactly the form of these.
 
-    >>> fits = same_form([torch.zeros(2, 3), torch.zeros(2)])
+    >>> fits = same_layout([torch.zeros(2, 3), torch.zeros(2)])
     >>> fits(torch.ones(2, 3), torch.ones(2)), fits(torch.ones(3, 2), torch.ones(2)), fits("a", "b")
     (True, False, False)
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def _parts(value: Any) -> dict[Any, Any] | None:
+def container_items(value: Any) -> dict[Any, Any] | None:
     """Give what a container holds that torch's pytree does not know, by key or field; None for a leaf."""
     if isinstance(value, Mapping):
         return {key: value[key] for key in value}
@@ -31,28 +31,28 @@ def leaves_of(batch: Any) -> Iterator[Any]:
     [1, 2, 'word']
     """
     for leaf in pytree.tree_leaves(batch):
-        parts = _parts(leaf)
+        parts = container_items(leaf)
         if parts is None:
             yield leaf
         else:
             yield from leaves_of(list(parts.values()))
 
 
-def mapped(change: Callable[[Any], Any], batch: Any) -> Any:
+def map_tensors(change: Callable[[Any], Any], batch: Any) -> Any:
     """Give a batch of the same structure whose tensors and arrays were changed; containers are copied.
 
     >>> from collections import UserDict
-    >>> mapped(lambda leaf: leaf + 1, (UserDict(ids=torch.tensor([1, 2])), "word"))
+    >>> map_tensors(lambda leaf: leaf + 1, (UserDict(ids=torch.tensor([1, 2])), "word"))
     ({'ids': tensor([2, 3])}, 'word')
     """
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Tensor | np.ndarray):
             return change(leaf)
-        parts = _parts(leaf)
+        parts = container_items(leaf)
         if parts is None:
             return leaf
-        return _with_parts(leaf, {key: mapped(change, part) for key, part in parts.items()})
+        return _with_parts(leaf, {key: map_tensors(change, part) for key, part in parts.items()})
 
     return pytree.tree_map(one, batch)
 
@@ -94,7 +94,7 @@ def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
             made[id(leaf)] = _blank(leaf).copy_(leaf.detach()) if isinstance(leaf, Tensor) else leaf.copy("K")
         return made[id(leaf)]
 
-    copied: tuple[Any, ...] = mapped(copy_of, batch)
+    copied: tuple[Any, ...] = map_tensors(copy_of, batch)
     return copied
 
 

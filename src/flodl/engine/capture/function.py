@@ -15,9 +15,9 @@ from flodl.core.integers import is_integer
 
 from ..batch.signature import Signature, signature
 from ..batch.tree import tensors_of
-from ..device.capturing import as_if_recorded
-from ..device.tensors import place
-from ..device.torch_flags import casting
+from ..device.capturing import report_capturing
+from ..device.tensors import data_ptr
+from ..device.torch_flags import autocast_state
 from .recording import Recording, T, fresh_casts, new_stream, record
 
 
@@ -53,12 +53,12 @@ class Captured:
             self._recordings.clear()
             # Of the old pool a part may still be held, and then nothing more is taken from it.
             self._weights, self._pool = None, torch.cuda.graph_pool_handle()
-        shape = (bool(named), casting("cuda"), *signature(given))
+        shape = (bool(named), autocast_state("cuda"), *signature(given))
         recording = self._recordings.get(shape)
         if recording is None:
             if len(self._recordings) >= self._max:
                 return fn(*given)
-            with torch.cuda.stream(_following(new_stream())), as_if_recorded(torch.device("cuda")):
+            with torch.cuda.stream(_following(new_stream())), report_capturing(torch.device("cuda")):
                 for _ in range(self._warmup):
                     fn(*given)
             self._weights = self._weights or _Weights(self._fn)
@@ -92,7 +92,7 @@ class _Weights:
         owned = [held for module in modules for held in _owned(module)]
         self._parts = [(held, [*held.values()]) for held in owned]
         tensors = [part for held in owned for part in held.values() if isinstance(part, Tensor)]
-        self._tensors = [(tensor, tensor.detach(), place(tensor)) for tensor in tensors]
+        self._tensors = [(tensor, tensor.detach(), data_ptr(tensor)) for tensor in tensors]
         self._training = [(module, module.training) for module in modules]
 
     def have_changed(self) -> bool:
@@ -101,7 +101,7 @@ class _Weights:
             any(module.training is not trained for module, trained in self._training)
             or any(len(held) != len(was) for held, was in self._parts)
             or any(not all(map(operator.is_, held.values(), was)) for held, was in self._parts)
-            or any(place(tensor) != lay for tensor, _, lay in self._tensors)
+            or any(data_ptr(tensor) != lay for tensor, _, lay in self._tensors)
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..batch.signature import same_form
+from ..batch.signature import same_layout
 
 # Who holds a tensor beside Python: torch itself (for a gradient, or DLPack), another tensor over its memory.
 # Where torch does not tell, none is given twice.
@@ -37,7 +37,7 @@ class Places:
         self._labels = labels
         self._device = device
         self._tensors = [self._new() for _ in labels]
-        self._fits = same_form(self._tensors)
+        self._fits = same_layout(self._tensors)
         self._take_stock()
 
     @property

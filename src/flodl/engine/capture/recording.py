@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch.signature import same_form, shared_places
+from ..batch.signature import same_layout, shared_indices
 from ..batch.tree import leaves_of, refill, static_copy, tensors_of
-from ..device.error_text import first_words, source_line
+from ..device.error_text import error_summary, source_line
 from ..device.gc_and_sync import waits_are_errors
 from ..errors import NotCapturable
 from .mailbox import Mailbox, opened
@@ -102,7 +102,7 @@ def record(
         _BROKEN.append(graph)
         _recover(usual, pool)
         raise NotCapturable(_reason(error)) from error
-    return Recording(graph, inputs, result, shared_places(inputs), same_form(given), mailbox)
+    return Recording(graph, inputs, result, shared_indices(inputs), same_layout(given), mailbox)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
 
 def _reason(error: Exception) -> str:
     """Say in one line what prevented a recording, with the user's source line."""
-    told = first_words(error)
+    told = error_summary(error)
     return f"{told}{source_line(error)}"
 
 

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from flodl.core.rng_state import RngState
 
-from ..batch.signature import Signature, shared_places
+from ..batch.signature import Signature, shared_indices
 from ..batch.tree import tensors_of
-from ..device.autograd_history import cut_history, is_held, place_of
-from ..device.tensors import is_for_images
+from ..device.autograd_history import attribute_path, cut_history, has_live_history
+from ..device.tensors import is_conv_weight
 from ..errors import NotCapturable
 from ..guards.cheap import FLAG, LEARNS, Footing
 from ..guards.recompile import no_compiling
-from ..optimizer.adam import QuickAdam, quick_adam
-from ..optimizer.prepare import are_shared, are_taken, host_settings, take_rates
+from ..optimizer.adam import FastAdam, fast_adam
+from ..optimizer.prepare import are_in_sync, host_settings, share_a_tensor, sync_rates
 from ..program.program import Outcome, StepBody, held_by, same_objects
 from ..program.runner import EagerRunner, Micro, Phase
 from ..state.snapshot import live_state
@@ -53,7 +53,7 @@ class RecordedRunner:
         # What each one writes to and reads; while it lives, its memory is not given away.
         self._held: dict[tuple[Phase, float, Signature], list[Tensor]] = {}
         # The tables that a recorded update reads.
-        self._quick: dict[tuple[Phase, float, Signature], QuickAdam | None] = {}
+        self._quick: dict[tuple[Phase, float, Signature], FastAdam | None] = {}
         # What is outside the optimizer and gets gradients too, each with the tensor that they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
         self._footing = Footing(body)
@@ -78,8 +78,8 @@ class RecordedRunner:
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
-        take_rates(self._rates)
-        if not are_taken(self._rates):
+        sync_rates(self._rates)
+        if not are_in_sync(self._rates):
             return "one of several groups that shared a learning rate was given another"
         if self.body.optimizer.state is not self._optimizer_state:
             return "the optimizer's state was loaded anew"
@@ -107,7 +107,7 @@ class RecordedRunner:
         nothing. This is all that the host does in most steps: every name here is local on purpose.
         """
         recording, optimizer, rates = self._last, self.body.optimizer, self._rates
-        if recording is None or self._foreign or self._footing.others or are_shared(rates):
+        if recording is None or self._foreign or self._footing.others or share_a_tensor(rates):
             return None
         fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_states = self._optimizer_state, self._num_states
@@ -120,7 +120,7 @@ class RecordedRunner:
         all_do = all(learns) and all(training)
         first, last = parameters[0].data_ptr, parameters[-1].data_ptr
         first_place, last_place = self._places[0], self._places[-1]
-        images = [place for place, parameter in enumerate(parameters) if is_for_images(parameter)][:1]
+        images = [place for place, parameter in enumerate(parameters) if is_conv_weight(parameter)][:1]
         turned = [(parameters[place].data_ptr, self._places[place]) for place in images]
         mailbox = recording.mailbox
         if mailbox is not None:
@@ -154,13 +154,13 @@ class RecordedRunner:
             for now, (group, take, kept, count) in zip(optimizer.param_groups, settings):
                 if now is not group or take(group) != kept or len(group["params"]) != count:
                     return None
-            if shared and shared_places(batch) != shared:
+            if shared and shared_indices(batch) != shared:
                 return None
             if cast_to is not None and torch.get_autocast_dtype(kind) is not cast_to:
                 return None
             for group, lr in rates:
                 if group["lr"] is not lr:
-                    take_rates(rates)
+                    sync_rates(rates)
             if mailbox is None:
                 return recording.replay(batch).loss.clone()
             # What the mailbox does in `post`, written out.
@@ -205,7 +205,7 @@ class RecordedRunner:
         held = [tensor.detach() for tensor in used]
         recording = self._record(region, micro)
         if quick is not None:
-            quick.settle()
+            quick.write_tables()
         key = micro.phase, micro.share, micro.shape
         self._quick[key] = quick
         self._recordings[key], self._held[key] = recording, held
@@ -214,8 +214,8 @@ class RecordedRunner:
         if micro.phase != "only" or not self.update_inside:
             self._grads_of[key] = self._grads
 
-    def _quick_update(self) -> QuickAdam | None:
-        return quick_adam(self.body.optimizer, self.body.bad, self.body.num_skipped)
+    def _quick_update(self) -> FastAdam | None:
+        return fast_adam(self.body.optimizer, self.body.bad, self.body.num_skipped)
 
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
@@ -224,9 +224,9 @@ class RecordedRunner:
 
     def _record_freshly(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         cut_history(self.body.model, self.body.lasting)
-        if is_held(self.body.parameters):
+        if has_live_history(self.body.parameters):
             gc.collect()  # what only holds itself
-        if is_held(self.body.parameters):
+        if has_live_history(self.body.parameters):
             raise NotCapturable(self._what_is_held())
         before = RngState.capture(self.body.device)
         try:
@@ -244,7 +244,7 @@ class RecordedRunner:
                 "a tensor of an earlier step is held with its history, outside the model: "
                 "keep it with .detach()"
             )
-        name = place_of(self.body.lasting[0], self.body.model)
+        name = attribute_path(self.body.lasting[0], self.body.model)
         kept = f"the attribute {name!r}" if name else "a tensor within an attribute of the model"
         return (
             f"{kept} keeps its history from step to step: compute it in forward(), or keep it with .detach()"

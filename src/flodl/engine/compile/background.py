@@ -25,11 +25,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from flodl.core import log
 
-from ..device.error_text import first_words
-from ..device.torch_flags import switches_now
+from ..device.error_text import error_summary
+from ..device.torch_flags import current_flags
 from ..program.program import StepBody
 from ..program.runner import Micro
-from .memory_format import Measured
+from .memory_format import LayoutChoice
 from .runner import uncompiled
 
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -38,21 +38,21 @@ PROGRAM = (
     "from flodl.engine.compile.worker import main; main({tune!r}, {parent})"
 )
 # How the other process begins to say that it never came to compile.
-NOT_LOADED = "not loaded: "
-WHERE_NOT_LOADED = "the modules of the step cannot be imported in another process, which would compile it"
+LOAD_FAILED = "not loaded: "
+LOAD_FAILED_MESSAGE = "the modules of the step cannot be imported in another process, which would compile it"
 
 # What torch's compiler loads when it is used for the first time.
 COMPILER = (
     "torch._dynamo",
     "torch._functorch.aot_autograd",
     "torch._inductor.compile_fx",
-    f"{__package__}.fusion",
+    f"{__package__}.passes.pipeline",
     f"{__package__}.variants",
 )
 # How long another thread waits for its turn meanwhile; Python's own is ten times that.
 TURN_S = 5e-4
 # Before what the other process says in the end, among what the model may print.
-TOLD = "flodl compiled: "
+FINDINGS_PREFIX = "flodl compiled: "
 _warming = threading.Lock()
 # A process takes hundreds of megabytes, and the compiler's cache serves one at a time.
 _compiling = threading.Lock()
@@ -68,7 +68,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-class CompilingBeside:
+class BackgroundCompilation:
     """One compilation in a process of its own; `done` says when, `failure` why not.
 
     Where the kernels of matrix products are to be tried out too and that takes longer than the time
@@ -76,12 +76,12 @@ class CompilingBeside:
     """
 
     def __init__(self, body: StepBody, micro: Micro) -> None:
-        self._job = job = _Job(body)
+        self._job = job = Job(body)
         self._thread: threading.Thread | None = None
         try:
-            payload = packed(body, micro)
+            payload = pack_step(body, micro)
         except Exception as error:
-            told = first_words(error)
+            told = error_summary(error)
             job.failure = f"the step cannot be sent to another process ({told})"
             return
         # The thread holds the job alone, so that this is gone where the step is.
@@ -100,7 +100,7 @@ class CompilingBeside:
         return self._job.tune
 
     @property
-    def layout(self) -> Measured | None:
+    def layout(self) -> LayoutChoice | None:
         """The layout that was measured there, where one was clearly faster."""
         return self._job.layout
 
@@ -119,13 +119,13 @@ class CompilingBeside:
         self._job.end()
 
 
-class _Job:
+class Job:
     """What the thread does that starts the process and waits for its end; it mostly sleeps."""
 
     def __init__(self, body: StepBody) -> None:
         self.failure: str | None = None
         self.tune = body.settings.tune
-        self.layout: Measured | None = None
+        self.layout: LayoutChoice | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self._budget_s = body.settings.tune_budget_s
         self._on_cpu = body.device.type == "cpu"
@@ -152,14 +152,14 @@ class _Job:
         finally:
             turn.release()
         if said:
-            unread = said.removeprefix(NOT_LOADED)
-            failed = "torch's compiler failed in another process" if unread == said else WHERE_NOT_LOADED
+            unread = said.removeprefix(LOAD_FAILED)
+            failed = "torch's compiler failed in another process" if unread == said else LOAD_FAILED_MESSAGE
             self.failure = f"{failed}: {unread[:300]}"
         elif not self._ended.is_set():
             if self._told.get("layout") is not None:
                 where, failure = "in the process that compiled it", self._told.get("failure", "")
-                self.layout = Measured(self._told["layout"], self._told["times"], where, failure)
-            _warm_up(self._on_cpu, self._told.get("modules", ()), self._told.get("sources", ()))
+                self.layout = LayoutChoice(self._told["layout"], self._told["times"], where, failure)
+            warm_up(self._on_cpu, self._told.get("modules", ()), self._told.get("sources", ()))
 
     def _said(self, payload: bytes, limit_s: float | None) -> str | None:
         """Give what a failed process said last, nothing if it went well, None if it took too long."""
@@ -184,20 +184,20 @@ class _Job:
             _end(process)
             process.communicate()
             return None
-        self._told = told_in(told)
+        self._told = parse_findings(told)
         lines = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         return lines[-1] if process.returncode else ""
 
 
-def told_in(written: bytes) -> dict[str, Any]:
+def parse_findings(written: bytes) -> dict[str, Any]:
     """Give what the other process told in the end, out of all that it wrote.
 
-    >>> told_in(b'epoch 1\\nflodl compiled: {"modules": ["torch.fx"]}\\nbye\\n')
+    >>> parse_findings(b'epoch 1\\nflodl compiled: {"modules": ["torch.fx"]}\\nbye\\n')
     {'modules': ['torch.fx']}
-    >>> told_in(b"a model that prints")
+    >>> parse_findings(b"a model that prints")
     {}
     """
-    told = written.decode(errors="replace").rpartition(TOLD)[2].partition("\n")[0]
+    told = written.decode(errors="replace").rpartition(FINDINGS_PREFIX)[2].partition("\n")[0]
     try:
         found = json.loads(told)
     except ValueError:
@@ -205,7 +205,7 @@ def told_in(written: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] = ()) -> None:
+def warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] = ()) -> None:
     """Do in this thread what the compiler does once in every process, so that promotion need not.
 
     It is Python for seconds. The thread that trains gets its turn soon, so that steps go on meanwhile.
@@ -214,7 +214,7 @@ def _warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] =
         patience_s = sys.getswitchinterval()
         sys.setswitchinterval(TURN_S)
         try:
-            _load_compiler(on_cpu, modules)
+            load_compiler(on_cpu, modules)
             _read_sources(sources)
         except Exception as error:  # promotion will do it, or say what is wrong
             log.debug("the compiler is not ready yet: %s: %s", type(error).__name__, error)
@@ -222,7 +222,7 @@ def _warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] =
             sys.setswitchinterval(patience_s)
 
 
-def _load_compiler(on_cpu: bool, modules: Sequence[str] = ()) -> None:
+def load_compiler(on_cpu: bool, modules: Sequence[str] = ()) -> None:
     for name in COMPILER:
         importlib.import_module(name)
     for name in modules:
@@ -250,7 +250,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def packed(body: StepBody, micro: Micro) -> bytes:
+def pack_step(body: StepBody, micro: Micro) -> bytes:
     """Give the step as bytes: code and shapes; tensors travel without their numbers."""
     import cloudpickle  # type: ignore[import-untyped]
 
@@ -271,7 +271,7 @@ def packed(body: StepBody, micro: Micro) -> bytes:
         "parameters": body.parameters,
         "micro": micro,
         "directory": os.getcwd(),
-        "switches": switches_now(),
+        "switches": current_flags(),
     }
     Packer(buffer).dump(parts)
     if buffer.tell() > MAX_PAYLOAD_BYTES:

@@ -9,8 +9,8 @@ import torch
 from ..program.program import StepBody
 from ..program.runner import Micro
 from ..report import Journal
-from .background import CompilingBeside
-from .memory_format import Measured
+from .background import BackgroundCompilation
+from .memory_format import LayoutChoice
 
 # Training that has gone on for so long is likely to go on for long enough to pay for a compilation.
 COMPILE_AFTER_S = {"cuda": 5.0, "cpu": 30.0}
@@ -20,7 +20,7 @@ class NotCompiled(Exception):
     """The step will not be compiled; says why."""
 
 
-class Compilation:
+class CompilePolicy:
     """The way to a compiled step; under tier="auto" another process fills the compiler's cache first."""
 
     def __init__(self, body: StepBody, journal: Journal) -> None:
@@ -28,25 +28,25 @@ class Compilation:
         self._settings = body.settings
         self._journal = journal
         self._started_s = time.perf_counter()
-        self._beside: CompilingBeside | None = None
+        self._beside: BackgroundCompilation | None = None
         # Which kernels were tried out, and which layout was found to be clearly faster, once that is done.
         self.tune: str | None = None
-        self.layout: Measured | None = None
+        self.layout: LayoutChoice | None = None
         # Whether the cache is filled, and nothing was made of it yet.
         self.is_ready = False
 
     @property
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         """Whether another process is compiling."""
         return self._beside is not None
 
-    def may_begin(self, micro: Micro, step: int) -> bool:
+    def may_start(self, micro: Micro, step: int) -> bool:
         """Say whether this process may compile now; raises where it never should."""
         if self._settings.tier == "auto":
             self.is_ready = self.is_ready or self._was_compiled_beside(micro, step)
             return self.is_ready
         if self._settings.tune is not None:
-            beside = CompilingBeside(self._body, micro)
+            beside = BackgroundCompilation(self._body, micro)
             beside.wait()
             self._take_findings(beside, step)
         return True
@@ -66,7 +66,7 @@ class Compilation:
         if self._beside is None:
             if time.perf_counter() - self._started_s < COMPILE_AFTER_S[self._body.device.type]:
                 return False
-            self._beside = CompilingBeside(self._body, micro)
+            self._beside = BackgroundCompilation(self._body, micro)
         if not self._beside.done:
             return False
         self._take_findings(self._beside, step)
@@ -75,7 +75,7 @@ class Compilation:
             raise NotCompiled(f"not compiled: {failure}")
         return True
 
-    def _take_findings(self, beside: CompilingBeside, step: int) -> None:
+    def _take_findings(self, beside: BackgroundCompilation, step: int) -> None:
         self.tune, self.layout = beside.tune, beside.layout
         if self._settings.tune is not None and beside.tune is None and beside.failure is None:
             limit = f"{self._settings.tune_budget_s:g} s"

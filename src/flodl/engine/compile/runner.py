@@ -16,11 +16,11 @@ from ..guards.recompile import GuardFailed, no_compiling
 from ..program.program import Outcome, StepBody
 from ..program.runner import EagerRunner, Micro, Phase
 from ..settings import StepFunction
-from ..state.reachable_state import Surroundings
-from .memory_format import OPTIONS, Layout
+from ..state.reachable_state import ReachableState
+from .memory_format import LAYOUT_OPTIONS, Layout
 
 
-class FusedRunner(EagerRunner):
+class CompiledRunner(EagerRunner):
     """Run compiled code from Python, as on a CPU; never compile again by surprise."""
 
     def __init__(self, body: StepBody) -> None:
@@ -63,22 +63,22 @@ class FusedRunner(EagerRunner):
                 self.body.undo_forward(opens=True)
             raise
 
-    def _around(self) -> Surroundings:
+    def _around(self) -> ReachableState:
         model = self.body.model
-        return Surroundings(model, copied=(*model.parameters(), *model.buffers()))
+        return ReachableState(model, copied=(*model.parameters(), *model.buffers()))
 
 
-def fused(
+def compile_program(
     body: StepBody, *, tune: str | None = None, layouts: Sequence[Layout | None] = (None,)
 ) -> dict[Layout | None, StepBody]:
     """Give the same body with forward and backward fused by torch's compiler, for each layout.
 
     State is shared, and so is the trace of the step.
     """
-    from .passes.pipeline import fusion_options
+    from .passes.pipeline import inductor_options
     from .variants import Variants
 
-    options = {layout: fusion_options(tune=tune) | OPTIONS[layout] for layout in layouts}
+    options = {layout: inductor_options(tune=tune) | LAYOUT_OPTIONS[layout] for layout in layouts}
     step_fn = _with_code_of_its_own(uncompiled(body.step_fn))
     if None in options:
         return {None: _twin(body, torch.compile(step_fn, dynamic=False, options=options[None]))}

@@ -19,15 +19,15 @@ import torch
 from flodl.core import lock
 
 from ..capture.runner import RecordedRunner, Runner
-from ..device.error_text import first_words, source_line
+from ..device.error_text import error_summary, source_line
 from ..device.timing import now_s
-from ..device.torch_flags import set_switches
+from ..device.torch_flags import set_flags
 from ..optimizer.prepare import Readiness
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
-from .background import NOT_LOADED, TOLD
-from .memory_format import Layout, Measured, fastest, layouts_for
-from .runner import fused
+from .background import FINDINGS_PREFIX, LOAD_FAILED
+from .memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
+from .runner import compile_program
 
 # How long a layout runs before it is the other's turn. The training runs on the same device meanwhile, which
 # changes between the two every few milliseconds.
@@ -43,36 +43,36 @@ def main(tune: str | None, parent: int) -> None:
     try:
         parts = Connection(sys.stdin.fileno(), writable=False).recv()
     except Exception as error:
-        sys.exit(f"{NOT_LOADED}{type(error).__name__}: {first_words(error)}{source_line(error)}")
+        sys.exit(f"{LOAD_FAILED}{type(error).__name__}: {error_summary(error)}{source_line(error)}")
     try:
         with _one_at_a_time():
             measured = compile_once(parts, tune=tune)
     except Exception as error:
-        told = first_words(error)
+        told = error_summary(error)
         sys.exit(f"{type(error).__name__}: {told}")
-    print(f"\n{TOLD}{json.dumps(_findings(measured))}", flush=True)
+    print(f"\n{FINDINGS_PREFIX}{json.dumps(_findings(measured))}", flush=True)
 
 
-def _findings(measured: Measured) -> dict[str, Any]:
+def _findings(measured: LayoutChoice) -> dict[str, Any]:
     """Give what the process that trains should know: what it can load in time, and which layout to load."""
     sources = getattr(sys.modules.get("torch._dynamo.funcname_cache"), "cache", ())
     return {
         "modules": [name for name in list(sys.modules) if name.startswith(("torch.", "triton."))],
         "sources": list(sources),
-        "layout": measured.layout if measured.is_clear else None,
-        "times": measured.taken_s,
+        "layout": measured.layout if measured.is_clearly_faster else None,
+        "times": measured.times_s,
         "failure": measured.failure,
     }
 
 
-def compile_once(parts: dict[str, Any], *, tune: str | None) -> Measured:
+def compile_once(parts: dict[str, Any], *, tune: str | None) -> LayoutChoice:
     """Run the step twice on numbers that mean nothing, so that everything is compiled; then measure it."""
     os.chdir(parts["directory"])
-    set_switches(parts["switches"])
+    set_flags(parts["switches"])
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
-    twins = fused(body, tune=tune, layouts=layouts_for(body))
+    twins = compile_program(body, tune=tune, layouts=candidate_layouts(body))
     failed: dict[Layout | None, Exception] = {}
     for layout, twin in twins.items():
         try:
@@ -85,22 +85,22 @@ def compile_once(parts: dict[str, Any], *, tune: str | None) -> Measured:
     return _the_only_one([layout for layout in twins if layout not in failed], failed)
 
 
-def _the_only_one(left: list[Layout | None], failed: dict[Layout | None, Exception]) -> Measured:
+def _the_only_one(left: list[Layout | None], failed: dict[Layout | None, Exception]) -> LayoutChoice:
     """Give the layout that could be compiled; where there is none, what was wrong with the first."""
     (layout, error), *_ = failed.items()
     if not left:
         raise error
-    return Measured(left[0], {}, failure=f"{layout} cannot be compiled: {first_words(error)}")
+    return LayoutChoice(left[0], {}, failure=f"{layout} cannot be compiled: {error_summary(error)}")
 
 
-def _measured(twins: dict[Layout | None, StepBody], micro: Micro) -> Measured:
+def _measured(twins: dict[Layout | None, StepBody], micro: Micro) -> LayoutChoice:
     """Let the layouts take turns; where they cannot be measured, the process that trains has to."""
     if len(twins) == 1 or not all(map(_has_room, twins.values())):
-        return Measured(None, {})
+        return LayoutChoice(None, {})
     try:
-        return fastest({layout: _turn(twin, micro) for layout, twin in twins.items()})
+        return pick_fastest({layout: _turn(twin, micro) for layout, twin in twins.items()})
     except Exception:
-        return Measured(None, {})
+        return LayoutChoice(None, {})
 
 
 def _has_room(body: StepBody) -> bool:

@@ -40,12 +40,12 @@ def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
             kept[name] = without_history(kept[name], lasting)
 
 
-def place_of(tensor: Tensor, model: nn.Module) -> str:
+def attribute_path(tensor: Tensor, model: nn.Module) -> str:
     """Name the attribute of a module that is a tensor; nothing where it lies deeper.
 
     >>> model = nn.Sequential(nn.Linear(2, 2))
     >>> model[0].turned = model[0].weight.t()
-    >>> place_of(model[0].turned, model)
+    >>> attribute_path(model[0].turned, model)
     '0.turned'
     """
     for path, module in model.named_modules():
@@ -55,14 +55,14 @@ def place_of(tensor: Tensor, model: nn.Module) -> str:
     return ""
 
 
-def is_held(parameters: Iterable[Tensor]) -> bool:
+def has_live_history(parameters: Iterable[Tensor]) -> bool:
     """Say whether somebody still holds a tensor that was computed from one of the parameters.
 
     >>> model = nn.Linear(2, 1)
-    >>> is_held(model.parameters())
+    >>> has_live_history(model.parameters())
     False
     >>> loss = model(Tensor([[1.0, 2.0]])).sum()
-    >>> is_held(model.parameters())
+    >>> has_live_history(model.parameters())
     True
     """
     learning = [parameter for parameter in parameters if parameter.requires_grad]

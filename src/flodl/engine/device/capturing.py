@@ -23,14 +23,14 @@ def _answer() -> bool:
 
 
 @contextmanager
-def as_if_recorded(device: torch.device) -> Iterator[None]:
+def report_capturing(device: torch.device) -> Iterator[None]:
     """Answer yes to `torch.cuda.is_current_stream_capturing()`, where the model is on CUDA.
 
     Some code looks at values to find a short cut, but not while it is recorded: transformers leaves out an
     attention mask that hides nothing. A step that looked at values only in its eager tier could not be
     captured, and would not compute the same. So it hears one answer in all of them.
 
-    >>> with as_if_recorded(torch.device("cuda")):
+    >>> with report_capturing(torch.device("cuda")):
     ...     torch.cuda.is_current_stream_capturing()
     True
     """

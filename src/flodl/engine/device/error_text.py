@@ -5,10 +5,10 @@ from __future__ import annotations
 import traceback
 
 
-def first_words(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Give the first line of an error; where that only announces the next one, both.
 
-    >>> first_words(RuntimeError("backend='inductor' raised:\\nCppCompileError: C++ compile error\\n"))
+    >>> error_summary(RuntimeError("backend='inductor' raised:\\nCppCompileError: C++ compile error\\n"))
     "backend='inductor' raised: CppCompileError: C++ compile error"
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def place(tensor: Tensor) -> int:
+def data_ptr(tensor: Tensor) -> int:
     """Give where the numbers of a tensor lie; 0 for one that is made up of others."""
     try:
         return tensor.data_ptr()
@@ -14,7 +14,7 @@ def place(tensor: Tensor) -> int:
         return 0
 
 
-def is_for_images(parameter: Tensor) -> bool:
+def is_conv_weight(parameter: Tensor) -> bool:
     """Say whether a parameter may lie with its channels last."""
     return parameter.dim() in (4, 5)
 

@@ -34,18 +34,18 @@ class WindowTimes:
         self._spent = 0.0
         self._is_whole = False
 
-    def knows(self, tier: str) -> bool:
+    def is_known(self, tier: str) -> bool:
         """Say whether enough windows of a tier were measured."""
         return len(self._taken.get(tier, ())) >= ENOUGH[tier]
 
     def of(self, tier: str) -> float | None:
         """Give the seconds of a window, once they are known."""
-        return statistics.median(self._taken[tier]) if self.knows(tier) else None
+        return statistics.median(self._taken[tier]) if self.is_known(tier) else None
 
     def begin_call(self, tier: str, *, opens: bool) -> None:
         """Note that a call begins, and perhaps a window with it."""
         if opens:
-            self._spent, self._is_whole = 0.0, self._device.type != "cuda" or not self.knows(tier)
+            self._spent, self._is_whole = 0.0, self._device.type != "cuda" or not self.is_known(tier)
         self._since = now_s(self._device) if self._is_whole else None
 
     def end_call(self) -> None:
@@ -53,7 +53,7 @@ class WindowTimes:
         if self._since is not None:
             self._spent += now_s(self._device) - self._since
 
-    def spoil(self) -> None:
+    def discard_window(self) -> None:
         """Leave this window out: it did not run on one tier alone."""
         self._is_whole, self._since = False, None
 
@@ -61,10 +61,10 @@ class WindowTimes:
         """Take in the window that has ended; gives whether the time of its tier is known by it now."""
         if not self._is_whole:
             return False
-        known = self.knows(tier)
+        known = self.is_known(tier)
         self._taken.setdefault(tier, deque(maxlen=RECENT)).append(self._spent)
         self._is_whole = False
-        return not known and self.knows(tier)
+        return not known and self.is_known(tier)
 
     def forget(self, tier: str) -> None:
         """Measure a tier anew."""

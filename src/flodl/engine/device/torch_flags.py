@@ -25,10 +25,10 @@ _OF_BACKENDS = {
 _CASTING = ("cpu", "cuda")
 
 
-def products() -> str | None:
+def matmul_precision() -> str | None:
     """Give how float32 products are rounded, by the older name; None where the newer ones are in use.
 
-    >>> products()
+    >>> matmul_precision()
     'highest'
     """
     try:
@@ -37,41 +37,41 @@ def products() -> str | None:
         return None
 
 
-def casting(device_type: str) -> tuple[bool, torch.dtype | None]:
+def autocast_state(device_type: str) -> tuple[bool, torch.dtype | None]:
     """Give what an autocast of the caller's asks for.
 
-    >>> casting("cpu")
+    >>> autocast_state("cpu")
     (False, None)
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-    ...     casting("cpu")
+    ...     autocast_state("cpu")
     (True, torch.bfloat16)
     """
     is_on = torch.is_autocast_enabled(device_type)
     return is_on, torch.get_autocast_dtype(device_type) if is_on else None
 
 
-def switches_now() -> dict[str, Any]:
+def current_flags() -> dict[str, Any]:
     """Give how the switches are set.
 
-    >>> switches_now()["products"]
+    >>> current_flags()["products"]
     'highest'
     """
     found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
     threads = torch.get_num_threads()
-    rounding = {"products": products(), "convolutions": convolutions()}
+    rounding = {"products": matmul_precision(), "convolutions": cudnn_allows_tf32()}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _CASTING}
     dtype = torch.get_default_dtype()
     return {**rounding, "dtype": dtype, "threads": threads, "casting": casts, **found}
 
 
-def set_switches(given: dict[str, Any]) -> None:
+def set_flags(given: dict[str, Any]) -> None:
     """Set the switches alike; one that is set so already stays untouched.
 
     Torch tells one that was set to its default from one that was never set, and compiles again for it.
     """
-    if given["products"] not in (None, products()):
+    if given["products"] not in (None, matmul_precision()):
         torch.set_float32_matmul_precision(given["products"])
-    if given["convolutions"] not in (None, convolutions()):
+    if given["convolutions"] not in (None, cudnn_allows_tf32()):
         torch.backends.cudnn.allow_tf32 = given["convolutions"]
     torch.set_default_dtype(given["dtype"])
     for kind, (is_on, dtype) in given["casting"].items():
@@ -84,9 +84,9 @@ def set_switches(given: dict[str, Any]) -> None:
 
 
 @contextmanager
-def rounding_products(*, tf32: bool) -> Iterator[None]:
+def matmul_tf32(*, tf32: bool) -> Iterator[None]:
     """Allow or forbid tf32 in matrix products, and put the setting back."""
-    before = products()
+    before = matmul_precision()
     if before is not None:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
     else:
@@ -102,10 +102,10 @@ def rounding_products(*, tf32: bool) -> Iterator[None]:
 
 
 @contextmanager
-def exact_convolutions() -> Iterator[None]:
+def convolutions_without_tf32() -> Iterator[None]:
     """Forbid tf32 in convolutions, and put the setting back."""
     cudnn: Any = torch.backends.cudnn
-    newer = convolutions() is None
+    newer = cudnn_allows_tf32() is None
     part, name = (cudnn.conv, "fp32_precision") if newer else (cudnn, "allow_tf32")
     before = getattr(part, name)
     setattr(part, name, "ieee" if newer else False)
@@ -115,7 +115,7 @@ def exact_convolutions() -> Iterator[None]:
         setattr(part, name, before)
 
 
-def convolutions() -> bool | None:
+def cudnn_allows_tf32() -> bool | None:
     """Say whether convolutions may use tf32, by the older name; None where the newer ones are in use."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter, itemgetter
 
-from ..device.torch_flags import casting
+from ..device.torch_flags import autocast_state
 from ..program.program import StepBody
 
 LEARNS, TRAINING, FLAG = attrgetter("requires_grad"), attrgetter("training"), itemgetter("training")
@@ -33,7 +33,7 @@ class Footing:
         self.others = [module for module in modules if "training" not in vars(module)]
         self.others_training = [*map(TRAINING, self.others)]
         # Of a batch on the short way torch's own guards see it.
-        self.casting = casting(body.device.type)
+        self.casting = autocast_state(body.device.type)
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was."""
@@ -44,6 +44,6 @@ class Footing:
         others = [*map(TRAINING, self.others)]
         if [*map(FLAG, self.modules)] != self.training or others != self.others_training:
             return "a module was switched between training and evaluation"
-        if casting(self.body.device.type) != self.casting:
+        if autocast_state(self.body.device.type) != self.casting:
             return "torch.autocast was switched on or off around the step"
         return None

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.optim import Optimizer
 
-from ..device.tensors import place
-from ..device.torch_flags import convolutions, products
+from ..device.tensors import data_ptr
+from ..device.torch_flags import cudnn_allows_tf32, matmul_precision
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -71,7 +71,7 @@ class Ground:
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         marks.extend(_mark(parameter))
-                marks.extend(place(buffer) for buffer in module._buffers.values() if buffer is not None)
+                marks.extend(data_ptr(buffer) for buffer in module._buffers.values() if buffer is not None)
         marks.extend(pointer for _, pointer in self._optimizer_now())
         return marks
 
@@ -89,7 +89,7 @@ class Ground:
         """Give where that which the optimizer kept lies now, which is nowhere if it is gone."""
         for parameter, key in self._kept:
             kept = self._state.get(parameter, {}).get(key)
-            yield (parameter, key), place(kept) if isinstance(kept, Tensor) else None
+            yield (parameter, key), data_ptr(kept) if isinstance(kept, Tensor) else None
 
 
 def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
@@ -103,17 +103,17 @@ def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
 def _mark(parameter: Tensor) -> tuple[object, ...]:
     """Which tensor it is, where its numbers lie, and what is called with its gradient."""
     hooks = (key for kind in _HOOKS_OF_TENSORS for key in getattr(parameter, kind) or ())
-    return id(parameter), place(parameter), *hooks
+    return id(parameter), data_ptr(parameter), *hooks
 
 
 def _switches() -> Iterator[tuple[tuple[str, str], object]]:
     matmul, cudnn = torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn)
-    exact = products() or getattr(matmul, "fp32_precision", None)
+    exact = matmul_precision() or getattr(matmul, "fp32_precision", None)
     yield ("setting", "float32_matmul_precision"), exact
     yield ("setting", "use_deterministic_algorithms"), torch.are_deterministic_algorithms_enabled()
     for kind in _HOOKS:
         yield ("hooks of all modules", kind.strip("_")), tuple(getattr(torch_module, f"_global{kind}"))
-    may_round = convolutions()
+    may_round = cudnn_allows_tf32()
     yield ("setting", "cudnn.allow_tf32"), cudnn.conv.fp32_precision if may_round is None else may_round
     for name in ("benchmark", "deterministic"):
         yield ("setting", f"cudnn.{name}"), getattr(cudnn, name)
@@ -123,4 +123,4 @@ def _tensors(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     for name, parameter in model.named_parameters():
         yield ("parameter", name), _mark(parameter)
     for name, buffer in model.named_buffers():
-        yield ("buffer", name), place(buffer)
+        yield ("buffer", name), data_ptr(buffer)

@@ -21,7 +21,7 @@ _ALIGNED = 16
 _Held = tuple[Tensor, dict[str, Any], dict[str, Any]]
 
 
-class QuickAdam:
+class FastAdam:
     """The update of all parameters of an Adam, to be recorded once; made by `quick_adam`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class QuickAdam:
     def gather(self) -> bool:
         """Find what has gradients, and where everything lies; says no where the kernels do not fit it."""
         learning = [held for held in self._held if held[0].grad is not None]
-        if not learning or not all(_fits(*held, self._bad.device) for held in learning):
+        if not learning or not all(fits_kernels(*held, self._bad.device) for held in learning):
             return False
         # On the host, whatever the default is: a copy to the device cannot be recorded.
         with torch.device("cpu"):
@@ -77,7 +77,7 @@ class QuickAdam:
             (self._rows[: len(rows)], rows),
         ]
 
-    def settle(self) -> None:
+    def write_tables(self) -> None:
         """Write down what the kernels read; while something is recorded, that cannot be done."""
         for table, said in self._said:
             table.copy_(said)
@@ -103,16 +103,16 @@ class QuickAdam:
         return torch.stack([*columns, torch.full_like(starts, which), counts], dim=1)
 
 
-def quick_adam(optimizer: Optimizer, bad: Tensor, num_skipped: Tensor) -> QuickAdam | None:
+def fast_adam(optimizer: Optimizer, bad: Tensor, num_skipped: Tensor) -> FastAdam | None:
     """Give the quick form of an optimizer's update, to be used in a recording; None where there is none."""
     if type(optimizer) not in (Adam, AdamW) or not bad.is_cuda or bad.dtype is not torch.float32:
         return None
-    if not _steps_as_torch(optimizer) or not all(map(_is_plain, optimizer.param_groups)):
+    if not _steps_as_torch(optimizer) or not all(map(is_supported_group, optimizer.param_groups)):
         return None
-    made = QuickAdam(optimizer, bad, num_skipped)
+    made = FastAdam(optimizer, bad, num_skipped)
     # Triton launches on the current device, whatever it is given.
     with torch.cuda.device(bad.device):
-        return made if _has_torchs_bits(bad.device, made.size) else None
+        return made if matches_torch(bad.device, made.size) else None
 
 
 def _steps_as_torch(optimizer: Optimizer) -> bool:
@@ -127,7 +127,7 @@ def _steps_as_torch(optimizer: Optimizer) -> bool:
     return own is None or getattr(own, "__wrapped__", None) is type(optimizer).step
 
 
-def _is_plain(group: dict[str, Any]) -> bool:
+def is_supported_group(group: dict[str, Any]) -> bool:
     """Say whether torch's fused kernel is asked for, in the form that is known here."""
     numbers = (*group["betas"], group["eps"], group["weight_decay"])
     is_known = group.get("fused") and not group["amsgrad"] and not group["maximize"]
@@ -138,7 +138,9 @@ def _is_plain(group: dict[str, Any]) -> bool:
     return bool(min(group["betas"]) >= 0.5)
 
 
-def _fits(parameter: Tensor, state: dict[str, Any], group: dict[str, Any], device: torch.device) -> bool:
+def fits_kernels(
+    parameter: Tensor, state: dict[str, Any], group: dict[str, Any], device: torch.device
+) -> bool:
     """Say whether a parameter, its gradient and its state lie in memory alike, as float32 on a device."""
     if not all(_is_single(number, device) for number in (state.get("step"), group["lr"])):
         return False
@@ -182,7 +184,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 @cache
-def _has_torchs_bits(device: torch.device, size: int) -> bool:
+def matches_torch(device: torch.device, size: int) -> bool:
     """Compare with torch's kernel on numbers of many sizes; other versions of torch may round elsewhere.
 
     It also loads the kernels, which cannot be done while something is recorded.
@@ -220,9 +222,9 @@ def _trained(device: torch.device, size: int, *, quick: bool) -> list[Tensor]:
             for parameter, before in zip(parameters, counts.values()):
                 optimizer.state[parameter]["step"].fill_(before)
         if quick and turn > 0:
-            made = QuickAdam(optimizer, bad, skipped, size=size)
+            made = FastAdam(optimizer, bad, skipped, size=size)
             made.gather()
-            made.settle()
+            made.write_tables()
             made.run()
         else:
             # The first update makes the state.

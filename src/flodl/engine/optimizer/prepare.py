@@ -37,7 +37,7 @@ def prepare(optimizer: Optimizer) -> Readiness:
     if not parameters or not all(p.is_cuda for p in parameters):
         return Readiness(False, "the parameters are not on a CUDA device")
     name = type(optimizer).__name__
-    if is_foreign(optimizer):
+    if is_custom(optimizer):
         return Readiness(False, f"{name} is not one of torch's own, so what its update does is not known")
     fused = all(_fuse(optimizer, group) for group in optimizer.param_groups)
     if not fused and not all("capturable" in group for group in optimizer.param_groups):
@@ -61,13 +61,13 @@ def prepare(optimizer: Optimizer) -> Readiness:
     return Readiness(True, f"{name} runs fused" if fused else f"{name} keeps its state on the device", fused)
 
 
-def is_foreign(optimizer: Optimizer) -> bool:
+def is_custom(optimizer: Optimizer) -> bool:
     """Say whether an update is somebody's own code, which may keep state anywhere.
 
     >>> class Own(SGD):
     ...     def step(self, closure=None): ...
     >>> parameters = [torch.nn.Parameter(torch.zeros(1))]
-    >>> is_foreign(SGD(parameters)), is_foreign(Own(parameters))
+    >>> is_custom(SGD(parameters)), is_custom(Own(parameters))
     (False, True)
     """
     return not type(optimizer).step.__module__.startswith("torch.optim")
@@ -98,7 +98,7 @@ def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     return True
 
 
-def may_skip_the_first(optimizer: Optimizer, *, gates: bool) -> bool:
+def can_skip_first_update(optimizer: Optimizer, *, gates: bool) -> bool:
     """Say whether a first update that a flag on the device skips leaves nothing that the next one minds.
 
     `gates` says whether the kernel itself skips it: then Adam's state is zeros, as before a first update.
@@ -106,7 +106,7 @@ def may_skip_the_first(optimizer: Optimizer, *, gates: bool) -> bool:
 
     >>> parameters = [torch.nn.Parameter(torch.zeros(1))]
     >>> made = Adam(parameters), SGD(parameters), SGD(parameters, momentum=0.9)
-    >>> [may_skip_the_first(optimizer, gates=True) for optimizer in made]
+    >>> [can_skip_first_update(optimizer, gates=True) for optimizer in made]
     [True, True, False]
     """
     if type(optimizer) is SGD:
@@ -114,11 +114,11 @@ def may_skip_the_first(optimizer: Optimizer, *, gates: bool) -> bool:
     return gates and type(optimizer) in (Adam, AdamW)
 
 
-class MovingSettings:
+class ChangingSettings:
     """Which setting of an optimizer changes from update to update, as momenta do under a cyclic schedule.
 
     >>> optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
-    >>> settings = MovingSettings(optimizer)
+    >>> settings = ChangingSettings(optimizer)
     >>> for momentum in (0.9, 0.8, 0.7):
     ...     optimizer.param_groups[0]["momentum"] = momentum
     ...     print(settings.seen(), end=" ")
@@ -148,7 +148,7 @@ def unfuse(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def first_updates_apart(optimizer: Optimizer) -> Iterator[None]:
+def separate_first_updates(optimizer: Optimizer) -> Iterator[None]:
     """Keep parameters whose momentum begins with this update in a group of their own.
 
     Torch's fused SGD takes the momenta of a group as all new or all kept, and fails where both are there:
@@ -159,7 +159,7 @@ def first_updates_apart(optimizer: Optimizer) -> Iterator[None]:
     >>> early.grad = torch.ones(1)
     >>> optimizer.step()
     >>> late.grad = torch.ones(1)
-    >>> with first_updates_apart(optimizer):
+    >>> with separate_first_updates(optimizer):
     ...     len(optimizer.param_groups), optimizer.step()
     (2, None)
     >>> len(optimizer.param_groups), late
@@ -197,7 +197,7 @@ def device_rates(optimizer: Optimizer) -> Rates:
     return [(group, lr) for group, lr in rates if isinstance(lr, Tensor) and lr.is_cuda]
 
 
-def take_rates(rates: Rates) -> None:
+def sync_rates(rates: Rates) -> None:
     """Move a learning rate that was assigned as a number into the tensor that a recording reads.
 
     Of several groups that share one tensor, the one that was assigned to gets a tensor of its own.
@@ -206,7 +206,7 @@ def take_rates(rates: Rates) -> None:
     >>> groups = [{"lr": shared}, {"lr": shared}]
     >>> rates = [(group, shared) for group in groups]
     >>> groups[0]["lr"] = 0.25
-    >>> take_rates(rates), groups, are_shared(rates)
+    >>> sync_rates(rates), groups, share_a_tensor(rates)
     (None, [{'lr': tensor(0.2500)}, {'lr': tensor(0.5000)}], True)
     """
     for group, lr in rates:
@@ -219,12 +219,12 @@ def take_rates(rates: Rates) -> None:
             group["lr"] = _on_device(now, lr.device)
 
 
-def are_shared(rates: Rates) -> bool:
+def share_a_tensor(rates: Rates) -> bool:
     """Say whether several groups have one tensor as their learning rate."""
     return len({id(lr) for _, lr in rates}) < len(rates)
 
 
-def are_taken(rates: Rates) -> bool:
+def are_in_sync(rates: Rates) -> bool:
     """Say whether every group still has the tensor that a recording reads."""
     return all(group["lr"] is lr for group, lr in rates)
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from ..device.torch_flags import rounding_products
+from ..device.torch_flags import matmul_tf32
 from ..settings import Precision
 
 
@@ -19,7 +19,7 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
     if precision == "fp16":
         return torch.autocast(device.type, dtype=torch.float16)
     if precision == "tf32" and device.type == "cuda":
-        return rounding_products(tf32=True)
+        return matmul_tf32(tf32=True)
     return nullcontext()
 
 

@@ -19,18 +19,18 @@ from flodl.core.interrupts import uninterrupted
 from flodl.optim import clip_grad_norm, clip_grad_value
 from flodl.optim.clipping import gradient_values
 
-from ..batch.samples import num_samples, pieces_of, why_not_by_rows, without_count
-from ..device.capturing import as_if_recorded
-from ..optimizer.adam import QuickAdam
+from ..batch.samples import num_samples, split_batch, why_not_splittable, without_count
+from ..device.capturing import report_capturing
+from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import (
     Readiness,
-    are_taken,
+    are_in_sync,
+    can_skip_first_update,
     device_rates,
-    first_updates_apart,
-    is_foreign,
-    may_skip_the_first,
+    is_custom,
     prepare,
-    take_rates,
+    separate_first_updates,
+    sync_rates,
     unfuse,
 )
 from ..settings import StepFunction, StepSettings
@@ -119,7 +119,7 @@ class StepBody:
         self._statistics_lately = RunningStatistics(modules)
         self._gates = readiness.gates
         # Of a flag in the host's own memory it may ask; of what foreign code keeps nothing could be put back.
-        self._host_asks = self.device.type == "cpu" or is_foreign(optimizer)
+        self._host_asks = self.device.type == "cpu" or is_custom(optimizer)
         # Graphs, here or inside, that carry values from call to call.
         # A module that lacks the attribute is slow to say so; its class is not.
         self.carriers: list[Any] = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
@@ -133,8 +133,8 @@ class StepBody:
 
     def meet_optimizer_again(self) -> None:
         """Prepare an optimizer whose state was loaded since, which undoes `prepare`, or which grew."""
-        take_rates(self.rates)
-        if not are_taken(self.rates):
+        sync_rates(self.rates)
+        if not are_in_sync(self.rates):
             self.rates = device_rates(self.optimizer)
         groups, held = self.optimizer.param_groups, held_by(self.optimizer)
         same = same_objects(groups, self._groups) and same_objects(held, self._prepared)
@@ -170,7 +170,7 @@ class StepBody:
 
     def cut_finer(self, batch: tuple[Any, ...], *, opens: bool) -> str | None:
         """Undo a micro-batch that ran out of memory, to run in more pieces; else say what would help."""
-        if why_not := why_not_by_rows(batch):
+        if why_not := why_not_splittable(batch):
             return (
                 f"The batch cannot be run in pieces: {why_not}, so where to cut them is not known. "
                 "Give smaller batches, or tensors with one row for each sample."
@@ -200,10 +200,12 @@ class StepBody:
             # The mask of the rows that are real; how many is known on the device, whatever was recorded.
             samples = batch[-1].sum(dtype=torch.float64)
         inputs = without_count(batch)
-        if self.pieces == 1 or why_not_by_rows(batch):
+        if self.pieces == 1 or why_not_splittable(batch):
             outcome = self._piece(inputs, share)
         else:
-            outcome = joined([self._part(piece, share, samples) for piece in pieces_of(inputs, self.pieces)])
+            outcome = joined(
+                [self._part(piece, share, samples) for piece in split_batch(inputs, self.pieces)]
+            )
         self.loss_dtype = outcome.loss.dtype
         self.tally.add(outcome.loss, outcome.values, weight=samples, opens=opens)
         self.progress.touches, self.progress.added = False, True
@@ -222,7 +224,7 @@ class StepBody:
         return Part(self._piece(piece, weight * share), weight, rows)
 
     def _piece(self, batch: tuple[Any, ...], share: Weight) -> Outcome:
-        with as_if_recorded(self.device):
+        with report_capturing(self.device):
             return self._forward_and_backward(batch, share)
 
     def _forward_and_backward(self, batch: tuple[Any, ...], share: Weight) -> Outcome:
@@ -236,7 +238,7 @@ class StepBody:
         loss.backward()  # type: ignore[no-untyped-call]
         return Outcome(outcome.loss.detach(), {name: v.detach() for name, v in outcome.values.items()})
 
-    def update(self, correction: float = 1.0, *, quick: QuickAdam | None = None) -> None:
+    def update(self, correction: float = 1.0, *, quick: FastAdam | None = None) -> None:
         """Unscale, clip, look for what is not finite, and update unless the device flag says no.
 
         `quick` is another form of the same update, for recordings.
@@ -301,7 +303,7 @@ class StepBody:
         if self.asks_first() and bool(self.bad):
             self._learned = [] if begins else self._learned
             return
-        with first_updates_apart(self.optimizer) if begins else nullcontext():
+        with separate_first_updates(self.optimizer) if begins else nullcontext():
             self._step_optimizer()
         self._begun.update(learning)
         self._num_states = len(self.optimizer.state)
@@ -318,7 +320,7 @@ class StepBody:
         """
         if self._host_asks:
             return True
-        return self.begins_state() and not may_skip_the_first(self.optimizer, gates=self._gates)
+        return self.begins_state() and not can_skip_first_update(self.optimizer, gates=self._gates)
 
     def _with_gradient(self) -> list[Tensor]:
         return [parameter for parameter in self.parameters if parameter.grad is not None]

@@ -11,8 +11,8 @@ import torch
 
 from flodl.core import StepError
 
-from ..batch.samples import num_samples, why_not_by_rows
-from ..batch.tree import mapped, tensors_of
+from ..batch.samples import num_samples, why_not_splittable
+from ..batch.tree import map_tensors, tensors_of
 from ..settings import StepFunction
 
 
@@ -71,7 +71,7 @@ def padded(batch: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     >>> x, mask
     (tensor([5, 6, 7, 5]), tensor([ True,  True,  True, False]))
     """
-    if why_not := why_not_by_rows(batch):
+    if why_not := why_not_splittable(batch):
         raise StepError(
             f"tail='pad' cannot fill this batch up: {why_not}. Use tail='eager', or give tensors with one "
             "row for each sample; what belongs to no sample can be a buffer of the model."
@@ -87,6 +87,6 @@ def padded(batch: tuple[Any, ...], size: int) -> tuple[Any, ...]:
             return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)])
         return torch.cat([leaf, leaf[:1].expand(missing, *leaf.shape[1:])])
 
-    filled: tuple[Any, ...] = mapped(fill, batch)
+    filled: tuple[Any, ...] = map_tensors(fill, batch)
     device = next((leaf.device for leaf in tensors_of(batch)), None)
     return (*filled, torch.arange(real + missing, device=device) < real)

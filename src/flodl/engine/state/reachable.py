@@ -35,11 +35,11 @@ class Binding:
     name: str
 
 
-class Reach:
+class Reachable:
     """Everything that may change where a step runs, by identity; `iterators` cannot be read twice.
 
     >>> counts = [0]
-    >>> found = Reach([({"of": counts}, "word", iter([1]))])
+    >>> found = Reachable([({"of": counts}, "word", iter([1]))])
     >>> any(one is counts for one in found), len(found.iterators)
     (True, 1)
     """

@@ -17,21 +17,21 @@ from flodl.core.interrupts import uninterrupted
 
 from ..device.autograd_history import without_history
 from ..device.tensors import same_bits
-from .reachable import ITEMS, RANDOM, Binding, Reach, plain_attributes
+from .reachable import ITEMS, RANDOM, Binding, Reachable, plain_attributes
 
 # Larger tensors are copied once it was seen that the step writes to them, larger arrays not at all.
 SMALL_BYTES = 1 << 20
 ARRAY_BYTES = 16 << 20
 
 
-class Surroundings:
+class ReachableState:
     """Tensors and their gradients, attributes, containers, closures, globals and generators around a step.
 
     What modules of the model keep comes first, so that it is told from what others hold.
 
     >>> model = nn.Linear(2, 1)
     >>> model.calls, model.seen, model.hidden = 1, ["a"], torch.ones(2)
-    >>> kept = Surroundings(model)
+    >>> kept = ReachableState(model)
     >>> model.calls, model.new = 2, True
     >>> model.seen.append("b"), model.hidden.zero_()
     (None, tensor([0., 0.]))
@@ -50,8 +50,8 @@ class Surroundings:
         wanted: Collection[Tensor] = (),
     ) -> None:
         aside, elsewhere, large = list(without), {*map(id, copied)}, {*map(id, wanted)}
-        inside = Reach([model], without=aside)
-        around = Reach(others, without=[*aside, *inside])
+        inside = Reachable([model], without=aside)
+        around = Reachable(others, without=[*aside, *inside])
         self.iterators = [*inside.iterators, *around.iterators]
         self._kept = {key: _kept(value, elsewhere, large) for key, value in inside.items()}
         self._of_model = list(self._kept.values())
@@ -64,32 +64,32 @@ class Surroundings:
             for one in self._kept.values():
                 one.put_back()
 
-    def written_without_copy(self, later: Surroundings) -> list[Tensor]:
+    def written_uncopied(self, later: ReachableState) -> list[Tensor]:
         """Give the tensors that changed until a later moment and of which no copy was kept."""
         pairs = self._tensors_of_both(later)
         return [mine.value for mine, theirs in pairs if mine.needs_copy and mine.differs_from(theirs)]
 
-    def written(self, later: Surroundings) -> list[Tensor]:
+    def written(self, later: ReachableState) -> list[Tensor]:
         """Give the tensors that were written to, or got a gradient, until a later moment."""
         pairs = self._tensors_of_both(later)
         changed = {id(mine.value) for mine, theirs in pairs if mine.differs_from(theirs)}
         return [m.value for m, _ in pairs if id(m.value) in changed or id(m.grad) in changed]
 
-    def first_moved(self, later: Surroundings) -> Tensor | None:
+    def first_moved(self, later: ReachableState) -> Tensor | None:
         """Give a tensor whose memory is another one at a later moment (`p.data = …`)."""
         pairs = self._tensors_of_both(later)
         return next(
             (mine.memory for mine, theirs in pairs if _place(mine.memory) != _place(theirs.memory)), None
         )
 
-    def narrow(self, later: Surroundings) -> None:
+    def drop_unchanged(self, later: ReachableState) -> None:
         """Keep at both moments only what differs: the step changes nothing else, others may meanwhile."""
         both = self._kept.keys() & later._kept.keys()
         same = {key for key in both if not self._kept[key].differs_from(later._kept[key])}
         for moment in (self, later):
             moment._kept = {key: one for key, one in moment._kept.items() if key not in same}
 
-    def lasting(self, later: Surroundings) -> list[Tensor]:
+    def lasting(self, later: ReachableState) -> list[Tensor]:
         """Give what the model kept with a history before, and still does at a later moment."""
         still = {*map(id, later._histories())}
         return [tensor for tensor in self._histories() if id(tensor) in still]
@@ -102,7 +102,7 @@ class Surroundings:
     def _histories(self) -> list[Tensor]:
         return [one.value for one in self._of_model if isinstance(one, _Tensor) and one.has_history]
 
-    def _tensors_of_both(self, later: Surroundings) -> list[tuple[_Tensor, _Tensor]]:
+    def _tensors_of_both(self, later: ReachableState) -> list[tuple[_Tensor, _Tensor]]:
         pairs = ((one, later._kept.get(key)) for key, one in self._kept.items())
         return [(a, b) for a, b in pairs if isinstance(a, _Tensor) and isinstance(b, _Tensor)]
 

@@ -14,7 +14,7 @@ from flodl.core.rng_state import RngState
 from ..device.tensors import same_bits, widened
 from ..errors import NotCapturable
 from ..program.program import StepBody
-from .reachable_state import Surroundings
+from .reachable_state import ReachableState
 
 
 class Snapshot:
@@ -26,7 +26,7 @@ class Snapshot:
         self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
         self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.grad_norm)]
         self._rng = RngState.capture(body.device)
-        self.around = Surroundings(
+        self.reachable = ReachableState(
             body.model,
             (body.step_fn, batch),
             without=(body.optimizer,),
@@ -53,7 +53,7 @@ class Snapshot:
     def restore(self) -> None:
         """Write everything back in place; a buffer that was replaced since is put back as well."""
         with uninterrupted():
-            self.around.restore()
+            self.reachable.restore()
             for module, key, buffer in self._buffers:
                 module._buffers[key] = buffer
             for holder, key, number in self._numbers:
@@ -64,11 +64,11 @@ class Snapshot:
                 tensor.copy_(told)
             self._rng.restore()
 
-    def drew(self, later: Snapshot) -> bool:
+    def drew_random_numbers(self, later: Snapshot) -> bool:
         """Say whether random numbers were drawn between this moment and a later one."""
         return not (self._rng.same_on_cpu(later._rng) and self._rng.same_on_cuda(later._rng))
 
-    def is_as_random_now(self) -> bool:
+    def cpu_rng_unchanged(self) -> bool:
         """Say whether the host's generators are where they were at this moment."""
         return self._rng.same_on_cpu(RngState.capture(self._device))
 
@@ -77,19 +77,19 @@ class Snapshot:
         for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):
             if mine is not theirs:
                 return f"the buffer {key} of {type(module).__name__}"
-        moved = self.around.first_moved(later.around)
+        moved = self.reachable.first_moved(later.reachable)
         return None if moved is None else f"the memory of a tensor of shape {tuple(moved.shape)} (p.data = …)"
 
-    def lets_go(self, later: Snapshot, body: StepBody) -> None:
+    def prepare_recording(self, later: Snapshot, body: StepBody) -> None:
         """Get both ready for a recording between them: hold no history that one could not hold, and note
         which tensors outside the optimizer the step gives gradients to."""
-        body.lasting = self.around.lasting(later.around)
+        body.lasting = self.reachable.lasting(later.reachable)
         for moment in (self, later):
-            moment.around.cut_history(body.lasting)
+            moment.reachable.cut_history(body.lasting)
         own = {*map(id, body.parameters)}
         body.foreign = [
             tensor
-            for tensor in self.around.written(later.around)
+            for tensor in self.reachable.written(later.reachable)
             if tensor.is_leaf and tensor.grad is not None and id(tensor) not in own
         ]
 

@@ -10,18 +10,18 @@ from dataclasses import replace
 import torch
 
 from ..capture.runner import Lane, RecordedRunner, Runner
-from ..compile.policy import COMPILE_AFTER_S, Compilation, NotCompiled
+from ..compile.policy import COMPILE_AFTER_S, CompilePolicy, NotCompiled
 from ..device.autograd_history import cut_history
 from ..device.timing import WindowTimes, now_s
 from ..guards.recompile import GuardFailed
 from ..guards.thorough import Ground
-from ..optimizer.prepare import MovingSettings, Readiness, has_step_hooks, prepare
+from ..optimizer.prepare import ChangingSettings, Readiness, has_step_hooks, prepare
 from ..program.oom import SplittingRunner
 from ..program.program import Outcome, StepBody
 from ..program.runner import Micro
 from ..report import Journal
 from ..settings import StepSettings, Tier
-from ..verify.failure import Refusal, is_of_the_step, may_have_updated, refusal
+from ..verify.failure import TrialFailure, comes_from_step, explain_failure, may_have_updated
 from ..verify.trial import Trial
 from .other_shapes import OtherShapes
 
@@ -49,14 +49,14 @@ class Ladder:
         self.tier: Tier = "eager"
         self._rungs, self.reason = self._rungs_ahead()
         self._trial: Trial | None = None
-        self._compilation = Compilation(body, journal)
+        self._compilation = CompilePolicy(body, journal)
         self._windows = 0
         self._disturbed = 0
         # Whether part of this window did not run on the runner: its gradients are where Python keeps them.
         self._left_to_python = False
         self._ground: Ground | None = None
         self._looked_at = 0
-        self._settings_seen = MovingSettings(body.optimizer)
+        self._settings_seen = ChangingSettings(body.optimizer)
         self._others = OtherShapes(body, self._eager, journal)
         self._times = WindowTimes(body.device)
         self.cost_s = 0.0
@@ -89,7 +89,7 @@ class Ladder:
         if self._rungs[0] != "compiled" or self._settings.tier != "auto":
             begun = "" if self.reason else "training has just begun; "
             return f"{begun}the next tier is tried after a few steps"
-        if self._compilation.is_under_way:
+        if self._compilation.is_running:
             return "the step is being compiled in another process"
         after_s = COMPILE_AFTER_S[self._body.device.type]
         return f"once training has gone on for {after_s:g} s, the step is compiled in another process"
@@ -109,13 +109,13 @@ class Ladder:
             self._body.meet_optimizer_again()
             self._consider(micro, step)
         if self._trial is not None:
-            self._times.spoil()
+            self._times.discard_window()
             return self._tried(micro, step)
         if self.tier == "eager" or self._left_to_python:
             return self._eagerly(micro, step)
         changed = self._runner.what_changed() or self._looked_around(step)
         if changed is None and not self._runner.fits(micro):
-            self._times.spoil()
+            self._times.discard_window()
             changed = self._shape_that_stays(micro)
             if changed is None:
                 return self._other_shape(micro, step)
@@ -148,7 +148,7 @@ class Ladder:
                 candidate = trial.end_window()
         except Exception as error:
             # The update is done, so nothing that a trial comes to may stop the training.
-            self._end_trial(refusal(error, trial.tier), step)
+            self._end_trial(explain_failure(error, trial.tier), step)
         if candidate is not None:
             self._promote(candidate, trial, step)
 
@@ -198,7 +198,7 @@ class Ladder:
         target = self._rungs[0]
         if target == "compiled" and not self._may_compile(micro, step):
             return
-        if not self._times.knows(self.tier) and self._settings.tier == "auto":
+        if not self._times.is_known(self.tier) and self._settings.tier == "auto":
             return
         self._compilation.is_ready = False
         if self._readiness.capturable and has_step_hooks(self._body.optimizer):
@@ -209,7 +209,7 @@ class Ladder:
     def _may_compile(self, micro: Micro, step: int) -> bool:
         started, was_ready = time.perf_counter(), self._compilation.is_ready
         try:
-            may_begin = self._compilation.may_begin(micro, step)
+            may_begin = self._compilation.may_start(micro, step)
         except NotCompiled as reason:
             self._rungs = []
             self._say_why_not(str(reason), step)
@@ -238,10 +238,10 @@ class Ladder:
         try:
             return self._trial.watch(micro)
         except Exception as error:
-            no_memory, of_the_step = isinstance(error, torch.OutOfMemoryError), is_of_the_step(error)
+            no_memory, of_the_step = isinstance(error, torch.OutOfMemoryError), comes_from_step(error)
             if of_the_step and not no_memory:
                 raise
-            refused = refusal(error, self._trial.tier)
+            refused = explain_failure(error, self._trial.tier)
             if no_memory:
                 self._end_trial(refused, step)
             if of_the_step:
@@ -299,7 +299,7 @@ class Ladder:
     def _short_way(self, step: int) -> Lane | None:
         """Give the lane for the steps until the next look around, where they can be like the last one."""
         runner = self._runner
-        if self._trial is not None or not self._times.knows(self.tier) or not self._may_be_short:
+        if self._trial is not None or not self._times.is_known(self.tier) or not self._may_be_short:
             return None
         if type(runner) is not RecordedRunner or self._left_to_python:
             return None
@@ -320,7 +320,7 @@ class Ladder:
         self._trial, self._ground, self._looked_at = None, self._ground_for(candidate), step
         self._rungs = self._rungs[1:]
         self._times.forget(trial.tier)
-        self._stand_on(candidate, trial.tier, trial.words, step)
+        self._stand_on(candidate, trial.tier, trial.summary, step)
 
     def _kept_beside(self, candidate: Runner) -> RecordedRunner | None:
         """Give the recordings that go on serving other shapes beside a compiled step; None where none can."""
@@ -334,10 +334,10 @@ class Ladder:
 
     def _stand_on(self, runner: Runner, tier: Tier, reason: str, step: int) -> None:
         self._runner, self.tier, self.reason = runner, tier, reason
-        self._times.spoil()
+        self._times.discard_window()
         self._journal.say(step, tier, reason, again=True)
 
-    def _end_trial(self, refused: Refusal, step: int) -> None:
+    def _end_trial(self, refused: TrialFailure, step: int) -> None:
         """Try again later where something only came in between; else stay where we are."""
         assert self._trial is not None
         reason, may_repeat = refused.reason, refused.may_repeat and self._disturbed < MAX_DISTURBED
@@ -388,7 +388,7 @@ class Ladder:
             return
         if self._times.end_window(self.tier):
             self._settle(step)
-        elif self._times.knows(self.tier):
+        elif self._times.is_known(self.tier):
             self._below = None
 
     def _settle(self, step: int) -> None:

@@ -12,7 +12,7 @@ from ..program.program import Outcome, StepBody
 from ..program.runner import EagerRunner, Micro
 from ..report import Journal
 from ..state.snapshot import Snapshot
-from ..verify.gradients import gradients, same_gradients
+from ..verify.gradients import copy_gradients, same_gradients
 
 NO_MEMORY = "there is no memory left to record it in"
 
@@ -29,7 +29,7 @@ def record_another(
     try:
         before = Snapshot(body, micro.batch, body.written)
         outcome = eager.run_without_update(micro)
-        eager_grads = gradients(body)
+        eager_grads = copy_gradients(body)
     except torch.OutOfMemoryError:
         if before is not None:
             before.restore()
@@ -38,12 +38,12 @@ def record_another(
     if bool(body.bad):
         return outcome, None
     after = Snapshot(body, micro.batch, body.written)
-    if before.around.written_without_copy(after.around):
+    if before.reachable.written_uncopied(after.reachable):
         return outcome, "it writes to other large tensors than before"
     if replaced := before.first_replaced(after):
         return outcome, f"it replaces {replaced}"
-    before.lets_go(after, body)
-    before.around.narrow(after.around)
+    before.prepare_recording(after, body)
+    before.reachable.drop_unchanged(after.reachable)
     try:
         before.restore()
         runner.learn(micro)
@@ -52,7 +52,7 @@ def record_another(
         difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
         if difference is None and not runner.update_inside:
             runner.show_grads()
-            difference = None if same_gradients(eager_grads, gradients(body)) else "its gradients differ"
+            difference = None if same_gradients(eager_grads, copy_gradients(body)) else "its gradients differ"
     except NotCapturable as error:
         difference = str(error)
     except torch.OutOfMemoryError:

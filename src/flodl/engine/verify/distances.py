@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .gradients import Gradients, relative_difference
-from .parts import Effects, distances
+from .parts import Parts, part_distances
 
 # How far eager's gradients may be from those in float64: further off, the step is not the same there.
-LIKE_EAGER = 0.1
+MAX_FLOAT64_DISTANCE = 0.1
 # A part of which eager gets no more than half right is rounding and little else.
-ONLY_ROUNDING = 0.5
+MOSTLY_ROUNDING = 0.5
 # How many times as far as one bit in every weight takes them, many roundings in a row may take numbers.
-SWAY = 5.0
+NOISE_PER_PERTURBATION = 5.0
 
 Values = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Shown:
+class WindowOutputs:
     """What a window shows of itself: its gradients, and the values that its last micro-batch named."""
 
     gradients: Gradients
@@ -29,48 +29,50 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class End:
+class WindowResult:
     """What a window has come to."""
 
-    shown: Shown
-    effects: Effects
+    shown: WindowOutputs
+    parts: Parts
 
-    def distance(self, other: End) -> float:
+    def distance(self, other: WindowResult) -> float:
         """Give how far all gradients of another end are from these, relative to their norm."""
         return relative_difference(self.shown.gradients, other.shown.gradients)
 
-    def strays(self, other: End) -> dict[str, float]:
+    def outliers(self, other: WindowResult) -> dict[str, float]:
         """Give the parts of another end that are too far from these, whatever all together are."""
-        apart = distances(self.effects, other.effects)
-        return {name: by for name, by in apart.items() if not by <= self.effects[name].limit}
+        apart = part_distances(self.parts, other.parts)
+        return {name: by for name, by in apart.items() if not by <= self.parts[name].limit}
 
 
-class Looseness:
+class RoundingNoise:
     """How far eager itself is from exact numbers, from its own second run, and after each of a few nudges."""
 
-    def __init__(self, real: End, again: End, exact: End, moved: Iterable[End]) -> None:
-        self._from_exact = distances(exact.effects, real.effects)
-        self._repeated = distances(real.effects, again.effects)
+    def __init__(
+        self, real: WindowResult, again: WindowResult, exact: WindowResult, moved: Iterable[WindowResult]
+    ) -> None:
+        self._from_exact = part_distances(exact.parts, real.parts)
+        self._repeated = part_distances(real.parts, again.parts)
         self._moved: list[dict[str, float]] = []
-        self.of_all = exact.distance(real)
+        self.total = exact.distance(real)
         for end in moved:
-            self._moved.append(distances(real.effects, end.effects))
-            self.of_all = max(self.of_all, _sway(real.distance(end), LIKE_EAGER))
+            self._moved.append(part_distances(real.parts, end.parts))
+            self.total = max(self.total, noise_bound(real.distance(end), MAX_FLOAT64_DISTANCE))
 
-    def of_eager(self, name: str) -> float:
+    def eager_error(self, name: str) -> float:
         """Give how far a part is from exact numbers, or from itself."""
         return max(self._from_exact.get(name, 0.0), self._repeated.get(name, 0.0))
 
     def of(self, name: str) -> float:
         """Give how far a part may be off by rounding alone."""
-        swayed = (_sway(apart.get(name, 0.0), ONLY_ROUNDING) for apart in self._moved)
-        return max((self.of_eager(name), *swayed))
+        swayed = (noise_bound(apart.get(name, 0.0), MOSTLY_ROUNDING) for apart in self._moved)
+        return max((self.eager_error(name), *swayed))
 
 
-def _sway(moved: float, most: float) -> float:
+def noise_bound(moved: float, most: float) -> float:
     """Give what rounding may come to where a nudge comes to so much.
 
-    >>> _sway(0.001, 0.1), _sway(0.5, 0.1), _sway(float("nan"), 0.1)
+    >>> noise_bound(0.001, 0.1), noise_bound(0.5, 0.1), noise_bound(float("nan"), 0.1)
     (0.005, 0.1, 0.0)
     """
-    return min(most, SWAY * moved) if moved == moved else 0.0
+    return min(most, NOISE_PER_PERTURBATION * moved) if moved == moved else 0.0

@@ -10,35 +10,35 @@ from typing import Any
 import torch
 
 from ..capture.recording import rehearse
-from ..device.error_text import first_words
+from ..device.error_text import error_summary
 from ..program.program import StepBody
 from ..program.runner import EagerRunner
 from ..settings import Tier
-from .trial import Disturbed, Refused
+from .trial import ChangedDuringTrial, Refused
 
 
 @dataclass(frozen=True)
-class Refusal:
+class TrialFailure:
     """Why a trial has ended; one that something only came in between is worth repeating."""
 
     reason: str
     may_repeat: bool = False
 
 
-def refusal(error: Exception, tier: Tier) -> Refusal:
+def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
     """Say what an error has against a tier.
 
-    >>> refusal(RecursionError("maximum recursion depth exceeded"), "compiled").reason
+    >>> explain_failure(RecursionError("maximum recursion depth exceeded"), "compiled").reason
     'trying the compiled step failed: maximum recursion depth exceeded'
     """
     if isinstance(error, Refused):
-        return Refusal(str(error), may_repeat=isinstance(error, Disturbed))
+        return TrialFailure(str(error), may_repeat=isinstance(error, ChangedDuringTrial))
     if isinstance(error, torch.OutOfMemoryError):
-        return Refusal("there is no memory left to try a faster tier in")
-    return Refusal(f"trying the {tier} step failed: {first_words(error)}")
+        return TrialFailure("there is no memory left to try a faster tier in")
+    return TrialFailure(f"trying the {tier} step failed: {error_summary(error)}")
 
 
-def is_of_the_step(error: BaseException) -> bool:
+def comes_from_step(error: BaseException) -> bool:
     """Say whether an error came out of forward, backward or update, not of what a trial does around."""
     return _came_through(error, EagerRunner.run_without_update) or _came_through(error, StepBody.update)
 

@@ -18,7 +18,7 @@ from ..program.runner import Micro
 
 
 @contextmanager
-def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
+def in_float64(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
     """Let the parameters and buffers of a body be float64 for a moment; gives the window in float64.
 
     They are the same tensors with other memory, and get their own back, with its numbers and gradients.
@@ -29,7 +29,7 @@ def in_double(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
     >>> model = torch.nn.Linear(2, 1)
     >>> body = SimpleNamespace(model=model, parameters=[*model.parameters()])
     >>> place = model.weight.data_ptr()
-    >>> with in_double(body, []):
+    >>> with in_float64(body, []):
     ...     model(torch.zeros(1, 2).double()).dtype
     torch.float64
     >>> model.weight.dtype, model.weight.data_ptr() == place, model.weight.grad

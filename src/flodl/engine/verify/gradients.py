@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..device.tensors import same_bits, widened
-from ..device.torch_flags import exact_convolutions, rounding_products
+from ..device.torch_flags import convolutions_without_tf32, matmul_tf32
 from ..program.program import StepBody
 
 # How far the gradients of a fused step may be from eager's, relative to their norm.
@@ -18,12 +18,12 @@ TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
 
 
 # Where eager rounds more than that, a fused step may be this many times as far from exact gradients.
-AS_FAR_AS_EAGER = 2.0
+EAGER_ERROR_FACTOR = 2.0
 
 Gradients = list[Tensor | None]
 
 
-def gradients(body: StepBody) -> Gradients:
+def copy_gradients(body: StepBody) -> Gradients:
     """Copy the gradients that are there."""
     return [None if p.grad is None else p.grad.detach().clone() for p in body.parameters]
 
@@ -46,7 +46,7 @@ def same_gradients(one: Gradients, other: Gradients) -> bool:
 
 
 @contextmanager
-def exact_products() -> Iterator[None]:
+def full_float32() -> Iterator[None]:
     """Compute products and convolutions in full float32, and put the settings back."""
-    with rounding_products(tf32=False), exact_convolutions():
+    with matmul_tf32(tf32=False), convolutions_without_tf32():
         yield

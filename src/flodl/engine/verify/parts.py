@@ -35,21 +35,21 @@ class Part:
     may_be_rounding: bool = False
 
 
-Effects = dict[str, Part]
+Parts = dict[str, Part]
 
 
-def effects(
+def window_parts(
     body: StepBody,
     grads: Gradients,
     after: Mapping[str, Tensor],
     before: Mapping[str, Tensor],
     values: Mapping[str, Tensor],
-) -> Effects:
+) -> Parts:
     """Give the gradients, how buffers and sums differ from before, and named values of several numbers.
 
     States are those of `live_state`.
     """
-    found: Effects = {}
+    found: Parts = {}
     tolerance = TOLERANCE[body.settings.precision]
     gradient_limit, limit = (min(_MOST, times * tolerance) for times in (_GRADIENT, _OTHERS))
     names = {id(parameter): name for name, parameter in body.model.named_parameters()}
@@ -82,12 +82,12 @@ def effects(
     return found
 
 
-def distances(one: Effects, other: Effects) -> dict[str, float]:
+def part_distances(one: Parts, other: Parts) -> dict[str, float]:
     """Give how far each part of one is from that of the other, relative to its size.
 
     >>> half, whole = torch.tensor([3.0, 4.0]), torch.tensor([6.0, 8.0])
     >>> small = torch.tensor(1.0)
-    >>> distances({"a": Part(whole, small, 0.1)}, {"a": Part(half, small, 0.1)})
+    >>> part_distances({"a": Part(whole, small, 0.1)}, {"a": Part(half, small, 0.1)})
     {'a': 0.5}
     """
     names = [name for name in one if name in other]

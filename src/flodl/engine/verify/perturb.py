@@ -8,7 +8,7 @@ from torch import Tensor
 from ..program.program import StepBody
 
 
-def nudge(body: StepBody, seed: int) -> None:
+def perturb(body: StepBody, seed: int) -> None:
     """Move the parameters of a body by their last bit, up or down; whoever asks puts them back.
 
     The batch stays as it is: its numbers may stand for something else, such as places in a table.

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from ..batch.signature import Signature, not_looked_into
+from ..batch.signature import Signature, opaque_part
 from ..batch.tree import static_copy, tensors_of
 from ..capture.recording import rehearse
 from ..capture.runner import RecordedRunner, Runner
-from ..compile.memory_format import Layout, Measured, fastest, layouts_for
-from ..compile.runner import FusedRunner, fused
-from ..device.error_text import first_words
+from ..compile.memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
+from ..compile.runner import CompiledRunner, compile_program
+from ..device.error_text import error_summary
 from ..device.timing import now_s
 from ..errors import NotCapturable
 from ..guards.cheap import Footing
@@ -26,9 +26,9 @@ from ..program.program import Outcome, StepBody
 from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
 from ..state.snapshot import Snapshot
-from .distances import Shown, Values
-from .gradients import Gradients, gradients
-from .verdict import Verdict, put_gradients, run_again
+from .distances import Values, WindowOutputs
+from .gradients import Gradients, copy_gradients
+from .verdict import Verdict, rerun, set_gradients
 
 # Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
 MOST_SKIPPED = 50
@@ -40,7 +40,7 @@ class Refused(Exception):
     """The candidate may not stand in for eager; says why."""
 
 
-class Disturbed(Refused):
+class ChangedDuringTrial(Refused):
     """Something changed while the candidate was tried; it says nothing against trying again."""
 
 
@@ -59,7 +59,7 @@ class Trial:
         readiness: Readiness,
         *,
         tune: str | None = None,
-        layout: Measured | None = None,
+        layout: LayoutChoice | None = None,
     ) -> None:
         self.tier = tier
         self.cost_s = 0.0
@@ -99,11 +99,13 @@ class Trial:
     def _watch(self, micro: Micro) -> Outcome:
         if micro.opens:
             if changed := self._what_changed():
-                raise Disturbed(f"{changed} while the {self.tier} step was being compared with eager")
+                raise ChangedDuringTrial(
+                    f"{changed} while the {self.tier} step was being compared with eager"
+                )
             self._window, self._given = [], []
             self._before = Snapshot(self._body, micro.batch, self._body.written)
-            if self._before.around.iterators:
-                kind = type(self._before.around.iterators[0]).__name__
+            if self._before.reachable.iterators:
+                kind = type(self._before.reachable.iterators[0]).__name__
                 raise Refused(
                     f"the step cannot be {self.tier}: it reaches an iterator ({kind}), which cannot be read "
                     "a second time for the comparison; read it before the step and pass what it gives"
@@ -127,7 +129,7 @@ class Trial:
                 f"the step cannot be {self.tier}: the batch holds one number on the CPU, "
                 "which a recording would keep as it is; give a tensor on the device, or a plain number"
             )
-        moment, added = Snapshot(self._body, micro.batch), None if micro.opens else gradients(self._body)
+        moment, added = Snapshot(self._body, micro.batch), None if micro.opens else copy_gradients(self._body)
         try:
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
             if micro.closes and self._updates and not self._body.begins_state():
@@ -136,7 +138,7 @@ class Trial:
         except (NotCapturable, torch.OutOfMemoryError) as error:
             moment.restore()
             if added is not None:
-                put_gradients(self._body, added)
+                set_gradients(self._body, added)
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
@@ -162,7 +164,7 @@ class Trial:
             self._before = None
         elif not self._updates:
             try:
-                self._added_up = gradients(self._body)
+                self._added_up = copy_gradients(self._body)
             except torch.OutOfMemoryError:
                 # The window is good; there is no room to compare it.
                 self._before = None
@@ -178,28 +180,28 @@ class Trial:
         after = Snapshot(self._body, self._given, self._body.written)
         if self._says_nothing(before, after, [micro.shape for micro in window], window):
             return None
-        grads = gradients(self._body) if self._updates else self._added_up
+        grads = copy_gradients(self._body) if self._updates else self._added_up
         if self._body.device.type == "cuda":
             self._refuse_what_recordings_break(before, after)
-        before.around.narrow(after.around)
+        before.reachable.drop_unchanged(after.reachable)
         is_new = self._candidate is None
         try:
             before.restore()
             candidate = self._prepared(window, before)
-            values = run_again(candidate, window, updates=self._updates)
+            values = rerun(candidate, window, updates=self._updates)
             candidate.show_grads()
-            real = Shown(grads, self._values)
-            difference = self._verdict.against(after, real, values, before, window)
+            real = WindowOutputs(grads, self._values)
+            difference = self._verdict.judge(after, real, values, before, window)
         except (GuardFailed, NotCapturable) as error:
             if isinstance(error, GuardFailed) and not is_new:
                 # Something that it rests on has changed since the last window.
-                raise Disturbed(f"{error} while the {self.tier} step was being compared") from error
+                raise ChangedDuringTrial(f"{error} while the {self.tier} step was being compared") from error
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
             after.restore()
         if difference is not None:
             raise Refused(f"the {self.tier} step differs from eager: {difference}")
-        if not self._verdict.is_good:
+        if not self._verdict.is_accepted:
             return None
         candidate.show_grads()
         return candidate
@@ -212,13 +214,13 @@ class Trial:
         if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
             why = "had another shape"
             self._refuse_strangers(window[0])
-        if written := before.around.written_without_copy(after.around):
+        if written := before.reachable.written_uncopied(after.reachable):
             # Only now it is known that they have to be copied before a window.
             self._body.written += written
             why = "wrote to other large tensors than those before"
         if not why:
             self._skipped, self._shapes = 0, shapes
-            self._stranger = not_looked_into(window[0].batch)
+            self._stranger = opaque_part(window[0].batch)
             return False
         self._skipped += 1
         if self._skipped > MOST_SKIPPED:
@@ -227,7 +229,7 @@ class Trial:
 
     def _refuse_strangers(self, micro: Micro) -> None:
         """Refuse batches that are of another form only because something in them is another object."""
-        part, known = not_looked_into(micro.batch), self._stranger
+        part, known = opaque_part(micro.batch), self._stranger
         self._stranger = part
         if part is None or known is None or part is known:
             return
@@ -247,23 +249,23 @@ class Trial:
             )
         # Between the micro-batches of a window, the caller may have filled the same tensors again.
         given = {id(leaf) for leaf in tensors_of(self._given[0])} if len(self._given) == 1 else set()
-        if any(id(tensor) in given for tensor in before.around.written(after.around)):
+        if any(id(tensor) in given for tensor in before.reachable.written(after.reachable)):
             raise Refused(
                 f"the step cannot be {self.tier}: it writes into its batch or leaves a gradient there, and a "
                 "recording works on a copy; clone what the step changes, and give what it makes as a value"
             )
-        before.lets_go(after, self._body)
+        before.prepare_recording(after, self._body)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """How close the candidate is to eager, and how it came to be what it is."""
         runner = self._candidate
         outside = isinstance(runner, RecordedRunner) and not runner.update_inside
         words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
         if isinstance(runner, RecordedRunner) and runner.draws_on_host:
             words += "; random numbers that the step draws on the CPU stay as they were recorded"
-        layout = f"; {self._layout.words}" if self._layout is not None and self.tier == "compiled" else ""
-        return f"{self._verdict.words}{layout}{words}"
+        layout = f"; {self._layout.summary}" if self._layout is not None and self.tier == "compiled" else ""
+        return f"{self._verdict.summary}{layout}{words}"
 
     def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
         """Give the candidate with everything prepared that the window needs, and the state as before."""
@@ -288,8 +290,8 @@ class Trial:
         if self.tier != "compiled":
             return self._runner(self._body)
         candidates: dict[Layout | None, Runner] = {}
-        layouts = layouts_for(self._body) if self._layout is None else (self._layout.layout,)
-        bodies = fused(self._body, tune=self._tune, layouts=layouts)
+        layouts = candidate_layouts(self._body) if self._layout is None else (self._layout.layout,)
+        bodies = compile_program(self._body, tune=self._tune, layouts=layouts)
         for layout, body in bodies.items():
             try:
                 self._compile(body, window, before)
@@ -301,21 +303,21 @@ class Trial:
                 if layout == list(bodies)[-1] and not candidates:
                     raise
         turns = {layout: partial(self._time, r, window, before) for layout, r in candidates.items()}
-        measured = fastest(turns)
+        measured = pick_fastest(turns)
         before.restore()
-        if measured.taken_s:
+        if measured.times_s:
             self._layout = measured
         return candidates[measured.layout]
 
     def _runner(self, body: StepBody) -> Runner:
         if self._body.device.type != "cuda":
-            return FusedRunner(body)
+            return CompiledRunner(body)
         return RecordedRunner(body, update_inside=self._readiness.capturable)
 
     def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
         before.restore()
         started = now_s(self._body.device)
-        run_again(runner, window, updates=self._updates)
+        rerun(runner, window, updates=self._updates)
         return (now_s(self._body.device) - started) / len(window)
 
     def _compile(self, body: StepBody, window: list[Micro], before: Snapshot) -> None:
@@ -330,9 +332,9 @@ class Trial:
                 # Twice: what the first run compiles, the second may still tune.
                 for _ in range(2):
                     before.restore()
-                    run_again(EagerRunner(body), window, updates=self._updates)
+                    rerun(EagerRunner(body), window, updates=self._updates)
         except Exception as error:
-            told = first_words(error)
+            told = error_summary(error)
             raise NotCapturable(f"torch's compiler failed: {told}") from error
         body.is_split = sum(counters["graph_break"].values()) > breaks
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flodl.core import TrainError, log
 from flodl.core.rng_state import preserve_rng_state
-from flodl.engine.batch.samples import leading_lengths, num_samples, unclear_samples
+from flodl.engine.batch.samples import ambiguous_samples, leading_lengths, num_samples
 from flodl.engine.program.precision import computing_in
 from flodl.engine.settings import Precision
 from flodl.graph.run_state import carrying_nothing
@@ -127,7 +127,7 @@ class Evaluator:
                 if samples is None:
                     samples, lengths = num_samples(arguments), leading_lengths(arguments)
                     if len(lengths) > 1 and not said:
-                        log.warn("evaluation: %s", unclear_samples(lengths))
+                        log.warn("evaluation: %s", ambiguous_samples(lengths))
                         said = True
                 with computing_in(self.precision, self.device):
                     given = self._given(arguments)

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import scaled_dot_product_attention
 
-from flodl.engine.compile.passes.attention import AttentionInPlace
+from flodl.engine.compile.passes.attention import AttentionWithoutCopies
 
 aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def places(program: Callable[..., Tensor], *inputs: Tensor) -> list[tuple[object
     """Check that a changed program computes the same, and say where it reads: strides and offsets."""
     with torch.no_grad():
         traced = make_fx(program, tracing_mode="fake")(*inputs)
-        AttentionInPlace()(traced.graph)
+        AttentionWithoutCopies()(traced.graph)
         traced.graph.lint()
         traced.recompile()
         assert torch.equal(traced(*inputs), program(*inputs))
@@ -120,7 +120,7 @@ def test_a_kernel_and_its_backward_read_the_same_tensor(dtype: torch.dtype) -> N
     with torch.device("meta"):
         shapes = (LENGTH, BATCH, 3 * WIDTH), (LENGTH, BATCH, WIDTH)
         traced = make_fx(program, tracing_mode="fake")(*(torch.empty(shape, dtype=dtype) for shape in shapes))
-    AttentionInPlace()(traced.graph)
+    AttentionWithoutCopies()(traced.graph)
     traced.graph.lint()
     assert len(traced.graph.find_nodes(op="call_function", target=aten.as_strided.default)) == 4
     assert not traced.graph.find_nodes(op="call_function", target=aten.clone.default)
@@ -138,5 +138,5 @@ def test_where_one_kernel_would_let_its_results_lie_otherwise_all_is_left() -> N
         traced = make_fx(program, tracing_mode="fake")(
             torch.empty(LENGTH, BATCH, 3 * WIDTH, dtype=torch.bfloat16)
         )
-    AttentionInPlace()(traced.graph)
+    AttentionWithoutCopies()(traced.graph)
     assert not traced.graph.find_nodes(op="call_function", target=aten.as_strided.default)

@@ -58,7 +58,7 @@ def traced(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> Graph:
 @pytest.mark.parametrize("bias", [True, False])
 def test_an_opened_cell_gives_the_cells_values_and_gradients(bias: bool) -> None:
     graph = traced(bias=bias)
-    cells.OpenedCells()(graph)
+    cells.DecomposeGruCells()(graph)
     graph.lint()
     program = GraphModule({}, graph)
     assert "gru_cell" not in program.code
@@ -81,7 +81,7 @@ def test_the_opened_form_is_torchs_cell() -> None:
 
 def test_a_cell_in_another_number_format_stays_as_it_is() -> None:
     graph = traced(dtype=torch.float16)
-    cells.OpenedCells()(graph)
+    cells.DecomposeGruCells()(graph)
     assert graph.find_nodes(op="call_function", target=aten._thnn_fused_gru_cell.default)
 
 
@@ -90,5 +90,5 @@ def test_a_cell_whose_kept_values_are_read_by_others_stays_as_it_is() -> None:
     (backward,) = graph.find_nodes(op="call_function", target=aten._thnn_fused_gru_cell_backward.default)
     with graph.inserting_before(backward):
         graph.call_function(aten.neg.default, (backward.args[1],))
-    cells.OpenedCells()(graph)
+    cells.DecomposeGruCells()(graph)
     assert graph.find_nodes(op="call_function", target=aten._thnn_fused_gru_cell.default)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes import matmul as products
-from flodl.engine.compile.passes.matmul import FilledProducts
+from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
 
 aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ def changed(
 ) -> tuple[collections.Counter, object]:
     """Trace a program, change its graph, check that it is whole, and give its calls and what it computes."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
-    FilledProducts(times)(traced.graph)  # type: ignore[arg-type]
+    BatchAndSplitMatmuls(times)(traced.graph)  # type: ignore[arg-type]
     traced.graph.lint()
     traced.recompile()
     calls = collections.Counter(node.target for node in traced.graph.nodes if node.op == "call_function")

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine.compile.passes.mutated_buffers import BuffersAsTheyWere
+from flodl.engine.compile.passes.mutated_buffers import CloneMutatedBuffers
 
 aten = torch.ops.aten
 
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def changed(program, *inputs: Tensor) -> Graph:
     """Trace a program, change its graph, and check that it is whole and does the same to its inputs."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
-    BuffersAsTheyWere()(traced.graph)
+    CloneMutatedBuffers()(traced.graph)
     traced.graph.lint()
     traced.recompile()
     ours, theirs = ([x.clone() for x in inputs] for _ in range(2))

@@ -13,7 +13,7 @@ from torch.fx import Graph
 from torch.utils.checkpoint import checkpoint
 
 from flodl.engine.compile.passes import pipeline as fusion
-from flodl.engine.compile.passes.matmul import FilledProducts
+from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
 
 aten = torch.ops.aten
 WIDTH = 64
@@ -81,8 +81,8 @@ def learned(model: nn.Module, x: Tensor, options: dict[str, object] | None) -> l
 def check(model: nn.Module, x: Tensor) -> collections.Counter:
     """Compare a compiled step with an eager one, and give the calls of what was compiled."""
     calls: collections.Counter = collections.Counter()
-    last = fusion.InTurn(fusion.BiasOutside(64 << 20), FilledProducts(TogetherIsFast()))  # type: ignore[arg-type]
-    options = fusion.fusion_options() | {"post_grad_custom_post_pass": Watched(last, calls)}
+    last = fusion.PassSequence(fusion.DecomposeAddmm(64 << 20), BatchAndSplitMatmuls(TogetherIsFast()))  # type: ignore[arg-type]
+    options = fusion.inductor_options() | {"post_grad_custom_post_pass": Watched(last, calls)}
     torch.testing.assert_close(learned(model, x, options), learned(model, x, None), rtol=1e-4, atol=1e-5)
     return calls
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_keeps_no_more_than_before() -> None:
 
     model, x = Whole(), torch.randn(6, 10, WIDTH)
     theirs = {"fallback_random": True}
-    ours = fusion.fusion_options()
+    ours = fusion.inductor_options()
     # Products are measured on a device.
     del ours["post_grad_custom_post_pass"]
     assert kept(model, x, ours) <= kept(model, x, theirs)

@@ -19,10 +19,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from flodl.engine.compile.passes import fx as rewriting
 from flodl.engine.compile.passes import matmul as products
 from flodl.engine.compile.passes import pipeline as fusion
-from flodl.engine.compile.passes.attention import AttentionInPlace
-from flodl.engine.compile.passes.gru import OpenedCells
-from flodl.engine.compile.passes.matmul import FilledProducts
-from flodl.engine.compile.passes.row_order import RowsAsTheyLie
+from flodl.engine.compile.passes.attention import AttentionWithoutCopies
+from flodl.engine.compile.passes.gru import DecomposeGruCells
+from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
+from flodl.engine.compile.passes.row_order import MatmulInStorageOrder
 
 aten = torch.ops.aten
 SHORT, LONG, TURNS = 4, 8, 3
@@ -32,8 +32,8 @@ SHORT, LONG, TURNS = 4, 8, 3
 def everything_is_changed():
     """The changes keep to float32 on CUDA and to long sides; here they take float64 of any size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rewriting, "is_single_on_cuda", lambda node: node.meta["val"].dtype is torch.float64)
-        patch.setattr(rewriting, "is_on_cuda", lambda node: isinstance(node.meta.get("val"), Tensor))
+        patch.setattr(rewriting, "is_cuda_float32", lambda node: node.meta["val"].dtype is torch.float64)
+        patch.setattr(rewriting, "is_cuda", lambda node: isinstance(node.meta.get("val"), Tensor))
         patch.setattr(products, "_SHORTEST", 1)
         yield
 
@@ -223,11 +223,11 @@ def run(graph: Graph, given: list[Tensor]) -> tuple[tuple[Tensor, ...], dict[tor
 def changes_of(seed: int) -> list[Callable[[Graph], None]]:
     """Give the changes in the order in which they are made; those of one place are one."""
     return [
-        fusion.InTurn(OpenedCells(), fusion.BiasOutside()),
-        fusion.InTurn(RowsAsTheyLie(), AttentionInPlace()),
-        fusion.JoinedProducts(),
-        fusion.JoinedSums(),
-        fusion.InTurn(fusion.BiasOutside(1 << 20), FilledProducts(AnyTimes(seed))),  # type: ignore[arg-type]
+        fusion.PassSequence(DecomposeGruCells(), fusion.DecomposeAddmm()),
+        fusion.PassSequence(MatmulInStorageOrder(), AttentionWithoutCopies()),
+        fusion.MergeMatmulSums(),
+        fusion.MergeRowSums(),
+        fusion.PassSequence(fusion.DecomposeAddmm(1 << 20), BatchAndSplitMatmuls(AnyTimes(seed))),  # type: ignore[arg-type]
     ]
 
 
@@ -252,4 +252,4 @@ def test_a_changed_program_that_learns_computes_the_same(program, seed: int) -> 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(programs(["exchanged", "exchanged", "product", "gradient", "layer", "rows", "relu", "sum"]))
 def test_a_program_whose_rows_are_exchanged_computes_the_same(program) -> None:
-    check(program, RowsAsTheyLie())
+    check(program, MatmulInStorageOrder())

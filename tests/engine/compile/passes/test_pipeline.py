@@ -41,7 +41,7 @@ def test_a_bias_is_added_outside_of_the_product() -> None:
         return aten.addmm.default(b, x, w).relu()
 
     inputs = draw(5), draw(3, 4), draw(4, 5)
-    calls, given = changed(layer, fusion.BiasOutside(), *inputs)
+    calls, given = changed(layer, fusion.DecomposeAddmm(), *inputs)
     assert calls[aten.addmm.default] == 0
     assert (calls[aten.mm.default], calls[aten.add.Tensor]) == (1, 1)
     torch.testing.assert_close(given, layer(*inputs))
@@ -50,7 +50,7 @@ def test_a_bias_is_added_outside_of_the_product() -> None:
 def test_a_product_with_factors_stays_as_it_is() -> None:
     calls, _ = changed(
         lambda b, x, w: aten.addmm.default(b, x, w, beta=2),
-        fusion.BiasOutside(),
+        fusion.DecomposeAddmm(),
         draw(5),
         draw(3, 4),
         draw(4, 5),
@@ -61,7 +61,7 @@ def test_a_product_with_factors_stays_as_it_is() -> None:
 def test_other_number_formats_stay_as_they_are() -> None:
     calls, _ = changed(
         lambda b, x, w: aten.addmm.default(b, x, w),
-        fusion.BiasOutside(),
+        fusion.DecomposeAddmm(),
         draw(5).double(),
         draw(3, 4).double(),
         draw(4, 5).double(),
@@ -71,7 +71,11 @@ def test_other_number_formats_stay_as_they_are() -> None:
 
 def test_a_large_result_keeps_its_bias_inside() -> None:
     calls, _ = changed(
-        lambda b, x, w: aten.addmm.default(b, x, w), fusion.BiasOutside(16), draw(5), draw(3, 4), draw(4, 5)
+        lambda b, x, w: aten.addmm.default(b, x, w),
+        fusion.DecomposeAddmm(16),
+        draw(5),
+        draw(3, 4),
+        draw(4, 5),
     )
     assert calls[aten.addmm.default] == 1
 
@@ -81,7 +85,7 @@ def test_a_large_result_keeps_its_bias_inside() -> None:
 def test_a_product_is_kept_for_the_backward_and_its_sum_with_the_bias_never_written() -> None:
     kept: list[set[object]] = []
 
-    class Watched(fusion.BiasOutside):
+    class Watched(fusion.DecomposeAddmm):
         def __call__(self, graph: Graph) -> None:
             super().__call__(graph)
             given = next(node for node in graph.nodes if node.op == "output").args[0]
@@ -95,7 +99,7 @@ def test_a_product_is_kept_for_the_backward_and_its_sum_with_the_bias_never_writ
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(model(x), y)
 
-    options = fusion.fusion_options() | {"post_grad_custom_post_pass": Watched(0)}
+    options = fusion.inductor_options() | {"post_grad_custom_post_pass": Watched(0)}
     x, y = draw(30, 6), torch.arange(30)
     torch.compile(loss_of, dynamic=False, options=options)(x, y).backward()
     forward, _backward = kept
@@ -115,7 +119,7 @@ def test_the_gradient_of_a_weight_that_a_loop_shares_becomes_one_product() -> No
         return aten.add.Tensor(aten.add.Tensor(products[0], products[1]), products[2])
 
     inputs = [draw(6 + turn, 4) for turn in range(3)] + [draw(6 + turn, 5) for turn in range(3)]
-    calls, given = changed(gradient, fusion.JoinedProducts(), *inputs)
+    calls, given = changed(gradient, fusion.MergeMatmulSums(), *inputs)
     assert (calls[aten.mm.default], calls[aten.add.Tensor]) == (1, 0)
     assert (calls[aten.cat.default], calls[aten.permute.default]) == (2, 1)
     torch.testing.assert_close(given, gradient(*inputs))
@@ -127,7 +131,7 @@ def test_terms_that_are_no_products_are_added_afterwards() -> None:
         return aten.add.Tensor(total, aten.mm.default(a + 1, b))
 
     inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5), draw(3, 5)
-    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    calls, given = changed(program, fusion.MergeMatmulSums(), *inputs)
     assert (calls[aten.mm.default], calls[aten.cat.default]) == (1, 2)
     torch.testing.assert_close(given, program(*inputs))
 
@@ -141,7 +145,7 @@ def test_two_products_with_weights_stay_apart() -> None:
         )
 
     inputs = draw(3, 4), draw(3, 6), draw(5, 4), draw(5, 6)
-    calls, given = changed(cell, fusion.JoinedProducts(), *inputs)
+    calls, given = changed(cell, fusion.MergeMatmulSums(), *inputs)
     assert (calls[aten.mm.default], calls[aten.cat.default]) == (2, 0)
     torch.testing.assert_close(given, cell(*inputs))
 
@@ -152,7 +156,7 @@ def test_a_product_that_others_read_too_is_left_alone() -> None:
         return aten.add.Tensor(first, second) * first
 
     inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5)
-    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    calls, given = changed(program, fusion.MergeMatmulSums(), *inputs)
     assert calls[aten.mm.default] == 2
     torch.testing.assert_close(given, program(*inputs))
 
@@ -161,7 +165,7 @@ def test_a_sum_with_a_factor_is_left_alone() -> None:
     def program(a, b, c, d):
         return aten.add.Tensor(aten.mm.default(a, b), aten.mm.default(c, d), alpha=2)
 
-    calls, _ = changed(program, fusion.JoinedProducts(), draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5))
+    calls, _ = changed(program, fusion.MergeMatmulSums(), draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5))
     assert calls[aten.mm.default] == 2
 
 
@@ -170,7 +174,7 @@ def test_sums_that_broadcast_are_still_right() -> None:
         return aten.add.Tensor(aten.add.Tensor(aten.mm.default(a, b), row), aten.mm.default(c, d))
 
     inputs = draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5), draw(5)
-    _, given = changed(program, fusion.JoinedProducts(), *inputs)
+    _, given = changed(program, fusion.MergeMatmulSums(), *inputs)
     torch.testing.assert_close(given, program(*inputs))
 
 
@@ -179,7 +183,7 @@ def test_products_of_different_shapes_that_broadcast_are_left_alone() -> None:
         return aten.add.Tensor(aten.mm.default(a, b), aten.mm.default(c, d))
 
     inputs = draw(3, 4), draw(4, 5), draw(1, 6), draw(6, 5)
-    _, given = changed(program, fusion.JoinedProducts(), *inputs)
+    _, given = changed(program, fusion.MergeMatmulSums(), *inputs)
     torch.testing.assert_close(given, program(*inputs))
 
 
@@ -190,7 +194,7 @@ def test_the_gradient_of_a_bias_that_a_loop_shares_becomes_one_sum() -> None:
         return aten.add.Tensor(aten.add.Tensor(aten.add.Tensor(sums[0], sums[1]), sums[2]), sums[3])
 
     inputs = [draw(3 + turn, 5) for turn in range(4)]
-    calls, given = changed(gradient, fusion.JoinedSums(), *inputs)
+    calls, given = changed(gradient, fusion.MergeRowSums(), *inputs)
     assert (calls[aten.sum.dim_IntList], calls[aten.cat.default], calls[aten.add.Tensor]) == (1, 1, 0)
     torch.testing.assert_close(given, gradient(*inputs))
 
@@ -204,7 +208,7 @@ def test_the_bias_is_summed_up_from_what_was_laid_together_for_the_weight() -> N
         return aten.add.Tensor(aten.add.Tensor(products[0], products[1]), products[2]), bias
 
     inputs = [draw(6 + turn, 4) for turn in range(3)] + [draw(6 + turn, 5) for turn in range(3)]
-    both = fusion.InTurn(fusion.JoinedProducts(), fusion.JoinedSums())
+    both = fusion.PassSequence(fusion.MergeMatmulSums(), fusion.MergeRowSums())
     calls, given = changed(gradient, both, *inputs)
     assert (calls[aten.mm.default], calls[aten.sum.dim_IntList], calls[aten.cat.default]) == (1, 1, 2)
     torch.testing.assert_close(given, gradient(*inputs))
@@ -216,7 +220,7 @@ def test_sums_over_rows_that_others_read_are_left_alone() -> None:
         return aten.add.Tensor(aten.add.Tensor(sums[0], sums[1]), sums[2]) * sums[0] * sums[1]
 
     inputs = draw(3, 5), draw(4, 5), draw(6, 5)
-    calls, given = changed(program, fusion.JoinedSums(), *inputs)
+    calls, given = changed(program, fusion.MergeRowSums(), *inputs)
     assert calls[aten.sum.dim_IntList] == 3
     torch.testing.assert_close(given, program(*inputs))
 
@@ -228,7 +232,7 @@ def test_a_sum_over_rows_that_is_added_to_itself_counts_twice() -> None:
         return aten.add.Tensor(aten.add.Tensor(aten.add.Tensor(sums[0], sums[0]), sums[1]), sums[2])
 
     inputs = draw(3, 5), draw(4, 5), draw(6, 5)
-    _, given = changed(program, fusion.JoinedSums(), *inputs)
+    _, given = changed(program, fusion.MergeRowSums(), *inputs)
     torch.testing.assert_close(given, program(*inputs))
 
 
@@ -241,7 +245,7 @@ def test_a_sum_over_rows_is_known_after_torchs_compiler_made_a_reshape_of_the_vi
     traced = make_fx(gradient, tracing_mode="fake")(*inputs)
     for node in traced.graph.find_nodes(op="call_function", target=aten.view.default):
         node.target = aten.reshape.default
-    fusion.JoinedSums()(traced.graph)
+    fusion.MergeRowSums()(traced.graph)
     assert len(traced.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)) == 1
     traced.recompile()
     torch.testing.assert_close(traced(*inputs), gradient(*inputs))
@@ -253,7 +257,7 @@ def test_a_product_that_is_added_to_itself_is_computed_once() -> None:
         return aten.add.Tensor(product, product)
 
     inputs = draw(3, 4), draw(4, 5)
-    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    calls, given = changed(program, fusion.MergeMatmulSums(), *inputs)
     assert calls[aten.cat.default] == 0
     torch.testing.assert_close(given, program(*inputs))
 
@@ -264,7 +268,7 @@ def test_a_value_that_is_doubled_many_times_is_not_written_out() -> None:
             x = aten.add.Tensor(x, x)
         return x
 
-    for change in (fusion.JoinedProducts(), fusion.JoinedSums()):
+    for change in (fusion.MergeMatmulSums(), fusion.MergeRowSums()):
         calls, _ = changed(program, change, draw(3, 4))
         assert calls[aten.add.Tensor] == 40
 
@@ -276,7 +280,7 @@ def test_a_sum_of_many_turns_is_joined_whatever_its_depth() -> None:
             total = aten.add.Tensor(total, aten.mm.default(x, x))
         return total
 
-    calls, _ = changed(program, fusion.JoinedProducts(), draw(2, 2))
+    calls, _ = changed(program, fusion.MergeMatmulSums(), draw(2, 2))
     assert calls[aten.mm.default] == 1
 
 
@@ -288,14 +292,14 @@ def test_sums_of_truths_stay_truths() -> None:
 
     truths = torch.ones(3, 5, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)
     inputs = *truths, draw(3, 4), draw(4, 5), draw(3, 6), draw(6, 5)
-    calls, given = changed(program, fusion.JoinedProducts(), *inputs)
+    calls, given = changed(program, fusion.MergeMatmulSums(), *inputs)
     assert calls[aten.mm.default] == 1
     torch.testing.assert_close(given, program(*inputs))
 
 
 def test_the_compiler_keeps_what_it_made_with_a_pass_apart_from_what_it_made_without() -> None:
-    assert fusion.BiasOutside().uuid() == fusion.BiasOutside().uuid()
-    assert fusion.BiasOutside().uuid() != fusion.JoinedProducts().uuid()
-    assert "max_autotune_gemm" not in fusion.fusion_options()
-    assert fusion.fusion_options(tune="gemm")["max_autotune_gemm"] is True
-    assert fusion.fusion_options()["fallback_random"] is True
+    assert fusion.DecomposeAddmm().uuid() == fusion.DecomposeAddmm().uuid()
+    assert fusion.DecomposeAddmm().uuid() != fusion.MergeMatmulSums().uuid()
+    assert "max_autotune_gemm" not in fusion.inductor_options()
+    assert fusion.inductor_options(tune="gemm")["max_autotune_gemm"] is True
+    assert fusion.inductor_options()["fallback_random"] is True

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine.compile.passes.row_order import RowsAsTheyLie
+from flodl.engine.compile.passes.row_order import MatmulInStorageOrder
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ def draw(*shape: int) -> Tensor:
 def changed(program: Callable[..., object], *inputs: Tensor) -> torch.fx.GraphModule:
     """Trace a program, change its graph, and check that it is whole and computes the same."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
-    RowsAsTheyLie()(traced.graph)
+    MatmulInStorageOrder()(traced.graph)
     traced.graph.lint()
     traced.recompile()
     torch.testing.assert_close(traced(*inputs), program(*inputs))
@@ -142,7 +142,7 @@ def test_an_input_that_is_written_to_at_the_end_keeps_its_copy(seen: Callable[[T
         return made
 
     traced = make_fx(program, tracing_mode="fake")(X.clone(), W)
-    RowsAsTheyLie()(traced.graph)
+    MatmulInStorageOrder()(traced.graph)
     assert copies_before_products(traced) == 1
 
 
@@ -162,7 +162,7 @@ def test_what_is_made_for_a_product_says_what_the_product_said() -> None:
     (product,) = traced.graph.find_nodes(op="call_function", target=aten.mm.default)
     product.meta["recompute"] = product.args[0].meta["recompute"] = "told"
     before = set(traced.graph.nodes)
-    RowsAsTheyLie()(traced.graph)
+    MatmulInStorageOrder()(traced.graph)
     made = [node for node in traced.graph.nodes if node not in before]
     assert made
     assert all(node.meta["recompute"] == "told" for node in made)

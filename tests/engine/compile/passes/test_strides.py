@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine.compile.passes.strides import Spread, is_view, spread
+from flodl.engine.compile.passes.strides import StridedView, is_view, view_of_source
 
 aten = torch.ops.aten
 
@@ -60,7 +60,7 @@ def last(program, x: Tensor) -> Node:
     return call.args[0]
 
 
-def read(found: Spread, x: Tensor) -> Tensor:
+def read(found: StridedView, x: Tensor) -> Tensor:
     """Gather the numbers that are shown, one by one."""
     places = torch.tensor(found.offset)
     for side in found.sides:
@@ -84,7 +84,7 @@ def test_every_number_is_found_where_it_lies(seed: int) -> None:
     shape = random.Random(seed).choices([1, 2, 3, 4, 6, 8], k=3)
     x = torch.arange(float(math.prod(shape))).view(shape)
     shown = last(program, x)
-    if (found := spread(shown)) is not None:
+    if (found := view_of_source(shown)) is not None:
         assert found.source.target is aten.add.Tensor
         assert torch.equal(read(found, x).reshape(shown.meta["val"].shape), program(x))
 
@@ -94,19 +94,19 @@ def test_heads_are_seen_through_the_copies_of_torchs_attention() -> None:
         packed = (x + 1).unflatten(-1, (3, 16)).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
         return packed[1].view(5, 2 * 4, 4).transpose(0, 1).view(2, 4, 5, 4) * 1
 
-    found = spread(last(program, torch.randn(5, 2, 48)))
+    found = view_of_source(last(program, torch.randn(5, 2, 48)))
     assert found is not None
     assert found.sides == (((2, 48),), ((4, 4),), ((5, 96),), ((4, 1),))
     assert (found.offset, found.copied, found.is_whole) == (16, True, False)
 
 
 def test_what_would_be_broken_in_the_middle_is_not_known() -> None:
-    assert spread(last(lambda x: (x + 1)[:, :3].reshape(6, 2) * 1, torch.randn(4, 6))) is None
+    assert view_of_source(last(lambda x: (x + 1)[:, :3].reshape(6, 2) * 1, torch.randn(4, 6))) is None
 
 
 def test_a_computed_value_shows_itself_and_is_no_view() -> None:
     value = last(lambda x: (x + 1) * 1, torch.randn(4, 6))
-    found = spread(value)
+    found = view_of_source(value)
     assert found is not None
     assert found.source is value
     assert found.is_whole

@@ -12,22 +12,22 @@ from torch.fx import Graph, Node
 
 from . import fx as rewriting
 from . import strides
-from .fx import ATTENTION, call
-from .strides import Spread, joined, spread
+from .fx import ATTENTION, insert_call
+from .strides import StridedView, merge_runs, view_of_source
 
 _aten = torch.ops.aten
 # In numbers; the kernels read several at once.
 _ALIGNED = 8
 
 
-class AttentionInPlace(CustomGraphPass):
+class AttentionWithoutCopies(CustomGraphPass):
     """Let attention read its inputs where they were computed: queries, keys and values from one tensor.
 
     Torch's compiler writes each of them once more, although the kernels read them at any distance.
     """
 
     def __call__(self, graph: Graph) -> None:
-        shown: dict[Node, Spread] = {}
+        shown: dict[Node, StridedView] = {}
         for node in graph.nodes:
             for given in node.args[: _num_inputs(node)]:
                 if given not in shown and (found := _readable(given)) is not None:
@@ -46,11 +46,15 @@ def _num_inputs(node: Node) -> int:
     return ATTENTION.get(node.target, 0)
 
 
-def _readable(given: Any) -> Spread | None:
+def _readable(given: Any) -> StridedView | None:
     """Say what an input of attention shows of a value, where the kernels can read it there."""
-    if not isinstance(given, Node) or not rewriting.is_on_cuda(given) or (found := spread(given)) is None:
+    if (
+        not isinstance(given, Node)
+        or not rewriting.is_cuda(given)
+        or (found := view_of_source(given)) is None
+    ):
         return None
-    if found.source is given or not rewriting.owns_its_memory(found.source):
+    if found.source is given or not rewriting.owns_memory(found.source):
         return None
     # A copy that others read as well stays.
     if not all(user.target in ATTENTION for user in given.users):
@@ -58,13 +62,13 @@ def _readable(given: Any) -> Spread | None:
     # What another kernel than a fused one has written is read in place as it is.
     if not found.copied and not rewriting.is_pointwise(found.source):
         return None
-    sides = [joined(side) for side in found.sides]
+    sides = [merge_runs(side) for side in found.sides]
     *steps, last = (side[0][1] if side else 0 for side in sides)
     is_aligned = all(step % _ALIGNED == 0 for step in (*steps, found.offset))
     return found if is_aligned and last == 1 and all(len(side) < 2 for side in sides) else None
 
 
-def _is_worth_it(parts: Sequence[Spread]) -> bool:
+def _is_worth_it(parts: Sequence[StridedView]) -> bool:
     """Say whether parts are all of a value, so that nothing is written for nobody, and a copy is saved."""
     places = {(part.sides, part.offset) for part in parts}
     shown = sum(math.prod(size for side in sides for size, _ in side) for sides, _ in places)
@@ -72,7 +76,7 @@ def _is_worth_it(parts: Sequence[Spread]) -> bool:
     return is_all and (len(parts) > 1 or parts[0].copied)
 
 
-def _read_in_place(graph: Graph, parts: dict[Node, Spread]) -> None:
+def _read_in_place(graph: Graph, parts: dict[Node, StridedView]) -> None:
     """Let all that reads parts of a value read them there, or nothing: a copy for one serves all."""
     views = {given: _view(graph, given, found) for given, found in parts.items()}
     users = dict.fromkeys(user for given in parts for user in given.users)
@@ -82,13 +86,13 @@ def _read_in_place(graph: Graph, parts: dict[Node, Spread]) -> None:
             user.args = given
 
 
-def _view(graph: Graph, given: Node, found: Spread) -> Node:
-    shape, sides = list(given.meta["val"].shape), [joined(side) for side in found.sides]
+def _view(graph: Graph, given: Node, found: StridedView) -> Node:
+    shape, sides = list(given.meta["val"].shape), [merge_runs(side) for side in found.sides]
     # A side of one number is never walked along.
     steps = [side[0][1] if side else found.source.meta["val"].numel() for side in sides]
     with graph.inserting_before(found.source.next):
         placed = found.source, shape, steps, found.offset
-        return call(graph, _aten.as_strided.default, placed, instead_of=given)
+        return insert_call(graph, _aten.as_strided.default, placed, instead_of=given)
 
 
 def _replaced(attention: Node, views: Mapping[Node, Node]) -> tuple[Any, ...]:

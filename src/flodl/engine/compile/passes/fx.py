@@ -29,13 +29,13 @@ ATTENTION: dict[Any, int] = {
 _OF_THE_VALUE = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
 
 
-def is_single_on_cuda(node: Node) -> bool:
+def is_cuda_float32(node: Node) -> bool:
     """Say whether a value is a float32 tensor on CUDA."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is torch.float32
 
 
-def is_on_cuda(node: Node) -> bool:
+def is_cuda(node: Node) -> bool:
     """Say whether a value is a tensor on CUDA."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_cuda
@@ -46,19 +46,19 @@ def is_pointwise(node: Node) -> bool:
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-def call(
+def insert_call(
     graph: Graph, target: Any, arguments: tuple[Any, ...], *, instead_of: Node | None = None, **named: Any
 ) -> Node:
     """Add a call and work out what its value will be."""
     made = graph.call_function(target, arguments, named)
     if instead_of is not None:
-        stand_for(instead_of, made)
+        copy_meta(instead_of, made)
     values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
     made.meta["val"] = target(*values, **named)
     return made
 
 
-def stand_for(before: Node, made: Node) -> None:
+def copy_meta(before: Node, made: Node) -> None:
     """Let a new node say what is known of the one whose place it takes.
 
     Before forward and backward are told apart, that is on which side it belongs, and whether a checkpoint
@@ -67,7 +67,7 @@ def stand_for(before: Node, made: Node) -> None:
     made.meta.update({key: value for key, value in before.meta.items() if key not in _OF_THE_VALUE})
 
 
-def owns_its_memory(node: Node) -> bool:
+def owns_memory(node: Node) -> bool:
     """Say whether a value was computed, and is no view of another one."""
     parted = node.args[0] if node.target is operator.getitem else node
     target = parted.target if isinstance(parted, Node) else None
@@ -76,12 +76,12 @@ def owns_its_memory(node: Node) -> bool:
     )
 
 
-def is_written_to(node: Node) -> bool:
+def is_mutated(node: Node) -> bool:
     """Say whether a value that was given to the program becomes another one at its end."""
     return any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users)
 
 
-def sides(product: Node) -> tuple[Node, Node]:
+def operands(product: Node) -> tuple[Node, Node]:
     """Give the two matrices of a product."""
     left, right = product.args
     assert isinstance(left, Node)
@@ -89,30 +89,30 @@ def sides(product: Node) -> tuple[Node, Node]:
     return left, right
 
 
-def stacked(graph: Graph, parts: Sequence[Node]) -> Node:
+def concat_rows(graph: Graph, parts: Sequence[Node]) -> Node:
     """Lay parts below each other."""
-    return call(graph, _aten.cat.default, (list(parts), 0))
+    return insert_call(graph, _aten.cat.default, (list(parts), 0))
 
 
-def side_by_side(graph: Graph, parts: Sequence[Node]) -> Node:
+def concat_columns(graph: Graph, parts: Sequence[Node]) -> Node:
     """Join along the second side; transposed parts are stacked first, which needs no transposed copy."""
     if all(map(is_transposed, parts)):
-        below = stacked(graph, [_exchanged(part) for part in parts])
-        return call(graph, _aten.permute.default, (below, [1, 0]))
-    return call(graph, _aten.cat.default, (list(parts), 1))
+        below = concat_rows(graph, [_exchanged(part) for part in parts])
+        return insert_call(graph, _aten.permute.default, (below, [1, 0]))
+    return insert_call(graph, _aten.cat.default, (list(parts), 1))
 
 
-def in_a_batch(graph: Graph, parts: Sequence[Node]) -> Node:
+def stack_batch(graph: Graph, parts: Sequence[Node]) -> Node:
     """Give one tensor with a part in each place; the same part everywhere is not copied."""
     count, shape = len(parts), list(parts[0].meta["val"].shape)
     if all(part is parts[0] for part in parts):
-        alone = call(graph, _aten.unsqueeze.default, (parts[0], 0))
-        return call(graph, _aten.expand.default, (alone, [count, *shape]))
+        alone = insert_call(graph, _aten.unsqueeze.default, (parts[0], 0))
+        return insert_call(graph, _aten.expand.default, (alone, [count, *shape]))
     if all(map(is_transposed, parts)):
-        below = stacked(graph, [_exchanged(part) for part in parts])
-        batch = call(graph, _aten.view.default, (below, [count, *shape[::-1]]))
-        return call(graph, _aten.permute.default, (batch, [0, 2, 1]))
-    return call(graph, _aten.view.default, (stacked(graph, parts), [count, *shape]))
+        below = concat_rows(graph, [_exchanged(part) for part in parts])
+        batch = insert_call(graph, _aten.view.default, (below, [count, *shape[::-1]]))
+        return insert_call(graph, _aten.permute.default, (batch, [0, 2, 1]))
+    return insert_call(graph, _aten.view.default, (concat_rows(graph, parts), [count, *shape]))
 
 
 def is_transposed(node: Any) -> bool:
@@ -126,7 +126,7 @@ def is_transposed(node: Any) -> bool:
     return isinstance(node, Node) and node.target is _aten.permute.default and node.args[1] == [1, 0]
 
 
-def is_sum_of_rows(node: Node) -> bool:
+def is_row_sum(node: Node) -> bool:
     """Say whether a node adds up the rows of a matrix."""
     is_sum = node.target is _aten.sum.dim_IntList and not node.kwargs
     return is_sum and node.args[1] == [0]
@@ -147,7 +147,7 @@ class Ancestry:
     def __init__(self, graph: Graph) -> None:
         self._bit: dict[Node, int] = {}
         self._from: dict[Node, int] = {}
-        self._stays = draws(graph)
+        self._stays = draws_random_numbers(graph)
         for place, node in enumerate(graph.nodes):
             self._bit[node] = 1 << place
             found = 0
@@ -155,7 +155,7 @@ class Ancestry:
                 found |= self._bit[given] | self._from[given]
             self._from[node] = found
 
-    def are_apart(self, node: Node, others: Sequence[Node]) -> bool:
+    def is_independent(self, node: Node, others: Sequence[Node]) -> bool:
         """Say whether a value may be computed together with others, where the first of them is."""
         made_from, bit = self._from[node], self._bit[node]
         if any(made_from & self._bit[other] or self._from[other] & bit for other in others):
@@ -165,7 +165,7 @@ class Ancestry:
         return all(self._bit[given] < first for given in node.all_input_nodes)
 
 
-def made_of(nodes: Iterable[Node]) -> set[Node]:
+def with_ancestors(nodes: Iterable[Node]) -> set[Node]:
     """Give the values that any of these are made from, and themselves."""
     found: set[Node] = set()
     waiting = [*nodes]
@@ -176,7 +176,7 @@ def made_of(nodes: Iterable[Node]) -> set[Node]:
     return found
 
 
-def draws(graph: Graph) -> bool:
+def draws_random_numbers(graph: Graph) -> bool:
     """Say whether a program draws random numbers, which must stay in the order in which eager draws them."""
     return any(_is_drawn(part) for node in graph.nodes for part in (node.target, *node.args))
 
@@ -186,7 +186,7 @@ def _is_drawn(part: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(part, "tags", ())
 
 
-def put_in_order(graph: Graph) -> None:
+def sort_topologically(graph: Graph) -> None:
     """Let every value come before its readers again, and otherwise leave the order as it is."""
     from torch._inductor.pattern_matcher import stable_topological_sort
 

@@ -24,7 +24,7 @@ _FORWARD = torch.ops.aten._thnn_fused_gru_cell.default
 _BACKWARD = torch.ops.aten._thnn_fused_gru_cell_backward.default
 
 
-class OpenedCells(CustomGraphPass):
+class DecomposeGruCells(CustomGraphPass):
     """Write a GRU cell and its backward out in single operations, for float32 on CUDA."""
 
     def __call__(self, graph: Graph) -> None:
@@ -32,7 +32,7 @@ class OpenedCells(CustomGraphPass):
             outputs = _outputs(cell)
             backwards = [user for kept in outputs[1] for user in kept.users]
             is_whole = all(user.target is _BACKWARD for user in backwards)
-            if is_whole and all(map(rewriting.is_single_on_cuda, outputs[0])):
+            if is_whole and all(map(rewriting.is_cuda_float32, outputs[0])):
                 _open(graph, cell, outputs, backwards)
 
     def uuid(self) -> Any:
@@ -96,7 +96,7 @@ def _written(
     with graph.inserting_before(before):
         made = graph.graph_copy(traced, givers)
     while (node := node.next) is not before:
-        rewriting.stand_for(before, node)
+        rewriting.copy_meta(before, node)
     assert isinstance(made, tuple | list)
     return tuple(made)
 

@@ -16,8 +16,17 @@ from torch.fx import Graph, Node
 
 from . import fx as rewriting
 from . import matmul_times as kernel_times
-from .fx import Ancestry, call, in_a_batch, is_sum_of_rows, is_transposed, put_in_order, sides, stacked
-from .matmul_times import BYTES_PER_US, Form, KernelTimes
+from .fx import (
+    Ancestry,
+    concat_rows,
+    insert_call,
+    is_row_sum,
+    is_transposed,
+    operands,
+    sort_topologically,
+    stack_batch,
+)
+from .matmul_times import BYTES_PER_US, MatmulTimes, MatrixLayout
 
 _aten = torch.ops.aten
 _MM = _aten.mm.default
@@ -36,10 +45,10 @@ _LONG_US = 2000.0
 _MOST_BYTES = 64 << 20
 
 
-_TIMES = KernelTimes()
+_TIMES = MatmulTimes()
 
 
-class FilledProducts(CustomGraphPass):
+class BatchAndSplitMatmuls(CustomGraphPass):
     """Write products that leave much of the device idle in the way that was measured fastest.
 
     Products of different rows with one matrix become one product of all rows. Products of one shape become
@@ -47,7 +56,7 @@ class FilledProducts(CustomGraphPass):
     where torch's own way to cut it adds a kernel for the sum.
     """
 
-    def __init__(self, times: KernelTimes | None = None) -> None:
+    def __init__(self, times: MatmulTimes | None = None) -> None:
         self._times = times or _TIMES
 
     def __call__(self, graph: Graph) -> None:
@@ -68,22 +77,22 @@ class FilledProducts(CustomGraphPass):
 
     def _rows_together(self, graph: Graph, group: Sequence[Node]) -> None:
         """Write products with one right side as one product of all rows."""
-        lefts, rights = zip(*map(sides, group))
+        lefts, rights = zip(*map(operands, group))
         left, right = _form(lefts[0]), _form(rights[0])
         together = self._times.product((len(group) * left[0], left[1], False), right)
         copied_us = 2 * sum(map(_bytes, lefts)) / BYTES_PER_US
         if not together + copied_us < _GAIN * len(group) * self._times.product(left, right):
             return
         with graph.inserting_before(group[0]):
-            whole = call(graph, _MM, (stacked(graph, lefts), rights[0]))
+            whole = insert_call(graph, _MM, (concat_rows(graph, lefts), rights[0]))
             for place, product in enumerate(group):
                 rows = place * left[0], (place + 1) * left[0]
-                product.replace_all_uses_with(call(graph, _aten.slice.Tensor, (whole, 0, *rows)))
+                product.replace_all_uses_with(insert_call(graph, _aten.slice.Tensor, (whole, 0, *rows)))
         _drop(graph, group)
 
     def _side_by_side(self, graph: Graph, group: Sequence[Node]) -> None:
         """Write products of one shape as a batch."""
-        lefts, rights = zip(*map(sides, group))
+        lefts, rights = zip(*map(operands, group))
         left, right = _form(lefts[0]), _form(rights[0])
         shared = all(matrix is lefts[0] for matrix in lefts)
         loose = [rights] if shared else [lefts, rights]
@@ -93,38 +102,38 @@ class FilledProducts(CustomGraphPass):
         if not together < _GAIN * len(group) * alone:
             return
         with graph.inserting_before(group[0]):
-            stack = in_a_batch(graph, lefts)
-            batch = call(graph, _aten.bmm.default, (stack, in_a_batch(graph, rights)))
+            stack = stack_batch(graph, lefts)
+            batch = insert_call(graph, _aten.bmm.default, (stack, stack_batch(graph, rights)))
             for place, product in enumerate(group):
-                product.replace_all_uses_with(call(graph, _aten.select.int, (batch, 0, place)))
+                product.replace_all_uses_with(insert_call(graph, _aten.select.int, (batch, 0, place)))
             if all(map(is_transposed, lefts)):
-                _sums_together(graph, call(graph, _aten.permute.default, (stack, [0, 2, 1])), lefts)
+                _sums_together(graph, insert_call(graph, _aten.permute.default, (stack, [0, 2, 1])), lefts)
         _drop(graph, group)
 
     def _cut(self, graph: Graph, product: Node) -> None:
         """Cut a product along its inner side where that was measured faster."""
-        left, right = sides(product)
+        left, right = operands(product)
         whole = self._times.product(_form(left), _form(right))
         taken, parts = self._best_cut(product) if whole < _LONG_US else (math.inf, 1)
         if not taken < _least_gain(whole):
             return
         (rows, inner), columns = left.meta["val"].shape, right.meta["val"].shape[1]
         with graph.inserting_before(product):
-            x = call(graph, _aten.view.default, (left, [rows, parts, inner // parts]))
-            x = call(graph, _aten.permute.default, (x, [1, 0, 2]))
-            y = call(graph, _aten.view.default, (right, [parts, inner // parts, columns]))
-            batch = call(graph, _aten.bmm.default, (x, y))
+            x = insert_call(graph, _aten.view.default, (left, [rows, parts, inner // parts]))
+            x = insert_call(graph, _aten.permute.default, (x, [1, 0, 2]))
+            y = insert_call(graph, _aten.view.default, (right, [parts, inner // parts, columns]))
+            batch = insert_call(graph, _aten.bmm.default, (x, y))
             # Written out, so that it is fused into what reads it.
-            total = call(graph, _aten.select.int, (batch, 0, 0))
+            total = insert_call(graph, _aten.select.int, (batch, 0, 0))
             for place in range(1, parts):
-                part = call(graph, _aten.select.int, (batch, 0, place))
-                total = call(graph, _aten.add.Tensor, (total, part))
+                part = insert_call(graph, _aten.select.int, (batch, 0, place))
+                total = insert_call(graph, _aten.add.Tensor, (total, part))
         product.replace_all_uses_with(total)
         graph.erase_node(product)
 
     def _best_cut(self, product: Node) -> tuple[float, int]:
         """Give the shortest time that cutting a product takes, with the sum of its parts, and in how many."""
-        left, right = map(_form, sides(product))
+        left, right = map(_form, operands(product))
         inner, size = left[1], _bytes(product)
         is_read = any(user.op == "output" or user.target is _MM for user in product.users)
         # A sum of its own is one more kernel, which reads and writes once more.
@@ -151,21 +160,21 @@ def _sums_together(graph: Graph, stack: Node, transposed: Sequence[Node]) -> Non
     """Sum up the rows of all matrices of a stack at once where each is summed up: gradients of biases."""
     places = {matrix.all_input_nodes[0]: place for place, matrix in enumerate(transposed)}
     # A sum that another matrix of the stack is made from, as in a batch norm, is needed before the stack is.
-    needed = rewriting.made_of(places)
+    needed = rewriting.with_ancestors(places)
     found = [
         (place, user)
         for rows, place in places.items()
         for user in rows.users
-        if is_sum_of_rows(user) and user not in needed
+        if is_row_sum(user) and user not in needed
     ]
     # What reads the sums may have to wait for the stack.
-    if len(found) < 2 or rewriting.draws(graph):
+    if len(found) < 2 or rewriting.draws_random_numbers(graph):
         return
-    total = call(graph, _aten.sum.dim_IntList, (stack, [1]))
+    total = insert_call(graph, _aten.sum.dim_IntList, (stack, [1]))
     for place, user in found:
         keeps = len(user.args) > 2 and user.args[2]
-        part = call(graph, _aten.select.int, (total, 0, place))
-        user.replace_all_uses_with(call(graph, _aten.unsqueeze.default, (part, 0)) if keeps else part)
+        part = insert_call(graph, _aten.select.int, (total, 0, place))
+        user.replace_all_uses_with(insert_call(graph, _aten.unsqueeze.default, (part, 0)) if keeps else part)
         graph.erase_node(user)
 
 
@@ -177,12 +186,12 @@ def _on_device_of(product: Node) -> AbstractContextManager[Any]:
 def _products(graph: Graph) -> list[Node]:
     """Give the products of a program that may be written in another way."""
     found = graph.find_nodes(op="call_function", target=_MM)
-    return [node for node in found if node.users and _is_known(node) and all(map(_is_known, sides(node)))]
+    return [node for node in found if node.users and _is_known(node) and all(map(_is_known, operands(node)))]
 
 
 def _is_known(matrix: Node) -> bool:
     """Say whether it is known what a matrix will be; passes of torch's own may leave that to be found out."""
-    if not rewriting.is_single_on_cuda(matrix):
+    if not rewriting.is_cuda_float32(matrix):
         return False
     return all(isinstance(length, int) and length > 0 for length in matrix.meta["val"].shape)
 
@@ -191,16 +200,16 @@ def _alike(graph: Graph, *, by_matrix: bool) -> Iterator[list[Node]]:
     """Give groups of products of one shape, or with one right side, none of which waits for another."""
     kinds: dict[Any, list[Node]] = {}
     for product in _products(graph):
-        left, right = sides(product)
+        left, right = operands(product)
         key = (_form(left), _source(right) if by_matrix else _form(right))
         kinds.setdefault(key, []).append(product)
     ancestry = Ancestry(graph)
     for products in kinds.values():
-        most = _MOST_BYTES // sum(map(_bytes, sides(products[0])))
+        most = _MOST_BYTES // sum(map(_bytes, operands(products[0])))
         while len(products) > 1:
             group: list[Node] = []
             for product in products:
-                if len(group) < most and ancestry.are_apart(product, group):
+                if len(group) < most and ancestry.is_independent(product, group):
                     group.append(product)
             products = [product for product in products if product not in group] if group else []
             if len(group) > 1:
@@ -213,7 +222,7 @@ def _source(matrix: Any) -> Any:
     return ("exchanged", matrix.args[0]) if is_transposed(matrix) else ("as it is", matrix)
 
 
-def _form(matrix: Any) -> Form:
+def _form(matrix: Any) -> MatrixLayout:
     rows, columns = matrix.meta["val"].shape
     first, second = matrix.meta["val"].stride()
     return int(rows), int(columns), bool(first == 1 and second != 1)
@@ -234,4 +243,4 @@ def _lies_elsewhere(matrix: Any) -> bool:
 def _drop(graph: Graph, group: Sequence[Node]) -> None:
     for product in group:
         graph.erase_node(product)
-    put_in_order(graph)
+    sort_topologically(graph)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...device.torch_flags import products
+from ...device.torch_flags import matmul_precision
 
 # A matrix as it lies in memory: its sides, and whether they are exchanged.
-Form = tuple[int, int, bool]
+MatrixLayout = tuple[int, int, bool]
 # What the device moves in a microsecond from memory that was just written; on the careful side.
 BYTES_PER_US = 2.5e6
 _RUNS, _RUNS_US = 8, 400.0
@@ -25,13 +25,13 @@ _ROUNDS = 5
 _WAIT_CYCLES = 400_000
 
 
-class KernelTimes:
+class MatmulTimes:
     """Microseconds of the device; what else runs on it meanwhile is kept out by taking the shortest."""
 
     def __init__(self) -> None:
         self._known: dict[Any, float] = {}
 
-    def product(self, left: Form, right: Form) -> float:
+    def product(self, left: MatrixLayout, right: MatrixLayout) -> float:
         """Give the time of one product."""
 
         def prepare() -> Callable[[], object]:
@@ -40,7 +40,7 @@ class KernelTimes:
 
         return self._taken(("product", left, right), prepare)
 
-    def cut(self, left: Form, right: Form, parts: int) -> float:
+    def cut(self, left: MatrixLayout, right: MatrixLayout, parts: int) -> float:
         """Give the time of a product whose inner side is cut in parts, without their sum."""
 
         def prepare() -> Callable[[], object]:
@@ -51,7 +51,15 @@ class KernelTimes:
 
         return self._taken(("cut", left, right, parts), prepare)
 
-    def batch(self, left: Form, right: Form, count: int, *, shared: bool, copied: Sequence[Form]) -> float:
+    def batch(
+        self,
+        left: MatrixLayout,
+        right: MatrixLayout,
+        count: int,
+        *,
+        shared: bool,
+        copied: Sequence[MatrixLayout],
+    ) -> float:
         """Give the time of a batch of products, and of copying the matrices that lie elsewhere so far."""
 
         def prepare() -> Callable[[], object]:
@@ -69,7 +77,7 @@ class KernelTimes:
 
     def _taken(self, key: Any, prepare: Callable[[], Callable[[], object]]) -> float:
         """Give what is known or measured; where there is no room to measure, it takes forever."""
-        key = torch.cuda.current_device(), products(), *key
+        key = torch.cuda.current_device(), matmul_precision(), *key
         if key not in self._known:
             from torch.utils._python_dispatch import _disable_current_modes
 
@@ -84,13 +92,13 @@ class KernelTimes:
 _zeros = partial(torch.zeros, dtype=torch.float32, device="cuda")
 
 
-def _matrix(form: Form) -> Tensor:
+def _matrix(form: MatrixLayout) -> Tensor:
     rows, columns, exchanged = form
     made = _zeros((columns, rows) if exchanged else (rows, columns))
     return made.t() if exchanged else made
 
 
-def _batch(form: Form, count: int) -> Tensor:
+def _batch(form: MatrixLayout, count: int) -> Tensor:
     rows, columns, exchanged = form
     made = _zeros((count, columns, rows) if exchanged else (count, rows, columns))
     return made.transpose(1, 2) if exchanged else made

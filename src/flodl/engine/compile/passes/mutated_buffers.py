@@ -11,13 +11,13 @@ from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import fx as rewriting
-from .fx import call
+from .fx import insert_call
 
 _aten = torch.ops.aten
 _LATER = "is_backward", "must_be_in_backward"
 
 
-class BuffersAsTheyWere(CustomGraphPass):
+class CloneMutatedBuffers(CustomGraphPass):
     """Keep what a buffer was, where the forward writes to it, for what the backward computes again.
 
     Torch's compiler lets the backward compute small values anew from what the forward was given, also from a
@@ -31,7 +31,7 @@ class BuffersAsTheyWere(CustomGraphPass):
             for node in graph.find_nodes(op="call_function", target=_aten.copy_.default)
             if node.meta.get("partitioner_tag") not in _LATER
         }
-        needed = rewriting.made_of([graph.output_node()])
+        needed = rewriting.with_ancestors([graph.output_node()])
         for buffer in written:
             if isinstance(buffer, Node) and buffer.op == "placeholder":
                 _keep(graph, buffer, [user for user in buffer.users if user in needed])
@@ -47,7 +47,7 @@ def _keep(graph: Graph, buffer: Node, readers: Sequence[Node]) -> None:
         return
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
-        before = call(graph, _aten.clone.default, (buffer,))
+        before = insert_call(graph, _aten.clone.default, (buffer,))
     # Only where the backward needs it is it written at all.
     before.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     for reader in readers:

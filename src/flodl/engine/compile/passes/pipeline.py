@@ -14,19 +14,27 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx import Graph, Node
 
 from . import fx as rewriting
-from .attention import AttentionInPlace
-from .fx import call, is_sum_of_rows, is_transposed, put_in_order, side_by_side, sides, stacked
-from .gru import OpenedCells
-from .matmul import FilledProducts
-from .mutated_buffers import BuffersAsTheyWere
-from .row_order import RowsAsTheyLie
+from .attention import AttentionWithoutCopies
+from .fx import (
+    concat_columns,
+    concat_rows,
+    insert_call,
+    is_row_sum,
+    is_transposed,
+    operands,
+    sort_topologically,
+)
+from .gru import DecomposeGruCells
+from .matmul import BatchAndSplitMatmuls
+from .mutated_buffers import CloneMutatedBuffers
+from .row_order import MatmulInStorageOrder
 
 _aten = torch.ops.aten
 # Above this size of a result, a sum of its own moves more memory than the slower kernel costs.
 _LARGE_BYTES = 64 << 20
 
 
-class BiasOutside(CustomGraphPass):
+class DecomposeAddmm(CustomGraphPass):
     """Write `addmm(bias, x, w)` as a product and a sum, for float32 on CUDA.
 
     The product with a bias inside picks a slow kernel for many shapes (34 µs against 10 µs for one
@@ -44,7 +52,7 @@ class BiasOutside(CustomGraphPass):
         for node in list(graph.find_nodes(op="call_function", target=_aten.addmm.default)):
             if (
                 not node.kwargs
-                and rewriting.is_single_on_cuda(node)
+                and rewriting.is_cuda_float32(node)
                 and node.meta["val"].nbytes <= self._most_bytes
             ):
                 _unfold(graph, node)
@@ -54,7 +62,7 @@ class BiasOutside(CustomGraphPass):
         return get_hash_for_files(files, f"bias outside up to {self._most_bytes}")
 
 
-class JoinedProducts(CustomGraphPass):
+class MergeMatmulSums(CustomGraphPass):
     """Write a sum of products as one product over a longer inner side.
 
     The weight that a loop uses in every turn gets its gradient as such a sum: ten small products and
@@ -72,7 +80,7 @@ class JoinedProducts(CustomGraphPass):
         return get_hash_for_files((__file__, rewriting.__file__), "joined products")
 
 
-class JoinedSums(CustomGraphPass):
+class MergeRowSums(CustomGraphPass):
     """Write a sum of sums over rows as one sum over all rows.
 
     The bias that a loop uses in every turn gets its gradient as such a sum, and mostly the rows lie together
@@ -80,7 +88,7 @@ class JoinedSums(CustomGraphPass):
     """
 
     def __call__(self, graph: Graph) -> None:
-        if rewriting.draws(graph):
+        if rewriting.draws_random_numbers(graph):
             return
         for root, terms in _nests(graph):
             found = {term: rows for term in terms if (rows := _summed_rows(term, root)) is not None}
@@ -91,7 +99,7 @@ class JoinedSums(CustomGraphPass):
         return get_hash_for_files((__file__, rewriting.__file__), "joined sums")
 
 
-class InTurn(CustomGraphPass):
+class PassSequence(CustomGraphPass):
     """Several changes, one after the other."""
 
     def __init__(self, *changes: CustomGraphPass) -> None:
@@ -105,22 +113,24 @@ class InTurn(CustomGraphPass):
         return tuple(change.uuid() for change in self._changes)
 
 
-def fusion_options(*, tune: str | None = None) -> dict[str, Any]:
+def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
     """Give the compiler options that put these changes in.
 
     Random numbers are drawn as eager draws them, so that the two can be compared. With tune="gemm"
     every matrix product is tried out with many kernels, which takes minutes.
     """
     tuning = {"max_autotune_gemm": True} if tune == "gemm" else {}
-    products = [] if tune == "gemm" else [FilledProducts()]
+    products = [] if tune == "gemm" else [BatchAndSplitMatmuls()]
     return {
         **tuning,
         "fallback_random": True,
-        "joint_custom_pre_pass": InTurn(OpenedCells(), BiasOutside(), RowsAsTheyLie(), AttentionInPlace()),
+        "joint_custom_pre_pass": PassSequence(
+            DecomposeGruCells(), DecomposeAddmm(), MatmulInStorageOrder(), AttentionWithoutCopies()
+        ),
         # After torch's own changes, which would leave the copies of buffers out.
-        "joint_custom_post_pass": BuffersAsTheyWere(),
-        "post_grad_custom_pre_pass": InTurn(JoinedProducts(), JoinedSums()),
-        "post_grad_custom_post_pass": InTurn(BiasOutside(_LARGE_BYTES), *products),
+        "joint_custom_post_pass": CloneMutatedBuffers(),
+        "post_grad_custom_pre_pass": PassSequence(MergeMatmulSums(), MergeRowSums()),
+        "post_grad_custom_post_pass": PassSequence(DecomposeAddmm(_LARGE_BYTES), *products),
     }
 
 
@@ -141,7 +151,7 @@ def _is_lone_product(node: Any) -> bool:
 
 def _is_of_weight(product: Node) -> bool:
     """Say whether a product is the gradient of a weight, whose left side is transposed."""
-    return is_transposed(sides(product)[0])
+    return is_transposed(operands(product)[0])
 
 
 def _is_read_once(node: Node) -> bool:
@@ -151,14 +161,14 @@ def _is_read_once(node: Node) -> bool:
 
 def _is_alike(node: Node, root: Node) -> bool:
     """Say whether a term has the shape of the whole sum, so that it is not spread out by it."""
-    return rewriting.is_single_on_cuda(node) and node.meta["val"].shape == root.meta["val"].shape
+    return rewriting.is_cuda_float32(node) and node.meta["val"].shape == root.meta["val"].shape
 
 
 def _nests(graph: Graph) -> Iterator[tuple[Node, list[Any]]]:
     """Give the sums that are no part of another one, each with all that it adds up; the last comes first."""
     inner: set[Node] = set()
     for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-        if root not in inner and not root.kwargs and rewriting.is_single_on_cuda(root):
+        if root not in inner and not root.kwargs and rewriting.is_cuda_float32(root):
             yield root, list(_terms(root, inner))
 
 
@@ -173,7 +183,7 @@ def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
             and not argument.kwargs
             and _is_read_once(argument)
             # Others add up in another way: two truths are one.
-            and rewriting.is_single_on_cuda(argument)
+            and rewriting.is_cuda_float32(argument)
         ):
             inner.add(argument)
             waiting += reversed(argument.args)
@@ -183,9 +193,11 @@ def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
 
 def _join(graph: Graph, root: Node, terms: list[Any], products: list[Node]) -> None:
     others = [term for term in terms if term not in products]
-    lefts, rights = zip(*map(sides, products))
+    lefts, rights = zip(*map(operands, products))
     with graph.inserting_before(root):
-        total = graph.call_function(_aten.mm.default, (side_by_side(graph, lefts), stacked(graph, rights)))
+        total = graph.call_function(
+            _aten.mm.default, (concat_columns(graph, lefts), concat_rows(graph, rights))
+        )
         total.meta.update(root.meta)
         for other in others:
             total = graph.call_function(_aten.add.Tensor, (total, other))
@@ -201,7 +213,7 @@ def _summed_rows(term: Any, root: Node) -> Node | None:
     # Torch traces a view, and its compiler makes a reshape of it.
     if term.target in (_aten.view.default, _aten.reshape.default) and _is_read_once(term.all_input_nodes[0]):
         term = term.all_input_nodes[0]
-    rows = term.all_input_nodes[0] if is_sum_of_rows(term) else None
+    rows = term.all_input_nodes[0] if is_row_sum(term) else None
     is_matrix = rows is not None and rows.meta["val"].dim() == 2 and root.meta["val"].dim() == 1
     return rows if is_matrix else None
 
@@ -209,12 +221,14 @@ def _summed_rows(term: Any, root: Node) -> Node | None:
 def _sum_once(graph: Graph, root: Node, terms: list[Any], found: dict[Node, Node]) -> None:
     parts = list(found.values())
     with graph.inserting_before(root):
-        whole = next((node for node in parts[0].users if _holds(node, parts)), None) or stacked(graph, parts)
-        total = call(graph, _aten.sum.dim_IntList, (whole, [0]))
+        whole = next((node for node in parts[0].users if _holds(node, parts)), None) or concat_rows(
+            graph, parts
+        )
+        total = insert_call(graph, _aten.sum.dim_IntList, (whole, [0]))
         for other in (term for term in terms if term not in found):
-            total = call(graph, _aten.add.Tensor, (total, other))
+            total = insert_call(graph, _aten.add.Tensor, (total, other))
     root.replace_all_uses_with(total)
-    put_in_order(graph)
+    sort_topologically(graph)
     graph.eliminate_dead_code()
 
 

@@ -16,14 +16,14 @@ from torch.fx import Graph, Node
 
 from . import fx as rewriting
 from . import strides
-from .fx import call, is_sum_of_rows, is_transposed
-from .strides import Spread, joined, spread
+from .fx import insert_call, is_row_sum, is_transposed
+from .strides import StridedView, merge_runs, view_of_source
 
 _aten = torch.ops.aten
 _MM, _ADDMM = _aten.mm.default, _aten.addmm.default
 
 
-class RowsAsTheyLie(CustomGraphPass):
+class MatmulInStorageOrder(CustomGraphPass):
     """Multiply the rows of a matrix in the order in which they lie, and turn the product around instead.
 
     A copy that brings rows into another order is written for the product alone, while the product is read in
@@ -46,15 +46,15 @@ class RowsAsTheyLie(CustomGraphPass):
 
 def _on_cuda(graph: Graph, target: Any) -> list[Node]:
     found = graph.find_nodes(op="call_function", target=target)
-    return [node for node in found if rewriting.is_on_cuda(node) and not node.kwargs]
+    return [node for node in found if rewriting.is_cuda(node) and not node.kwargs]
 
 
 class _Order:
     """How the rows of a matrix are to be turned so that they lie as their source does."""
 
-    def __init__(self, found: Spread) -> None:
+    def __init__(self, found: StridedView) -> None:
         self.source = found.source
-        runs = joined(found.sides[0])
+        runs = merge_runs(found.sides[0])
         self.lengths = [length for length, _ in runs]
         self.turned = sorted(range(len(runs)), key=lambda place: -runs[place][1])
         self._back = sorted(range(len(runs)), key=self.turned.__getitem__)
@@ -66,7 +66,7 @@ class _Order:
         """Give the source in the place of a matrix, without a copy."""
         value, columns = self.source.meta["val"], matrix.meta["val"].shape[1]
         as_it_lies = sorted(range(value.dim()), key=lambda side: -value.stride(side))
-        turned = call(graph, _aten.permute.default, (self.source, as_it_lies), instead_of=matrix)
+        turned = insert_call(graph, _aten.permute.default, (self.source, as_it_lies), instead_of=matrix)
         return _viewed(graph, turned, [value.numel() // columns, columns], matrix)
 
     def turn(self, graph: Graph, matrix: Node) -> Node:
@@ -81,23 +81,23 @@ class _Order:
 def _turned(graph: Graph, matrix: Node, lengths: Sequence[int], order: Sequence[int]) -> Node:
     rows, columns = matrix.meta["val"].shape
     apart = _viewed(graph, matrix, [*lengths, columns], matrix)
-    turned = call(graph, _aten.permute.default, (apart, [*order, len(order)]), instead_of=matrix)
+    turned = insert_call(graph, _aten.permute.default, (apart, [*order, len(order)]), instead_of=matrix)
     form = torch.contiguous_format
-    copied = call(graph, _aten.clone.default, (turned,), instead_of=matrix, memory_format=form)
+    copied = insert_call(graph, _aten.clone.default, (turned,), instead_of=matrix, memory_format=form)
     return _viewed(graph, copied, [rows, columns], matrix)
 
 
 def _viewed(graph: Graph, value: Node, shape: Sequence[int], instead_of: Node) -> Node:
-    return call(graph, _aten.view.default, (value, [*shape]), instead_of=instead_of)
+    return insert_call(graph, _aten.view.default, (value, [*shape]), instead_of=instead_of)
 
 
 def _order(matrix: Any) -> _Order | None:
     """Say how rows are to be turned, where they are a copy of all rows of something in another order."""
-    found = spread(matrix) if isinstance(matrix, Node) else None
+    found = view_of_source(matrix) if isinstance(matrix, Node) else None
     if found is None or not found.copied or not found.is_whole or len(found.sides) != 2:
         return None
-    runs, columns = map(joined, found.sides)
-    in_order = joined(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
+    runs, columns = map(merge_runs, found.sides)
+    in_order = merge_runs(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
     if len(columns) != 1 or columns[0][1] != 1 or len(runs) < 2 or len(in_order) != 1:
         return None
     return _Order(found) if _stays(found.source) else None
@@ -105,8 +105,8 @@ def _order(matrix: Any) -> _Order | None:
 
 def _stays(source: Node) -> bool:
     """Say whether a value is the same in the backward; a buffer may have been copied to keep what it was."""
-    is_given = source.op == "placeholder" and not rewriting.is_written_to(source)
-    return is_given or rewriting.owns_its_memory(source)
+    is_given = source.op == "placeholder" and not rewriting.is_mutated(source)
+    return is_given or rewriting.owns_memory(source)
 
 
 def _turn_product(graph: Graph, product: Node) -> None:
@@ -117,14 +117,14 @@ def _turn_product(graph: Graph, product: Node) -> None:
         return
     assert isinstance(left, Node)
     with graph.inserting_before(product):
-        made = call(graph, product.target, (*bias, order.flat(graph, left), right), instead_of=product)
+        made = insert_call(graph, product.target, (*bias, order.flat(graph, left), right), instead_of=product)
         product.replace_all_uses_with(order.turn_back(graph, made))
     graph.erase_node(product)
 
 
 def _turn_inside(graph: Graph, product: Node) -> None:
     """Turn the rows over which a product sums up, which are those of both sides: gradients of weights."""
-    left, right = rewriting.sides(product)
+    left, right = rewriting.operands(product)
     if not is_transposed(left) or (order := _order(right)) is None:
         return
     (rows,) = left.all_input_nodes
@@ -137,18 +137,18 @@ def _turn_inside(graph: Graph, product: Node) -> None:
     else:
         return
     with graph.inserting_before(product):
-        transposed = call(graph, _aten.permute.default, (turned, [1, 0]), instead_of=left)
+        transposed = insert_call(graph, _aten.permute.default, (turned, [1, 0]), instead_of=left)
         product.args = transposed, order.flat(graph, right)
 
 
 def _is_free(rows: Node) -> bool:
     """Say whether rows can as well be computed in another order: they are copied, and only multiplied."""
-    found = spread(rows)
+    found = view_of_source(rows)
     if found is None or not found.copied or not rewriting.is_pointwise(found.source):
         return False
     transposed = [user for user in rows.users if is_transposed(user)]
     others = [user for user in rows.users if user not in transposed]
-    return len(transposed) == 1 and all(is_sum_of_rows(user) or _multiplies(user, rows) for user in others)
+    return len(transposed) == 1 and all(is_row_sum(user) or _multiplies(user, rows) for user in others)
 
 
 def _multiplies(user: Node, rows: Node) -> bool:
@@ -162,18 +162,18 @@ def _turn_all(graph: Graph, rows: Node, order: _Order) -> Node:
     with graph.inserting_before(rows.next):
         turned = order.turn(graph, rows)
     for user in users:
-        if is_sum_of_rows(user):
+        if is_row_sum(user):
             user.update_arg(0, turned)
         elif user.target is _MM:
             with graph.inserting_before(user):
-                made = call(graph, _MM, (turned, user.args[1]), instead_of=user)
+                made = insert_call(graph, _MM, (turned, user.args[1]), instead_of=user)
                 user.replace_all_uses_with(order.turn_back(graph, made))
     return turned
 
 
 def _turn_sum(graph: Graph, total: Node) -> None:
     rows = total.args[0]
-    if is_sum_of_rows(total) and (order := _order(rows)) is not None:
+    if is_row_sum(total) and (order := _order(rows)) is not None:
         assert isinstance(rows, Node)
         with graph.inserting_before(total):
             total.update_arg(0, order.flat(graph, rows))

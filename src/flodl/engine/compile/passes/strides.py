@@ -17,15 +17,15 @@ from torch.fx import Node
 _aten = torch.ops.aten
 # So many numbers, so far apart.
 Run = tuple[int, int]
-Side = tuple[Run, ...]
+Dim = tuple[Run, ...]
 
 
 @dataclass(frozen=True)
-class Spread:
+class StridedView:
     """What a value shows of another one: for each side its runs, the outermost first."""
 
     source: Node
-    sides: tuple[Side, ...]
+    sides: tuple[Dim, ...]
     offset: int = 0
     copied: bool = False
 
@@ -36,7 +36,7 @@ class Spread:
         return bool(shown == self.source.meta["val"].numel())
 
 
-def spread(node: Node) -> Spread | None:
+def view_of_source(node: Node) -> StridedView | None:
     """Say what a value shows of the one that was computed last; None where that is not known."""
     steps: list[tuple[_Step, Node]] = []
     while (step := _step(node)) is not None:
@@ -55,10 +55,10 @@ def is_view(node: Node) -> bool:
     return node.target in _PARTS or _step(node) is not None
 
 
-def joined(side: Side) -> Side:
+def merge_runs(side: Dim) -> Dim:
     """Join runs that follow each other without a gap.
 
-    >>> joined(((32, 512), (8, 64), (64, 1))), joined(((8, 64), (32, 512)))
+    >>> merge_runs(((32, 512), (8, 64), (64, 1))), merge_runs(((8, 64), (32, 512)))
     (((16384, 1),), ((8, 64), (32, 512)))
     """
     found: list[Run] = []
@@ -72,16 +72,17 @@ def joined(side: Side) -> Side:
     return tuple(found)
 
 
-def cut(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Side, ...] | None:
+def split_runs(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Dim, ...] | None:
     """Share runs out among sides of these lengths; None where one would be broken in the middle.
 
-    >>> cut([(4, 6), (6, 1)], [2, 2, 6]), cut([(4, 6), (6, 1)], [8, 3]), cut([(4, 6), (6, 1)], [3, 8])
+    >>> runs = [(4, 6), (6, 1)]
+    >>> split_runs(runs, [2, 2, 6]), split_runs(runs, [8, 3]), split_runs(runs, [3, 8])
     ((((2, 12),), ((2, 6),), ((6, 1),)), (((4, 6), (2, 3)), ((3, 1),)), None)
     """
     left = [run for run in reversed(runs) if run[0] != 1]
     if 0 in (size for size, _ in left):
         return None
-    sides: list[Side] = []
+    sides: list[Dim] = []
     for wanted in shape:
         side: list[Run] = []
         while wanted > 1:
@@ -100,19 +101,19 @@ def cut(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Side, ...] | None:
     return None if left else tuple(sides)
 
 
-_Step = Callable[[Spread, Node], Spread | None]
+_Step = Callable[[StridedView, Node], StridedView | None]
 
 
-def _itself(node: Node) -> Spread | None:
+def _itself(node: Node) -> StridedView | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(length, int) for length in value.shape):
         return None
     runs = list(zip(value.shape, value.stride()))
-    as_it_lies = joined(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
+    as_it_lies = merge_runs(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
     # Without gaps, and no number twice.
     if value.numel() == 0 or value.storage_offset() or as_it_lies not in ((), ((value.numel(), 1),)):
         return None
-    return Spread(node, tuple((run,) for run in runs))
+    return StridedView(node, tuple((run,) for run in runs))
 
 
 def _shown(view: Node) -> Node:
@@ -127,24 +128,24 @@ def _step(node: Node) -> _Step | None:
     return _STEPS.get(node.target)
 
 
-def _copied(of: Spread, node: Node) -> Spread:
+def _copied(of: StridedView, node: Node) -> StridedView:
     return replace(of, copied=True)
 
 
-def _reshaped(of: Spread, node: Node) -> Spread | None:
+def _reshaped(of: StridedView, node: Node) -> StridedView | None:
     shape = node.meta["val"].shape
     if not all(isinstance(length, int) for length in shape):
         return None
-    sides = cut([run for side in of.sides for run in side], shape)
+    sides = split_runs([run for side in of.sides for run in side], shape)
     return None if sides is None else replace(of, sides=sides)
 
 
-def _permuted(of: Spread, node: Node) -> Spread:
+def _permuted(of: StridedView, node: Node) -> StridedView:
     order: Sequence[int] = node.args[1]  # type: ignore[assignment]
     return replace(of, sides=tuple(of.sides[place] for place in order))
 
 
-def _exchanged(of: Spread, node: Node) -> Spread:
+def _exchanged(of: StridedView, node: Node) -> StridedView:
     sides = list(of.sides)
     if len(sides) < 2:
         return of
@@ -153,7 +154,7 @@ def _exchanged(of: Spread, node: Node) -> Spread:
     return replace(of, sides=tuple(sides))
 
 
-def _selected(of: Spread, dim: Any, index: Any) -> Spread | None:
+def _selected(of: StridedView, dim: Any, index: Any) -> StridedView | None:
     if not isinstance(index, int):
         return None
     side = of.sides[dim]
@@ -166,9 +167,9 @@ def _selected(of: Spread, dim: Any, index: Any) -> Spread | None:
     return replace(of, sides=of.sides[:dim] + of.sides[dim + 1 :], offset=offset)
 
 
-def _sliced(of: Spread, dim: Any, start: int, length: int) -> Spread | None:
+def _sliced(of: StridedView, dim: Any, start: int, length: int) -> StridedView | None:
     dim %= len(of.sides)
-    (size, stride), *inner = joined(of.sides[dim]) or ((1, 1),)
+    (size, stride), *inner = merge_runs(of.sides[dim]) or ((1, 1),)
     below = math.prod(each for each, _ in inner)
     if start % below or length % below:
         return None
@@ -179,7 +180,7 @@ def _sliced(of: Spread, dim: Any, start: int, length: int) -> Spread | None:
     return replace(of, sides=sides, offset=of.offset + start // below * stride)
 
 
-def _slice(of: Spread, node: Node) -> Spread | None:
+def _slice(of: StridedView, node: Node) -> StridedView | None:
     given: list[Any] = [*node.args[1:]]
     dim, start, _, step = given + [0, 0, None, 1][len(given) :]
     start, length = start or 0, node.meta["val"].shape[dim]
@@ -189,7 +190,7 @@ def _slice(of: Spread, node: Node) -> Spread | None:
     return _sliced(of, dim, max(0, start + whole if start < 0 else start), length)
 
 
-def _part(of: Spread, node: Node) -> Spread | None:
+def _part(of: StridedView, node: Node) -> StridedView | None:
     """Show one of the parts that a tensor was split into."""
     parted, place = cast(tuple[Node, int], node.args)
     dim: Any = parted.args[2] if len(parted.args) > 2 else 0
@@ -199,7 +200,7 @@ def _part(of: Spread, node: Node) -> Spread | None:
     return _sliced(of, dim, sum(lengths[:-1]), lengths[-1])
 
 
-def _one(of: Spread, node: Node) -> Spread | None:
+def _one(of: StridedView, node: Node) -> StridedView | None:
     """Show one of the layers that a tensor was taken apart into."""
     parted, place = cast(tuple[Node, int], node.args)
     return _selected(of, parted.args[1] if len(parted.args) > 1 else 0, place)
