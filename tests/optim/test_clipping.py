@@ -26,7 +26,7 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_norm_above_the_limit_is_scaled_down_to_it_and_given_back():
+def test_a_norm_above_the_limit_is_scaled_down_to_it_and_returned():
     weight = _with_grad([3.0, 4.0])
     norm = clip_grad_norm([weight], 1.0)
     assert norm.shape == ()
@@ -53,7 +53,7 @@ def test_an_infinite_limit_only_measures():
     assert weight.grad.tolist() == [3.0, 4.0]
 
 
-def test_a_nan_norm_scales_nothing_and_is_given_back():
+def test_a_nan_norm_scales_nothing_and_is_returned():
     sick, healthy = _with_grad([float("nan"), 1.0]), _with_grad([30.0])
     assert clip_grad_norm([sick, healthy], 1.0).isnan()
     assert healthy.grad.item() == 30.0
@@ -75,7 +75,7 @@ def test_scaled_gradients_are_bit_for_bit_those_of_torch(values, data):
         assert torch.equal(mine.grad, other.grad)
 
 
-def test_values_are_clamped_and_the_largest_magnitude_is_given_back():
+def test_values_are_clamped_and_the_largest_magnitude_is_returned():
     weights = [_with_grad([10.0, -5.0]), _with_grad([1.0]), _with_grad([])]
     largest = clip_grad_value(weights, 2.0)
     assert largest.shape == ()
@@ -127,7 +127,7 @@ def test_a_sparse_gradient_counts_with_its_repeated_rows_added(clip, expected, k
 
 
 @pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
-def test_nothing_is_read_back_to_the_host(clip):
+def test_clipping_reads_nothing_on_the_host(clip):
     weights = [_with_grad([30.0, 40.0]), _with_grad([1.0], torch.float64), _with_grad([2.0], torch.bfloat16)]
     with _Operations() as operations:
         clip(weights, 1.0)
@@ -150,7 +150,7 @@ def test_the_number_of_operations_does_not_grow_with_the_parameters(clip):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
-def test_clipping_never_waits_for_the_device_and_can_be_captured(clip):
+def test_clipping_never_synchronizes_and_can_be_captured(clip):
     dtypes = [torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16]
     weights = [nn.Parameter(torch.zeros(3, dtype=dtype, device="cuda")) for dtype in dtypes]
     for weight in weights:

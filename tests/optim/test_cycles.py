@@ -22,14 +22,14 @@ def test_one_cycle_follows_the_formula(step):
     assert OneCycleLR(highest, total).lr(step) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_rise_takes_the_share_asked_for_with_halves_rounded_up():
+def test_the_increase_takes_the_given_fraction_with_halves_rounded_up():
     assert OneCycleLR(0.01, 15).warmup_steps == 5
     assert OneCycleLR.with_warmup_frac(0.01, 200, 0.1).warmup_steps == 20
     assert OneCycleLR.with_warmup_frac(0.01, 200, 0.0).lr(0) == pytest.approx(0.01)
     assert OneCycleLR.with_warmup_frac(0.01, 200, 1.0).lr(200) == pytest.approx(0.01)
 
 
-def test_a_cycle_rises_and_falls_again_and_again():
+def test_a_cycle_repeats():
     schedule = CyclicLR(0.001, 0.01, 10)
     expected = [0.001, 0.0055, 0.01, 0.0055, 0.001, 0.0055]
     assert [schedule.lr(step) for step in (0, 5, 10, 15, 20, 25)] == pytest.approx(expected)
@@ -51,7 +51,7 @@ def test_an_asymmetric_cycle_has_two_speeds():
         ),
         (
             lambda: OneCycleLR(0.01, 0),
-            r"OneCycleLR: total=0, expected a whole number of at least 1\. Give the num",
+            r"OneCycleLR: total=0, expected an integer of at least 1\. Give the num",
         ),
         (
             lambda: OneCycleLR.with_warmup_frac(0.01, 100, 30),
@@ -67,11 +67,11 @@ def test_an_asymmetric_cycle_has_two_speeds():
         ),
         (
             lambda: CyclicLR(0.001, 0.01, 0),
-            r"CyclicLR: up=0, expected a whole number of at least 1\. It counts",
+            r"CyclicLR: up=0, expected an integer of at least 1\. It counts",
         ),
         (
             lambda: CyclicLR(0.001, 0.01, 3, 0),
-            r"CyclicLR: down=0, expected a whole number of at least 1\. It co",
+            r"CyclicLR: down=0, expected an integer of at least 1\. It co",
         ),
     ],
 )

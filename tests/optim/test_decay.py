@@ -8,7 +8,7 @@ from flodl.optim import CosineScheduler, ExponentialLR, MultiStepLR, StepDecay
 NAN, INF = float("nan"), float("inf")
 
 
-def test_step_decay_falls_every_step_size_steps():
+def test_step_decay_multiplies_every_step_size_steps():
     schedule = StepDecay(0.1, 10, 0.5)
     assert [schedule.lr(step) for step in (0, 9, 10, 19, 20)] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025])
 
@@ -36,7 +36,7 @@ def test_cosine_follows_the_formula_and_stays_at_the_minimum(step):
     assert CosineScheduler(0.1, 0.001, 90).lr(step) == pytest.approx(expected, rel=1e-12)
 
 
-def test_cosine_keeps_its_digits_just_before_the_end():
+def test_cosine_is_precise_just_before_the_end():
     total = 10**6
     exact = (math.pi / (2 * total)) ** 2
     assert CosineScheduler(1.0, 0.0, total).lr(total - 1) == pytest.approx(exact, rel=1e-9)
@@ -54,7 +54,7 @@ def test_cosine_keeps_its_digits_just_before_the_end():
         (lambda: StepDecay(True, 10, 0.5), r"StepDecay: base=True"),
         (
             lambda: StepDecay(0.1, 0, 0.5),
-            r"StepDecay: step_size=0, expected a whole number of at least 1\. It",
+            r"StepDecay: step_size=0, expected an integer of at least 1\. It",
         ),
         (lambda: StepDecay(0.1, 2.5, 0.5), r"StepDecay: step_size=2\.5"),
         (

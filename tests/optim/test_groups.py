@@ -38,7 +38,7 @@ def test_every_parameter_is_in_exactly_one_group_and_the_rest_comes_first():
     ]
 
 
-def test_the_first_pattern_that_fits_wins():
+def test_the_first_matching_pattern_wins():
     model = _model()
     found = groups(model, {"encoder.**": {"lr": 1.0}, "**.bias": {"lr": 2.0}})
     assert _names(model, found[2]) == ["head.bias"]
@@ -93,8 +93,8 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(patter
         groups(_model(), {pattern: {"lr": 1.0}})
 
 
-def test_a_pattern_left_with_nothing_is_refused():
-    message = r"every parameter that 'head\.bias' matches was taken by '\*\*\.bias' before it\. The first"
+def test_a_pattern_whose_parameters_are_taken_is_refused():
+    message = r"every parameter that 'head\.bias' matches already belongs to '\*\*\.bias'\. The first"
     with pytest.raises(PathError, match=message):
         groups(_model(), {"**.bias": {"lr": 1.0}, "head.bias": {"lr": 2.0}})
 

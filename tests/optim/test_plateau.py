@@ -7,7 +7,7 @@ from flodl.core import ScheduleError
 from flodl.optim import PlateauScheduler
 
 
-def test_the_rate_falls_when_the_patience_is_reached():
+def test_the_rate_decays_when_the_patience_is_reached():
     schedule = PlateauScheduler(0.1, 3, 0.5)
     rates = []
     for loss in (1.0, 1.1, 1.2, 1.3):
@@ -29,7 +29,7 @@ def test_an_improvement_starts_the_count_again():
     assert schedule.observe(1.0) == pytest.approx(0.05)
 
 
-def test_an_equal_value_is_no_improvement_and_nan_is_none():
+def test_neither_an_equal_value_nor_nan_is_an_improvement():
     schedule = PlateauScheduler(0.1, 2, 0.5)
     for loss in (1.0, 1.0, float("nan")):
         schedule.observe(loss)
@@ -56,7 +56,7 @@ def test_a_metric_may_be_a_tensor():
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("seen", [[], [1.0], [1.0, 1.0, 1.0]])
-def test_a_saved_plateau_goes_on_as_if_never_stopped(mode, seen):
+def test_a_saved_plateau_continues_as_if_never_stopped(mode, seen):
     straight, saved = (PlateauScheduler(0.1, 2, 0.5, mode=mode) for _ in range(2))
     for metric in seen:
         straight.observe(metric)
@@ -69,12 +69,12 @@ def test_a_saved_plateau_goes_on_as_if_never_stopped(mode, seen):
 
 def test_a_state_of_something_else_is_refused():
     with pytest.raises(
-        ScheduleError, match=r"the state has no 'best', 'wait', only \['lr'\]\. Load what Plateau"
+        ScheduleError, match=r"the state has no 'best', 'wait', only \['lr'\]\. Load the result of Plateau"
     ):
         PlateauScheduler(0.1, 2, 0.5).load_state_dict({"lr": 0.1})
 
 
-def test_it_shows_its_settings_and_where_it_stands():
+def test_the_repr_shows_settings_and_rate():
     expected = "PlateauScheduler(0.1, patience=2, factor=0.5, min=0.0, mode='min', lr=0.1)"
     assert repr(PlateauScheduler(0.1, 2, 0.5)) == expected
 
@@ -88,7 +88,7 @@ def test_it_shows_its_settings_and_where_it_stands():
         ),
         (
             lambda: PlateauScheduler(0.1, 0, 0.5),
-            r"PlateauScheduler: patience=0, expected .* at least 1\. .* 1 fal",
+            r"PlateauScheduler: patience=0, expected .* at least 1\. .* 1 decays",
         ),
         (
             lambda: PlateauScheduler(0.1, 3, 1.0),
@@ -96,7 +96,7 @@ def test_it_shows_its_settings_and_where_it_stands():
         ),
         (
             lambda: PlateauScheduler(0.1, 3, 0.5, 0.2),
-            r"PlateauScheduler: min=0\.2, .* at most 0\.1\. Give the lea",
+            r"PlateauScheduler: min=0\.2, .* at most 0\.1\. Give the lowest lea",
         ),
         (
             lambda: PlateauScheduler(0.1, 3, 0.5, mode="up"),

@@ -1,4 +1,4 @@
-"""The rules that every step schedule keeps: purity, agreement of host and device, preview."""
+"""Rules for every step schedule: purity, agreement of host and device, preview."""
 
 import subprocess
 import sys
@@ -102,7 +102,7 @@ class _Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("schedule", EXAMPLES, ids=repr)
-def test_the_tensor_form_reads_nothing_back_to_the_host(schedule):
+def test_the_tensor_form_reads_nothing_on_the_host(schedule):
     step = torch.tensor(42)
     with _Operations() as operations:
         schedule.lr_tensor(step)
@@ -128,9 +128,7 @@ def test_the_tensor_form_can_be_captured_and_replayed(schedule):
 @pytest.mark.parametrize("schedule", EXAMPLES, ids=repr)
 @pytest.mark.parametrize("step", [-1, 1.5, None])
 def test_a_step_that_does_not_count_updates_is_refused(schedule, step):
-    message = (
-        rf"{type(schedule).__name__}: step={step!r}, expected a whole number of at least 0\. Steps count"
-    )
+    message = rf"{type(schedule).__name__}: step={step!r}, expected an integer of at least 0\. Steps count"
     with pytest.raises(ScheduleError, match=message):
         schedule.lr(step)
 
@@ -147,7 +145,7 @@ def test_every_schedule_fits_the_protocol():
         assert isinstance(schedule, Schedule)
 
 
-def test_a_schedule_of_ones_own_needs_the_two_forms_only():
+def test_a_custom_schedule_needs_only_the_two_forms():
     class Constant(StepSchedule):
         def lr(self, step):
             return 0.5
@@ -179,9 +177,7 @@ def test_a_preview_shows_the_curve_and_its_first_highest_and_last_value():
 
 
 def test_a_preview_of_nothing_is_refused():
-    with pytest.raises(
-        ScheduleError, match=r"StepDecay: total_steps=0, expected a whole number of at least 1"
-    ):
+    with pytest.raises(ScheduleError, match=r"StepDecay: total_steps=0, expected an integer of at least 1"):
         StepDecay(0.1, 7, 0.5).preview(0)
     with pytest.raises(ScheduleError, match=r"StepDecay: width=0"):
         StepDecay(0.1, 7, 0.5).preview(10, width=0)

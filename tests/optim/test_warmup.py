@@ -7,7 +7,7 @@ from flodl.optim import CosineScheduler, PlateauScheduler, WarmupScheduler
 COSINE = CosineScheduler(0.1, 0.001, 90)
 
 
-def test_the_rise_ends_at_the_target_and_the_inner_schedule_starts_at_its_step_zero():
+def test_the_warm_up_ends_at_the_target_and_the_inner_schedule_starts_at_its_step_zero():
     schedule = WarmupScheduler(COSINE, 0.1, 10)
     assert [schedule.lr(step) for step in (0, 4, 9)] == pytest.approx([0.01, 0.05, 0.1])
     assert [schedule.lr(step) for step in (10, 55, 100)] == [COSINE.lr(step) for step in (0, 45, 90)]
@@ -51,7 +51,7 @@ def test_a_plateau_can_follow_a_warm_up_on_the_host_but_not_on_the_device():
         ),
         (
             lambda: WarmupScheduler(COSINE, 0.1, -1),
-            r"WarmupScheduler: warm=-1, expected .* at least 0\. It count",
+            r"WarmupScheduler: warm=-1, expected .* at least 0\. It is the number",
         ),
     ],
 )

@@ -1,9 +1,9 @@
-"""Schedules as pure functions of the step, the bridge to torch optimizers, clipping, parameter groups.
+"""Learning rate schedules, applying them to torch optimizers, gradient clipping, parameter groups.
 
 Importing this package does not import torch; the functions that need tensors do.
 """
 
-from .clipping import clip_grad_norm, clip_grad_value
+from .clipping import clip_grad_norm, clip_grad_value, gradient_values
 from .cycles import CyclicLR, OneCycleLR
 from .decay import CosineScheduler, ExponentialLR, MultiStepLR, StepDecay
 from .groups import groups
@@ -27,5 +27,6 @@ __all__ = [
     "apply",
     "clip_grad_norm",
     "clip_grad_value",
+    "gradient_values",
     "groups",
 ]

@@ -1,28 +1,30 @@
-"""A schedule drawn as one line of text, so that it can be looked at before training."""
+"""Drawing a schedule as one line of text, to inspect it before training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
 
-from ._arguments import whole
+from ._arguments import check_integer
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def preview(owner: str, lr: Callable[[int], float], total_steps: int, *, width: int) -> str:
-    """Draw `lr` over `total_steps` steps, and name its first, highest and last value.
+    """Draw `lr` over `total_steps` steps, and print its first, highest and last value.
 
     >>> print(preview("ramp", lambda step: 0.1 * step, 8, width=8))
     ▁▂▃▄▅▆▇█
     step 0: 0 · highest 0.7 at step 7 · step 7: 0.7
     """
-    whole(owner, "total_steps", total_steps, at_least=1, hint="Give the number of optimizer updates to show.")
-    whole(owner, "width", width, at_least=1, hint="Give the number of characters to draw with.")
+    check_integer(
+        owner, "total_steps", total_steps, at_least=1, hint="Give the number of optimizer updates to show."
+    )
+    check_integer(owner, "width", width, at_least=1, hint="Give the number of characters to draw.")
     values = [lr(step) for step in range(total_steps)]
     highest = max(values)
     peak = values.index(highest)
-    # Bars start at zero, so that half the height is half the learning rate.
+    # Bars start at zero, so half the height is half the learning rate.
     line = "".join(_bar(mean, highest) for mean in _bucket_means(values, min(width, total_steps)))
     ends = f"step 0: {values[0]:.4g}", f"step {total_steps - 1}: {values[-1]:.4g}"
     return f"{line}\n{ends[0]} · highest {highest:.4g} at step {peak} · {ends[1]}"

@@ -1,4 +1,4 @@
-"""Gradient clipping that never waits for the device: what it measures comes back as a tensor."""
+"""Gradient clipping that never synchronizes with the device: results are returned as tensors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Parameters: TypeAlias = "Tensor | Iterable[Tensor] | nn.Module"
 
 
 def clip_grad_norm(parameters: Parameters, max_norm: float) -> Tensor:
-    """Scale all gradients together so that their global L2 norm is at most `max_norm`; give the norm before.
+    """Scale all gradients together to a global L2 norm of at most `max_norm`; return the original norm.
 
-    A norm above the limit scales by max_norm/(norm + 1e-6). A NaN norm scales nothing and is given
-    back, and max_norm=inf only measures. Half-precision gradients are measured in float32.
+    If the norm exceeds the limit, the gradients are multiplied by max_norm/(norm + 1e-6). A NaN norm leaves
+    them unchanged, and max_norm=inf only measures. Norms of half-precision gradients are computed in float32.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -37,7 +37,7 @@ def clip_grad_norm(parameters: Parameters, max_norm: float) -> Tensor:
         if not grads:
             return torch.zeros((), device=home)
         norm: Tensor = torch.linalg.vector_norm(_norms(grads, 2.0, home))
-        # A comparison with NaN is false, so the same line leaves gradients of unknown norm alone.
+        # A comparison with NaN is false, so gradients with a NaN norm stay unchanged.
         scale = torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
         for (device, _), group in _by_kind(grads).items():
             torch._foreach_mul_(group, scale.to(device))
@@ -45,7 +45,7 @@ def clip_grad_norm(parameters: Parameters, max_norm: float) -> Tensor:
 
 
 def clip_grad_value(parameters: Parameters, value: float) -> Tensor:
-    """Clamp every gradient element to [−value, value]; give the largest magnitude before.
+    """Clamp every gradient element to [−value, value]; return the largest original magnitude.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -62,7 +62,7 @@ def clip_grad_value(parameters: Parameters, value: float) -> Tensor:
             return torch.zeros((), device=home)
         if any(grad.is_complex() for grad in grads):
             raise ScheduleError(
-                "clip_grad_value: a gradient is complex, and complex numbers have no order to clamp them by. "
+                "clip_grad_value: a gradient is complex, and complex numbers cannot be clamped. "
                 "Use clip_grad_norm, which scales them."
             )
         largest = _norms(grads, math.inf, home).max()
@@ -77,12 +77,12 @@ def _check_limit(function: str, name: str, limit: Any) -> None:
         return
     raise ScheduleError(
         f"{function}: {name}={limit!r}, expected a number above 0. "
-        "Give the limit for the gradients, for example 1.0, or leave the call out."
+        "Give a limit such as 1.0, or do not call it."
     )
 
 
 def _gradients(function: str, parameters: Parameters) -> tuple[list[Tensor], torch.device]:
-    """Give the gradients that exist and hold elements, and the device of the first parameter."""
+    """Return the gradients that have elements, and the device of the first parameter."""
     import torch
 
     if isinstance(parameters, torch.nn.Module):
@@ -100,7 +100,7 @@ def _gradients(function: str, parameters: Parameters) -> tuple[list[Tensor], tor
 
 
 def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Give the gradients that exist, of sparse ones the values that they store, to be changed in place.
+    """Return the existing gradients, and the stored values of sparse ones, for changing in place.
 
     >>> import torch
     >>> table = torch.nn.Embedding(9, 2, sparse=True)
@@ -114,26 +114,26 @@ def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:
 def _dense(parameter: Tensor, grad: Tensor) -> Tensor:
     if not grad.is_sparse:
         return grad
-    # Before coalescing, one element may be stored in several parts, whose norm says nothing.
+    # Before coalescing, an element may be stored in several parts, and their norm is not its norm.
     parameter.grad = grad.coalesce()
     return parameter.grad.values()
 
 
 def _norms(grads: list[Tensor], order: float, home: torch.device) -> Tensor:
-    """Give the norm of each gradient, as one vector on `home` in the widest type, at least float32."""
+    """Return the norm of each gradient, as one vector on `home` in the widest dtype, at least float32."""
     import torch
 
     norms: list[Tensor] = []
     for (_, dtype), group in _by_kind(grads).items():
         half = dtype in (torch.float16, torch.bfloat16)
-        # The norm of float16 gradients overflows in float16 itself at 65504.
+        # In float16, a norm overflows at 65504.
         norms.extend(torch._foreach_norm(group, order, dtype=torch.float32 if half else None))
     widest = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     return torch.stack([norm.to(device=home, dtype=widest) for norm in norms])
 
 
 def _by_kind(grads: list[Tensor]) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
-    """Gather the gradients that one foreach call can take."""
+    """Group the gradients by device and dtype, as foreach calls need."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
     for grad in grads:
         kinds[grad.device, grad.dtype].append(grad)

@@ -1,4 +1,4 @@
-"""Schedules that go up and down: one cycle over the whole run, or a triangle again and again."""
+"""Schedules that go up and down: one cycle over the whole run, or repeated triangles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from ._arguments import number, step_index, whole
+from ._arguments import check_integer, check_number, step_index
 from .schedule import StepSchedule
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OneCycleLR(StepSchedule):
-    """Rise in a line from max/25 to `max`, then fall along half a cosine back to max/25 at step `total`.
+    """Increase linearly from max/25 to `max`, then decrease along half a cosine to max/25 at step `total`.
 
-    The rise takes round(warmup_frac · total) steps. There is one floor, max/25, where
-    `torch.optim.lr_scheduler.OneCycleLR` ends ten thousand times lower.
+    The increase takes round(warmup_frac · total) steps. The cycle ends where it started, unlike that of
+    `torch.optim.lr_scheduler.OneCycleLR`, which ends ten thousand times lower.
 
     >>> schedule = OneCycleLR(0.01, total=100)
     >>> [round(schedule.lr(step), 6) for step in (0, 30, 100)]
@@ -30,17 +30,17 @@ class OneCycleLR(StepSchedule):
     warmup_frac: float = 0.3
 
     def __post_init__(self) -> None:
-        number(
+        check_number(
             "OneCycleLR", "max", self.max, above=0, hint="Give the highest learning rate, for example 0.01."
         )
         hint = "Give the number of optimizer updates of the whole cycle."
-        whole("OneCycleLR", "total", self.total, at_least=1, hint=hint)
-        hint = "It is the share of the cycle that rises: 0.3 is 30 %."
-        number("OneCycleLR", "warmup_frac", self.warmup_frac, at_least=0, at_most=1, hint=hint)
+        check_integer("OneCycleLR", "total", self.total, at_least=1, hint=hint)
+        hint = "It is the fraction of the cycle that increases: 0.3 is 30 %."
+        check_number("OneCycleLR", "warmup_frac", self.warmup_frac, at_least=0, at_most=1, hint=hint)
 
     @classmethod
     def with_warmup_frac(cls, max: float, total: int, f: float) -> Self:
-        """Build a cycle whose first share `f` of the steps rises.
+        """Return a cycle that increases during the first fraction `f` of its steps.
 
         >>> OneCycleLR.with_warmup_frac(0.01, 100, 0.1).warmup_steps
         10
@@ -49,7 +49,7 @@ class OneCycleLR(StepSchedule):
 
     @property
     def warmup_steps(self) -> int:
-        """The number of steps that rise, a half rounded up."""
+        """The number of increasing steps, with halves rounded up."""
         return math.floor(self.warmup_frac * self.total + 0.5)
 
     def lr(self, step: int) -> float:
@@ -73,9 +73,9 @@ class OneCycleLR(StepSchedule):
 
 @dataclass(frozen=True)
 class CyclicLR(StepSchedule):
-    """Rise in a line from `base` to `max` in `up` steps, fall back in `down` steps, and again.
+    """Increase linearly from `base` to `max` in `up` steps, decrease in `down` steps, and repeat.
 
-    Without `down` the fall takes as long as the rise.
+    `down` defaults to `up`.
 
     >>> schedule = CyclicLR(0.001, 0.01, 10)
     >>> [round(schedule.lr(step), 6) for step in (0, 5, 10, 15, 20)]
@@ -88,18 +88,18 @@ class CyclicLR(StepSchedule):
     down: int | None = None
 
     def __post_init__(self) -> None:
-        number("CyclicLR", "base", self.base, at_least=0, hint="Give the lowest learning rate.")
+        check_number("CyclicLR", "base", self.base, at_least=0, hint="Give the lowest learning rate.")
         hint = "Give the highest learning rate, above base."
-        number("CyclicLR", "max", self.max, above=self.base, hint=hint)
-        whole("CyclicLR", "up", self.up, at_least=1, hint="It counts the steps from base to max.")
+        check_number("CyclicLR", "max", self.max, above=self.base, hint=hint)
+        check_integer("CyclicLR", "up", self.up, at_least=1, hint="It counts the steps from base to max.")
         if self.down is not None:
-            whole(
+            check_integer(
                 "CyclicLR", "down", self.down, at_least=1, hint="It counts the steps from max back to base."
             )
 
     @classmethod
     def asymmetric(cls, base: float, max: float, up: int, down: int) -> Self:
-        """Build a cycle that rises and falls at different speeds.
+        """Return a cycle that increases and decreases at different speeds.
 
         >>> schedule = CyclicLR.asymmetric(0.0, 1.0, up=2, down=4)
         >>> [schedule.lr(step) for step in range(7)]

@@ -1,4 +1,4 @@
-"""Schedules that go down: in steps, at milestones, by a factor each step, along half a cosine."""
+"""Schedules that decay: in steps, at milestones, by a factor each step, along half a cosine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flodl.core import ScheduleError
 
-from ._arguments import number, step_index, whole
+from ._arguments import check_integer, check_number, step_index
 from .schedule import StepSchedule
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ class StepDecay(StepSchedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        number("StepDecay", "base", self.base, above=0, hint=_BASE_HINT)
-        whole(
+        check_number("StepDecay", "base", self.base, above=0, hint=_BASE_HINT)
+        check_integer(
             "StepDecay",
             "step_size",
             self.step_size,
             at_least=1,
-            hint="It counts the steps between two falls.",
+            hint="It is the number of steps between two decays.",
         )
         _check_gamma("StepDecay", self.gamma)
 
@@ -62,7 +62,7 @@ class ExponentialLR(StepSchedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        number("ExponentialLR", "base", self.base, above=0, hint=_BASE_HINT)
+        check_number("ExponentialLR", "base", self.base, above=0, hint=_BASE_HINT)
         _check_gamma("ExponentialLR", self.gamma)
 
     def lr(self, step: int) -> float:
@@ -76,7 +76,7 @@ class ExponentialLR(StepSchedule):
 class MultiStepLR(StepSchedule):
     """Multiply by `gamma` at each milestone: base · gamma^(number of milestones ≤ step).
 
-    The milestones may come in any order; one that is given twice counts twice.
+    The milestones may be in any order; a repeated milestone counts twice.
 
     >>> schedule = MultiStepLR(0.1, milestones=[80, 30], gamma=0.1)
     >>> [round(schedule.lr(step), 6) for step in (29, 30, 80)]
@@ -88,18 +88,18 @@ class MultiStepLR(StepSchedule):
     gamma: float
 
     def __post_init__(self) -> None:
-        number("MultiStepLR", "base", self.base, above=0, hint=_BASE_HINT)
-        given = list(self.milestones) if isinstance(self.milestones, Iterable) else []
-        if not given:
+        check_number("MultiStepLR", "base", self.base, above=0, hint=_BASE_HINT)
+        milestones = list(self.milestones) if isinstance(self.milestones, Iterable) else []
+        if not milestones:
             raise ScheduleError(
                 f"MultiStepLR: milestones={self.milestones!r}, expected at least one step. "
-                "Give the steps at which the learning rate falls, for example [30, 80]."
+                "Give the steps at which the learning rate decays, for example [30, 80]."
             )
-        for milestone in given:
-            hint = "A milestone is the step at which the learning rate falls."
-            whole("MultiStepLR", "milestone", milestone, at_least=0, hint=hint)
+        for milestone in milestones:
+            hint = "A milestone is a step at which the learning rate decays."
+            check_integer("MultiStepLR", "milestone", milestone, at_least=0, hint=hint)
         _check_gamma("MultiStepLR", self.gamma)
-        object.__setattr__(self, "milestones", tuple(sorted(given)))
+        object.__setattr__(self, "milestones", tuple(sorted(milestones)))
 
     def lr(self, step: int) -> float:
         return self.base * _power(self.gamma, bisect_right(self.milestones, step_index(self, step)))
@@ -107,7 +107,8 @@ class MultiStepLR(StepSchedule):
     def lr_tensor(self, step: Tensor) -> Tensor:
         import torch
 
-        # One comparison per milestone: a tensor of milestones would be a host copy, which no capture allows.
+        # One comparison per milestone: a tensor of milestones would need a copy from the host, which a
+        # captured step must not do.
         passed = torch.zeros_like(step, dtype=torch.int64)
         for milestone in self.milestones:
             passed = passed + (step >= milestone)
@@ -116,10 +117,10 @@ class MultiStepLR(StepSchedule):
 
 @dataclass(frozen=True)
 class CosineScheduler(StepSchedule):
-    """Fall from `base` to `min` along half a cosine over `total` steps, then stay at `min`.
+    """Decay from `base` to `min` along half a cosine over `total` steps, then stay at `min`.
 
     min + ½(base − min)(1 + cos πt) with t = step/total, clipped to 1. It is computed as
-    min + (base − min)·sin²(π(1 − t)/2), which keeps all digits where the cosine comes near −1.
+    min + (base − min)·sin²(π(1 − t)/2), which stays precise where the cosine is near −1.
 
     >>> schedule = CosineScheduler(0.1, min=0.001, total=90)
     >>> [round(schedule.lr(step), 6) for step in (0, 45, 90, 200)]
@@ -131,11 +132,11 @@ class CosineScheduler(StepSchedule):
     total: int
 
     def __post_init__(self) -> None:
-        number("CosineScheduler", "base", self.base, above=0, hint=_BASE_HINT)
+        check_number("CosineScheduler", "base", self.base, above=0, hint=_BASE_HINT)
         hint = "Give the learning rate to end at, no higher than base."
-        number("CosineScheduler", "min", self.min, at_least=0, at_most=self.base, hint=hint)
-        hint = "Give the number of optimizer updates that the fall takes."
-        whole("CosineScheduler", "total", self.total, at_least=1, hint=hint)
+        check_number("CosineScheduler", "min", self.min, at_least=0, at_most=self.base, hint=hint)
+        hint = "Give the number of optimizer updates that the decay takes."
+        check_integer("CosineScheduler", "total", self.total, at_least=1, hint=hint)
 
     def lr(self, step: int) -> float:
         left = max(self.total - step_index(self, step), 0) / self.total
@@ -149,15 +150,15 @@ class CosineScheduler(StepSchedule):
 
 
 def _check_gamma(owner: str, gamma: float) -> None:
-    hint = "0.1 divides the learning rate by ten; above 1 it grows."
-    number(owner, "gamma", gamma, above=0, hint=hint)
+    hint = "0.1 divides the learning rate by ten; above 1 it increases."
+    check_number(owner, "gamma", gamma, above=0, hint=hint)
 
 
 def _power(gamma: float, exponent: int) -> float:
     try:
         return gamma**exponent
     except OverflowError:
-        # Torch gives infinity here, and whoever sets the value on an optimizer refuses it with the step.
+        # Torch returns infinity here; the schedule bridge raises with the step.
         return math.inf
 
 

@@ -1,4 +1,4 @@
-"""Parameter groups for an optimizer, chosen by patterns over parameter names."""
+"""Building parameter groups for an optimizer from patterns over parameter names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def groups(
     model: nn.Module, options: Mapping[str, Mapping[str, Any]], /, **defaults: Any
 ) -> list[dict[str, Any]]:
-    """Sort every parameter of a model into one group, by the first pattern that its name fits.
+    """Put every parameter of a model into one group, by the first pattern that matches its name.
 
-    The parameters that fit no pattern come first, with the defaults, so that a schedule applied to
-    the optimizer gives their learning rate; then one group per pattern, in the order given. Options
-    of two patterns do not add up: put the narrower pattern first. Frozen parameters are included,
-    so that they can be thawed later. A shared parameter fits by any of its names.
+    The first group contains the parameters that match no pattern, with the defaults; then comes one group per
+    pattern, in the given order. Options of several patterns are not combined: put the narrower pattern first.
+    Frozen parameters are included, so that they can be thawed later. A shared parameter matches by any of its
+    names.
 
     >>> import torch
     >>> model = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
@@ -32,20 +32,20 @@ def groups(
     names_of: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(parameter, []).append(name)
-    taken_by: dict[nn.Parameter, str] = {}
-    chosen: list[dict[str, Any]] = []
+    pattern_of: dict[nn.Parameter, str] = {}
+    found: list[dict[str, Any]] = []
     for pattern, settings in options.items():
         _check_settings(pattern, settings)
-        fitting = [p for p, names in names_of.items() if any(matches(pattern, name) for name in names)]
-        if not fitting:
+        matching = [p for p, names in names_of.items() if any(matches(pattern, name) for name in names)]
+        if not matching:
             raise _no_match(pattern, [name for names in names_of.values() for name in names])
-        free = [parameter for parameter in fitting if parameter not in taken_by]
+        free = [parameter for parameter in matching if parameter not in pattern_of]
         if not free:
-            raise _nothing_left(pattern, list(dict.fromkeys(taken_by[parameter] for parameter in fitting)))
-        taken_by.update(dict.fromkeys(free, pattern))
-        chosen.append({"params": free, **defaults, **settings})
-    rest = [parameter for parameter in names_of if parameter not in taken_by]
-    return [{"params": rest, **defaults}, *chosen] if rest else chosen
+            raise _nothing_left(pattern, list(dict.fromkeys(pattern_of[parameter] for parameter in matching)))
+        pattern_of.update(dict.fromkeys(free, pattern))
+        found.append({"params": free, **defaults, **settings})
+    rest = [parameter for parameter in names_of if parameter not in pattern_of]
+    return [{"params": rest, **defaults}, *found] if rest else found
 
 
 def _check_settings(pattern: str, settings: Any) -> None:
@@ -68,6 +68,6 @@ def _no_match(pattern: str, names: list[str]) -> PathError:
 def _nothing_left(pattern: str, earlier: list[str]) -> PathError:
     takers = " and ".join(map(repr, earlier))
     return PathError(
-        f"every parameter that {pattern!r} matches was taken by {takers} before it. "
-        f"The first pattern wins: put {pattern!r} in front, or leave it out."
+        f"every parameter that {pattern!r} matches already belongs to {takers}. "
+        f"The first matching pattern wins: put {pattern!r} first, or remove it."
     )

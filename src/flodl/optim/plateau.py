@@ -1,4 +1,4 @@
-"""A schedule that watches a metric and lowers the learning rate when the metric stops improving."""
+"""A schedule that lowers the learning rate when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Literal, SupportsFloat
 
 from flodl.core import ScheduleError
 
-from ._arguments import number, whole
+from ._arguments import check_integer, check_number
 
 
 class PlateauScheduler:
-    """Multiply the learning rate by `factor` after `patience` observations in a row without a new best.
+    """Multiply the learning rate by `factor` after `patience` consecutive observations without a new best.
 
-    Any improvement counts, however small; `min` is the floor, and mode="max" is for metrics where
-    higher is better. Where `torch.optim.lr_scheduler.ReduceLROnPlateau` waits for one observation
-    more than its patience, this one acts at the patience.
+    Any improvement counts, however small; `min` is the lower bound, and mode="max" is for metrics where
+    higher is better. `torch.optim.lr_scheduler.ReduceLROnPlateau` waits for one observation more than its
+    patience; this schedule does not.
 
     >>> schedule = PlateauScheduler(0.1, patience=3, factor=0.5)
     >>> [schedule.observe(loss) for loss in (1.0, 1.1, 1.2, 1.3)]
@@ -32,12 +32,16 @@ class PlateauScheduler:
         mode: Literal["min", "max"] = "min",
     ) -> None:
         name = "PlateauScheduler"
-        number(name, "base", base, above=0, hint="Give the learning rate to start from, for example 0.1.")
-        hint = "It counts the observations without improvement before a fall; 1 falls at the first."
-        whole(name, "patience", patience, at_least=1, hint=hint)
-        number(name, "factor", factor, above=0, below=1, hint="0.5 halves the learning rate at each fall.")
-        hint = "Give the learning rate below which it never falls, no higher than base."
-        number(name, "min", min, at_least=0, at_most=base, hint=hint)
+        check_number(
+            name, "base", base, above=0, hint="Give the learning rate to start from, for example 0.1."
+        )
+        hint = "It is the number of observations without improvement before a decay; 1 decays at the first."
+        check_integer(name, "patience", patience, at_least=1, hint=hint)
+        check_number(
+            name, "factor", factor, above=0, below=1, hint="0.5 halves the learning rate at each decay."
+        )
+        hint = "Give the lowest learning rate, no higher than base."
+        check_number(name, "min", min, at_least=0, at_most=base, hint=hint)
         if mode not in ("min", "max"):
             raise ScheduleError(
                 f"{name}: mode={mode!r}, expected 'min' or 'max'. "
@@ -45,16 +49,17 @@ class PlateauScheduler:
             )
         self.base, self.patience, self.factor, self.min, self.mode = base, patience, factor, min, mode
         self._worst = math.inf if mode == "min" else -math.inf
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Forget every value so far, and go back to the learning rate to start from."""
+    def reset(self) -> None:
+        """Forget all observations and return to the base learning rate."""
         self._lr, self._best, self._wait = float(self.base), self._worst, 0
 
     def observe(self, metric: SupportsFloat) -> float:
-        """Take the next value of the metric, and give the learning rate that follows from it.
+        """Take the next value of the metric, and return the new learning rate.
 
-        NaN is never an improvement. A tensor is read to the host, so observe once per epoch, not per step.
+        NaN is never an improvement. Reading a tensor synchronizes with its device, so observe once per epoch,
+        not per step.
         """
         value = float(metric)
         better = value < self._best if self.mode == "min" else value > self._best
@@ -67,29 +72,29 @@ class PlateauScheduler:
         return self._lr
 
     def lr(self, step: int | None = None) -> float:
-        """Give the current learning rate; the step is accepted, as in any schedule, and not used."""
+        """Return the current learning rate; `step` is accepted as in any schedule, and ignored."""
         return self._lr
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what has been observed as plain numbers; `best` is None before the first improvement."""
+        """Return the state as plain numbers; `best` is None before the first improvement."""
         best = None if self._best == self._worst else self._best
         return {"lr": self._lr, "best": best, "wait": self._wait}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         missing = [key for key in ("lr", "best", "wait") if key not in state]
         if missing:
             raise ScheduleError(
                 f"PlateauScheduler: the state has no {', '.join(map(repr, missing))}, only {sorted(state)}. "
-                "Load what PlateauScheduler.state_dict() gave."
+                "Load the result of PlateauScheduler.state_dict()."
             )
         try:
             best = self._worst if state["best"] is None else float(state["best"])
             lr, wait = float(state["lr"]), int(state["wait"])
         except (TypeError, ValueError):
             raise ScheduleError(
-                f"PlateauScheduler: the state {dict(state)!r} holds something that is not a number. "
-                "Load what PlateauScheduler.state_dict() gave."
+                f"PlateauScheduler: the state {dict(state)!r} contains something that is not a number. "
+                "Load the result of PlateauScheduler.state_dict()."
             ) from None
         self._lr, self._best, self._wait = lr, best, wait
 

@@ -1,6 +1,6 @@
-"""What a schedule is: the learning rate as a pure function of the step.
+"""The interface of schedules: the learning rate as a pure function of the step.
 
-A step is one optimizer update, counted from 0, whatever the number of ranks or the accumulation.
+A step is one optimizer update, counted from 0, regardless of gradient accumulation and the number of ranks.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Anything that gives a learning rate for a step."""
+    """Any object that returns a learning rate for a step."""
 
     def lr(self, step: int, /) -> float:
-        """Give the learning rate of update number `step`, the first being 0."""
+        """Return the learning rate of update number `step`, starting at 0."""
         ...
 
 
 class StepSchedule(ABC):
-    """The base of the schedules that depend on the step alone: a frozen value with one formula, twice.
+    """The base class of schedules that depend only on the step: a frozen dataclass with one formula.
 
-    `lr` computes on the host and `lr_tensor` the same with torch operations, so that a captured
-    training step can read its step from the device and never wait for the host.
+    `lr` computes it on the host, and `lr_tensor` with torch operations, so that a captured training step can
+    read the step number on the device.
     """
 
     @abstractmethod
     def lr(self, step: int) -> float:
-        """Give the learning rate of update number `step`, the first being 0."""
+        """Return the learning rate of update number `step`, starting at 0."""
 
     @abstractmethod
     def lr_tensor(self, step: Tensor) -> Tensor:
-        """Give the learning rates for a tensor of steps, as float64 on the same device."""
+        """Return the learning rates for a tensor of steps, as float64 on the same device."""
 
     def preview(self, total_steps: int, *, width: int = 60) -> str:
         """Draw the schedule as text, with its first, highest and last value.

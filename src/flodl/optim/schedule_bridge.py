@@ -1,4 +1,4 @@
-"""The bridge from a schedule to any torch optimizer, keeping the ratios of its parameter groups."""
+"""Setting the learning rates of a torch optimizer from a schedule, keeping the ratios of its groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from flodl.core import ScheduleError
 
-from ._arguments import number, whole
+from ._arguments import check_integer, check_number
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
-    """Let a schedule, or a plain function of the step, drive an optimizer's learning rates.
+    """Set an optimizer's learning rates from a schedule or a plain function of the step.
 
-    The rate of step 0 is set at once. The schedule gives the rate of the groups it is written for:
-    those whose rate is its base, peak or target, and where there are none, the fastest group. Every
-    other group keeps the ratio that its rate had to theirs when the bridge was made.
+    The rate of step 0 is set at once. The schedule sets the rate of the groups whose rate is its base, peak
+    or target, or of the group with the highest rate if there are none. Every other group keeps the ratio to
+    it that it had when the bridge was created.
 
     >>> import torch
     >>> head, body = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
@@ -39,12 +39,12 @@ def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> 
 
 
 class ScheduleBridge:
-    """Set an optimizer's learning rates from a schedule, one step after another; made by `apply`.
+    """Set an optimizer's learning rates from a schedule, step by step; created by `apply`.
 
     Call `step()` after each optimizer update. A rate that is a tensor, as captured optimizers use, is
-    filled in place. A group that joins later has its ratio taken to the rate that the schedule's group had
-    when the bridge was made, so its rate is given in the same terms as the others were; `add_new_groups()`
-    before the next update gives it the rate of that update.
+    filled in place. The ratio of a group that is added later is relative to the rate that the schedule's
+    group had when the bridge was created, as for the other groups. Call `add_new_groups()` before the next
+    update to set its rate.
     """
 
     def __init__(self, schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> None:
@@ -56,137 +56,137 @@ class ScheduleBridge:
         self._step = 0
         self._scale = 1.0
         self._lr = 0.0
-        self._move(0, 1.0)
+        self._set_rates(0, 1.0)
 
     @property
     def lr(self) -> float:
-        """The rate that the schedule gives for the next update, the scale included."""
+        """The schedule's rate for the next update, including the scale."""
         return self._lr
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Each group's rate over the one that the schedule gives."""
+        """The ratio of each group's rate to the schedule's rate."""
         return tuple(self._ratios)
 
     @property
     def current_step(self) -> int:
-        """The number of the next update, the first being 0."""
+        """The number of the next update, starting at 0."""
         return self._step
 
     @property
     def lr_scale(self) -> float:
-        """The factor on top of the schedule, 1.0 unless `scale` changed it."""
+        """The factor applied to the schedule; 1.0 unless `scale` changed it."""
         return self._scale
 
     def step(self) -> None:
-        """Count one update, and set the rates for the next."""
-        self._move(self._step + 1, self._scale)
+        """Advance by one update and set the rates for the next one."""
+        self._set_rates(self._step + 1, self._scale)
 
     def add_new_groups(self) -> None:
-        """Set the rates of groups that joined the optimizer since the last step, if any did."""
+        """Set the rates of groups that were added to the optimizer since the last step, if any."""
         if len(self._optimizer.param_groups) != len(self._ratios):
-            self._move(self._step, self._scale)
+            self._set_rates(self._step, self._scale)
 
     def set_step(self, step: int) -> None:
-        """Set the rates for update number `step`, and count on from there."""
-        whole(
+        """Set the rates for update number `step`, and continue from there."""
+        check_integer(
             "set_step",
             "step",
             step,
             at_least=0,
             hint="Steps count optimizer updates from 0, the first update.",
         )
-        self._move(int(step), self._scale)
+        self._set_rates(int(step), self._scale)
 
     def scale(self, factor: float) -> None:
-        """Multiply the schedule by `factor` from now on; it replaces the factor set before."""
-        number("scale", "factor", factor, at_least=0, hint="1.0 gives the schedule as it is.")
-        self._move(self._step, float(factor))
+        """Multiply the schedule by `factor` from now on, replacing the previous factor."""
+        check_number("scale", "factor", factor, at_least=0, hint="1.0 leaves the schedule unchanged.")
+        self._set_rates(self._step, float(factor))
 
     @property
     def watcher(self) -> Any:
-        """The schedule that follows a metric, itself or below a warm-up; None where none does."""
+        """The schedule that follows a metric, possibly inside a warm-up, or None."""
         return _find(self._schedule, "observe")
 
     def observe(self, metric: SupportsFloat) -> None:
-        """Hand a metric to a schedule that watches one, and set the rates that follow from it."""
+        """Pass a metric to a schedule that follows one, and update the rates."""
         watcher = self.watcher
         if watcher is None:
             raise ScheduleError(
-                f"{type(self._schedule).__name__} depends on the step alone and observes no metric. "
-                "Use PlateauScheduler to follow a metric, or leave out observe()."
+                f"{type(self._schedule).__name__} depends only on the step and does not observe a metric. "
+                "Use PlateauScheduler to follow a metric, or do not call observe()."
             )
         watcher.observe(metric)
-        self._move(self._step, self._scale)
+        self._set_rates(self._step, self._scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the position as plain data, with the state of a schedule that has one."""
+        """Return the position as plain data, including the state of the schedule if it has one."""
         state: dict[str, Any] = {
             "step": self._step,
             "lr_scale": self._scale,
             "reference_lr": self._reference,
             "ratios": list(self._ratios),
         }
-        keeper = _find(self._schedule, "state_dict")
-        if keeper is not None:
-            state["schedule"] = keeper.state_dict()
+        stateful = _find(self._schedule, "state_dict")
+        if stateful is not None:
+            state["schedule"] = stateful.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict` and set the rates of that position; what does not fit changes nothing."""
+        """Continue from a `state_dict` and set the rates; a state that does not match changes nothing."""
         if not isinstance(state, Mapping):
             raise ScheduleError(
                 f"the state is a {type(state).__name__}, not a mapping. "
-                "Load what the bridge's state_dict() gave."
+                "Load the result of the bridge's state_dict()."
             )
         missing = [key for key in ("step", "lr_scale", "reference_lr", "ratios") if key not in state]
         if missing:
             raise ScheduleError(
                 f"the state has no {', '.join(map(repr, missing))}, only {sorted(state)}. "
-                "Load what the bridge's state_dict() gave."
+                "Load the result of the bridge's state_dict()."
             )
-        whole("the state", "step", state["step"], at_least=0, hint="Load what state_dict() gave.")
+        check_integer("the state", "step", state["step"], at_least=0, hint="Load the result of state_dict().")
         for key in ("lr_scale", "reference_lr"):
-            number("the state", key, state[key], at_least=0, hint="Load what state_dict() gave.")
+            check_number("the state", key, state[key], at_least=0, hint="Load the result of state_dict().")
         ratios = _ratios(state["ratios"])
         saved, present = len(ratios), len(self._optimizer.param_groups)
         if saved != present:
             raise ScheduleError(
-                f"the state holds {saved} parameter groups and the optimizer has {present}. "
-                "Build the optimizer with the groups that it had when the state was taken, then load."
+                f"the state has {saved} parameter groups and the optimizer has {present}. "
+                "Build the optimizer with the groups that it had when the state was saved, then load."
             )
-        keeper = _find(self._schedule, "load_state_dict")
-        if (keeper is not None) != ("schedule" in state):
-            kept, here = ("no state", "keeps one") if keeper is not None else ("a state", "keeps none")
+        stateful = _find(self._schedule, "load_state_dict")
+        if (stateful is not None) != ("schedule" in state):
+            saved_has, own_has = ("no", "one") if stateful is not None else ("a", "none")
             raise ScheduleError(
-                f"the schedule that was saved has {kept} of its own, and "
-                f"{type(self._schedule).__name__} {here}. Resume with the kind of schedule that the run had."
+                f"the saved schedule has {saved_has} state of its own, and {type(self._schedule).__name__} "
+                f"has {own_has}. Resume with the same kind of schedule."
             )
-        if keeper is not None:
-            keeper.load_state_dict(state["schedule"])
+        if stateful is not None:
+            stateful.load_state_dict(state["schedule"])
         self._reference = float(state["reference_lr"])
         self._ratios = ratios
-        self._move(int(state["step"]), float(state["lr_scale"]))
+        self._set_rates(int(state["step"]), float(state["lr_scale"]))
 
-    def _move(self, step: int, scale: float) -> None:
+    def _set_rates(self, step: int, scale: float) -> None:
         lr = _rate(self._schedule, self._lr_of(step), step)
         if not math.isfinite(lr) or lr < 0:
             raise ScheduleError(
-                f"{self._schedule!r} gives the learning rate {lr} at step {step}. "
-                "A learning rate is finite and not negative. Look at the schedule before training: preview()."
+                f"{self._schedule!r} returned the learning rate {lr} at step {step}. "
+                "A learning rate must be finite and not negative. Check the schedule with preview()."
             )
         groups = self._optimizer.param_groups
-        self._take_in(groups)
+        self._add_ratios(groups)
         for group, ratio in zip(groups, self._ratios):
             _write_lr(group, lr * scale * ratio)
         self._step, self._scale, self._lr = step, scale, lr * scale
 
-    def _take_in(self, groups: list[dict[str, Any]]) -> None:
+    def _add_ratios(self, groups: list[dict[str, Any]]) -> None:
         known = len(self._ratios)
         if len(groups) < known:
             raise ScheduleError(
-                f"the optimizer has {len(groups)} parameter groups and had {known} before, so the ratios "
-                "no longer belong to them. Build a new optimizer and apply the schedule to it."
+                f"the optimizer has {len(groups)} parameter groups but had {known} before, so the ratios "
+                "no longer match. Build a new optimizer and apply the schedule to it."
             )
         self._ratios.extend(float(group["lr"]) / self._reference for group in groups[known:])
 
@@ -196,7 +196,7 @@ def _lr_function(schedule: Any) -> Callable[[int], float]:
         method = getattr(schedule, "lr", None)
         if callable(method):
             return method  # type: ignore[no-any-return]
-        if callable(schedule) and _takes_a_step(schedule):
+        if callable(schedule) and _accepts_step(schedule):
             return schedule  # type: ignore[no-any-return]
     raise ScheduleError(
         f"{schedule!r} is not a schedule. Give an object with a method lr(step), such as "
@@ -204,53 +204,53 @@ def _lr_function(schedule: Any) -> Callable[[int], float]:
     )
 
 
-def _takes_a_step(function: Callable[..., Any]) -> bool:
+def _accepts_step(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind(0)
     except TypeError:
         return False
     except ValueError:
-        # Some functions written in C do not say what they take.
+        # Some C functions have no signature.
         return True
     return True
 
 
-def _rate(schedule: Any, given: Any, step: int) -> float:
-    """Give what a schedule returned as a number."""
+def _rate(schedule: Any, returned: Any, step: int) -> float:
+    """Return the result of a schedule as a float."""
     try:
-        if not isinstance(given, str):
-            return float(given)
+        if not isinstance(returned, str):
+            return float(returned)
     except (TypeError, ValueError):
         pass
     raise ScheduleError(
-        f"{schedule!r} gives {given!r} at step {step}, and a learning rate is a number. "
+        f"{schedule!r} returned {returned!r} at step {step}; expected a number. "
         "Return a float for every step."
     )
 
 
-def _ratios(given: Any) -> list[float]:
+def _ratios(saved: Any) -> list[float]:
     try:
-        return [float(ratio) for ratio in given]
+        return [float(ratio) for ratio in saved]
     except (TypeError, ValueError):
         raise ScheduleError(
-            f"the state has ratios={given!r}, expected one number for each parameter group. "
-            "Load what the bridge's state_dict() gave."
+            f"the state has ratios={saved!r}, expected one number for each parameter group. "
+            "Load the result of the bridge's state_dict()."
         ) from None
 
 
 def _reference_lr(schedule: Any, optimizer: Any) -> float:
-    """Give the rate, among those of the groups, that the schedule stands for."""
+    """Return the group rate that the schedule replaces."""
     groups = getattr(optimizer, "param_groups", None)
     if not groups or any("lr" not in group for group in groups):
         raise ScheduleError(
             f"{type(optimizer).__name__} has no parameter groups with an 'lr' to set. Give a torch optimizer."
         )
     rates = [float(group["lr"]) for group in groups]
-    meant = _own_rates(schedule)
-    lr = next((rate for rate in rates if any(math.isclose(rate, own) for own in meant)), max(rates))
+    own_rates = _own_rates(schedule)
+    lr = next((rate for rate in rates if any(math.isclose(rate, own) for own in own_rates)), max(rates))
     if not math.isfinite(lr) or lr <= 0:
         raise ScheduleError(
-            f"the fastest parameter group has lr={lr}, and the other groups keep their ratio to it. "
+            f"the highest lr of the parameter groups is {lr}, and the other groups keep their ratio to it. "
             "Build the optimizer with an lr above 0; the schedule replaces it at once. "
             "To resume, apply the schedule before you load the optimizer's state."
         )
@@ -258,7 +258,7 @@ def _reference_lr(schedule: Any, optimizer: Any) -> float:
 
 
 def _own_rates(schedule: Any) -> list[float]:
-    """Give the rates that a schedule was made with, its inner one's last."""
+    """Return the rates that a schedule was created with, followed by those of its inner schedule."""
     own = [getattr(schedule, name, None) for name in ("base", "max", "target")]
     inner = getattr(schedule, "inner", None)
     return [float(rate) for rate in own if isinstance(rate, int | float)] + (
@@ -267,7 +267,7 @@ def _own_rates(schedule: Any) -> list[float]:
 
 
 def _find(schedule: Any, method: str) -> Any:
-    """Give the schedule that has `method`, looking through a warm-up at what it wraps."""
+    """Return the schedule that has `method`: this one, or one that it wraps."""
     while schedule is not None and not callable(getattr(schedule, method, None)):
         schedule = getattr(schedule, "inner", None)
     return schedule

@@ -1,4 +1,4 @@
-"""Warm-up: a straight rise in front of any other schedule."""
+"""A linear warm-up before any other schedule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flodl.core import ScheduleError
 
-from ._arguments import number, step_index, whole
+from ._arguments import check_integer, check_number, step_index
 from .schedule import Schedule, StepSchedule
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WarmupScheduler(StepSchedule):
-    """Rise to `target` in `warm` steps, then follow `inner` from its step 0.
+    """Increase linearly to `target` in `warm` steps, then follow `inner` from its step 0.
 
-    target·(step + 1)/warm before step `warm`, so that the first update already learns and the last
-    one of the rise has the full target; inner.lr(step − warm) afterwards.
+    The rate is target·(step + 1)/warm before step `warm`, so the first update has a rate above 0 and the last
+    update of the warm-up has the full target; afterwards it is inner.lr(step − warm).
 
     >>> from flodl.optim import CosineScheduler
     >>> schedule = WarmupScheduler(CosineScheduler(0.1, 0.001, 90), target=0.1, warm=10)
@@ -37,10 +37,10 @@ class WarmupScheduler(StepSchedule):
                 f"WarmupScheduler: inner={self.inner!r} has no method lr(step). "
                 "Give the schedule to follow after the warm-up, for example CosineScheduler(0.1, 0.001, 90)."
             )
-        hint = "Give the learning rate at the end of the rise, usually the inner schedule's first."
-        number("WarmupScheduler", "target", self.target, above=0, hint=hint)
-        hint = "It counts the steps of the rise; 0 is no warm-up."
-        whole("WarmupScheduler", "warm", self.warm, at_least=0, hint=hint)
+        hint = "Give the learning rate at the end of the warm-up, usually the inner schedule's first."
+        check_number("WarmupScheduler", "target", self.target, above=0, hint=hint)
+        hint = "It is the number of warm-up steps; 0 disables the warm-up."
+        check_integer("WarmupScheduler", "warm", self.warm, at_least=0, hint=hint)
 
     def lr(self, step: int) -> float:
         step = step_index(self, step)

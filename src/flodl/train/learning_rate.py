@@ -41,7 +41,7 @@ def follows_loss(bridge: ScheduleBridge | None) -> bool:
 
 def begin_anew(bridge: ScheduleBridge | None) -> None:
     """Let a schedule that follows a metric forget what it saw of another run."""
-    begin = None if bridge is None else getattr(bridge.watcher, "begin", None)
+    begin = None if bridge is None else getattr(bridge.watcher, "reset", None)
     if bridge is not None and callable(begin):
         begin()
         bridge.set_step(bridge.current_step)

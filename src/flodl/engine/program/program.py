@@ -16,8 +16,7 @@ from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
 from flodl.core.interrupts import uninterrupted
-from flodl.optim import clip_grad_norm, clip_grad_value
-from flodl.optim.clipping import gradient_values
+from flodl.optim import clip_grad_norm, clip_grad_value, gradient_values
 
 from ..batch.samples import num_samples, split_batch, why_not_splittable, without_count
 from ..device.capturing import report_capturing
