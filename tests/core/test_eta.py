@@ -1,11 +1,11 @@
-"""How long a run will still take."""
+"""Estimating the remaining time of a run."""
 
 import pytest
 
 from flodl.core.eta import seconds_left
 
 
-def test_recent_epochs_times_those_that_remain():
+def test_the_estimate_is_recent_durations_times_remaining_epochs():
     assert seconds_left({0: 90.0, 1: 10.0, 2: 10.0}, done=3, total_epochs=10) == 70.0
     assert seconds_left({0: 8.0}, done=9, total_epochs=4) == 0.0
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Writing files atomically."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ def test_a_file_is_written_with_its_folders(tmp_path):
     assert target.read_bytes() == b"\x00\x01"
 
 
-def _fail_in_the_middle(target, error):
+def _fail_halfway(target, error):
     with replace_atomic(target) as temporary:
         temporary.write_text("half of the new")
         raise error("in the middle")
@@ -31,14 +31,14 @@ def test_a_failing_block_leaves_the_old_file_and_nothing_else(tmp_path, error):
     target = tmp_path / "note.txt"
     target.write_text("old")
     with pytest.raises(error):
-        _fail_in_the_middle(target, error)
+        _fail_halfway(target, error)
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["note.txt"]
 
 
 def test_a_failing_block_leaves_nothing_where_there_was_nothing(tmp_path):
     with pytest.raises(ValueError, match="in the middle"):
-        _fail_in_the_middle(tmp_path / "note.txt", ValueError)
+        _fail_halfway(tmp_path / "note.txt", ValueError)
     assert os.listdir(tmp_path) == []
 
 
@@ -52,7 +52,7 @@ def test_the_old_file_is_there_until_the_block_ends(tmp_path):
     assert target.read_text() == "new"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions are of another kind there")
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions")
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_permissions_follow_the_umask(tmp_path, umask, mode):
     before = os.umask(umask)
@@ -64,13 +64,13 @@ def test_permissions_follow_the_umask(tmp_path, umask, mode):
     assert stat.S_IMODE((tmp_path / "note.txt").stat().st_mode) == mode
 
 
-def test_a_folder_that_cannot_be_made_raises(tmp_path):
+def test_a_folder_that_cannot_be_created_raises(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         write_atomic(tmp_path / "file" / "note.txt", "x")
 
 
-def test_a_link_stays_a_link_and_what_it_leads_to_is_replaced(tmp_path):
+def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path):
     real, link = tmp_path / "real.txt", tmp_path / "link.txt"
     real.write_text("old")
     link.symlink_to(real)
@@ -89,7 +89,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_standard_output_can_be_named_as_a_file(tmp_path):
+def test_standard_output_can_be_the_target(tmp_path):
     code = "from flodl.core.files import write_atomic; write_atomic('/dev/stdout', 'hello')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("hello", "")

@@ -1,4 +1,4 @@
-"""How durations, sizes, counts and metrics are shown."""
+"""Formatting durations, sizes, counts and metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Blocks that must not stop half-way."""
+"""Delaying signals until a block has finished."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
     def be_interrupted() -> None:
         with uninterrupted():
             signal.raise_signal(signal.SIGINT)
-            seen.append("went on")
+            seen.append("finished")
 
     with pytest.raises(KeyboardInterrupt):
         be_interrupted()
-    assert seen == ["went on"]
+    assert seen == ["finished"]
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_handler_of_ones_own_hears_of_it_afterwards() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+def test_a_custom_handler_is_called_afterwards() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
         with uninterrupted():
             signal.raise_signal(signal.SIGTERM)
-            assert not heard
-        assert heard == [signal.SIGTERM]
+            assert not received
+        assert received == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_an_error_of_the_block_stays_the_error() -> None:
+def test_an_error_in_the_block_is_raised() -> None:
     with pytest.raises(ValueError, match="of the block"), uninterrupted():
         raise ValueError("of the block")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""Talking: five levels, two streams, arguments that cost nothing while their level is off."""
+"""Printing: five levels, two streams, arguments that are evaluated only if the line is printed."""
 
 import logging
 import os
@@ -11,25 +11,25 @@ from flodl.core import Verbosity, log, set_verbosity, verbosity
 
 
 @pytest.fixture(autouse=True)
-def _level_is_put_back():
+def _restore_level():
     before = verbosity()
     yield
     set_verbosity(before)
 
 
-SPEAK = {"msg": 1, "verbose": 2, "debug": 3, "trace": 4, "error": 0}
+LEVEL_OF = {"msg": 1, "verbose": 2, "debug": 3, "trace": 4, "error": 0}
 
 
 @pytest.mark.parametrize("level", list(Verbosity))
-@pytest.mark.parametrize("speak", SPEAK)
-def test_a_line_is_printed_from_its_level_up_on_its_stream(speak, level, capsys):
+@pytest.mark.parametrize("function", LEVEL_OF)
+def test_a_line_is_printed_from_its_level_up_on_its_stream(function, level, capsys):
     set_verbosity(level)
-    getattr(log, speak)("value %d", 3)
+    getattr(log, function)("value %d", 3)
     printed = capsys.readouterr()
-    spoken = level >= SPEAK[speak]
-    to_stdout = speak in ("msg", "verbose")
-    assert printed.out == ("value 3\n" if spoken and to_stdout else "")
-    assert printed.err == ("value 3\n" if spoken and not to_stdout else "")
+    printed_at_level = level >= LEVEL_OF[function]
+    to_stdout = function in ("msg", "verbose")
+    assert printed.out == ("value 3\n" if printed_at_level and to_stdout else "")
+    assert printed.err == ("value 3\n" if printed_at_level and not to_stdout else "")
 
 
 def test_arguments_are_called_only_when_the_line_is_printed(capsys):

@@ -1,4 +1,4 @@
-"""Pages in one file: everything inside, one policy, and one palette for all of them."""
+"""Self-contained pages: one file, one policy, and one palette for all of them."""
 
 import html
 import re
@@ -17,30 +17,30 @@ PAGES = {"trends": plot._PAGE, "timeline": timeline_page._PAGE, "run": run_page.
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-def test_a_page_may_load_and_ask_nothing_unless_it_is_told_where(page):
+def test_a_page_may_load_nothing_by_default(page):
     assert "default-src 'none'" in page.policy()
     assert "connect-src 'none'" in page.policy()
     assert "unsafe" not in page.policy()
     assert html.escape(page.policy(), quote=True) in page.text(title="", data="")
 
 
-def test_a_title_is_text_whatever_it_holds():
+def test_a_title_is_text_whatever_it_contains():
     text = PAGES["trends"].text(title="<b>$data $policy</b>", data="DATA")
     assert text.count("&lt;b&gt;$data $policy&lt;/b&gt;") == 2
     assert text.count("DATA") == 1
 
 
-def test_data_cannot_end_their_element():
+def test_data_cannot_close_the_script_element():
     assert "</script" not in embedded({"</script>": "</script>"})
 
 
-def test_the_palette_stands_in_one_file():
-    colours = {
+def test_the_palette_is_in_one_file():
+    colors = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.css")
         if "vendor" not in path.parts and re.search(r"#[0-9a-f]{6}\b", path.read_text())
     }
-    assert colours == {"core/pages/palette.css"}
+    assert colors == {"core/pages/palette.css"}
 
 
 def test_every_style_and_script_is_part_of_a_page():

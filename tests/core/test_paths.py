@@ -35,7 +35,7 @@ def test_patterns_agree_with_regular_expressions(pattern, path):
 
 @settings(derandomize=True, deadline=None)
 @given(st.lists(segments, min_size=1, max_size=5).map(".".join))
-def test_a_path_fits_itself_and_the_pattern_for_everything(path):
+def test_a_path_matches_itself_and_the_pattern_for_everything(path):
     assert matches(path, path)
     assert matches("**", path)
     assert matches("**." + path, path)
@@ -64,7 +64,7 @@ def test_wildcards_stay_inside_a_segment_and_two_stars_cross_them(pattern, path,
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(max_size=8))
-def test_a_name_is_usable_or_the_error_offers_one_that_is(text):
+def test_a_name_is_valid_or_the_error_suggests_a_valid_one(text):
     try:
         assert check_name(text, "tag") == text
         assert "." not in text
@@ -83,7 +83,7 @@ def test_a_name_is_usable_or_the_error_offers_one_that_is(text):
         (None, "is a NoneType"),
     ],
 )
-def test_an_unusable_name_says_why(name, why):
+def test_an_invalid_name_is_refused_with_the_reason(name, why):
     with pytest.raises(TagError, match=f"the label .* {why}"):
         check_name(name, "label")
 
@@ -98,13 +98,13 @@ def test_a_path_is_split_at_its_dots():
     assert split("encoder.scan.hidden") == ["encoder", "scan", "hidden"]
 
 
-def test_the_nearest_names_come_first_whatever_their_case():
+def test_the_nearest_names_come_first_ignoring_case():
     assert nearest("ENCODR", ["decoder", "Encoder", "output"]) == ["Encoder", "decoder"]
     assert nearest("q", ["decoder"]) == []
     assert nearest("loss", ["loss", "Loss", "loss"]) == ["loss"]
 
 
-def test_a_suggestion_lists_what_there_is_when_nothing_is_near():
+def test_a_suggestion_lists_the_known_names_when_none_is_similar():
     many = [f"name{k}" for k in range(20)]
     assert suggestion("zzz", [], known_as="tags") == "There are no tags here."
     assert suggestion("zzz", ["a", "b"], known_as="tags") == "The tags here are 'a', 'b'."

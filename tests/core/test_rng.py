@@ -1,4 +1,4 @@
-"""Randomness that can be kept, forked and repeated."""
+"""Random streams that can be saved, forked and repeated."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def test_equal_seeds_give_equal_streams():
     assert draws(Rng(7)) == draws(Rng(7)) != draws(Rng(8))
 
 
-def test_a_stream_goes_on_where_its_state_was_taken():
+def test_a_stream_continues_from_a_saved_state():
     rng = Rng(7)
     draws(rng)
     saved = json.loads(json.dumps(rng.state_dict()))

@@ -18,7 +18,7 @@ def _by_square_kernel(image, sigma):
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 2.5])
-def test_it_is_the_convolution_with_the_square_kernel_and_zeros_outside(sigma):
+def test_it_equals_a_zero_padded_convolution_with_the_square_kernel(sigma):
     torch.manual_seed(0)
     image = torch.randn(2, 3, 9, 11, dtype=torch.float64)
     torch.testing.assert_close(gaussian_blur_2d(image, sigma), _by_square_kernel(image, sigma))
@@ -51,7 +51,7 @@ def test_the_gradient_is_right():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_any_floating_point_type_is_kept(dtype):
+def test_any_floating_point_dtype_is_preserved(dtype):
     image = torch.ones(1, 9, 9, dtype=dtype)
     blurred = GaussianBlur(0.5)(image)
     assert blurred.dtype == dtype
@@ -60,7 +60,7 @@ def test_any_floating_point_type_is_kept(dtype):
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_width_that_is_not_above_zero_is_refused(sigma):
-    message = rf"sigma={sigma!r}, expected a finite width in pixels, above 0"
+    message = rf"sigma={sigma!r}, expected a finite width above 0, in pixels"
     with pytest.raises(ValueError, match=message):
         GaussianBlur(sigma)
     with pytest.raises(ValueError, match=message):

@@ -14,14 +14,14 @@ def _sample(*shape, dtype=torch.float64):
 
 @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5), (2, 3, 4, 4)])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_without_focus_it_is_cross_entropy(shape, reduction):
+def test_gamma_zero_is_cross_entropy(shape, reduction):
     logits, target = _sample(*shape)
     target.view(-1)[1] = -100
     expected = functional.cross_entropy(logits, target, reduction=reduction)
     torch.testing.assert_close(focal_loss(logits, target, 1.0, 0.0, reduction=reduction), expected)
 
 
-def test_it_is_the_formula():
+def test_it_follows_the_formula():
     logits, target = _sample(6, 3)
     p = logits.softmax(dim=1)[torch.arange(6), target]
     torch.testing.assert_close(focal_loss(logits, target, 0.25, 2.0), (-0.25 * (1 - p) ** 2 * p.log()).mean())
@@ -49,21 +49,21 @@ def test_the_gradient_is_right(gamma):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
-def test_a_certain_answer_gives_a_finite_gradient(gamma):
+def test_a_certain_prediction_has_a_finite_gradient(gamma):
     logits = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
     focal_loss(logits, torch.tensor([0, 0]), gamma=gamma).backward()
     assert logits.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_any_floating_point_type_is_kept(dtype):
+def test_any_floating_point_dtype_is_preserved(dtype):
     logits, target = _sample(6, 3, dtype=dtype)
     loss = focal_loss(logits, target.to(torch.int32))
     assert loss.dtype == dtype
     assert float(loss) == pytest.approx(float(focal_loss(logits.double(), target)), rel=2e-2)
 
 
-def test_the_module_is_the_function_with_its_settings():
+def test_the_module_calls_the_function_with_its_settings():
     logits, target = _sample(6, 3)
     alpha = torch.tensor([0.2, 0.3, 0.5])
     module = FocalLoss(alpha, 1.5, reduction="sum")
@@ -86,7 +86,7 @@ def test_a_target_that_is_not_one_class_per_sample_is_refused(target):
         focal_loss(torch.zeros(6, 3), target)
 
 
-def test_weights_for_another_number_of_classes_are_refused():
+def test_weights_for_a_wrong_number_of_classes_are_refused():
     logits, target = _sample(6, 3)
     with pytest.raises(
         ShapeError, match=r"alpha has shape \[2\] for logits of 3 classes\. Give one weight per class"

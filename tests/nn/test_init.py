@@ -13,11 +13,11 @@ def test_the_bounds_count_standard_deviations_from_the_mean(dtype):
     assert tensor.max() <= 2.5
 
 
-def test_what_falls_outside_is_drawn_again_and_not_heaped_on_the_bounds():
+def test_values_outside_the_bounds_are_drawn_again_not_clamped():
     torch.manual_seed(0)
     tensor = trunc_normal_(torch.empty(200_000, dtype=torch.float64), 0.0, 0.02, -1.0, 1.0)
     assert not (tensor.abs() == 0.02).any()
-    # A normal distribution cut at one standard deviation has the variance 1 − 2φ(1)/(2Φ(1) − 1) = 0.2911.
+    # Truncated at one standard deviation, a normal variable has variance 1 − 2φ(1)/(2Φ(1) − 1) = 0.2911.
     assert (tensor / 0.02).var().item() == pytest.approx(0.2911, abs=0.004)
 
 
@@ -46,7 +46,7 @@ def test_arguments_out_of_range_are_refused():
     with pytest.raises(ValueError, match=r"trunc_normal_: std=0, expected a finite number above 0"):
         trunc_normal_(tensor, 0.0, 0)
     with pytest.raises(
-        ValueError, match=r"a=2\.0 and b=-2\.0; a must be below b\. They count standard deviations"
+        ValueError, match=r"a=2\.0 and b=-2\.0; a must be below b\. They are standard deviations"
     ):
         trunc_normal_(tensor, a=2.0, b=-2.0)
     with pytest.raises(

@@ -12,7 +12,7 @@ def test_reshape_takes_the_full_shape_with_the_batch():
     assert repr(Reshape(4, 4)) == "Reshape(4, 4)"
 
 
-def test_one_dimension_may_be_worked_out():
+def test_one_dimension_may_be_inferred():
     assert Reshape(-1, 4)(torch.zeros(3, 8)).shape == (6, 4)
     assert Reshape(-1, 4)(torch.zeros(0, 8)).shape == (0, 4)
 
@@ -25,27 +25,27 @@ def test_the_gradient_passes_a_reshape():
 @pytest.mark.parametrize("shape", [(-1, -1), (0, 2), (-2, 2), (2, 1.5)])
 def test_what_is_not_a_shape_is_refused(shape):
     with pytest.raises(
-        ShapeError, match=r"Reshape\(.*\) is not a shape\. Give whole numbers above 0, the batch first"
+        ShapeError, match=r"Reshape\(.*\) is not a shape\. Give integers above 0, the batch first"
     ):
         Reshape(*shape)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (-1, 4)])
-def test_elements_that_do_not_fill_the_shape_are_refused(shape):
+def test_elements_that_do_not_fit_the_shape_are_refused(shape):
     message = (
-        r"Reshape\(-?\d, 4\) cannot take \[2, 5\]: 10 elements do not fill it\. .* write -1 in its place"
+        r"Reshape\(-?\d, 4\) cannot reshape \[2, 5\]: 10 elements do not fit\. .* use -1 for a batch size"
     )
     with pytest.raises(ShapeError, match=message):
         Reshape(*shape)(torch.zeros(2, 5))
 
 
-def test_state_add_gives_the_stream_when_nothing_is_referenced():
+def test_state_add_returns_the_stream_when_nothing_is_referenced():
     x = torch.ones(2)
     assert StateAdd()(x) is x
     assert StateAdd()(x, memory=None) is x
 
 
-def test_state_add_sums_the_references_in_the_order_given():
+def test_state_add_adds_the_references_in_the_given_order():
     # Floating-point sums depend on their order: 1e8 − 1e8 + 1 is 1, and 1 − 1e8 + 1e8 is 0 in float32.
     huge, one = torch.tensor(1e8), torch.tensor(1.0)
     assert StateAdd()(huge, a=-huge, b=one).item() == 1.0

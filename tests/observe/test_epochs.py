@@ -1,4 +1,4 @@
-"""Epochs and their clock, with a clock that the test moves."""
+"""Timing epochs, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flodl.observe import Book
 
 
 class Clock:
-    """A clock that stands still until it is told otherwise."""
+    """A clock that stands still until the test advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -25,7 +25,7 @@ def epochs_of(book: Book, clock: Clock, *seconds: float) -> None:
         book.end_epoch()
 
 
-def test_the_estimate_is_the_median_of_five_times_the_rest() -> None:
+def test_the_estimate_is_the_median_of_five_epochs_times_the_rest() -> None:
     clock = Clock()
     book = Book(clock=clock)
     assert book.eta(10) == 0.0
@@ -49,7 +49,7 @@ def test_the_number_of_flushes_does_not_change_the_estimate() -> None:
     assert book.eta(5) == 8.0
 
 
-def test_those_who_only_flush_get_an_estimate_too() -> None:
+def test_flushing_alone_gives_an_estimate_too() -> None:
     clock = Clock()
     book = Book(clock=clock)
     for done in range(1, 4):
@@ -99,7 +99,7 @@ def test_the_time_between_save_and_resume_does_not_count() -> None:
     assert resumed.durations == {0: 4.0, 1: 4.0, 2: 4.0}
 
 
-def test_set_up_is_not_timed_when_the_start_is_told_once() -> None:
+def test_setup_is_not_timed_after_start() -> None:
     clock = Clock()
     book = Book(clock=clock)
     clock.now += 60.0
@@ -112,7 +112,7 @@ def test_set_up_is_not_timed_when_the_start_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, None])
-def test_an_epoch_is_a_whole_number_from_zero(epoch: object) -> None:
+def test_an_epoch_must_be_an_integer_of_at_least_zero(epoch: object) -> None:
     with pytest.raises(MetricError, match="the epoch is set to"):
         Book().epoch = epoch
 

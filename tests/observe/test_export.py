@@ -62,7 +62,7 @@ def test_the_log_has_a_line_for_each_epoch_with_time_and_estimate() -> None:
     ]
 
 
-def test_the_log_leaves_out_what_is_not_known() -> None:
+def test_the_log_omits_unknown_values() -> None:
     log = to_log({"loss": {0: math.nan, 9: math.inf}}, {9: 1.0}, 10)
     assert log.splitlines()[1:] == ["epoch   1  loss=nan", "epoch  10  loss=inf  [1s]"]
     assert to_log({"loss": {0: 1.0}}, {0: 0.5}).splitlines()[1] == "epoch   1  loss=1.0000  [500ms]"

@@ -1,11 +1,11 @@
-"""Sums on the device: one transfer for each device, whatever is settled together."""
+"""Sums on the device: one transfer per device for everything fetched together."""
 
 from __future__ import annotations
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from flodl.observe.means import Mean, Tally, device_copy, device_sum, settle
+from flodl.observe.means import Mean, RunningSum, device_copy, device_sum, fetch
 
 
 class CountTransfers(TorchFunctionMode):
@@ -19,54 +19,54 @@ class CountTransfers(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_many_tallies_settle_in_one_transfer() -> None:
-    tallies = [Tally(float(start)) for start in range(5)]
-    for tally in tallies:
+def test_many_sums_are_fetched_in_one_transfer() -> None:
+    sums = [RunningSum(float(start)) for start in range(5)]
+    for running in sums:
         for value in (0.5, 0.25):
-            tally.add(device_copy(torch.tensor(value)))
+            running.add(device_copy(torch.tensor(value)))
     with CountTransfers() as transfers:
-        settle([*tallies, *tallies])
+        fetch([*sums, *sums])
     assert transfers.count == 1
-    assert [tally.value for tally in tallies] == [0.75, 1.75, 2.75, 3.75, 4.75]
+    assert [running.value for running in sums] == [0.75, 1.75, 2.75, 3.75, 4.75]
 
 
-def test_what_is_settled_costs_no_second_transfer() -> None:
-    tally = Tally()
-    tally.add(device_copy(torch.tensor(1.0)))
-    settle([tally])
+def test_fetched_sums_cost_no_second_transfer() -> None:
+    running = RunningSum()
+    running.add(device_copy(torch.tensor(1.0)))
+    fetch([running])
     with CountTransfers() as transfers:
-        settle([tally])
+        fetch([running])
     assert transfers.count == 0
-    assert tally.value == 1.0
+    assert running.value == 1.0
 
 
-def test_waiting_values_are_added_up_so_that_memory_stays_bounded() -> None:
-    tally = Tally()
+def test_pending_values_are_added_up_so_that_memory_stays_bounded() -> None:
+    running = RunningSum()
     one = torch.tensor(1.0, dtype=torch.float64)
     longest = 0
     for _ in range(10_000):
-        tally.add(one)
-        longest = max(longest, *map(len, tally._waiting.values()))
+        running.add(one)
+        longest = max(longest, *map(len, running._pending.values()))
     assert longest <= 256
-    settle([tally])
-    assert tally.value == 10_000.0
+    fetch([running])
+    assert running.value == 10_000.0
 
 
 def test_sums_are_kept_in_double_precision() -> None:
-    tally = Tally(2.0**30)
-    tally.add(device_sum(torch.full((1000,), 2.0**-10)))
-    tally.add(device_copy(torch.tensor(2.0**-20)))
-    settle([tally])
-    assert tally.value == 2.0**30 + 1000 * 2.0**-10 + 2.0**-20
+    running = RunningSum(2.0**30)
+    running.add(device_sum(torch.full((1000,), 2.0**-10)))
+    running.add(device_copy(torch.tensor(2.0**-20)))
+    fetch([running])
+    assert running.value == 2.0**30 + 1000 * 2.0**-10 + 2.0**-20
 
 
 def test_a_mean_of_nothing_is_nan() -> None:
     assert str(Mean().value) == "nan"
 
 
-def test_a_tensor_weight_of_zero_silences_a_nan() -> None:
+def test_a_nan_with_a_tensor_weight_of_zero_does_not_count() -> None:
     mean = Mean()
     mean.add(float("nan"), weight=torch.tensor(0.0, dtype=torch.float64))
     mean.add(device_copy(torch.tensor(3.0)), weight=torch.tensor(2.0, dtype=torch.float64))
-    settle(mean.tallies)
+    fetch(mean.sums)
     assert mean.value == 3.0

@@ -1,4 +1,4 @@
-"""A book: weighted means per epoch, rows with gaps, saving and copying."""
+"""Book: weighted means per epoch, missing epochs, saving and copying."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_two_values_flush_into_their_mean_and_a_second_flush_adds_nothing() -> N
     assert book.epoch == 0
 
 
-def test_one_flush_per_epoch_makes_one_row_per_flush() -> None:
+def test_one_flush_per_epoch_makes_one_epoch_per_flush() -> None:
     assert flushed({"a": 3.0}, {"a": 2.0}, {"a": 1.0}).history("a") == {0: 3.0, 1: 2.0, 2: 1.0}
 
 
-def test_flushes_of_different_names_share_a_row() -> None:
+def test_flushes_of_different_names_share_an_epoch() -> None:
     book = Book()
     for value in (1.0, 2.0):
         book.record("train", value)
@@ -57,7 +57,7 @@ def test_a_name_that_misses_an_epoch_leaves_a_gap() -> None:
     assert book.trend("b").values == [1.0, 3.0]
 
 
-def test_the_end_of_an_epoch_merges_by_weight_and_goes_on() -> None:
+def test_the_end_of_an_epoch_merges_by_weight_and_starts_the_next() -> None:
     book = Book()
     book.record("loss", 1.0, weight=3)
     book.flush()
@@ -71,7 +71,7 @@ def test_the_end_of_an_epoch_merges_by_weight_and_goes_on() -> None:
     assert book.history("loss") == {0: 2.0, 2: 7.0}
 
 
-def test_a_flush_before_the_end_of_an_epoch_gives_the_same_row() -> None:
+def test_a_flush_before_the_end_of_an_epoch_gives_the_same_mean() -> None:
     book = Book()
     for value in (1.0, 2.0):
         book.record("loss", value)
@@ -80,7 +80,7 @@ def test_a_flush_before_the_end_of_an_epoch_gives_the_same_row() -> None:
     assert book.history("loss") == {0: 1.0, 1: 2.0}
 
 
-def test_after_going_back_a_flush_takes_the_next_free_row() -> None:
+def test_after_setting_an_earlier_epoch_a_flush_takes_the_next_free_one() -> None:
     book = flushed({"a": 1.0}, {"a": 2.0}, {"a": 3.0})
     book.epoch = 0
     book.record("a", 9.0)
@@ -129,7 +129,7 @@ def test_steps_are_counted() -> None:
     assert book.step == 2
 
 
-def test_a_weight_of_zero_counts_for_nothing() -> None:
+def test_a_weight_of_zero_does_not_count() -> None:
     book = Book()
     book.record("loss", math.nan, weight=0)
     assert book.names == []
@@ -157,7 +157,7 @@ def test_any_split_into_batches_gives_the_mean_of_one_big_batch(batches, on_devi
     assert by_sequence.latest()["loss"] == expected
 
 
-def test_children_flush_into_the_row_of_their_parent() -> None:
+def test_children_flush_into_the_epoch_of_their_parent() -> None:
     parent, child = Book(), Book()
     for value in (1.0, 2.0):
         child.record("loss", value)
@@ -171,7 +171,7 @@ def test_children_flush_into_the_row_of_their_parent() -> None:
     assert (parent.epoch, child.epoch) == (2, 2)
 
 
-def test_a_flush_without_children_leaves_them_alone() -> None:
+def test_a_flush_without_children_does_not_change_them() -> None:
     parent, child = Book(), Book()
     child.record("loss", 1.0)
     parent.record("loss", 1.0)
@@ -202,7 +202,7 @@ def history_of(book: Book) -> tuple[object, ...]:
     ],
     ids=["deepcopy", "copy", "pickle", "json"],
 )
-def test_a_copied_or_saved_book_goes_on_like_the_original(through) -> None:
+def test_a_copied_or_saved_book_continues_like_the_original(through) -> None:
     book = flushed({"a": 1 / 3, "b": math.nan}, {"a": 2.0}, {"a": math.inf})
     book.end_step()
     book.record("a", torch.tensor(1.0), weight=3)
@@ -235,12 +235,14 @@ def test_saving_does_not_change_the_book() -> None:
 @pytest.mark.parametrize("state", [{}, {"history": []}, {"history": {"a": [[0, "x", 1]]}}])
 def test_a_state_that_cannot_be_read_changes_nothing(state: dict[str, object]) -> None:
     book = flushed({"a": 1.0})
-    with pytest.raises(MetricError, match=r"the saved metrics cannot be read: .* Give what Book.state_dict"):
+    with pytest.raises(
+        MetricError, match=r"the saved metrics cannot be read: .* Load the result of Book.state_dict"
+    ):
         book.load_state_dict(state)
     assert book.latest() == {"a": 1.0}
 
 
-def test_several_flushes_of_one_metric_are_parts_of_the_epoch_that_ends():
+def test_several_flushes_of_one_metric_are_merged_at_the_end_of_the_epoch():
     now = [0.0]
     book = Book(clock=lambda: now[0])
     for _ in range(3):

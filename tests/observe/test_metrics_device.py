@@ -1,4 +1,4 @@
-"""A book and the device: nothing is read until somebody looks, and nothing recorded changes later."""
+"""Book and devices: nothing is read until a value is needed, and recorded values never change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_guard_against_host_reads_works() -> None:
         torch.ones(()).item()
 
 
-def test_nothing_is_read_from_the_device_until_somebody_looks() -> None:
+def test_nothing_is_read_from_the_device_until_a_value_is_needed() -> None:
     book = Book()
     with NoHostReads():
         for step in range(600):
@@ -57,17 +57,17 @@ def test_recording_keeps_no_autograd_graph_and_works_in_inference_mode() -> None
         book.record("loss", torch.ones(()))
     for _ in range(300):
         book.record("loss", parameter * 1.0)
-    assert not any(t.requires_grad for ts in book._pending["loss"].total._waiting.values() for t in ts)
+    assert not any(t.requires_grad for ts in book._pending["loss"].total._pending.values() for t in ts)
     book.end_epoch()
     assert book.latest() == {"loss": 1.0}
 
 
-def test_books_settle_together() -> None:
+def test_books_are_fetched_together() -> None:
     books = [Book(), Book()]
     for value, book in enumerate(books):
         book.record("loss", torch.tensor(float(value)))
         book.end_epoch()
-    books[0].settle(books[1])
+    books[0].fetch(books[1])
     with NoHostReads():
         assert [book.latest() for book in books] == [{"loss": 0.0}, {"loss": 1.0}]
 
@@ -82,7 +82,7 @@ def test_the_repr_does_not_read_the_device() -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_values_are_recorded_without_one_synchronisation() -> None:
+def test_cuda_values_are_recorded_without_synchronizing() -> None:
     book = Book()
     source = torch.zeros((), device="cuda")
     weight = torch.tensor(2, device="cuda")

@@ -1,4 +1,4 @@
-"""The page as text: nothing from outside, everything escaped, a policy that fits its scripts."""
+"""The HTML of the page: self-contained, escaped, with a policy that matches its scripts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Parsed(HTMLParser):
             self.texts[tag].append(data)
 
 
-def test_the_page_asks_for_nothing_from_outside() -> None:
+def test_the_page_loads_nothing_from_outside() -> None:
     parsed = Parsed(page({"loss": {0: 1.0}}))
     assert parsed.addresses == ["data:,"]
     assert parsed.policy.startswith("default-src 'none'; ")
@@ -66,7 +66,7 @@ def test_the_policy_allows_exactly_the_scripts_and_styles_of_the_page() -> None:
     assert len(parsed.texts["script"]) == 7
 
 
-def test_names_and_titles_are_text_and_nothing_else() -> None:
+def test_names_and_titles_are_escaped() -> None:
     text = page({EVIL: {0: 1.0}}, title="<img src=x onerror=alert(1)>$policy & co")
     parsed = Parsed(text)
     assert "alert(1)" not in "".join(parsed.texts["script"])
@@ -83,7 +83,7 @@ def test_gaps_are_null_and_numbers_that_are_not_finite_keep_their_names() -> Non
     )
 
 
-def test_a_hole_in_every_series_breaks_the_lines_once() -> None:
+def test_a_gap_in_every_series_breaks_the_lines_once() -> None:
     assert chart_data({"a": {0: 1.0, 1_000_000: 2.0}}) == {
         "epochs": [1, 2, 1_000_001],
         "series": [{"name": "a", "values": [1.0, None, 2.0]}],

@@ -23,7 +23,7 @@ def test_the_golden_slopes() -> None:
     assert bumpy.slope(3) < 0
 
 
-def test_the_golden_variance_lies_between_the_two_tolerances() -> None:
+def test_the_golden_variance_is_between_the_two_tolerances() -> None:
     calm = Trend([5, 5.01, 4.99, 5, 5.01])
     assert calm.converged(5, 1e-3)
     assert not calm.converged(5, 1e-5)
@@ -46,12 +46,12 @@ def test_values_and_epochs_are_copies_with_one_epoch_each() -> None:
         Trend([1, 2], epochs=[0], name="loss")
 
 
-def test_last_gives_the_newest_values() -> None:
+def test_last_returns_the_latest_values() -> None:
     trend = Trend([1, 2, 3])
     assert (trend.last(0), trend.last(2), trend.last(9)) == ([], [2.0, 3.0], [1.0, 2.0, 3.0])
 
 
-def test_the_repr_shows_name_length_and_newest_values() -> None:
+def test_the_repr_shows_name_length_and_latest_values() -> None:
     assert repr(Trend([5, 4, 3, 2, 1], name="loss")) == (
         "Trend('loss', 5 values: […, 4.0000, 3.0000, 2.0000, 1.0000])"
     )
@@ -77,7 +77,7 @@ def test_a_window_that_can_never_answer_is_refused(question, n) -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_not_finite_answers_no(question, bad: float) -> None:
+def test_a_value_that_is_not_finite_answers_false(question, bad: float) -> None:
     assert question(Trend([1.0, bad, 1.0]), 3) is False
     assert question(Trend([1.0, bad]), 0) is False
 
@@ -93,12 +93,12 @@ def test_extremes_skip_nan_and_the_mean_does_not() -> None:
     assert math.isnan(Trend([math.nan]).min)
 
 
-def test_improving_goes_up_or_down_by_mode() -> None:
+def test_improving_depends_on_the_mode() -> None:
     falling, rising = Trend([3, 2, 1]), Trend([1, 2, 3])
     assert falling.improving(3)
     assert not falling.improving(3, mode="max")
     assert rising.improving(3, mode="max")
-    with pytest.raises(MetricError, match=r"improving got mode='up'. Write 'min' where lower is better"):
+    with pytest.raises(MetricError, match=r"improving got mode='up'. Use 'min' if lower is better"):
         falling.improving(3, mode="up")
 
 
@@ -129,7 +129,7 @@ def test_relative_answers_work_for_all_zeros() -> None:
     assert Trend([0, 0, 0]).converged(3, relative=True)
 
 
-def test_a_group_asks_all_or_any() -> None:
+def test_a_group_combines_answers_with_all_or_any() -> None:
     group = TrendGroup({"a": Trend([3, 2, 1]), "b": Trend([1, 1, 1]), "c": Trend([1])})
     assert group.names == ["a", "b", "c"]
     assert (group.any_improving(3), group.all_improving(3)) == (True, False)
@@ -140,7 +140,7 @@ def test_a_group_asks_all_or_any() -> None:
     assert TrendGroup({"a": Trend([1, 2])}).all_improving(2, mode="max")
 
 
-def test_an_empty_group_answers_no() -> None:
+def test_an_empty_group_answers_false() -> None:
     group = TrendGroup({})
     assert (group.all_improving(2), group.all_stalled(2), group.all_converged(2)) == (False,) * 3
     assert (group.any_improving(2), group.any_stalled(2), group.any_converged(2)) == (False,) * 3

@@ -1,4 +1,4 @@
-"""What can be recorded, and what the refusal says."""
+"""Values that can be recorded, and the errors for those that cannot."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def mean_of(value: object, **options: object) -> float:
     ],
     ids=repr,
 )
-def test_numbers_of_every_kind_are_taken(value: object) -> None:
+def test_numbers_of_every_kind_are_accepted(value: object) -> None:
     assert mean_of(value) == 2.0
 
 
-def test_truth_values_count_as_zero_and_one() -> None:
+def test_bools_count_as_zero_and_one() -> None:
     assert mean_of(torch.tensor([True, False, True, True])) == 0.75
     assert mean_of(np.bool_(True)) == 1.0
 
@@ -56,7 +56,7 @@ def test_truth_values_count_as_zero_and_one() -> None:
         (torch.zeros(2, 3), r"'m' got a tensor of shape \(2, 3\). Reduce it to one number first"),
         (torch.zeros(0), r"'m' got an empty tensor of shape \(0,\)"),
         (torch.zeros(2, dtype=torch.complex64), r"'m' got a tensor of shape \(2,\) of dtype torch.complex64"),
-        (torch.zeros(1, device="meta"), "on the meta device, where there are no values"),
+        (torch.zeros(1, device="meta"), "on the meta device, which has no values"),
         (torch.zeros(2).to_sparse(), "of layout torch.sparse_coo"),
         (np.zeros((2, 2)), r"'m' got an array of shape \(2, 2\). Reduce"),
         (np.array(["x"]), "dtype <U1. Record real numbers"),
@@ -66,8 +66,8 @@ def test_truth_values_count_as_zero_and_one() -> None:
         (None, "'m' got None. Record a number"),
         ({"loss": torch.zeros(1)}, "'m' got a dict. Record a number"),
         ([], "'m' got an empty list"),
-        ([1.0, [2.0]], "'m' got a list whose item 1 is no single number"),
-        ([torch.zeros(2)], "item 0 is no single number"),
+        ([1.0, [2.0]], "'m' got a list whose item 1 is not a single number"),
+        ([torch.zeros(2)], "item 0 is not a single number"),
         (10**400, "too large for a float"),
     ],
     ids=str,
@@ -79,7 +79,7 @@ def test_everything_else_is_refused_with_a_reason(value: object, message: str) -
     assert book.names == []
 
 
-def test_a_refused_sequence_leaves_nothing_behind() -> None:
+def test_a_refused_sequence_records_nothing() -> None:
     book = Book()
     book.record("m", 1.0)
     with pytest.raises(MetricError):
@@ -89,17 +89,17 @@ def test_a_refused_sequence_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, "2", None, 1j])
-def test_a_weight_that_is_no_weight_is_refused(weight: object) -> None:
+def test_an_invalid_weight_is_refused(weight: object) -> None:
     with pytest.raises(MetricError, match="the weight of the metric 'm' is"):
         mean_of(1.0, weight=weight)
 
 
-def test_one_weight_serves_the_whole_call() -> None:
+def test_one_weight_applies_to_all_values_of_a_call() -> None:
     with pytest.raises(MetricError, match=r"is a tensor of shape \(2,\). Give one weight"):
         mean_of(torch.ones(2), weight=torch.ones(2))
 
 
 @pytest.mark.parametrize("name", ["", None, 3])
-def test_a_metric_is_named_by_a_string(name: object) -> None:
-    with pytest.raises(MetricError, match="a metric is named"):
+def test_a_metric_name_must_be_a_string(name: object) -> None:
+    with pytest.raises(MetricError, match="the metric name is"):
         Book().record(name, 1.0)

@@ -234,7 +234,7 @@ def test_a_rate_that_cannot_be_used_is_refused_with_its_step_and_changes_nothing
     bridge = apply(lambda step: 0.5 if step < 1 else rate, optimizer)
     with pytest.raises(
         ScheduleError,
-        match=rf"returned the learning rate {rate} at step 1\. A learning rate must be finite and not negative",
+        match=rf"returned the learning rate {rate} at step 1\. A learning rate must be finite",
     ):
         bridge.step()
     assert bridge.current_step == 0

@@ -88,12 +88,12 @@ class Observed(nn.Module):
 
     def trends(self, *names: str) -> TrendGroup:
         """Give the histories of metrics named by path, pattern or tag group; all of them if none is named."""
-        self._book.settle(*self._other_books())
+        self._book.fetch(*self._other_books())
         return TrendGroup({name: self.trend(name) for name in self._metric_names(names)})
 
     def latest_metrics(self) -> dict[str, float]:
         """Give the last closed value of every metric, with dotted names for subgraphs."""
-        self._book.settle(*self._other_books())
+        self._book.fetch(*self._other_books())
         return {
             prefix + name: value for prefix, book in self._books() for name, value in book.latest().items()
         }
@@ -183,7 +183,7 @@ class Observed(nn.Module):
 
     def _histories(self, names: tuple[str, ...] | list[str]) -> dict[str, dict[int, float]]:
         chosen = self._metric_names(names)
-        self._book.settle(*self._other_books())
+        self._book.fetch(*self._other_books())
         histories = {}
         for path in chosen:
             book, name = self._book_of(path)

@@ -1,4 +1,4 @@
-"""What torch.nn lacks: focal loss, two initialisers, Gaussian blur, a fixed reshape, a sum with refs."""
+"""What torch.nn lacks: focal loss, two initializers, Gaussian blur, a fixed reshape, a sum with refs."""
 
 from .blur import GaussianBlur, gaussian_blur_2d
 from .focal import FocalLoss, focal_loss

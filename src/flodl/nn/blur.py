@@ -1,4 +1,4 @@
-"""Gaussian blur of images and feature maps, with gradient."""
+"""Differentiable Gaussian blur of images and feature maps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flodl.core import ShapeError
 
 
 def gaussian_blur_2d(image: Tensor, sigma: float) -> Tensor:
-    """Blur the last two dimensions of a floating-point tensor; the others are left alone.
+    """Blur the last two dimensions of a floating-point tensor.
 
-    The kernel is 2⌈3σ⌉ + 1 wide and sums to 1. Outside the image there are zeros, so the borders darken.
+    The kernel is 2⌈3σ⌉ + 1 wide and sums to 1. The image is padded with zeros, so the borders darken.
 
     >>> dot = torch.zeros(5, 5)
     >>> dot[2, 2] = 1.0
@@ -29,7 +29,7 @@ def gaussian_blur_2d(image: Tensor, sigma: float) -> Tensor:
         )
     kernel = _kernel(sigma, image)
     radius = len(kernel) // 2
-    # Two passes with a line each cost 2k products per pixel where the square kernel costs k².
+    # Two one-dimensional passes cost 2k products per pixel; a square kernel costs k².
     planes = image.reshape(-1, 1, *image.shape[-2:])
     planes = functional.conv2d(planes, kernel.view(1, 1, -1, 1), padding=(radius, 0))
     planes = functional.conv2d(planes, kernel.view(1, 1, 1, -1), padding=(0, radius))
@@ -57,11 +57,11 @@ class GaussianBlur(nn.Module):
 
 def _check_sigma(sigma: float) -> None:
     if not 0 < sigma < math.inf:
-        raise ValueError(f"gaussian blur: sigma={sigma!r}, expected a finite width in pixels, above 0.")
+        raise ValueError(f"gaussian blur: sigma={sigma!r}, expected a finite width above 0, in pixels.")
 
 
 def _kernel(sigma: float, image: Tensor) -> Tensor:
-    """Give the line of weights, made on the image's device so that a captured step copies nothing to it."""
+    """Return the kernel weights, created on the image's device so that a captured step needs no copy."""
     radius = math.ceil(3 * sigma)
     working = torch.float64 if image.dtype == torch.float64 else torch.float32
     offsets = torch.arange(-radius, radius + 1, device=image.device, dtype=working)

@@ -1,4 +1,4 @@
-"""Focal loss: cross-entropy that turns away from what is already classified well (Lin et al., 2017)."""
+"""Focal loss: cross-entropy that gives less weight to well-classified samples (Lin et al., 2017)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def focal_loss(
     reduction: Reduction = "mean",
     ignore_index: int = -100,
 ) -> Tensor:
-    """Weigh the cross-entropy of each sample by alpha·(1 − p)^gamma, p being the probability of its class.
+    """Weight the cross-entropy of each sample by alpha·(1 − p)^gamma; p is the probability of its class.
 
-    `logits` are [N, C] or [N, C, ...] and `target` holds class indices, [N] or [N, ...], as for
-    `torch.nn.functional.cross_entropy`, which this is at alpha=1, gamma=0. `alpha` may be a tensor with
-    one weight per class. The mean is over the samples that are not ignored.
+    `logits` are [N, C] or [N, C, ...] and `target` contains class indices, [N] or [N, ...], as for
+    `torch.nn.functional.cross_entropy`, which equals alpha=1, gamma=0. `alpha` may be a tensor with one
+    weight per class. The mean is taken over the samples that are not ignored.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> print(focal_loss(logits, torch.tensor([0, 0]), reduction="none"))
@@ -36,8 +36,8 @@ def focal_loss(
     _check_settings(alpha, gamma, reduction)
     target = _class_indices(logits, target)
     entropy = functional.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
-    # 1 − p from the log-probability keeps its digits near p = 1. The smallest positive number stands in for
-    # 0, where the derivative of a power below 1 is infinite.
+    # expm1 of the log-probability stays precise near p = 1. The clamp avoids 0, where the derivative of a
+    # power below 1 is infinite.
     missed = (-torch.expm1(-entropy)).clamp_min(torch.finfo(entropy.dtype).tiny)
     counted = target != ignore_index
     if isinstance(alpha, Tensor):
@@ -55,7 +55,7 @@ def focal_loss(
 
 
 class FocalLoss(nn.Module):
-    """`focal_loss` as a module, with its settings kept.
+    """`focal_loss` as a module.
 
     >>> FocalLoss(alpha=0.25, gamma=2.0)
     FocalLoss(alpha=0.25, gamma=2.0, reduction='mean', ignore_index=-100)
@@ -100,7 +100,7 @@ class FocalLoss(nn.Module):
 def _check_settings(alpha: float | Tensor, gamma: float, reduction: str) -> None:
     if not isinstance(alpha, Tensor) and not 0 <= alpha < math.inf:
         raise ValueError(
-            f"focal_loss: alpha={alpha!r}, expected a finite weight of at least 0; 1.0 changes nothing."
+            f"focal_loss: alpha={alpha!r}, expected a finite weight of at least 0; the default is 1.0."
         )
     if not 0 <= gamma < math.inf:
         raise ValueError(
@@ -115,6 +115,6 @@ def _class_indices(logits: Tensor, target: Tensor) -> Tensor:
     if logits.dim() == 0 or target.shape != expected or target.is_floating_point():
         raise ShapeError(
             f"focal_loss: the target is {target.dtype} of shape {list(target.shape)} for logits of shape "
-            f"{list(logits.shape)}. Give logits [N, C, ...] and whole-number class indices [N, ...]."
+            f"{list(logits.shape)}. Give logits [N, C, ...] and integer class indices [N, ...]."
         )
     return target.long()

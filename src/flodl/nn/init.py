@@ -1,4 +1,4 @@
-"""Initialisers that torch lacks; as in `torch.nn.init`, they fill the tensor in place and return it."""
+"""Initializers that torch lacks; like those in `torch.nn.init`, they fill a tensor in place and return it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def trunc_normal_(
     *,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill with a normal distribution cut off at `a` and `b` standard deviations from the mean.
+    """Fill with a normal distribution truncated at `a` and `b` standard deviations from the mean.
 
     `torch.nn.init.trunc_normal_` takes the bounds as values instead, so with std=0.02 its default bounds
-    of ±2 cut nothing off. What falls outside is drawn again, so the density inside stays normal;
-    the Rust floDl clamps, which heaps about 5 % of the values onto the bounds.
+    of ±2 truncate nothing. Values outside the bounds are drawn again, so the density inside stays normal;
+    the Rust floDl clamps them, which puts about 5 % of the values on the bounds.
 
     >>> _ = torch.manual_seed(0)
     >>> weight = trunc_normal_(torch.empty(10_000), std=0.02)
@@ -33,7 +33,7 @@ def trunc_normal_(
     if not a < b:
         raise ValueError(
             f"trunc_normal_: a={a!r} and b={b!r}; a must be below b. "
-            "They count standard deviations from the mean, usually -2 and 2."
+            "They are standard deviations from the mean, usually -2 and 2."
         )
     low, high = mean + a * std, mean + b * std
     return torch.nn.init.trunc_normal_(tensor, mean, std, low, high, generator=generator)

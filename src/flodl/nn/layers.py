@@ -1,4 +1,4 @@
-"""Two small modules that graphs are built with: a fixed reshape and a sum with referenced values."""
+"""Two small modules for building graphs: a fixed reshape and a sum with referenced values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flodl.core import ShapeError
 
 
 class Reshape(nn.Module):
-    """Reshape to a fixed full shape, the batch included; one dimension may be −1.
+    """Reshape to a fixed full shape, including the batch; one dimension may be −1.
 
     >>> import torch
     >>> Reshape(-1, 2, 2)(torch.zeros(3, 4)).shape
@@ -24,8 +24,8 @@ class Reshape(nn.Module):
         fixed = [size for size in sizes if size != -1]
         if len(sizes) - len(fixed) > 1 or not all(isinstance(size, int) and size > 0 for size in fixed):
             raise ShapeError(
-                f"Reshape{tuple(sizes)} is not a shape. Give whole numbers above 0, the batch first; "
-                "one of them may be -1, to be worked out."
+                f"Reshape{tuple(sizes)} is not a shape. Give integers above 0, the batch first; "
+                "one of them may be -1, to be inferred."
             )
         self.shape: tuple[int, ...] = tuple(size for size in sizes if isinstance(size, int))
         self._known = math.prod(size for size in self.shape if size != -1)
@@ -34,8 +34,8 @@ class Reshape(nn.Module):
         fits = x.numel() % self._known == 0 if -1 in self.shape else x.numel() == self._known
         if not fits:
             raise ShapeError(
-                f"Reshape{self.shape} cannot take {list(x.shape)}: {x.numel()} elements do not fill it. "
-                "The shape includes the batch; write -1 in its place where the batch size varies."
+                f"Reshape{self.shape} cannot reshape {list(x.shape)}: {x.numel()} elements do not fit. "
+                "The shape includes the batch; use -1 for a batch size that varies."
             )
         return x.reshape(self.shape)
 
@@ -44,7 +44,7 @@ class Reshape(nn.Module):
 
 
 class StateAdd(nn.Module):
-    """Add every referenced value to the stream, in the order given; one that has no value yet is left out.
+    """Add every referenced value to the stream, in the given order; references without a value are skipped.
 
     >>> import torch
     >>> StateAdd()(torch.ones(2), memory=torch.ones(2), other=None)

@@ -1,4 +1,4 @@
-"""Metrics of a training run: recorded without waiting for the device, read as trends, written to files."""
+"""Metrics of a training run: recorded without synchronizing, read as trends, exported to files."""
 
 from .export import export_csv, plot_html, to_csv, to_log, write_log
 from .metrics import Book

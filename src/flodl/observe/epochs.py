@@ -1,4 +1,4 @@
-"""The rows of a history: which epoch is open, how long the others took, how long the rest will take."""
+"""Numbering and timing the epochs, and estimating the remaining time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flodl.core.errors import MetricError
 from flodl.core.eta import seconds_left
 
 
-class Rows:
+class EpochTimer:
     """Number the epochs and time them.
 
-    A row ends in one of two ways: `end` closes it now, and `begin_next` closes it at the last `mark`,
-    for those who mark the end of each epoch and never say `end`.
+    An epoch ends in one of two ways: `end` closes it now, and `start_next` closes it at the last `mark`, for
+    training loops that flush once per epoch and never call `end`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -24,67 +24,67 @@ class Rows:
         self._carried_s = 0.0
         self._started = False
         self._mark_s: float | None = None
-        self._ends_are_told = False
+        self._uses_end = False
         self._durations: dict[int, float] = {}
-        self._first_open = 0
+        self._first_unended = 0
 
     @property
-    def first_open(self) -> int:
-        """The first row since the last `end`; flushes may have begun others after it."""
-        return min(self._first_open, self._epoch)
+    def first_unended(self) -> int:
+        """The first epoch since the last `end`; flushes may have started others after it."""
+        return min(self._first_unended, self._epoch)
 
     @property
     def epoch(self) -> int:
-        """The open row, counted from 0."""
+        """The current epoch, counted from 0."""
         return self._epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
-            raise MetricError(f"the epoch is set to {epoch!r}. Epochs are whole numbers from 0 up.")
+            raise MetricError(f"the epoch is set to {epoch!r}; expected an integer of at least 0.")
         if epoch != self._epoch:
             self._close(at_s=self._mark_s)
             self._start_s = self._clock()
-            self._epoch = self._first_open = operator.index(epoch)
+            self._epoch = self._first_unended = operator.index(epoch)
 
     @property
     def durations(self) -> dict[int, float]:
-        """Seconds that each finished row took."""
+        """The duration of each finished epoch in seconds."""
         durations = dict(self._durations)
-        if self._mark_s is not None and not self._ends_are_told:
+        if self._mark_s is not None and not self._uses_end:
             durations[self._epoch] = self._mark_s - self._start_s
         return durations
 
     def start(self) -> None:
-        """Time the open row from now on, not from the set-up; only the first call counts."""
+        """Start timing the current epoch now instead of at construction; only the first call counts."""
         if not self._started:
             self._started = True
             self._start_s = self._clock() - self._carried_s
 
     def mark(self) -> None:
-        """Note that the open row got values just now."""
+        """Note the time at which the current epoch received values."""
         self._mark_s = self._clock()
 
-    def begin_next(self) -> None:
-        """Close the row at its last mark and open the next one."""
+    def start_next(self) -> None:
+        """Close the epoch at its last mark and start the next one."""
         self._close(at_s=self._mark_s)
         self._epoch += 1
 
     def end(self) -> None:
-        """Close the row now and open the next one."""
-        self._ends_are_told = True
+        """Close the epoch now and start the next one."""
+        self._uses_end = True
         self._close(at_s=self._clock())
         self._epoch += 1
-        self._first_open = self._epoch
+        self._first_unended = self._epoch
 
-    def go_back(self, first: int) -> None:
-        """Make one row of all rows from `first` on: several flushes fell into one epoch."""
-        joined = [epoch for epoch in self._durations if first <= epoch < self._epoch]
-        self._start_s -= sum(self._durations.pop(epoch) for epoch in joined)
+    def merge(self, first: int) -> None:
+        """Merge all epochs from `first` on into one, after several flushes within one epoch."""
+        merged = [epoch for epoch in self._durations if first <= epoch < self._epoch]
+        self._start_s -= sum(self._durations.pop(epoch) for epoch in merged)
         self._epoch = min(first, self._epoch)
 
     def eta(self, total_epochs: int) -> float:
-        """Estimate the seconds from here to the end of `total_epochs` epochs; 0.0 while nothing is known."""
+        """Estimate the seconds until `total_epochs` epochs are finished; 0.0 if unknown."""
         durations = self.durations
         done = self._epoch + (self._epoch in durations)
         return seconds_left(durations, done=done, total_epochs=total_epochs) or 0.0
@@ -98,24 +98,24 @@ class Rows:
         self._started = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Give everything as plain data."""
+        """Return the state as plain data."""
         return {
             "epoch": self._epoch,
             "durations": [[epoch, seconds] for epoch, seconds in self._durations.items()],
             "elapsed_s": self._clock() - self._start_s,
             "marked_s": None if self._mark_s is None else self._mark_s - self._start_s,
-            "ends_are_told": self._ends_are_told,
-            "first_open": self._first_open,
+            "ends_are_told": self._uses_end,
+            "first_open": self._first_unended,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the time between the two does not count."""
+        """Continue from a `state_dict`; the time since it was taken does not count."""
         marked_s = state["marked_s"]
         self._epoch = int(state["epoch"])
-        self._first_open = int(state.get("first_open", self._epoch))
+        self._first_unended = int(state.get("first_open", self._epoch))
         self._durations = {int(epoch): float(seconds) for epoch, seconds in state["durations"]}
         self._carried_s = float(state["elapsed_s"])
-        self._ends_are_told = bool(state["ends_are_told"])
+        self._uses_end = bool(state["ends_are_told"])
         self._start_s = self._clock() - self._carried_s
         self._mark_s = None if marked_s is None else self._start_s + float(marked_s)
         self._started = False

@@ -1,7 +1,7 @@
-"""Histories as text and files: a table for spreadsheets, a log for people, a page for browsers.
+"""Exporting histories: a CSV table, a text log, an HTML page.
 
-A history is epoch → value with epochs counted from 0; people see them counted from 1. A missing
-epoch stays missing: a blank cell, no entry in the log, a gap in the line.
+A history maps epochs, counted from 0, to values; the exports count epochs from 1. A missing epoch stays
+missing: a blank cell, no entry in the log, a gap in the line.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .plot import page
 
 Histories = Mapping[str, Mapping[int, float]]
 
-# A cell that starts with one of these is run as a formula by spreadsheet programs.
+# Spreadsheet programs run a cell that starts with one of these as a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def to_csv(histories: Histories) -> str:
-    """Give a table with a row for each epoch and a column for each metric.
+    """Return a CSV table with a row per epoch and a column per metric.
 
-    Numbers have 8 decimals, in exponent form where that would drop their digits. A name that a
-    spreadsheet program would run as a formula gets an apostrophe in front, which makes it text.
+    Numbers have 8 decimals, in scientific notation where those would lose digits. A name that a spreadsheet
+    program would run as a formula is prefixed with an apostrophe, which makes it text.
 
     >>> print(to_csv({"loss": {0: 0.5, 1: 0.25}, "accuracy": {1: 0.9}, "=1+1": {0: 1e-12}}), end="")
     epoch,loss,accuracy,'=1+1
@@ -38,16 +38,16 @@ def to_csv(histories: Histories) -> str:
     """
     lines = [["epoch", *(_cell(name) for name in histories)]]
     epochs = _epochs(histories)
-    for epoch in range(epochs[0], epochs[-1] + 1):  # an epoch without any value has a row, too
+    for epoch in range(epochs[0], epochs[-1] + 1):  # an epoch without values has a row too
         values = (history.get(epoch) for history in histories.values())
         lines.append([str(epoch + 1), *("" if value is None else _decimals(value) for value in values)])
     return "".join(",".join(line) + "\n" for line in lines)
 
 
 def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: int = 0) -> str:
-    """Give a line for each epoch, with its duration and the estimate that could be made at its end.
+    """Return a line per epoch, with its duration and the remaining time estimated at its end.
 
-    A name that is more than one plain word is written as a JSON string.
+    A name that is not a single plain word is written as a JSON string.
 
     >>> print(to_log({"loss": {0: 0.5, 1: 0.25}}, {0: 1.5, 1: 1.5}, total_epochs=3), end="")
     # flodl training log
@@ -67,7 +67,7 @@ def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: i
 
 
 def export_csv(path: str | os.PathLike[str], histories: Histories) -> Path:
-    """Write the table of `to_csv` to a file."""
+    """Write the result of `to_csv` to a file."""
     return _write(path, to_csv(histories))
 
 
@@ -77,18 +77,18 @@ def write_log(
     durations: Mapping[int, float],
     total_epochs: int = 0,
 ) -> Path:
-    """Write the lines of `to_log` to a file."""
+    """Write the result of `to_log` to a file."""
     return _write(path, to_log(histories, durations, total_epochs))
 
 
 def plot_html(path: str | os.PathLike[str], histories: Histories, *, title: str = "Training trends") -> Path:
-    """Write an interactive page that needs nothing but a browser."""
+    """Write a self-contained interactive HTML page."""
     _epochs(histories)
     return _write(path, page(histories, title=title))
 
 
 def _write(path: str | os.PathLike[str], text: str) -> Path:
-    # A name may hold half a surrogate pair, which has no UTF-8; it is shown as its escape.
+    # A lone surrogate in a name cannot be encoded as UTF-8; it is written as its escape.
     return write_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -105,10 +105,10 @@ def _epochs(histories: Histories) -> list[int]:
 
 
 def _cell(name: str) -> str:
-    neutral = f"'{name}" if name.lstrip(" ").startswith(_FORMULA_STARTS) else name
-    # Beyond RFC 4180, ';' and tabs are quoted too: some programs split at them.
-    needs_quotes = any(mark in neutral for mark in ',;"\t\r\n') or neutral != neutral.strip()
-    return '"' + neutral.replace('"', '""') + '"' if needs_quotes else neutral
+    safe = f"'{name}" if name.lstrip(" ").startswith(_FORMULA_STARTS) else name
+    # Unlike RFC 4180, quote ';' and tabs too: some programs split at them.
+    needs_quotes = any(mark in safe for mark in ',;"\t\r\n') or safe != safe.strip()
+    return '"' + safe.replace('"', '""') + '"' if needs_quotes else safe
 
 
 def _decimals(value: float) -> str:

@@ -1,8 +1,7 @@
-"""Sums and means that are kept on the device and read only when somebody looks.
+"""Sums and means that stay on the device until their values are needed.
 
-A number read from an accelerator makes the host wait until the device has finished everything
-before it. Here nothing is read while values come in: they are copied, added up on the device, and
-fetched together by `settle`.
+Reading a number from an accelerator makes the host wait until the device has finished all earlier work. So
+values are copied and added up on the device, and `fetch` transfers them together.
 """
 
 from __future__ import annotations
@@ -13,58 +12,58 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# Values wait in a list because one copy is the cheapest thing that can be done with each; from this
-# many on they are added up, so that an epoch of any length holds a few kilobytes.
+# Appending a copy to a list is the cheapest way to record a value. The list is added up at this length, so
+# that an epoch of any length takes a few kilobytes.
 _FOLD_AT = 256
 _WITHOUT_FLOAT64 = frozenset({"mps"})
 
 
-class Tally:
+class RunningSum:
     """A running sum of host numbers and device scalars.
 
-    >>> tally = Tally(0.5)
-    >>> tally.add(torch.tensor(2.0, dtype=torch.float64))
-    >>> settle([tally])
-    >>> tally.value
+    >>> running = RunningSum(0.5)
+    >>> running.add(torch.tensor(2.0, dtype=torch.float64))
+    >>> fetch([running])
+    >>> running.value
     2.5
     """
 
-    __slots__ = ("_host", "_waiting")
+    __slots__ = ("_host", "_pending")
 
     def __init__(self, value: float = 0.0) -> None:
         self._host = value
-        self._waiting: dict[torch.device, list[Tensor]] = {}
+        self._pending: dict[torch.device, list[Tensor]] = {}
 
     def add(self, value: float | Tensor) -> None:
-        """Add a number, or a scalar that `device_copy` or `device_sum` made."""
+        """Add a number, or a scalar from `device_copy` or `device_sum`."""
         if not isinstance(value, Tensor):
             self._host += value
             return
-        waiting = self._waiting.setdefault(value.device, [])
-        waiting.append(value)
-        if len(waiting) >= _FOLD_AT:
-            _fold(waiting)
+        pending = self._pending.setdefault(value.device, [])
+        pending.append(value)
+        if len(pending) >= _FOLD_AT:
+            _fold(pending)
 
-    def absorb(self, other: Tally) -> None:
-        """Add everything that another tally holds."""
+    def absorb(self, other: RunningSum) -> None:
+        """Add another running sum."""
         self._host += other._host
-        for device, waiting in other._waiting.items():
-            self._waiting.setdefault(device, []).extend(waiting)
+        for device, pending in other._pending.items():
+            self._pending.setdefault(device, []).extend(pending)
 
     def fold(self) -> None:
-        """Add up what waits, on the device, so that one scalar per device is left."""
-        for waiting in self._waiting.values():
-            _fold(waiting)
+        """Add up the pending values on each device, leaving one scalar per device."""
+        for pending in self._pending.values():
+            _fold(pending)
 
     @property
     def value(self) -> float:
-        """The sum; `settle` has to come first."""
-        assert not self._waiting, "a tally is settled before it is read"
+        """The sum; requires `fetch`."""
+        assert not self._pending, "call fetch() before reading a sum"
         return self._host
 
 
 class Mean:
-    """A weighted mean in the making: Σ weight·value over Σ weight, both as tallies.
+    """A running weighted mean: Σ weight·value over Σ weight.
 
     >>> mean = Mean()
     >>> mean.add(0.5)
@@ -76,14 +75,14 @@ class Mean:
     __slots__ = ("total", "weight")
 
     def __init__(self, total: float = 0.0, weight: float = 0.0) -> None:
-        self.total = Tally(total)
-        self.weight = Tally(weight)
+        self.total = RunningSum(total)
+        self.weight = RunningSum(weight)
 
     def add(self, total: float | Tensor, *, count: int = 1, weight: float | Tensor = 1.0) -> None:
-        """Count `count` values that add up to `total`, each with that weight."""
+        """Add `count` values that sum to `total`, each with that weight."""
         if isinstance(weight, Tensor):
-            total, weight = _together(total, weight)
-            # An empty batch often comes as NaN with the weight 0: it has to count for nothing.
+            total, weight = _on_one_device(total, weight)
+            # An empty batch often has the value NaN and the weight 0: it must not contribute.
             total = (total * weight).masked_fill(weight == 0, 0.0)
         elif weight != 1.0:
             total = total * weight
@@ -91,65 +90,65 @@ class Mean:
         self.weight.add(weight if count == 1 else weight * count)
 
     def absorb(self, other: Mean) -> None:
-        """Count everything that another mean has counted."""
+        """Add all values of another mean."""
         self.total.absorb(other.total)
         self.weight.absorb(other.weight)
 
     def fold(self) -> None:
-        """Shrink to one scalar per device and tally."""
+        """Reduce both sums to one scalar per device."""
         self.total.fold()
         self.weight.fold()
 
     def copy(self) -> Mean:
-        """Give a mean that goes its own way from here."""
-        twin = Mean()
-        twin.absorb(self)
-        return twin
+        """Return an independent copy."""
+        copied = Mean()
+        copied.absorb(self)
+        return copied
 
     @property
-    def tallies(self) -> tuple[Tally, Tally]:
-        """Both sums, to be settled."""
+    def sums(self) -> tuple[RunningSum, RunningSum]:
+        """Both sums, for `fetch`."""
         return self.total, self.weight
 
     @property
     def value(self) -> float:
-        """The mean, NaN where the weights add up to nothing; `settle` has to come first."""
+        """The mean, or NaN if the weights sum to 0; requires `fetch`."""
         weight = self.weight.value
         return self.total.value / weight if weight else float("nan")
 
 
 def device_copy(scalar: Tensor) -> Tensor:
-    """Copy a scalar in double precision where it lives; what later happens to the source is not seen."""
-    copied = scalar.detach().to(_wide(scalar.device), copy=True)
+    """Return a copy of a scalar in double precision, on the same device."""
+    copied = scalar.detach().to(_wide_dtype(scalar.device), copy=True)
     return copied.reshape(()) if copied.dim() else copied
 
 
 def device_sum(values: Tensor) -> Tensor:
-    """Add up a tensor in double precision where it lives."""
-    return values.detach().sum(dtype=_wide(values.device))
+    """Return the sum of a tensor in double precision, on the same device."""
+    return values.detach().sum(dtype=_wide_dtype(values.device))
 
 
-def settle(tallies: Iterable[Tally]) -> None:
-    """Bring every waiting sum to the host, with one transfer for each device."""
-    waiting: dict[torch.device, list[tuple[Tally, Tensor]]] = defaultdict(list)
-    for tally in {id(tally): tally for tally in tallies}.values():
-        tally.fold()
-        for device, scalars in tally._waiting.items():
-            waiting[device].append((tally, scalars[0]))
-    for device, pairs in waiting.items():
+def fetch(sums: Iterable[RunningSum]) -> None:
+    """Bring every pending sum to the host, with one transfer per device."""
+    pending: dict[torch.device, list[tuple[RunningSum, Tensor]]] = defaultdict(list)
+    for running in {id(running): running for running in sums}.values():
+        running.fold()
+        for device, scalars in running._pending.items():
+            pending[device].append((running, scalars[0]))
+    for device, pairs in pending.items():
         values = torch.stack([scalar for _, scalar in pairs]).tolist()
-        for (tally, _), value in zip(pairs, values, strict=True):
-            tally._host += value
-            del tally._waiting[device]
+        for (running, _), value in zip(pairs, values, strict=True):
+            running._host += value
+            del running._pending[device]
 
 
-def _fold(waiting: list[Tensor]) -> None:
-    if len(waiting) > 1:
-        waiting[:] = [torch.stack(waiting).sum()]
+def _fold(pending: list[Tensor]) -> None:
+    if len(pending) > 1:
+        pending[:] = [torch.stack(pending).sum()]
 
 
-def _together(value: float | Tensor, weight: Tensor) -> tuple[float | Tensor, Tensor]:
-    """Put both on one device, and never from an accelerator to the host: that is what would wait."""
+def _on_one_device(value: float | Tensor, weight: Tensor) -> tuple[float | Tensor, Tensor]:
+    """Move one of both to the other's device, but never from an accelerator to the host, which would wait."""
     if not isinstance(value, Tensor) or value.device == weight.device:
         return value, weight
     if value.device.type == "cpu":
@@ -157,5 +156,5 @@ def _together(value: float | Tensor, weight: Tensor) -> tuple[float | Tensor, Te
     return value, weight.to(value.device, value.dtype, non_blocking=True)
 
 
-def _wide(device: torch.device) -> torch.dtype:
+def _wide_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64

@@ -1,4 +1,4 @@
-"""The metrics of one graph: values come in at every step, a mean per epoch comes out."""
+"""Recording the metrics of one graph: values at every step, a weighted mean per epoch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from flodl.core.errors import MetricError
 from flodl.core.paths import suggestion
 
-from .epochs import Rows
-from .means import Mean, settle
+from .epochs import EpochTimer
+from .means import Mean, fetch
 from .trend import Trend, TrendGroup
-from .values import Value, measure, weigh
+from .values import Value, check_weight, measure
 
 
 class Book:
-    """Collect values by name, close them into one weighted mean per epoch, and answer for the history.
+    """Collect values by name, reduce them to one weighted mean per epoch, and keep the history.
 
     >>> book = Book()
     >>> for loss, size in [(0.5, 32), (0.3, 32), (0.1, 16)]:
@@ -28,13 +28,13 @@ class Book:
     >>> book.latest()
     {'loss': 0.34}
 
-    Nothing waits for a device until a value is read: `record`, `flush` and `end_epoch` leave their
-    numbers where they are, and the first question fetches all of them at once.
+    Nothing synchronizes until a value is read: `record`, `flush` and `end_epoch` leave tensors on their
+    device, and the first read fetches all of them at once.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._rows = Rows(clock)
+        self._timer = EpochTimer(clock)
         self._step = 0
         self._history: dict[str, dict[int, Mean]] = {}
         self._pending: dict[str, Mean] = {}
@@ -42,37 +42,37 @@ class Book:
 
     @property
     def names(self) -> list[str]:
-        """Every metric, in the order of its first value."""
+        """All metrics, ordered by their first value."""
         return list(self._history)
 
     @property
     def epoch(self) -> int:
-        """The epoch that is open, counted from 0; set it to resume, or to keep books in step."""
-        return self._rows.epoch
+        """The current epoch, counted from 0; set it to resume, or to synchronize several books."""
+        return self._timer.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._rows.epoch = epoch
+        self._timer.epoch = epoch
 
     @property
     def step(self) -> int:
-        """How often `end_step` was called."""
+        """The number of calls of `end_step`."""
         return self._step
 
     @property
     def durations(self) -> dict[int, float]:
-        """Seconds that each finished epoch took, by epoch."""
-        return self._rows.durations
+        """The duration of each finished epoch in seconds, by epoch."""
+        return self._timer.durations
 
     def start(self) -> None:
-        """Time the open epoch from now on rather than from the set-up; only the first call counts."""
-        self._rows.start()
+        """Start timing the current epoch now instead of at construction; only the first call counts."""
+        self._timer.start()
 
     def record(self, name: str, value: Value, *, weight: float | Tensor = 1.0) -> None:
-        """Add a value, or each value of a sequence, to the mean of the open epoch."""
+        """Add a value, or each value of a sequence, to the mean of the current epoch."""
         if not isinstance(name, str) or not name:
-            raise MetricError(f"a metric is named {name!r}. Name it by a string, for example 'loss'.")
-        measured, factor = measure(name, value), weigh(name, weight)
+            raise MetricError(f"the metric name is {name!r}. Expected a non-empty string such as 'loss'.")
+        measured, factor = measure(name, value), check_weight(name, weight)
         if not isinstance(factor, Tensor) and factor == 0.0:
             return
         pending = self._pending.get(name)
@@ -83,11 +83,11 @@ class Book:
             pending.add(total, count=count, weight=factor)
 
     def flush(self, names: Sequence[str] = (), *, children: Sequence[Book] = ()) -> None:
-        """Close the pending values of those names (all when empty) into the open epoch.
+        """Reduce the pending values of these names (all if empty) to a mean for the current epoch.
 
-        A name that has a value there already begins a new epoch, so one flush per epoch is enough to
-        number them, and two flushes with different names still share one. The `children` close
-        everything they have, in the same epoch.
+        If a name already has a value in that epoch, a new epoch starts. So one flush per epoch is enough to
+        number the epochs, and two flushes with different names share one. The `children` reduce all their
+        pending values, in the same epoch.
 
         >>> book = Book()
         >>> for loss in (3.0, 2.0, 1.0):
@@ -96,92 +96,92 @@ class Book:
         >>> book.history("loss")
         {0: 3.0, 1: 2.0, 2: 1.0}
         """
-        chosen = self._chosen(names)
+        selected = self._select(names)
         closing = {book: list(book._pending) for book in children}
-        closing[self] = [name for name in chosen if name in self._pending]
+        closing[self] = [name for name in selected if name in self._pending]
         if not any(closing.values()):
             return
-        _meet(closing)
+        _align_epochs(closing)
         while any(self.epoch in book._history[name] for book, ready in closing.items() for name in ready):
             for book in closing:
-                book._rows.begin_next()
+                book._timer.start_next()
         for book, ready in closing.items():
             book._close(ready)
-            book._rows.mark()
+            book._timer.mark()
 
     def end_step(self) -> None:
         """Count one more step."""
         self._step += 1
 
     def end_epoch(self, *, children: Sequence[Book] = ()) -> None:
-        """Merge everything pending into the open epoch, by weight, and go on to the next one."""
+        """Reduce all pending values to means for the current epoch, and start the next one."""
         books = dict.fromkeys((self, *children))
-        _meet(books)
-        first = self._rows.first_open
+        _align_epochs(books)
+        first = self._timer.first_unended
         for book in books:
             book._close(list(book._pending))
-            book._join_rows(first)
-            book._rows.end()
+            book._merge_epochs(first)
+            book._timer.end()
 
     def history(self, name: str) -> dict[int, float]:
-        """Give the value of each epoch that has one, by epoch from 0; nothing for an unknown name."""
-        self.settle()
+        """Return the values by epoch, counted from 0; empty for an unknown name."""
+        self.fetch()
         means = self._history.get(name, {})
         return {epoch: means[epoch].value for epoch in sorted(means)}
 
     def histories(self, names: Sequence[str] = ()) -> dict[str, dict[int, float]]:
-        """Give the histories of those names, or of all that have one: what the exports take."""
-        return {name: self.history(name) for name in self._chosen(names) if names or self._history[name]}
+        """Return the histories of these names, or of all metrics that have one, for the exports."""
+        return {name: self.history(name) for name in self._select(names) if names or self._history[name]}
 
     def trend(self, name: str) -> Trend:
-        """Give the trend of a metric, an empty one for an unknown name."""
+        """Return the trend of a metric; empty for an unknown name."""
         history = self.history(name)
         return Trend(list(history.values()), epochs=list(history), name=name)
 
     def trends(self, names: Sequence[str] = ()) -> TrendGroup:
-        """Give the trends of those names, or of all, as a group."""
-        return TrendGroup({name: self.trend(name) for name in self._chosen(names)})
+        """Return the trends of these names, or of all, as a group."""
+        return TrendGroup({name: self.trend(name) for name in self._select(names)})
 
     def latest(self) -> dict[str, float]:
-        """Give the newest value of each metric that has one, in the order of `names`."""
-        self.settle()
+        """Return the latest value of each metric that has one, in the order of `names`."""
+        self.fetch()
         return {name: means[max(means)].value for name, means in self._history.items() if means}
 
     def eta(self, total_epochs: int) -> float:
-        """Estimate the seconds that remain, from the median of the last five epochs; 0.0 when unknown."""
-        return self._rows.eta(total_epochs)
+        """Estimate the remaining seconds from the median of the last five epochs; 0.0 if unknown."""
+        return self._timer.eta(total_epochs)
 
     def reset(self, names: Sequence[str] = ()) -> None:
-        """Forget those metrics (all when empty) with their pending values; epoch and step stay."""
-        for name in self._chosen(names):
+        """Delete these metrics (all if empty) and their pending values; epoch and step stay."""
+        for name in self._select(names):
             self._pending.pop(name, None)
             del self._history[name]
         self._unread = [mean for means in self._history.values() for mean in means.values()]
 
-    def settle(self, *others: Book) -> None:
-        """Fetch what this book and the others still hold on devices, with one transfer for each device."""
+    def fetch(self, *others: Book) -> None:
+        """Fetch the values of these books that are still on devices, with one transfer per device."""
         books = [book for book in (self, *others) if book._unread]
-        settle(tally for book in books for mean in book._unread for tally in mean.tallies)
+        fetch(running for book in books for mean in book._unread for running in mean.sums)
         for book in books:
             book._unread = []
 
-    def _chosen(self, names: Sequence[str]) -> list[str]:
-        chosen = [names] if isinstance(names, str) else list(names) or self.names
-        for name in chosen:
+    def _select(self, names: Sequence[str]) -> list[str]:
+        selected = [names] if isinstance(names, str) else list(names) or self.names
+        for name in selected:
             if name not in self._history:
                 hint = suggestion(str(name), self._history, known_as="metrics")
                 raise MetricError(f"no metric {name!r} was recorded. {hint}")
-        return chosen
+        return selected
 
-    def _join_rows(self, first: int) -> None:
-        """Merge what several flushes of one epoch put into rows of their own."""
+    def _merge_epochs(self, first: int) -> None:
+        """Merge the epochs from `first` on, which several flushes within one epoch created."""
         for means in self._history.values():
             for epoch in sorted(epoch for epoch in means if epoch > first):
                 mean = means.setdefault(first, Mean())
                 mean.absorb(means.pop(epoch))
                 mean.fold()
                 self._unread.append(mean)
-        self._rows.go_back(first)
+        self._timer.merge(first)
 
     def _close(self, names: Collection[str]) -> None:
         for name in names:
@@ -191,9 +191,9 @@ class Book:
             self._unread.append(mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give everything as plain data, ready for JSON; a row of the history is `[epoch, total, weight]`."""
+        """Return the state as JSON-compatible data; an entry of the history is `[epoch, total, weight]`."""
         pending = {name: mean.copy() for name, mean in self._pending.items()}
-        settle(tally for mean in (*self._unread, *pending.values()) for tally in mean.tallies)
+        fetch(running for mean in (*self._unread, *pending.values()) for running in mean.sums)
         self._unread = []
         return {
             "history": {
@@ -202,25 +202,25 @@ class Book:
             },
             "pending": {name: _saved(mean) for name, mean in pending.items()},
             "step": self._step,
-            **self._rows.state_dict(),
+            **self._timer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the book that `state_dict` was taken from."""
+        """Restore a `state_dict`."""
         try:
             history = {
                 str(name): {int(epoch): _restored(total, weight) for epoch, total, weight in rows}
                 for name, rows in state["history"].items()
             }
             pending = {str(name): _restored(*saved) for name, saved in state["pending"].items()}
-            step, rows = int(state["step"]), Rows(self._clock)
-            rows.load_state_dict(state)
+            step, timer = int(state["step"]), EpochTimer(self._clock)
+            timer.load_state_dict(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MetricError(
                 f"the saved metrics cannot be read: {type(error).__name__}: {error}. "
-                "Give what Book.state_dict() returned."
+                "Load the result of Book.state_dict()."
             ) from error
-        self._history, self._pending, self._step, self._rows = history, pending, step, rows
+        self._history, self._pending, self._step, self._timer = history, pending, step, timer
         self._unread = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -231,23 +231,23 @@ class Book:
         self.load_state_dict(state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        twin = type(self)(clock=self._clock)
-        twin.load_state_dict(self.state_dict())
-        return twin
+        copied = type(self)(clock=self._clock)
+        copied.load_state_dict(self.state_dict())
+        return copied
 
     def __repr__(self) -> str:
         return f"Book(epoch={self.epoch}, step={self.step}, names={self.names})"
 
 
-def _meet(books: Collection[Book]) -> None:
-    """Bring the books to the epoch of the one that is furthest, so that no epoch mixes old and new values."""
+def _align_epochs(books: Collection[Book]) -> None:
+    """Set all books to the latest of their epochs, so that no epoch mixes old and new values."""
     epoch = max(book.epoch for book in books)
     for book in books:
         book.epoch = epoch
 
 
 def _saved(mean: Mean) -> list[float | str]:
-    # JSON has no NaN and no infinity; `float` reads their names back.
+    # JSON has neither NaN nor infinity; `float` parses their names.
     return [
         number if math.isfinite(number) else str(number) for number in (mean.total.value, mean.weight.value)
     ]

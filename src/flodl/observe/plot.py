@@ -1,4 +1,4 @@
-"""One self-contained page that draws histories: no network, no build step, nothing to install."""
+"""A self-contained HTML page that plots histories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = Page(
 
 
 def page(histories: Mapping[str, Mapping[int, float]], *, title: str = "Training trends") -> str:
-    """Give the text of an interactive page with a line for each history.
+    """Return an interactive HTML page with a line per history.
 
     >>> text = page({"</script>": {0: 1.0}}, title="<b>run</b>")
     >>> "&lt;b&gt;run&lt;/b&gt;" in text, '"\\\\u003c/script>"' in text
@@ -27,9 +27,9 @@ def page(histories: Mapping[str, Mapping[int, float]], *, title: str = "Training
 
 
 def chart_data(histories: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
-    """Give what the page draws: epochs from 1 and, for each name, a value or None at each of them.
+    """Return the data of the page: epochs counted from 1 and, for each name, a value or None per epoch.
 
-    Where no metric at all has a value, one empty epoch stands in, so that the lines break there:
+    A gap in which no metric has a value is represented by one empty epoch, so that the lines break there:
 
     >>> chart_data({"loss": {0: 3.0, 1: 2.0, 9: 1.0}})
     {'epochs': [1, 2, 3, 10], 'series': [{'name': 'loss', 'values': [3.0, 2.0, None, 1.0]}]}
@@ -47,7 +47,7 @@ def chart_data(histories: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
 
 
 def _plain(value: float | None) -> float | str | None:
-    # JSON has no NaN and no infinity: their names travel, and the page marks them at the edge.
+    # JSON has neither NaN nor infinity: the page gets their names and marks them at the edge.
     if value is None or math.isfinite(value):
         return value
     return str(float(value))

@@ -1,4 +1,4 @@
-"""What a series of values says: where it stands, which way it goes, whether it still moves."""
+"""Statistics of a series of values: latest, mean, slope, whether it improves, stalls or converges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flodl.core.paths import suggestion
 
 
 class Trend:
-    """The history of one metric, with questions about its last `n` values (`n=0`: about all of them).
+    """The history of one metric, with statistics of its last `n` values (all of them for `n=0`).
 
     >>> loss = Trend([10, 8, 6, 4, 2], name="loss")
     >>> loss.latest, loss.mean, loss.slope()
@@ -20,7 +20,7 @@ class Trend:
     >>> loss.improving(5), loss.stalled(5)
     (True, False)
 
-    A question is answered yes only when the window is full, so nothing stops before it has begun:
+    Every answer is False until there are `n` values, so that training does not stop too early:
 
     >>> loss.improving(6), Trend([]).stalled(5)
     (False, False)
@@ -40,7 +40,7 @@ class Trend:
 
     @property
     def values(self) -> list[float]:
-        """The values that exist, oldest first; epochs without one are left out."""
+        """The values, oldest first; epochs without a value are skipped."""
         return list(self._values)
 
     @property
@@ -50,22 +50,22 @@ class Trend:
 
     @property
     def latest(self) -> float:
-        """The newest value, 0.0 when there is none."""
+        """The latest value, 0.0 if there is none."""
         return self._values[-1] if self._values else 0.0
 
     @property
     def mean(self) -> float:
-        """The plain mean, 0.0 when there is no value."""
+        """The mean, 0.0 if there is no value."""
         return _mean(self._values) if self._values else 0.0
 
     @property
     def min(self) -> float:
-        """The smallest value that is not NaN, infinity when there is no value at all."""
+        """The smallest value that is not NaN, or infinity if there are no values."""
         return min(_without_nan(self._values), default=math.nan if self._values else math.inf)
 
     @property
     def max(self) -> float:
-        """The greatest value that is not NaN, minus infinity when there is no value at all."""
+        """The largest value that is not NaN, or minus infinity if there are no values."""
         return max(_without_nan(self._values), default=math.nan if self._values else -math.inf)
 
     def __len__(self) -> int:
@@ -83,12 +83,12 @@ class Trend:
         return f"Trend({self.name!r}, {len(self)} values: [{dots}{shown}])"
 
     def last(self, n: int) -> list[float]:
-        """Give the newest `n` values, oldest first; all of them when there are fewer."""
+        """Return the last `n` values, oldest first; all of them if there are fewer."""
         count = _count(n, "last")
         return self._values[-count:] if count else []
 
     def slope(self, n: int = 0) -> float:
-        """Fit a line through the last `n` values (all for 0) and give its change from one to the next.
+        """Fit a line through the last `n` values (all for 0) and return its slope per value.
 
         >>> Trend([1, 5, 10, 8, 6]).slope() > 0, Trend([1, 5, 10, 8, 6]).slope(3)
         (True, -2.0)
@@ -97,10 +97,10 @@ class Trend:
         return _slope(self._values[-count:] if count else self._values)
 
     def stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
-        """Say whether the last `n` values neither rise nor fall: the slope is within `tol`.
+        """Return whether the last `n` values neither rise nor fall: the slope is within ±`tol`.
 
-        `relative=True` measures the values in units of their mean magnitude first, so that one
-        tolerance serves a loss of 0.01 and one of 1000.
+        `relative=True` divides the values by their mean magnitude first, so that one tolerance works for
+        a loss of 0.01 and one of 1000.
 
         >>> large = Trend([1000, 999, 1000, 999])
         >>> large.stalled(4, 1e-2), large.stalled(4, 1e-2, relative=True)
@@ -110,11 +110,11 @@ class Trend:
         return window is not None and abs(_slope(_scaled(window, relative))) < bound
 
     def improving(self, n: int, mode: str = "min") -> bool:
-        """Say whether the last `n` values fall (`mode="min"`) or rise (`mode="max"`)."""
+        """Return whether the last `n` values fall (`mode="min"`) or rise (`mode="max"`)."""
         if mode not in ("min", "max"):
             raise MetricError(
-                f"improving got mode={mode!r}. Write 'min' where lower is better, as for a loss, "
-                "or 'max' where higher is better, as for an accuracy."
+                f"improving got mode={mode!r}. Use 'min' if lower is better, as for a loss, "
+                "or 'max' if higher is better, as for an accuracy."
             )
         window = self._window(n, "improving")
         if window is None:
@@ -123,7 +123,7 @@ class Trend:
         return slope < 0 if mode == "min" else slope > 0
 
     def converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
-        """Say whether the last `n` values lie close together: their population variance is below `tol`.
+        """Return whether the last `n` values are close together: their population variance is below `tol`.
 
         >>> calm = Trend([5, 5.01, 4.99, 5, 5.01])
         >>> calm.converged(5, 1e-3), calm.converged(5, 1e-5)
@@ -133,18 +133,18 @@ class Trend:
         return window is not None and _variance(_scaled(window, relative)) < bound
 
     def _window(self, n: int, question: str) -> list[float] | None:
-        """Give the last `n` values, or nothing when the window is not full."""
+        """Return the last `n` values, or None if there are fewer."""
         count = _count(n, question)
         if count == 1:
             raise MetricError(
-                f"{question} got n=1, but one value has no direction and no spread. Ask about at least 2."
+                f"{question} got n=1, but one value has neither a slope nor a variance. Use n of at least 2."
             )
         needed = count or 2
         return None if len(self) < needed else self._values[-count:] if count else self._values
 
 
 class TrendGroup(Mapping[str, Trend]):
-    """Several trends asked at once; an empty group answers no to everything.
+    """Several trends queried at once; every answer of an empty group is False.
 
     >>> heads = TrendGroup({"head_0": Trend([3, 2, 1]), "head_1": Trend([1, 2, 3])})
     >>> heads.all_improving(3), heads.any_improving(3), heads.slopes(3)
@@ -176,35 +176,35 @@ class TrendGroup(Mapping[str, Trend]):
         return list(self._trends)
 
     def all_improving(self, n: int, mode: str = "min") -> bool:
-        """Say whether every trend is improving."""
+        """Return whether every trend is improving."""
         return self._all(lambda trend: trend.improving(n, mode))
 
     def any_improving(self, n: int, mode: str = "min") -> bool:
-        """Say whether at least one trend is improving."""
+        """Return whether at least one trend is improving."""
         return self._any(lambda trend: trend.improving(n, mode))
 
     def all_stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
-        """Say whether every trend has stalled."""
+        """Return whether every trend has stalled."""
         return self._all(lambda trend: trend.stalled(n, tol, relative=relative))
 
     def any_stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
-        """Say whether at least one trend has stalled."""
+        """Return whether at least one trend has stalled."""
         return self._any(lambda trend: trend.stalled(n, tol, relative=relative))
 
     def all_converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
-        """Say whether every trend has converged."""
+        """Return whether every trend has converged."""
         return self._all(lambda trend: trend.converged(n, tol, relative=relative))
 
     def any_converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
-        """Say whether at least one trend has converged."""
+        """Return whether at least one trend has converged."""
         return self._any(lambda trend: trend.converged(n, tol, relative=relative))
 
     def slopes(self, n: int = 0) -> dict[str, float]:
-        """Give the slope of each trend over its last `n` values."""
+        """Return the slope of each trend over its last `n` values."""
         return {name: trend.slope(n) for name, trend in self._trends.items()}
 
     def mean_slope(self, n: int = 0) -> float:
-        """Give the mean of the slopes, 0.0 for an empty group."""
+        """Return the mean of the slopes, 0.0 for an empty group."""
         return _mean(list(self.slopes(n).values())) if self._trends else 0.0
 
     def _all(self, question: Callable[[Trend], bool]) -> bool:
@@ -223,8 +223,8 @@ def _without_nan(values: Sequence[float]) -> Iterator[float]:
 
 
 def _slope(values: Sequence[float]) -> float:
-    # The textbook (nΣxy − ΣxΣy) / (nΣx² − (Σx)²) with both sides centred first: the same number
-    # without the loss of digits when the values are large and nearly equal.
+    # Least squares with x and y centered first, which stays precise when the values are large and nearly
+    # equal, unlike (nΣxy − ΣxΣy) / (nΣx² − (Σx)²).
     if len(values) < 2:
         return 0.0
     x_mean, y_mean = (len(values) - 1) / 2, _mean(values)
@@ -248,15 +248,11 @@ def _count(n: int, question: str) -> int:
     except TypeError:
         count = -1
     if count < 0 or isinstance(n, bool):
-        raise MetricError(
-            f"{question} got n={n!r}, which is no number of values. Give a whole number from 0 up."
-        )
+        raise MetricError(f"{question} got n={n!r}. Expected an integer of at least 0.")
     return count
 
 
 def _tolerance(tol: float, question: str) -> float:
     if not tol >= 0:
-        raise MetricError(
-            f"{question} got tol={tol!r}, which nothing can be below. Give a small positive number."
-        )
+        raise MetricError(f"{question} got tol={tol!r}. Expected a small positive number.")
     return tol

@@ -1,4 +1,4 @@
-"""What counts as a value of a metric, and what does not."""
+"""Validating recorded values and reducing them without synchronizing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Value = Scalar | np.ndarray[Any, Any] | Sequence[Scalar]
 
 
 class Measured(NamedTuple):
-    """Some values of a metric: how many, and their sum on the host or on a device."""
+    """Values of a metric: how many, and their sum on the host or on a device."""
 
     total: float | Tensor
     num_values: int
 
 
 def measure(name: str, value: object) -> list[Measured]:
-    """Take a number, a one-element tensor, or a sequence of them; nothing is read from a device.
+    """Reduce a number, a one-element tensor, or a sequence of them; nothing is read from a device.
 
     >>> measure("loss", 0.5)
     [Measured(total=0.5, num_values=1)]
@@ -49,18 +49,18 @@ Reduce it to one number first, for example with .mean(), or record a 1-D tensor 
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
         return _from_sequence(name, value)
     raise MetricError(
-        f"the metric {name!r} got {_named(value)}. "
+        f"the metric {name!r} got {_describe(value)}. "
         "Record a number, a one-element tensor, or a sequence of them."
     )
 
 
-def weigh(name: str, weight: object) -> float | Tensor:
-    """Take a weight that is not negative: a number, or a one-element tensor that stays where it is."""
+def check_weight(name: str, weight: object) -> float | Tensor:
+    """Return a weight that is not negative: a number, or a copy of a one-element tensor on its device."""
     if isinstance(weight, Tensor):
         if weight.numel() != 1:
             raise MetricError(
                 f"the weight of the metric {name!r} is a tensor of shape {tuple(weight.shape)}. "
-                "Give one weight for all the values of the call, for example the size of the batch."
+                "Give one weight for all values of the call, for example the batch size."
             )
         _check_tensor(f"the weight of the metric {name!r} is", weight)
         return device_copy(weight)
@@ -69,8 +69,8 @@ def weigh(name: str, weight: object) -> float | Tensor:
         if 0.0 <= number < math.inf:
             return number
     raise MetricError(
-        f"the weight of the metric {name!r} is {_named(weight)}. "
-        "Give a number from 0 up, for example the size of the batch."
+        f"the weight of the metric {name!r} is {_describe(weight)}. "
+        "Give a number of at least 0, for example the batch size."
     )
 
 
@@ -86,7 +86,7 @@ def _from_array(name: str, array: np.ndarray[Any, Any]) -> Measured:
     if array.dtype.kind not in "fiub":
         raise MetricError(
             f"the metric {name!r} got an array of shape {array.shape} and dtype {array.dtype}. "
-            "Record real numbers; of complex ones, take the absolute value or the real part."
+            "Record real numbers; for complex ones, record the absolute value or the real part."
         )
     if array.size != 1:
         _check_shape(name, "array", array.shape)
@@ -98,7 +98,7 @@ def _from_number(name: str, number: object) -> float:
         return float(number)  # type: ignore[arg-type]
     except OverflowError:
         raise MetricError(
-            f"the metric {name!r} got a whole number that is too large for a float. Record it scaled down."
+            f"the metric {name!r} got an integer that is too large for a float. Scale it down."
         ) from None
 
 
@@ -113,7 +113,7 @@ def _from_sequence(name: str, values: Sequence[object]) -> list[Measured]:
         found = [] if isinstance(item, Sequence) else measure(name, item)
         if len(found) != 1 or found[0].num_values != 1:
             raise MetricError(
-                f"the metric {name!r} got a {type(values).__name__} whose item {position} is no single "
+                f"the metric {name!r} got a {type(values).__name__} whose item {position} is not a single "
                 "number. Record a flat sequence of numbers, or reduce the values first."
             )
         measured += found
@@ -128,7 +128,7 @@ def _check_tensor(what: str, tensor: Tensor) -> None:
             "Take its absolute value or real part, for example with .abs().",
         )
     elif tensor.is_meta:
-        why, advice = "on the meta device, where there are no values", "Record it from a real run."
+        why, advice = "on the meta device, which has no values", "Record it from a real run."
     elif tensor.layout != torch.strided:
         why, advice = f"of layout {tensor.layout}", "Reduce it first, for example with .sum()."
     else:
@@ -149,8 +149,8 @@ def _check_shape(name: str, kind: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _named(value: object) -> str:
-    # Only plain values are shown: the text of a container could print a tensor, which waits for its device.
+def _describe(value: object) -> str:
+    # Show plain values only: printing a container could print a tensor, which would synchronize.
     if value is None:
         return "None"
     if not isinstance(value, (str, bytes, int, float, complex)):

@@ -1,5 +1,5 @@
 "use strict";
-// What every page does: elements from text alone, numbers as people read them, light and dark.
+// Functions for every page: creating elements, formatting numbers, light and dark themes.
 
 const byId = (id) => document.getElementById(id);
 
@@ -32,7 +32,7 @@ function shownTick(value) {
 
 const SPECIAL = { nan: "NaN", inf: "∞", "-inf": "−∞" };
 
-// JSON has no NaN and no infinity: they come as words.
+// JSON has neither NaN nor infinity: they arrive as strings.
 function shownValue(value) {
   if (value === null || value === undefined) return "—";
   return typeof value === "string" ? (SPECIAL[value] ?? value) : shownNumber(value);
@@ -42,7 +42,7 @@ function plural(count, word) {
   return `${count} ${word}${count === 1 ? "" : "s"}`;
 }
 
-// Canvas takes no CSS variables, so each colour is read from the page, again for each theme.
+// A canvas cannot use CSS variables, so each color is read from the page, again for each theme.
 function drawnColour(host, variable, percent = 100) {
   host.style.setProperty("outline-color", percent === 100 ? `var(${variable})` : `color-mix(in srgb, var(${variable}) ${percent}%, transparent)`);
   const found = getComputedStyle(host).outlineColor;
@@ -60,7 +60,7 @@ function storedTheme() {
   try {
     return Math.max(THEMES.findIndex(([value]) => value === localStorage.getItem("flodl-theme")), 0);
   } catch {
-    return 0; // a page from a disk may have no storage
+    return 0; // a page opened from disk may have no storage
   }
 }
 
@@ -68,15 +68,15 @@ function setTheme(at) {
   const [value, label, words] = THEMES[at];
   document.documentElement.dataset.theme = value;
   byId("theme").textContent = label;
-  byId("theme").setAttribute("aria-label", `Colours: ${words}`);
+  byId("theme").setAttribute("aria-label", `Colors: ${words}`);
   try {
     localStorage.setItem("flodl-theme", value);
   } catch {
-    // then it is forgotten
+    // the choice is not stored
   }
 }
 
-// Follow the theme button and the system; `redraw` draws everything that is on a canvas in the new colours.
+// Follow the theme button and the system; `redraw` redraws every canvas in the new colors.
 function followTheme(redraw) {
   let now = storedTheme();
   setTheme(now);

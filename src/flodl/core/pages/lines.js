@@ -1,5 +1,5 @@
 "use strict";
-// Lines of numbers: how they look, how they are smoothed, what a log scale can show of them.
+// Drawing series of numbers: colors and dashes, smoothing, log scales.
 
 const PALETTE_SIZE = 12;
 const DASHES = [[], [9, 5], [2, 4]];
@@ -10,7 +10,7 @@ function look(index) {
   return { colour: `--series-${index % PALETTE_SIZE}`, dash: DASHES[turn], dashName: DASH_NAMES[turn] };
 }
 
-// Values as they come: numbers apart from the words for what is no number.
+// Separate the numbers from the strings that stand for NaN and infinity.
 function parted(values) {
   return {
     numbers: values.map((value) => (typeof value === "number" ? value : null)),
@@ -18,7 +18,7 @@ function parted(values) {
   };
 }
 
-// An exponential mean that starts unbiased: without the correction the first points lean towards 0.
+// An exponential moving average with bias correction: without it, the first points are too close to 0.
 function smoothed(values, factor) {
   let mean = 0;
   let weight = 0;
@@ -34,14 +34,14 @@ function positiveOnly(values) {
   return values.map((value) => (value !== null && value !== undefined && value > 0 ? value : null));
 }
 
-// The scale of values; where there is none to be drawn, the axes stand all the same.
+// The scale of the values; without any value to draw, the axes are still shown.
 function valueScale(log) {
   const range = log ? (low, high) => uPlot.rangeLog(low, high, 10, true) : (low, high) => uPlot.rangeNum(low, high, 0.1, true);
   const empty = log ? [0.1, 1] : [0, 1];
   return { distr: log ? 3 : 1, range: (plot, low, high) => (low === null || low === undefined ? empty : range(low, high)) };
 }
 
-// NaN and infinity have no place on the scale: a cross at the edge says where they happened.
+// NaN and infinity are not on the scale: a cross at the edge shows where they occurred.
 function drawCrosses(plot, { x, special, colour }) {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio || 1;

@@ -1,5 +1,5 @@
 "use strict";
-// The drawing: one faint raw line and one smoothed line per metric, on top of uPlot.
+// The chart, drawn with uPlot: one faint raw line and one smoothed line per metric.
 
 class Chart {
   constructor(host, data, onCursor, onZoom) {
@@ -150,7 +150,7 @@ class Chart {
     this.plot.setScale("x", { min: this.full[0], max: this.full[1] });
   }
 
-  // The cursor goes to an epoch inside the zoomed window, at half height.
+  // Move the cursor to an epoch inside the zoomed window, at half height.
   moveTo(at) {
     const { min, max } = this.plot.scales.x;
     const epoch = this.data.epochs[at];

@@ -1,5 +1,5 @@
 "use strict";
-// What is drawn: the embedded values, their groups, and what is said of them.
+// The data of the chart: the embedded values, their groups and their text.
 
 function readData() {
   const raw = JSON.parse(byId("data").textContent);
@@ -21,7 +21,7 @@ function readData() {
   return { epochs: raw.epochs, series };
 }
 
-// Points whose neighbours are both missing have no line through them and need a mark of their own.
+// Points whose neighbors are both missing are not part of a line and need a marker.
 function isolatedPoints(values) {
   const found = [];
   values.forEach((value, at) => {

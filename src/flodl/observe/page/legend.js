@@ -1,5 +1,5 @@
 "use strict";
-// The list of metrics: groups by dotted name, who is visible, and the value under the cursor.
+// The list of metrics: groups by dotted name, visibility, and the value under the cursor.
 
 class Legend {
   constructor(data, chart) {
@@ -57,7 +57,7 @@ class Legend {
     return button;
   }
 
-  // Once more on what already stands alone brings everything back.
+  // Clicking metrics that are already shown alone shows everything again.
   solo(members) {
     const visible = this.data.series.filter((metric) => metric.visible);
     const alone = visible.length === members.length && members.every((metric) => metric.visible);

@@ -1,5 +1,5 @@
 "use strict";
-// Puts the page together: controls, read-out beside the cursor, keys, theme.
+// Connects the parts of the page: controls, readout next to the cursor, keys, theme.
 
 const data = readData();
 const readout = byId("readout");
@@ -14,7 +14,7 @@ function describe() {
   byId("summary").textContent = `${plural(count, "metric")} · ${span}`;
 }
 
-function noteLeftOut() {
+function noteHiddenValues() {
   const shown = data.series.filter((metric) => metric.visible);
   const count = (test) => shown.reduce((sum, metric) => sum + metric.values.filter(test).length, 0);
   const special = shown.reduce((sum, metric) => sum + metric.special.filter((value) => value !== null).length, 0);
@@ -92,7 +92,7 @@ function setScale(log) {
   byId("log").setAttribute("aria-pressed", String(log));
   byId("linear").setAttribute("aria-pressed", String(!log));
   chart.setLog(log);
-  noteLeftOut();
+  noteHiddenValues();
 }
 
 followTheme(() => chart.build());
@@ -101,11 +101,11 @@ const chart = new Chart(byId("chart"), data, onCursor, (zoomed) => {
 });
 legend = new Legend(data, chart);
 describe();
-noteLeftOut();
+noteHiddenValues();
 byId("chart").setAttribute("aria-label", `Lines of ${data.series.length} metrics over the epochs`);
 byId("chart").addEventListener("keydown", onKey);
-byId("legend").addEventListener("click", noteLeftOut);
-byId("show-all").addEventListener("click", noteLeftOut);
+byId("legend").addEventListener("click", noteHiddenValues);
+byId("show-all").addEventListener("click", noteHiddenValues);
 byId("linear").addEventListener("click", () => setScale(false));
 byId("log").addEventListener("click", () => setScale(true));
 byId("reset").addEventListener("click", () => chart.resetZoom());
