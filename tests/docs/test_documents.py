@@ -158,6 +158,14 @@ def test_a_block_that_is_not_run_says_why(document):
     assert text.count("<!-- not run") == sum(bool(block.not_run) for block in read_blocks(text))
 
 
+def test_every_path_in_the_contributors_map_exists():
+    rows = re.findall(r"^\| .*", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)
+    paths = [path for row in rows for path in re.findall(r"`((?:src|tests|docs|benchmarks)/[^`\s]+)`", row)]
+    planned = ("src/flodl/hf/", "src/flodl/distributed")
+    assert len(rows) == 12 and len(paths) > 30
+    assert not [path for path in paths if not (path.startswith(planned) or (ROOT / path).exists())]
+
+
 def test_the_method_table_has_every_method_of_the_builder():
     methods = {
         name
