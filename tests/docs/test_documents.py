@@ -162,7 +162,8 @@ def test_every_path_in_the_contributors_map_exists():
     rows = re.findall(r"^\| .*", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)
     paths = [path for row in rows for path in re.findall(r"`((?:src|tests|docs|benchmarks)/[^`\s]+)`", row)]
     planned = ("src/flodl/hf/", "src/flodl/distributed")
-    assert len(rows) == 12 and len(paths) > 30
+    assert len(rows) == 12
+    assert len(paths) > 30
     assert not [path for path in paths if not (path.startswith(planned) or (ROOT / path).exists())]
 
 
