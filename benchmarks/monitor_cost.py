@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from harness import RESULTS, table, take_turns, wait, write_results
@@ -119,7 +120,7 @@ class Rival:
             monitor = Monitor(1, folder, console=False)
             if self.readers is not None:
                 monitor.serve(port=0)
-                self._tell(f"{monitor._server.port} {NUM_READING} {NUM_STALLED}")
+                self._tell(f"{urlsplit(monitor.url).port} {NUM_READING} {NUM_STALLED}")
 
             def watch(step: int, loss: torch.Tensor) -> None:
                 monitor.log_step(step, {"loss": loss, "lr": 1e-3}, epoch=0)

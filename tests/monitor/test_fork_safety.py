@@ -68,12 +68,14 @@ def test_a_child_keeps_neither_the_journal_nor_the_port_open(tmp_path):
             os.write(ready[1], b"x")
             os.read(go[0], 1)
             os._exit(0)
-        os.read(ready[0], 1)
-        monitor.close()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", port))
-    Monitor(1, tmp_path, console=False, resources=False).close()
-    os.write(go[1], b"x")
-    os.waitpid(child, 0)
-    for handle in (*ready, *go):
-        os.close(handle)
+        try:
+            os.read(ready[0], 1)
+            monitor.close()
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", port))
+            Monitor(1, tmp_path, console=False, resources=False).close()
+        finally:
+            os.write(go[1], b"x")
+            os.waitpid(child, 0)
+            for handle in (*ready, *go):
+                os.close(handle)

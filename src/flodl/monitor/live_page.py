@@ -55,7 +55,7 @@ class LivePage:
     def finish(self) -> None:
         """Send everything and close the page a few seconds later."""
         if self._server is not None:
-            self._server.settle()
+            self._server.flush()
             self._server.close(after_s=_LINGER_S)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The console: epoch lines, estimates, quietness, and whole lines where nobody watches."""
+"""The console: epoch lines, time estimates, verbosity, and plain lines without a terminal."""
 
 import io
 
@@ -17,7 +17,7 @@ def _normal_verbosity():
     set_verbosity(before)
 
 
-def shown(*events, total_epochs=3, **options):
+def output(*events, total_epochs=3, **options):
     stream = io.StringIO()
     console = Console(total_epochs, stream=stream, **options)
     for event in events:
@@ -34,31 +34,31 @@ def progress(number, step, *, time_s, num_steps=100):
 
 
 def test_an_epoch_is_one_line_and_the_last_one_has_no_estimate():
-    assert shown(epoch(0, loss=0.5), epoch(2, loss=0.25)) == (
+    assert output(epoch(0, loss=0.5), epoch(2, loss=0.25)) == (
         "  epoch 1/3  loss=0.5000  [2s  ETA 4s]\n  epoch 3/3  loss=0.2500  [2s]\n"
     )
 
 
-def test_memory_and_utilisation_are_shown_against_the_physical_limit():
+def test_gpu_memory_is_shown_with_its_limit_and_the_utilization():
     gpu = {"device": 0, "vram_used_bytes": 3 * 2**30, "vram_total_bytes": 2**34, "util_pct": 81.6}
-    text = shown(Event("resources", {"gpus": [gpu]}), epoch(0, loss=0.5))
+    text = output(Event("resources", {"gpus": [gpu]}), epoch(0, loss=0.5))
     assert text.endswith("VRAM: 3.0 GB / 16.0 GB (82%)\n")
 
 
-def test_the_first_estimate_after_a_resume_counts_only_what_is_left():
-    assert "ETA 40s" in shown(epoch(79, loss=1.0), total_epochs=100)
+def test_the_first_estimate_after_a_resume_covers_only_the_remaining_epochs():
+    assert "ETA 40s" in output(epoch(79, loss=1.0), total_epochs=100)
     old = dict.fromkeys(range(79), 10.0)
-    assert "ETA 3m 20s" in shown(epoch(79, loss=1.0), total_epochs=100, durations=old)
+    assert "ETA 3m 20s" in output(epoch(79, loss=1.0), total_epochs=100, durations=old)
 
 
-def test_an_estimate_that_the_event_brings_is_used():
+def test_the_estimate_of_the_event_is_used():
     event = Event("epoch", {"epoch": 0, "metrics": {}, "duration_s": 2.0, "eta_s": 99.0})
-    assert shown(event) == "  epoch 1/3  [2s  ETA 1m 39s]\n"
+    assert output(event) == "  epoch 1/3  [2s  ETA 1m 39s]\n"
 
 
-def test_away_from_a_terminal_progress_is_a_line_for_each_interval_of_time():
+def test_without_a_terminal_progress_is_printed_once_per_interval():
     steps = [progress(0, step, time_s=float(step)) for step in range(1, 101)]
-    text = shown(*steps, every_s=30.0)
+    text = output(*steps, every_s=30.0)
     assert "\r" not in text
     assert "\x1b" not in text
     lines = text.splitlines()
@@ -70,64 +70,64 @@ def test_away_from_a_terminal_progress_is_a_line_for_each_interval_of_time():
     assert lines[0].endswith("ETA 4m 29s")
 
 
-def test_within_an_epoch_that_is_resumed_only_what_was_seen_counts():
+def test_the_estimate_in_a_resumed_epoch_uses_only_the_observed_part():
     steps = [progress(1, step, time_s=float(step)) for step in (60, 70, 95)]
-    assert shown(*steps, every_s=30.0) == "  epoch 2/3  step 95/100 (95%)  ETA 1m 45s\n"
+    assert output(*steps, every_s=30.0) == "  epoch 2/3  step 95/100 (95%)  ETA 1m 45s\n"
 
 
-def test_short_epochs_bring_no_progress_lines():
+def test_short_epochs_have_no_progress_lines():
     steps = [progress(0, step, time_s=step / 10) for step in range(1, 101)]
-    assert shown(*steps) == ""
+    assert output(*steps) == ""
 
 
-def test_an_epoch_of_unknown_length_is_told_by_its_step():
+def test_an_epoch_of_unknown_length_shows_only_its_step():
     events = [progress(0, step, time_s=float(step), num_steps=None) for step in (1, 40)]
-    assert shown(*events) == "  epoch 1/3  step 40\n"
+    assert output(*events) == "  epoch 1/3  step 40\n"
 
 
-def test_metrics_within_the_epoch_stand_in_its_progress_lines():
+def test_step_metrics_are_part_of_progress_lines():
     metrics = Event("metrics", {"epoch": 0, "step": 9, "metrics": {"loss": 0.125}}, time_s=5.0)
-    text = shown(progress(0, 1, time_s=0.0), metrics, progress(0, 50, time_s=31.0))
+    text = output(progress(0, 1, time_s=0.0), metrics, progress(0, 50, time_s=31.0))
     assert "loss=0.1250" in text
 
 
 def test_a_run_ends_with_a_summary():
     start = Event("run_start", {"name": "digits", "total_epochs": 1}, time_s=100.0)
     end = Event("run_end", {"status": "finished"}, time_s=190.0)
-    text = shown(start, epoch(0, loss=0.5, accuracy=0.9), end)
+    text = output(start, epoch(0, loss=0.5, accuracy=0.9), end)
     assert text.endswith("  training complete in 1m 30s  | loss: 0.5000  accuracy: 0.9000\n")
 
 
-def test_metrics_that_arrive_late_do_not_get_into_the_summary():
+def test_step_metrics_that_arrive_late_are_not_in_the_summary():
     late = Event("metrics", {"epoch": 0, "step": 9, "metrics": {"loss": 0.125}})
     end = Event("run_end", {"status": "finished", "duration_s": 5.0})
-    assert shown(epoch(0, loss=0.5), late, end).endswith("in 5s  | loss: 0.5000\n")
-    assert shown(late, end).endswith("in 5s  | loss: 0.1250\n")
+    assert output(epoch(0, loss=0.5), late, end).endswith("in 5s  | loss: 0.5000\n")
+    assert output(late, end).endswith("in 5s  | loss: 0.1250\n")
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [("stopped", "training stopped after 5s"), ("failed", "training failed after 5s  ValueError: no")],
 )
-def test_an_early_end_says_so(status, words):
+def test_an_early_end_is_reported(status, words):
     message = "ValueError: no" if status == "failed" else None
     event = Event("run_end", {"status": status, "duration_s": 5.0, "message": message})
-    assert shown(event) == f"  {words}\n"
+    assert output(event) == f"  {words}\n"
 
 
 def test_alerts_and_tiers_are_one_line_each():
-    text = shown(
+    text = output(
         Event("alert", {"message": "loss is nan", "level": "error", "path": "head"}, rank=2),
         Event("tier", {"tier": "captured", "reason": "equal to eager"}),
     )
     assert text == "  error (rank 2): at 'head': loss is nan\n  tier captured: equal to eager\n"
 
 
-def test_what_was_said_of_a_tier_is_not_said_again():
+def test_the_reason_of_a_tier_is_printed_once():
     def tier(name, reason, **others):
         return Event("tier", {"tier": name, "reason": reason, **others})
 
-    text = shown(
+    text = output(
         tier("eager", "training has just begun", what="eager"),
         tier("eager", "training has just begun", gain=1.0),
         tier("captured", "equal to eager", what="captured"),
@@ -151,13 +151,13 @@ def test_what_was_said_of_a_tier_is_not_said_again():
     ]
 
 
-def test_other_ranks_are_not_shown_but_for_their_alerts():
-    assert shown(epoch(0, rank=1, loss=0.5)) == ""
+def test_of_other_ranks_only_alerts_are_shown():
+    assert output(epoch(0, rank=1, loss=0.5)) == ""
 
 
 def test_quiet_shows_errors_only():
     set_verbosity(Verbosity.QUIET)
-    text = shown(
+    text = output(
         epoch(0, loss=0.5),
         Event("alert", {"message": "warm", "level": "warning"}),
         Event("alert", {"message": "burning", "level": "error"}),
@@ -165,20 +165,20 @@ def test_quiet_shows_errors_only():
     assert text == "  error: burning\n"
 
 
-def test_saves_are_shown_to_those_who_asked_for_more():
+def test_saves_are_shown_in_verbose_mode():
     save = Event("save", {"path": "run/best.fdl", "reason": "best loss"})
-    assert shown(save) == ""
+    assert output(save) == ""
     set_verbosity("verbose")
-    assert shown(save) == "  saved: run/best.fdl (best loss)\n"
+    assert output(save) == "  saved: run/best.fdl (best loss)\n"
 
 
-def test_a_name_cannot_drive_the_terminal():
-    text = shown(epoch(0, **{"loss\x1b[2J\r": 0.5}))
+def test_a_name_cannot_control_the_terminal():
+    text = output(epoch(0, **{"loss\x1b[2J\r": 0.5}))
     assert "loss\\x1b[2J\\r=0.5000" in text
     assert "\x1b" not in text
 
 
-def test_a_stream_without_the_letters_gets_their_escapes():
+def test_characters_that_the_stream_cannot_encode_are_escaped():
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="ascii")
     Console(1, stream=stream)(epoch(0, größe=0.5))

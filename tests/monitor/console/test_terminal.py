@@ -1,4 +1,4 @@
-"""The console on a real terminal: a pseudo terminal, a program of its own, and what appears on the screen."""
+"""The console on a pseudo terminal, in a separate process."""
 
 import os
 import re
@@ -36,7 +36,7 @@ print("after the run")
 
 @cache
 def run(*arguments, terminal=True, **environment):
-    """Run the program and give everything that it wrote, as a terminal or as a file would get it."""
+    """Run the program and return its output to a terminal or to a file."""
     kept = {
         key: value for key, value in os.environ.items() if not key.startswith(("FLODL_", "NO_COLOR", "CI"))
     }
@@ -57,15 +57,15 @@ def run(*arguments, terminal=True, **environment):
     try:
         while part := os.read(ours, 65536):
             parts.append(part)
-    except OSError:  # how Linux says that the other side has closed
+    except OSError:  # on Linux: the other side has closed
         pass
     os.close(ours)
     process.wait()
     return b"".join(parts).decode()
 
 
-def lasting_lines(text):
-    """Give what stays on the screen, for the few controls that move the cursor or erase a line."""
+def permanent_lines(text):
+    """Return what stays on the screen, given the codes that move the cursor or erase a line."""
     rows, at = [""], 0
     for token in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", text):
         if token == "\n":
@@ -80,11 +80,11 @@ def lasting_lines(text):
     return [row for row in rows if row.strip()]
 
 
-def test_a_bar_moves_and_only_whole_lines_stay():
+def test_the_bar_is_updated_and_only_complete_lines_stay():
     text = run()
     assert "━" in text
     assert len(set(re.findall(r"step (\d+)/10", text))) > 1
-    assert lasting_lines(text) == [
+    assert permanent_lines(text) == [
         "printed by the user",
         "  epoch 1/2  loss=0.5000  [1s  ETA 1s]",
         "printed by the user",
@@ -99,17 +99,17 @@ def test_the_cursor_is_never_left_hidden():
         assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
 
 
-def test_a_crash_takes_the_bar_off_the_screen():
-    assert lasting_lines(run("crash"))[-1] == "crashed"
+def test_a_crash_removes_the_bar():
+    assert permanent_lines(run("crash"))[-1] == "crashed"
 
 
-def test_no_color_means_none():
-    plain, coloured = run(NO_COLOR="1"), run()
-    assert "\x1b[36m" in coloured
+def test_no_color_disables_colors():
+    plain, colored = run(NO_COLOR="1"), run()
+    assert "\x1b[36m" in colored
     assert "\x1b[36m" not in plain
 
 
-def test_a_file_gets_no_bar_even_when_colour_is_forced():
+def test_a_file_gets_no_bar_even_if_color_is_forced():
     text = run(terminal=False, FORCE_COLOR="1")
     assert "\r" not in text
     assert "\x1b" not in text
@@ -122,22 +122,22 @@ def test_a_dumb_terminal_gets_plain_lines():
     assert "\x1b" not in text
 
 
-def test_quiet_is_quiet_on_a_terminal_too():
-    assert lasting_lines(run(FLODL_VERBOSITY="quiet")) == ["printed by the user"] * 2 + ["after the run"]
+def test_quiet_also_applies_to_a_terminal():
+    assert permanent_lines(run(FLODL_VERBOSITY="quiet")) == ["printed by the user"] * 2 + ["after the run"]
 
 
-def test_the_bar_of_a_finished_epoch_does_not_stay_under_its_line():
+def test_the_bar_is_cleared_when_its_epoch_ends():
     after_line = run().partition("[1s  ETA 1s]")[2]
     assert "epoch 1/2" not in after_line
 
 
-def test_a_build_server_gets_plain_lines_also_on_a_terminal():
+def test_ci_gets_plain_lines_even_on_a_terminal():
     assert "\x1b" not in run(CI="true")
     assert "\x1b" in run(CI="false")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_the_time_that_is_left_is_seen_at_any_width(width):
+def test_the_eta_is_visible_at_any_width(width):
     metrics = "train.loss=0.1234 train.accuracy=0.9876 grad.norm=12.3456"
     row = _row("epoch  3/10", 0.5, "step 500/1000 (50%)", metrics, "ETA 1h 05m", width=width)
     assert row.cell_len < width

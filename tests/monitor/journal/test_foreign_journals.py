@@ -97,4 +97,4 @@ def test_following_a_run_continues_after_a_damaged_line(tmp_path):
     with open(run / FILE, "a") as file:
         file.write('{"id": 2, "kind": "epoch", "time_s": 1, "data": {"epoch": []}}\n\x00\xff garbage\n')
         file.write(json.dumps({**EPOCH, "id": 3, "data": {"epoch": 1}}) + "\n")
-    assert [entry.id for entry in followed.news()] == [3]
+    assert [entry.id for entry in followed.poll()] == [3]

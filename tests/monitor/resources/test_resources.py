@@ -1,4 +1,4 @@
-"""The sampler: what it tells, that it stops, and that missing parts are simply absent."""
+"""The resource sampler: its readings, stopping it, and missing drivers."""
 
 import queue
 import sys
@@ -13,7 +13,7 @@ from flodl.monitor.resources.amd import open_reader as open_amd
 from flodl.monitor.resources.gpus import with_allocator
 
 
-def test_a_sample_tells_processor_and_memory():
+def test_a_reading_has_cpu_and_memory():
     events = queue.Queue()
     with ResourceSampler(events.put, interval_s=0.02, rank=3):
         event = events.get(timeout=20)
@@ -23,7 +23,7 @@ def test_a_sample_tells_processor_and_memory():
     assert 0 < event.data["process_ram_bytes"] <= event.data["ram_used_bytes"] < event.data["ram_total_bytes"]
 
 
-def test_after_stop_the_thread_is_gone_and_nothing_follows():
+def test_after_stop_the_thread_has_ended_and_no_event_follows():
     events = queue.Queue()
     sampler = ResourceSampler(events.put, interval_s=0.01).start()
     events.get(timeout=20)
@@ -33,7 +33,7 @@ def test_after_stop_the_thread_is_gone_and_nothing_follows():
     assert events.qsize() == num_events
 
 
-def test_it_starts_once_and_can_start_again():
+def test_start_is_idempotent_and_the_sampler_can_be_restarted():
     events = queue.Queue()
     sampler = ResourceSampler(events.put, interval_s=0.01)
     assert sampler.start() is sampler.start()
@@ -46,14 +46,14 @@ def test_it_starts_once_and_can_start_again():
         assert events.get(timeout=20).kind == "resources"
 
 
-def test_stop_may_be_called_by_the_receiver_itself():
+def test_stop_can_be_called_from_the_callback():
     stopped = threading.Event()
     sampler = ResourceSampler(lambda event: (sampler.stop(), stopped.set()), interval_s=0.01)
     sampler.start()
     assert stopped.wait(20)
 
 
-def test_a_receiver_that_fails_ends_the_sampling_with_one_line(capsys):
+def test_a_failing_callback_stops_the_sampling_with_one_warning(capsys):
     failed = threading.Event()
 
     def fail(event):
@@ -65,7 +65,7 @@ def test_a_receiver_that_fails_ends_the_sampling_with_one_line(capsys):
     assert failed.wait(20)
     thread.join(20)
     sampler.stop()
-    assert capsys.readouterr().err == "resources are no longer sampled: OSError: disk full\n"
+    assert capsys.readouterr().err == "resource sampling stopped: OSError: disk full\n"
 
 
 def test_the_interval_must_be_positive():
@@ -73,37 +73,37 @@ def test_the_interval_must_be_positive():
         ResourceSampler(print, interval_s=0)
 
 
-def test_without_psutil_there_is_nothing_to_read(monkeypatch):
+def test_without_psutil_readings_are_empty(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert Host().read() == {}
 
 
-def test_the_first_reading_has_no_percentage_because_there_is_nothing_to_compare_with():
+def test_the_first_reading_has_no_percentages():
     host = Host()
     assert "cpu_pct" not in host.read()
     assert "cpu_pct" in host.read()
 
 
-def test_gpus_join_the_reading_and_what_is_unknown_is_absent():
+def test_a_reading_contains_gpus_without_unknown_values():
     reading = read_resources(Host(), lambda: [Gpu(0, "A100", "u", util_pct=50.0)])
     assert reading["gpus"] == [{"device": 0, "name": "A100", "util_pct": 50.0}]
 
 
-def test_no_reader_means_no_gpus():
+def test_without_a_driver_there_are_no_gpus():
     assert "gpus" not in read_resources(Host(), None)
 
 
-def test_gpus_that_torch_may_not_use_are_left_out():
+def test_gpus_that_torch_cannot_use_are_omitted():
     gpus = [Gpu(index, "A100", f"uuid-{index}") for index in range(4)]
-    mine = with_allocator(gpus, {"uuid-3": (0, 1, 2), "uuid-1": (1, 3, 4)})
-    assert [(gpu.device, gpu.uuid, gpu.vram_reserved_bytes) for gpu in mine] == [
+    visible = with_allocator(gpus, {"uuid-3": (0, 1, 2), "uuid-1": (1, 3, 4)})
+    assert [(gpu.device, gpu.uuid, gpu.vram_reserved_bytes) for gpu in visible] == [
         (0, "uuid-3", 2),
         (1, "uuid-1", 4),
     ]
     assert with_allocator(gpus, {}) == gpus
 
 
-def test_looking_at_the_allocator_does_not_start_cuda():
+def test_reading_the_allocator_does_not_initialize_cuda():
     import torch
 
     before = torch.cuda.is_initialized()
@@ -123,20 +123,20 @@ def test_sampling_does_not_import_torch():
     assert done.stdout == "False\n"
 
 
-def test_an_amd_card_is_read_and_a_refused_question_is_absent(monkeypatch):
-    def refuse(handle):
+def test_an_amd_gpu_is_read_and_failing_queries_are_omitted(monkeypatch):
+    def fail(handle):
         raise RuntimeError("not supported")
 
-    stand_in = types.SimpleNamespace(
+    fake = types.SimpleNamespace(
         amdsmi_init=lambda: None,
         amdsmi_get_processor_handles=lambda: ["card"],
         amdsmi_get_gpu_asic_info=lambda handle: {"market_name": "MI300X"},
         amdsmi_get_gpu_device_uuid=lambda handle: "uuid",
         amdsmi_get_gpu_activity=lambda handle: {"gfx_activity": 75},
         amdsmi_get_gpu_vram_usage=lambda handle: {"vram_used": 1, "vram_total": 4},
-        amdsmi_get_power_info=refuse,
+        amdsmi_get_power_info=fail,
     )
-    monkeypatch.setitem(sys.modules, "amdsmi", stand_in)
+    monkeypatch.setitem(sys.modules, "amdsmi", fake)
     (gpu,) = open_amd()()
     assert gpu.to_dict() == {
         "device": 0,
@@ -147,7 +147,7 @@ def test_an_amd_card_is_read_and_a_refused_question_is_absent(monkeypatch):
     }
 
 
-def test_on_this_machine_the_drivers_answer_or_there_is_no_reader():
+def test_the_drivers_of_this_machine_can_be_read():
     reader = find_gpus()
     if reader is not None:
         assert all(gpu.vram_total_bytes is None or gpu.vram_total_bytes > 0 for gpu in reader())

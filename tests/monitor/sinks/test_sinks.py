@@ -1,4 +1,4 @@
-"""Sinks to files, and the guard that keeps any sink from holding up training."""
+"""Sinks that write files, and the guard that keeps a sink from slowing down training."""
 
 import csv
 import io
@@ -15,8 +15,8 @@ from flodl.monitor.sinks.sink import numbers_of, settings_of
 from flodl.monitor.sinks.tracker import require
 
 
-class Kept:
-    """A sink that keeps what it gets, once the gate is open."""
+class Collecting:
+    """A sink that collects events while its gate is open."""
 
     def __init__(self):
         self.events = []
@@ -33,7 +33,7 @@ class Kept:
 
 
 class Broken:
-    """A sink that fails a number of times and then works."""
+    """A sink that fails a number of times, then works."""
 
     def __init__(self, failures):
         self.failures = failures
@@ -68,7 +68,7 @@ EVENTS = [
 
 
 def test_events_arrive_in_order_and_the_sink_is_closed():
-    sink, alerts = Kept(), []
+    sink, alerts = Collecting(), []
     guarded = Guarded(sink, alerts.append)
     for event in EVENTS:
         guarded(event)
@@ -78,8 +78,8 @@ def test_events_arrive_in_order_and_the_sink_is_closed():
     assert alerts == []
 
 
-def test_a_sink_that_blocks_loses_the_oldest_and_one_alert_says_so():
-    sink, alerts = Kept(), []
+def test_a_blocking_sink_loses_the_oldest_events_with_one_alert():
+    sink, alerts = Collecting(), []
     sink.gate.clear()
     guarded = Guarded(sink, alerts.append, capacity=4)
     for number in range(100):
@@ -91,12 +91,13 @@ def test_a_sink_that_blocks_loses_the_oldest_and_one_alert_says_so():
     (alert,) = alerts
     assert (alert.kind, alert.data["level"]) == ("alert", "warning")
     assert (
-        "Kept misses events from here on: it does not keep up with 4 events waiting" in alert.data["message"]
+        "Collecting is missing events from now on: it cannot keep up, 4 events are queued"
+        in alert.data["message"]
     )
 
 
-def test_a_sink_that_never_returns_does_not_hold_up_the_end():
-    sink, alerts = Kept(), []
+def test_a_sink_that_never_returns_does_not_block_close():
+    sink, alerts = Collecting(), []
     sink.gate.clear()
     guarded = Guarded(sink, alerts.append)
     for number in range(3):
@@ -107,7 +108,7 @@ def test_a_sink_that_never_returns_does_not_hold_up_the_end():
     sink.gate.set()
 
 
-def test_a_failure_is_one_alert_and_the_sink_gets_another_chance():
+def test_a_failure_raises_one_alert_and_the_sink_is_retried():
     sink, alerts = Broken(failures=2), []
     guarded = Guarded(sink, alerts.append)
     for number in range(5):
@@ -116,11 +117,11 @@ def test_a_failure_is_one_alert_and_the_sink_gets_another_chance():
     assert [event.data["epoch"] for event in sink.written] == [2, 3, 4]
     assert guarded.num_dropped == 2
     assert [alert.data["message"] for alert in alerts] == [
-        "Broken misses events from here on: OSError: disk full. Training goes on."
+        "Broken is missing events from now on: OSError: disk full. Training continues."
     ]
 
 
-def test_a_sink_that_keeps_failing_is_given_up():
+def test_a_sink_that_keeps_failing_is_disabled():
     sink, alerts = Broken(failures=100), []
     guarded = Guarded(sink, alerts.append)
     for number in range(50):
@@ -132,7 +133,7 @@ def test_a_sink_that_keeps_failing_is_given_up():
     assert len(alerts) == 1
 
 
-def test_the_alert_may_come_back_to_the_same_sink():
+def test_the_alert_can_be_sent_to_the_same_sink():
     sink = Broken(failures=1)
     guarded = Guarded(sink, lambda alert: guarded(alert))
     guarded(epoch(0))
@@ -142,23 +143,23 @@ def test_the_alert_may_come_back_to_the_same_sink():
     assert [event.kind for event in sink.written] == ["alert"]
 
 
-def test_an_alert_that_nobody_takes_is_a_line(capsys):
+def test_an_alert_that_cannot_be_emitted_is_a_warning(capsys):
     def refuse(alert):
-        raise RuntimeError("the run is over")
+        raise RuntimeError("the run has ended")
 
     for emit in (None, refuse):
         guarded = Guarded(Broken(failures=9), emit)
         guarded(epoch(0))
         guarded.close()
-        assert capsys.readouterr().err.count("Broken misses events from here on") == 1
+        assert capsys.readouterr().err.count("Broken is missing events from now on") == 1
 
 
 def test_the_capacity_must_be_positive():
     with pytest.raises(ValueError, match="capacity is 0"):
-        Guarded(Kept(), capacity=0)
+        Guarded(Collecting(), capacity=0)
 
 
-def test_numbers_of_each_axis_stand_apart():
+def test_the_numbers_of_each_axis_have_their_own_prefix():
     found = [numbers_of(event, started_s=100.0) for event in EVENTS]
     assert found[0] is None
     assert found[1] == ("step", 7, {"step/loss": 0.75})
@@ -166,13 +167,13 @@ def test_numbers_of_each_axis_stand_apart():
     assert found[3] == ("epoch", 1, {"loss": 0.5, "encoder/accuracy": 0.9, "epoch/duration_s": 2.0})
 
 
-def test_settings_come_as_a_list_with_origins_or_as_a_dict():
+def test_settings_can_be_a_list_with_origins_or_a_dict():
     assert settings_of(EVENTS[0]) == {"lr": 0.1}
     assert settings_of(Event("run_start", {"config": {"lr": 0.1}})) == {"lr": 0.1}
     assert settings_of(Event("run_start", {})) == {}
 
 
-def test_a_missing_package_is_refused_when_the_sink_is_made():
+def test_a_missing_package_raises_when_the_sink_is_created():
     with pytest.raises(SetupError, match="'no_such_tracker' is not installed"):
         require("no_such_tracker", install="no-such-tracker")
 
@@ -189,7 +190,7 @@ def test_json_lines_are_strict_and_appended(tmp_path):
     assert lines[5]["metrics"] == {"loss": "nan"}
 
 
-def test_what_json_cannot_hold_is_written_as_text(tmp_path):
+def test_values_that_json_cannot_represent_are_written_as_text(tmp_path):
     sink = JsonLines(tmp_path / "run.jsonl")
     sink.write(Event("save", {"path": tmp_path, "parts": (1, math.inf), 3: "key"}, time_s=0.0))
     sink.close()
@@ -201,7 +202,7 @@ def rows(path):
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
 
-def test_columns_of_the_table_grow_and_every_row_keeps_its_place(tmp_path):
+def test_new_columns_are_added_and_existing_rows_stay_valid(tmp_path):
     path = tmp_path / "run.csv"
     sink = Csv(path)
     for event in EVENTS:
@@ -213,7 +214,7 @@ def test_columns_of_the_table_grow_and_every_row_keeps_its_place(tmp_path):
     assert third["loss"] == "nan"
 
 
-def test_a_table_goes_on_after_a_resume(tmp_path):
+def test_a_table_is_continued_after_a_resume(tmp_path):
     path = tmp_path / "run.csv"
     for number, name in enumerate(["loss", "accuracy"]):
         sink = Csv(path)
@@ -222,7 +223,7 @@ def test_a_table_goes_on_after_a_resume(tmp_path):
     assert [(row["loss"], row["accuracy"]) for row in rows(path)] == [("0.5", ""), ("", "0.5")]
 
 
-def test_a_row_that_a_crash_cut_short_does_not_swallow_the_next(tmp_path):
+def test_a_row_that_a_crash_truncated_does_not_affect_the_next(tmp_path):
     path = tmp_path / "run.csv"
     Csv(path).close()
     with open(path, "a") as file:
@@ -233,7 +234,7 @@ def test_a_row_that_a_crash_cut_short_does_not_swallow_the_next(tmp_path):
     assert [(row["epoch"], row["loss"]) for row in rows(path)] == [("1", ""), ("2", "0.5")]
 
 
-def test_names_that_a_spreadsheet_would_run_are_text(tmp_path):
+def test_names_that_a_spreadsheet_would_run_are_escaped(tmp_path):
     sink = Csv(tmp_path / "run.csv")
     sink.write(epoch(0, **{"=1+1": 1.0, "epoch": 7.0, 'a,"b': 2.0}))
     sink.close()
@@ -241,7 +242,7 @@ def test_names_that_a_spreadsheet_would_run_are_text(tmp_path):
     assert (row["'=1+1"], row["epoch"], row["'epoch"], row['a,"b']) == ("1.0", "1", "7.0", "2.0")
 
 
-def test_tensorboard_reads_what_was_written(tmp_path):
+def test_tensorboard_reads_the_written_file(tmp_path):
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
     )
@@ -265,9 +266,9 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     assert found.Scalars("loss")[0].value == 0.5
     assert math.isnan(found.Scalars("loss")[1].value)
     assert [(point.step, point.value) for point in found.Scalars("step/loss")] == [(7, 0.75)]
-    words = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0] for tag in tags["tensors"]}
-    assert words["alerts/text_summary"] == b"warning: hot"
-    assert b"| lr | 0.1 |" in words["settings/text_summary"]
+    texts = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0] for tag in tags["tensors"]}
+    assert texts["alerts/text_summary"] == b"warning: hot"
+    assert b"| lr | 0.1 |" in texts["settings/text_summary"]
 
 
 def test_names_of_any_kind_survive_tensorboard(tmp_path):
@@ -285,13 +286,13 @@ def test_names_of_any_kind_survive_tensorboard(tmp_path):
     assert found.Scalars("loss")[0].step == 2**40 + 1
 
 
-def test_two_runs_in_one_folder_have_files_of_their_own(tmp_path):
+def test_two_runs_in_one_folder_have_separate_files(tmp_path):
     for _ in range(2):
         TensorBoard(tmp_path).close()
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_sink_that_exits_ends_nothing_but_itself():
+def test_a_sink_that_calls_exit_only_disables_itself():
     class Exits:
         def write(self, event):
             raise SystemExit(1)
@@ -304,11 +305,11 @@ def test_a_sink_that_exits_ends_nothing_but_itself():
     guarded(Event("epoch", {"epoch": 0}))
     assert not guarded.close()
     assert [alert.data["message"] for alert in alerts] == [
-        "Exits misses events from here on: SystemExit: 1. Training goes on."
+        "Exits is missing events from now on: SystemExit: 1. Training continues."
     ]
 
 
-def test_rows_come_in_the_order_in_which_they_were_told(tmp_path):
+def test_rows_are_in_the_order_of_the_calls(tmp_path):
     path = tmp_path / "run.csv"
     with Monitor(2, tmp_path, console=False, resources=False, step_rate=None, sinks=[Csv(path)]) as monitor:
         for epoch in range(2):
@@ -319,7 +320,7 @@ def test_rows_come_in_the_order_in_which_they_were_told(tmp_path):
     assert [row["step"] for row in rows] == ["0", "1", "2", "", "3", "4", "5", ""]
 
 
-def test_what_a_sink_says_at_its_close_is_in_the_journal(tmp_path):
+def test_a_failure_while_closing_a_sink_is_recorded_in_the_journal(tmp_path):
     class Late:
         def write(self, event):
             pass
@@ -329,6 +330,6 @@ def test_what_a_sink_says_at_its_close_is_in_the_journal(tmp_path):
 
     with Monitor(1, tmp_path, console=False, resources=False, sinks=[Late()]):
         pass
-    told = [entry.event for entry in read(tmp_path)]
-    assert [event.kind for event in told if event.kind != "gc"] == ["run_start", "run_end", "alert"]
-    assert "Late misses events from here on: OSError: disk full" in told[-1].data["message"]
+    events = [entry.event for entry in read(tmp_path)]
+    assert [event.kind for event in events if event.kind != "gc"] == ["run_start", "run_end", "alert"]
+    assert "Late is missing events from now on: OSError: disk full" in events[-1].data["message"]

@@ -1,4 +1,4 @@
-"""The trackers for real, where they are installed: what goes in can be read back from their own stores."""
+"""The real trackers, where they are installed: runs can be read back from their stores."""
 
 import math
 import sqlite3
@@ -35,7 +35,7 @@ def send(sink):
     assert alerts == []
 
 
-def test_mlflow_has_the_run_with_its_settings_and_metrics(tmp_path):
+def test_mlflow_stores_the_run_with_its_settings_and_metrics(tmp_path):
     tracking = pytest.importorskip("mlflow.tracking", reason="needs mlflow")
     pytest.importorskip("alembic", reason="needs alembic, for MLflow's SQLite store")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -55,7 +55,7 @@ def test_wandb_writes_an_offline_run(tmp_path):
     send(WandB("tests", folder=tmp_path))
     (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     words = (b"digits", b"step/loss", b"epoch/number", b"optimizer.lr")
-    # A process of its own writes the file, some time after the run was finished.
+    # A separate process writes the file, some time after the run has finished.
     for _ in range(400):
         if all(word in log.read_bytes() for word in words):
             return
@@ -63,7 +63,7 @@ def test_wandb_writes_an_offline_run(tmp_path):
     raise AssertionError(f"the run is not in its file: {log.read_bytes()!r}")
 
 
-def test_trackio_has_the_run_in_its_store(tmp_path, monkeypatch, capsys):
+def test_trackio_stores_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     pytest.importorskip("trackio", reason="needs trackio")
     from trackio import utils
@@ -76,7 +76,7 @@ def test_trackio_has_the_run_in_its_store(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("sink", "module"), [(MLflow, "mlflow"), (WandB, "wandb"), (Trackio, "trackio")])
-def test_a_tracker_that_is_not_installed_says_how_to_get_it(sink, module):
+def test_a_tracker_that_is_not_installed_raises_with_the_install_command(sink, module):
     if find_spec(module) is not None:
         pytest.skip(f"{module} is installed")
     with pytest.raises(SetupError, match=f"'{module}' is not installed. Install it .pip install"):

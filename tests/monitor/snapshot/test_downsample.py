@@ -1,4 +1,4 @@
-"""Fewer points, the same picture: peaks, dips, ends and gaps of numbers survive."""
+"""Downsampling keeps peaks, dips, ends and NaN."""
 
 import numpy as np
 import pytest
@@ -11,17 +11,17 @@ from flodl.monitor.snapshot.downsample import extremes, latest_pass
 
 @given(
     values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400),
-    most=st.integers(2, 50),
+    max_points=st.integers(2, 50),
 )
-def test_extremes_and_ends_survive_and_points_stay_in_order(values, most):
+def test_extremes_and_ends_are_kept_in_order(values, max_points):
     x, y = np.arange(float(len(values))), np.array(values)
-    kept_x, kept_y = extremes(x, y, max_points=most)
+    kept_x, kept_y = extremes(x, y, max_points=max_points)
     assert kept_y.max() == y.max()
     assert kept_y.min() == y.min()
     assert (kept_x[0], kept_x[-1]) == (x[0], x[-1])
     assert (np.diff(kept_x) > 0).all()
-    assert all(y[int(place)] == value for place, value in zip(kept_x, kept_y))
-    assert len(kept_x) <= most + 2 or len(values) <= most
+    assert all(y[int(index)] == value for index, value in zip(kept_x, kept_y))
+    assert len(kept_x) <= max_points + 2 or len(values) <= max_points
 
 
 def test_a_single_nan_among_many_is_kept():
@@ -31,7 +31,7 @@ def test_a_single_nan_among_many_is_kept():
     assert np.isnan(kept).sum() == 1
 
 
-def test_a_line_of_nothing_but_nan_is_no_error():
+def test_a_line_of_only_nan_is_supported():
     kept_x, kept_y = extremes(np.arange(1000.0), np.full(1000, np.nan), max_points=10)
     assert np.isnan(kept_y).all()
     assert len(kept_x) <= 20
@@ -48,7 +48,7 @@ def test_chunks_do_not_change_what_is_kept(monkeypatch, chunk):
 
 
 @given(st.lists(st.integers(0, 20), max_size=40))
-def test_what_is_passed_twice_counts_the_second_time(steps):
+def test_of_repeated_steps_the_later_point_is_kept(steps):
     x = np.array(steps, dtype=float)
     kept = x[latest_pass(x)]
     assert (np.diff(kept) > 0).all()

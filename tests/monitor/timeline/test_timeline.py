@@ -1,4 +1,4 @@
-"""The timeline: phases that add up, gaps with causes, a verdict from numbers, files that can be read back."""
+"""The timeline: phases, idle gaps with causes, the verdict, and files."""
 
 import csv
 import gc
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from flodl.monitor.events import Event
 from flodl.monitor.timeline import Gap, Mark, Record, Sample, Timeline, idle_gaps, verdict
 from flodl.monitor.timeline.phases import Phases
-from flodl.monitor.timeline.record import halved
+from flodl.monitor.timeline.record import merge_pairs
 from flodl.monitor.timeline.tables import summary, to_csv
 
 
 def record(*phases, util=None, marks=(), interval_s=0.1, num_steps=2, **fields):
-    """Make a record with a sample for each dict of phases, and a GPU where `util` gives its utilisation."""
+    """Create a record with a sample for each dict of phases; `util` adds a GPU with its utilization."""
     samples = []
     for index, spent in enumerate(phases):
         gpus = () if util is None else ({"device": 0, "name": "H200", "util_pct": util[index]},)
@@ -28,7 +28,7 @@ def record(*phases, util=None, marks=(), interval_s=0.1, num_steps=2, **fields):
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that is set by the test."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -52,7 +52,7 @@ def test_small_waits_are_compute_bound():
     assert verdict(record(*[{"step": 0.08, "data": 0.02}] * 10)).bound == "compute-bound"
 
 
-def test_a_loop_that_takes_little_of_the_time_is_said_to():
+def test_a_loop_with_a_small_share_of_the_time_is_reported():
     found = verdict(record(*[{"step": 0.023, "other": 0.077}] * 10))
     assert found.bound == "mostly outside the loop"
     assert str(found) == (
@@ -63,30 +63,30 @@ def test_a_loop_that_takes_little_of_the_time_is_said_to():
     assert str(named) == "mostly outside the loop: 80 % in evaluation, 20 % in steps (20 steps in 1s)"
 
 
-def test_a_full_device_is_compute_bound_whatever_the_host_does():
+def test_a_busy_device_is_compute_bound_whatever_the_host_does():
     found = verdict(record(*[{"step": 0.01, "sync": 0.09}] * 10, util=[97.0] * 10))
     assert str(found) == "compute-bound: GPU 97 % busy, host 90 % in syncs, 10 % in steps (20 steps in 1s)"
 
 
-def test_a_starved_device_without_waits_points_at_the_host():
+def test_an_idle_device_without_waits_is_limited_by_the_host():
     found = verdict(record(*[{"step": 0.1}] * 10, util=[20.0] * 10))
     assert found.bound == "compute-bound"
     assert "the host is the limit" in str(found)
 
 
-def test_an_unused_second_gpu_does_not_hide_a_full_one():
+def test_an_unused_second_gpu_does_not_hide_a_busy_one():
     gpus = ({"device": 0, "util_pct": 99.0}, {"device": 1, "util_pct": 0.0})
     samples = tuple(Sample(index / 10, {"sync": 0.1, "step": 0.001}, 1, gpus=gpus) for index in range(5))
     assert verdict(Record(samples)).gpu_busy_pct == 99.0
 
 
-def test_set_up_and_what_follows_training_do_not_count():
+def test_the_time_before_and_after_training_does_not_count():
     idle = [{"other": 0.1}] * 50
     found = verdict(record(*idle, *[{"step": 0.05, "data": 0.05}] * 10, *idle))
     assert found.shares == pytest.approx({"step": 0.5, "data": 0.5})
 
 
-def test_too_few_samples_give_no_verdict_but_advice():
+def test_with_too_few_samples_the_verdict_is_unknown_with_advice():
     found = verdict(record({"step": 0.1}))
     assert found.bound == "unknown"
     assert "timeline.step()" in str(found)
@@ -98,7 +98,7 @@ def test_too_few_samples_give_no_verdict_but_advice():
     st.lists(st.tuples(*[st.floats(0, 1)] * 3), min_size=3, max_size=30),
     st.none() | st.floats(0, 100),
 )
-def test_a_verdict_always_has_shares_that_add_up(parts, util):
+def test_the_shares_of_a_verdict_add_up(parts, util):
     phases = [{"step": step + 0.001, "data": data, "sync": sync} for step, data, sync in parts]
     found = verdict(record(*phases, util=None if util is None else [util] * len(phases)))
     assert sum(found.shares.values()) == pytest.approx(1.0)
@@ -118,7 +118,7 @@ def test_a_gap_at_the_end_is_closed_by_the_last_sample_and_a_missing_device_is_b
     assert idle_gaps(record(*[{"step": 0.1}] * 6)) == []
 
 
-def test_short_gaps_are_left_out():
+def test_short_gaps_are_ignored():
     util = [90.0, 1.0, 90.0, 1.0, 1.0, 90.0]
     assert len(idle_gaps(record(*[{"step": 0.1}] * 6, util=util), min_s=0.2)) == 1
     assert len(idle_gaps(record(*[{"step": 0.1}] * 6, util=util), min_s=0.1)) == 2
@@ -132,7 +132,7 @@ def test_short_gaps_are_left_out():
         ({"save": 0.04, "step": 0.06}, "saving (40 %)"),
         ({"augment": 0.1}, "augment (100 %)"),
         ({"data": 0.01, "step": 0.09}, "inside a step"),
-        ({"other": 0.1}, "nothing was marked, and the host rests"),
+        ({"other": 0.1}, "no phase was marked, and the host is idle"),
     ],
 )
 def test_the_cause_is_what_the_host_did_meanwhile(spent, cause):
@@ -140,12 +140,12 @@ def test_the_cause_is_what_the_host_did_meanwhile(spent, cause):
     assert gap.cause.startswith(cause)
 
 
-def test_a_busy_host_without_phases_is_told():
+def test_a_busy_host_without_phases_is_reported():
     (gap,) = idle_gaps(record(*[{"other": 0.1}] * 6, util=[0.0] * 6, process_cpu_pct=98.0))
-    assert gap.cause == "the host computes outside of any marked phase (process at 98 % of a core)"
+    assert gap.cause == "the host is busy outside of any marked phase (process at 98 % of a core)"
 
 
-def test_a_collection_that_fills_the_gap_is_its_cause():
+def test_a_garbage_collection_that_fills_the_gap_is_its_cause():
     pause = Mark(0.0, "gc", 0.4)
     (gap,) = idle_gaps(record(*[{"step": 0.1}] * 6, util=[0.0] * 6, marks=[pause]))
     assert gap.cause == "garbage collection (80 %)"
@@ -156,7 +156,7 @@ def test_gaps_of_this_process_are_found_without_a_gpu():
     assert idle_gaps(Record(samples), "cpu") == [Gap(0.0, 0.4, "cpu", "waiting for data (100 %)")]
 
 
-def test_every_moment_belongs_to_one_phase():
+def test_at_any_time_exactly_one_phase_is_active():
     clock = Clock()
     phases = Phases(clock)
     clock.now_s = 1.0
@@ -172,28 +172,28 @@ def test_every_moment_belongs_to_one_phase():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["step", "data"]), st.booleans(), st.floats(0, 10))))
-def test_phases_add_up_to_the_time_that_has_passed(moves):
+def test_phases_add_up_to_the_elapsed_time(moves):
     clock = Clock()
     phases = Phases(clock)
-    for name, begins, seconds in moves:
+    for name, is_start, seconds in moves:
         clock.now_s += seconds
-        if begins:
+        if is_start:
             phases.enter(name)
         else:
-            assert phases.leave(name) >= 0.0  # also where it was never entered
+            assert phases.leave(name) >= 0.0  # also if it was never entered
     assert sum(phases.totals().values()) == pytest.approx(clock.now_s)
 
 
 def until(condition):
-    """Wait until something of the sampling thread is there."""
+    """Wait for a result of the sampling thread."""
     for _ in range(4000):
         if condition():
             return
         time.sleep(0.005)
-    raise AssertionError("it did not happen within 20 s")
+    raise AssertionError("the condition was not met within 20 s")
 
 
-def test_batches_tell_waiting_from_working():
+def test_batches_separates_waiting_from_working():
     def loader():
         for index in range(6):
             time.sleep(0.03)
@@ -216,7 +216,7 @@ def test_a_loop_that_is_left_early_ends_its_own_phase():
     assert timeline._num_steps == 1
 
 
-def test_an_open_wait_is_seen_while_it_lasts():
+def test_an_open_wait_is_visible_while_it_lasts():
     timeline = Timeline(interval_s=0.01).start()
     with timeline.data():
         until(lambda: any(sample.phases.get("data") for sample in timeline.record.samples))
@@ -232,19 +232,19 @@ def test_a_long_phase_becomes_a_mark_and_steps_do_not():
     assert [mark.kind for mark in timeline.record.marks if mark.kind != "gc"] == ["save"]
 
 
-def test_collections_are_marks_and_the_callback_is_taken_back():
+def test_garbage_collections_are_marks_and_the_callback_is_removed():
     before = len(gc.callbacks)
     with Timeline() as timeline:
-        timeline._on_collection("start", {"generation": 2})
+        timeline._on_gc("start", {"generation": 2})
         time.sleep(0.002)
-        timeline._on_collection("stop", {"generation": 2})
+        timeline._on_gc("stop", {"generation": 2})
         assert len(gc.callbacks) == before + 1
     assert len(gc.callbacks) == before
-    # Others may come by themselves meanwhile.
+    # Other collections may happen meanwhile.
     assert "generation 2" in [mark.label for mark in timeline.record.marks]
 
 
-def test_events_of_a_run_are_marks_and_the_frequent_ones_are_not():
+def test_events_become_marks_except_frequent_ones():
     timeline = Timeline()
     for event in (
         Event("epoch", {"epoch": 3, "duration_s": 9.0}),
@@ -257,8 +257,8 @@ def test_events_of_a_run_are_marks_and_the_frequent_ones_are_not():
     assert marks == [("epoch", "4", 0.0), ("sync", "4", 0.5), ("alert", "hot", 0.0)]
 
 
-def test_the_record_stays_bounded():
-    timeline = Timeline(interval_s=0.001, most_samples=8).start()
+def test_the_record_is_bounded():
+    timeline = Timeline(interval_s=0.001, max_samples=8).start()
     until(lambda: timeline.record.duration_s > 0.1)
     timeline.stop()
     assert len(timeline.record.samples) < 8
@@ -268,28 +268,28 @@ def test_the_record_stays_bounded():
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9)), max_size=30))
-def test_joining_neighbours_keeps_every_second_and_step(parts):
+def test_merging_samples_keeps_every_second_and_step(parts):
     samples = [Sample(float(at), {"step": seconds}, steps) for at, (seconds, steps) in enumerate(parts)]
-    fewer = halved(samples)
+    fewer = merge_pairs(samples)
     assert len(fewer) == (len(samples) + 1) // 2
     assert sum(s.num_steps for s in fewer) == sum(s.num_steps for s in samples)
     spent = [sum(s.phases.get("step", 0.0) for s in some) for some in (fewer, samples)]
     assert spent[0] == pytest.approx(spent[1])
 
 
-def test_start_and_stop_may_be_called_twice_and_the_thread_ends():
+def test_start_and_stop_are_idempotent_and_the_thread_ends():
     timeline = Timeline(interval_s=0.01)
     assert timeline.start() is timeline.start()
     timeline.stop()
     timeline.close()
     assert "flodl-timeline" not in [thread.name for thread in threading.enumerate()]
-    assert timeline.record.samples  # the last sample is taken on the way out
+    assert timeline.record.samples  # the last sample is taken when it stops
 
 
 @pytest.mark.parametrize(
-    "options", [{"interval_s": 0.0}, {"interval_s": "a"}, {"most_samples": 1}, {"most_samples": "a"}]
+    "options", [{"interval_s": 0.0}, {"interval_s": "a"}, {"max_samples": 1}, {"max_samples": "a"}]
 )
-def test_settings_out_of_range_are_refused(options):
+def test_invalid_options_raise(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Timeline(**options)
 
@@ -303,7 +303,7 @@ def full_record():
     return Record(tuple(samples), (Mark(0.1, "sync", 0.05, "4 ranks"),), started_s=1.0)
 
 
-def test_json_brings_the_record_back(tmp_path):
+def test_a_record_can_be_restored_from_json(tmp_path):
     with Timeline(interval_s=0.01) as timeline:
         until(lambda: len(timeline.record.samples) > 2)
         timeline.mark("epoch", label="1")

@@ -120,9 +120,9 @@ def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, o
     from flodl.monitor.server import FollowedRuns, Server
 
     followed = FollowedRuns(runs)
-    news = followed.news if len(runs) == 1 else None
+    poll = followed.poll if len(runs) == 1 else None
     with Server(
-        followed.runs, last_id=followed.last_id, news=news, host=host, port=port, token=token
+        followed.runs, last_id=followed.last_id, poll=poll, host=host, port=port, token=token
     ) as server:
         taken = f" (port {port} is in use)" if port not in (0, server.port) else ""
         click.echo(f"{server.url}{taken}\nPress Ctrl-C to stop.")

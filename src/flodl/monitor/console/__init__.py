@@ -1,4 +1,4 @@
-"""A run in the terminal: one line for each epoch, a bar within it where somebody watches."""
+"""A run in the terminal: one line per epoch, and a progress bar within the epoch."""
 
 from .console import Console
 

@@ -1,4 +1,4 @@
-"""The line that rewrites itself, on a terminal: a bar, and whatever is printed goes above it."""
+"""A progress bar on the last line of a terminal; other output is printed above it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 _REFRESH_S = 0.1
 _BAR_WIDTH = 24
-# Where it gets narrow, the numbers matter more than the bar.
-_LEAST_BAR = 8
-_LEAST_METRICS = 20
-# Fewer letters of a metric tell nothing.
-_LEAST_CUT = 6
+# In a narrow terminal, the numbers matter more than the bar.
+_MIN_BAR_WIDTH = 8
+_MIN_METRICS_WIDTH = 20
+# A metric that is truncated to fewer characters is useless.
+_MIN_TRUNCATED_WIDTH = 6
 
 
 class Bar:
-    """Draw progress at most ten times a second; `print` writes a lasting line above."""
+    """Draw progress at most ten times per second; `print` writes a permanent line above."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
@@ -43,26 +43,26 @@ class Bar:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the terminal can rewrite a line at all."""
+        """Whether the terminal can rewrite a line."""
         return not self._console.is_dumb_terminal and self._console.encoding.startswith("utf")
 
     @property
     def is_due(self) -> bool:
-        """Whether enough time has passed to draw again: asking is cheap, drawing is not."""
+        """Whether enough time has passed to draw again; check this first, because drawing is expensive."""
         return self._clock() - self._drawn_s >= _REFRESH_S
 
-    def draw(self, name: str, fraction: float | None, *, place: str, metrics: str, eta: str) -> None:
-        """Show where the epoch stands."""
+    def draw(self, name: str, fraction: float | None, *, steps: str, metrics: str, eta: str) -> None:
+        """Show the progress of the epoch."""
         self._drawn_s = self._clock()
         if not self._shown:
             self._shown = True
             self._live.start()
-            # The cursor stays visible: a killed run must not leave a terminal without one.
+            # Keep the cursor visible: a killed run must not leave a terminal without one.
             self._console.show_cursor(True)
-        self._live.update(_row(name, fraction, place, metrics, eta, width=self._console.width), refresh=True)
+        self._live.update(_row(name, fraction, steps, metrics, eta, width=self._console.width), refresh=True)
 
     def clear(self) -> None:
-        """Empty the line until it is drawn again."""
+        """Clear the line until it is drawn again."""
         from rich.console import Group
 
         self._drawn_s = -_REFRESH_S
@@ -70,34 +70,34 @@ class Bar:
             self._live.update(Group(), refresh=True)
 
     def print(self, line: Line) -> None:
-        """Write a line that stays."""
+        """Write a permanent line."""
         from rich.text import Text
 
         self._console.print(Text.assemble(*line), soft_wrap=True)
 
     def hide(self) -> None:
-        """Take the bar off the screen and give the standard streams back."""
+        """Remove the bar and restore the standard streams."""
         if self._shown:
             self._shown = False
             self._live.stop()
 
 
-def _row(name: str, fraction: float | None, place: str, metrics: str, eta: str, *, width: int) -> Text:
-    """Lay out the line: when it is tight the bar goes first, then metrics and place; the time left stays."""
+def _row(name: str, fraction: float | None, steps: str, metrics: str, eta: str, *, width: int) -> Text:
+    """Lay out the line: if space is short, drop the bar first, then metrics and steps; keep the ETA."""
     from rich.text import Text
 
     rest = width - 1 - len(f"  {name}  ") - (len(eta) + 2 if eta else 0)
-    if fraction is not None and len(place) > rest:
-        place = f"{100 * fraction:.0f}%"
-    rest -= len(place)
-    room = rest - min(len(metrics), _LEAST_METRICS) - 4
-    bar = 0 if fraction is None or room < _LEAST_BAR else min(room, _BAR_WIDTH)
+    if fraction is not None and len(steps) > rest:
+        steps = f"{100 * fraction:.0f}%"
+    rest -= len(steps)
+    room = rest - min(len(metrics), _MIN_METRICS_WIDTH) - 4
+    bar = 0 if fraction is None or room < _MIN_BAR_WIDTH else min(room, _BAR_WIDTH)
     row = Text(f"  {name}  ", style="bold", no_wrap=True, overflow="ellipsis")
     if bar and fraction is not None:
         full = round(fraction * bar)
         row.append("━" * full, "not bold cyan")
         row.append("─" * (bar - full) + "  ", "not bold bright_black")
         rest -= bar + 2
-    values = Text(metrics if rest - 2 >= _LEAST_CUT else "")
+    values = Text(metrics if rest - 2 >= _MIN_TRUNCATED_WIDTH else "")
     values.truncate(max(rest - 2, 0), overflow="ellipsis")
-    return row.append("  ".join(note for note in (place, values.plain, eta) if note), "not bold")
+    return row.append("  ".join(note for note in (steps, values.plain, eta) if note), "not bold")

@@ -1,4 +1,4 @@
-"""A view of a run for the terminal, and for log files when nobody watches."""
+"""Show a run on the terminal or in a log file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .lines import Line
 
 
 class Console:
-    """Print each epoch in one line, with what it brought, how long it took and how long the rest will take.
+    """Print one line per epoch with its metrics, its duration and the remaining time.
 
-    On a terminal a bar moves within the epoch. Elsewhere (a log file, a notebook, a build server) there are
-    only whole lines: one for each epoch, and within a long epoch one for every `every_s` seconds.
+    On a terminal, a progress bar shows the position within the epoch. Elsewhere (log files, notebooks, CI)
+    only complete lines are printed: one per epoch, and in a long epoch one every `every_s` seconds.
 
     >>> console = Console(total_epochs=2, stream=sys.stdout)
     >>> console(Event("epoch", {"epoch": 0, "metrics": {"loss": 0.5}, "duration_s": 1.5}))
@@ -44,24 +44,24 @@ class Console:
         self._total_epochs = total_epochs
         self._stream = stream
         self._every_s = every_s
-        # Epoch → seconds; those of before a resume may be given, so that the first estimate is good.
+        # Epoch → seconds; includes epochs from before a resume, so that the first estimate is accurate.
         self._durations = dict(durations or {})
-        # Metrics within an epoch may arrive after its end, so the two are kept apart.
+        # Step metrics may arrive after the end of their epoch, so the two are kept separately.
         self._step_metrics: dict[str, Any] = {}
         self._epoch_metrics: dict[str, Any] = {}
         self._gpus: Sequence[Mapping[str, Any]] = ()
         self._run_started_s: float | None = None
-        # The epoch that is under way, and when and where in it this process began to look.
+        # The current epoch, and the time and fraction at which its progress was first seen.
         self._epoch: int | None = None
-        self._began: tuple[float, float] = (0.0, 0.0)
+        self._first_seen: tuple[float, float] = (0.0, 0.0)
         self._printed_s: float | None = None
-        # The tier, its reason, and whether its gain was told.
-        self._tier_told = ("", "", False)
+        # The tier, its reason, and whether its gain was printed.
+        self._printed_tier = ("", "", False)
         self._lock = threading.RLock()
         self._bar = self._make_bar()
 
     def __call__(self, event: Event) -> None:
-        """Show an event, or remember what it says."""
+        """Show an event, or store its data."""
         with self._lock:
             if event.kind == "alert":
                 self._alert(event)
@@ -69,14 +69,14 @@ class Console:
                 self._show(event)
 
     def close(self) -> None:
-        """Take the bar off the screen; lines may still follow."""
+        """Remove the progress bar; more lines may follow."""
         with self._lock:
             if self._bar is not None:
                 self._bar.hide()
                 atexit.unregister(self.close)
 
     def after_fork_in_child(self) -> None:
-        """Draw nothing any more: this is a copy in a forked child, and the terminal is its parent's."""
+        """Stop drawing: this is a copy in a forked child, and the terminal belongs to its parent."""
         self._lock = threading.RLock()
         if self._bar is not None:
             self._bar = None
@@ -85,7 +85,7 @@ class Console:
     def _make_bar(self) -> Bar | None:
         stream = self._stream or sys.stdout
         try:
-            # No environment variable brings a bar: those that force colour would animate into log files.
+            # Environment variables cannot force a bar: those that force color would animate log files.
             is_terminal = stream.isatty()
         except (AttributeError, ValueError):
             return None
@@ -123,15 +123,16 @@ class Console:
         self._print(lines.alert_line(event.data, rank=event.rank), level)
 
     def _tier(self, data: Mapping[str, Any]) -> None:
-        """Print what is new about the tier: the same words come with the decision and with its gain."""
+        """Print what is new about the tier; the reason is repeated when the gain is reported."""
         tier, reason = str(data["tier"]), str(data.get("reason") or "")
-        before, words, gain_is_told = self._tier_told if self._tier_told[0] == tier else (tier, "", False)
-        news = "; ".join(part for part in reason.split("; ") if part not in words.split("; "))
-        gain = None if gain_is_told or tier == "eager" else data.get("gain")
-        if news or gain is not None or before != self._tier_told[0]:
+        printed = self._printed_tier
+        before, known, gain_is_printed = printed if printed[0] == tier else (tier, "", False)
+        news = "; ".join(part for part in reason.split("; ") if part not in known.split("; "))
+        gain = None if gain_is_printed or tier == "eager" else data.get("gain")
+        if news or gain is not None or before != self._printed_tier[0]:
             self._print(lines.tier_line(tier, news, gain))
         if data.get("what") in (None, tier):
-            self._tier_told = (tier, reason, gain_is_told or gain is not None)
+            self._printed_tier = (tier, reason, gain_is_printed or gain is not None)
 
     def _finish_epoch(self, event: Event) -> None:
         epoch = int(event.data["epoch"])
@@ -152,7 +153,7 @@ class Console:
         epoch, num_steps = int(event.data["epoch"]), event.data.get("num_steps")
         fraction = min(event.data["step"] / num_steps, 1.0) if num_steps else None
         if epoch != self._epoch:
-            self._epoch, self._began = epoch, (event.time_s, fraction or 0.0)
+            self._epoch, self._first_seen = epoch, (event.time_s, fraction or 0.0)
         if self._printed_s is None:
             self._printed_s = event.time_s
         due = self._bar.is_due if self._bar else event.time_s - self._printed_s >= self._every_s
@@ -161,21 +162,21 @@ class Console:
         metrics, eta = lines.metrics_text(self._step_metrics), self._eta_note(event, fraction or 0.0)
         if self._bar is not None:
             name = lines.epoch_name(epoch, self._total_epochs)
-            self._bar.draw(name, fraction, place=lines.steps_text(event.data), metrics=metrics, eta=eta)
+            self._bar.draw(name, fraction, steps=lines.steps_text(event.data), metrics=metrics, eta=eta)
         else:
             self._printed_s = event.time_s
             self._print(lines.progress_line(event.data, total_epochs=self._total_epochs, rest=[metrics, eta]))
 
     def _eta_note(self, event: Event, fraction: float) -> str:
-        began_s, began_at = self._began
-        seen = fraction - began_at
+        first_seen_s, first_fraction = self._first_seen
+        seen = fraction - first_fraction
         eta_s = seconds_left(
             self._durations,
             done=int(event.data["epoch"]),
             total_epochs=self._total_epochs,
             fraction=fraction,
-            # What the whole part would have taken at this pace: after a resume, only some of it was seen.
-            elapsed_s=(event.time_s - began_s) * fraction / seen if seen > 0 else 0.0,
+            # Extrapolated to the whole fraction: after a resume, only part of it was seen.
+            elapsed_s=(event.time_s - first_seen_s) * fraction / seen if seen > 0 else 0.0,
         )
         return f"ETA {format_duration(eta_s)}" if eta_s and self._total_epochs else ""
 

@@ -1,4 +1,4 @@
-"""What the console says, as text with styles; nothing here knows where it is shown."""
+"""The lines of the console as styled text, independent of the output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flodl.core.formats import format_bytes, format_duration
 
 from ..metrics import format_value
 
-# Pieces of one line: a text and how it looks where there is colour.
+# The parts of a line: a text and its style.
 Line = list[tuple[str, str]]
 
 _ENDS = {
@@ -21,22 +21,22 @@ _ENDS = {
 _ALERTS = {"error": "bold red", "warning": "yellow"}
 
 
-def plain(text: object) -> str:
-    """Give a text without what would move the cursor or change colours: names come from anywhere.
+def escape(text: object) -> str:
+    """Escape characters that would move the cursor or change colors: names may contain anything.
 
-    >>> plain("loss\\x1b[31m")
+    >>> escape("loss\\x1b[31m")
     'loss\\\\x1b[31m'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def text_of(line: Line) -> str:
-    """Give the bare text of a line."""
+    """Return the text of a line without styles."""
     return "".join(text for text, _ in line)
 
 
 def epoch_name(epoch: int, total_epochs: int) -> str:
-    """Name an epoch as people count them.
+    """Return the name of an epoch, counted from 1.
 
     >>> epoch_name(2, 10), epoch_name(2, 0)
     ('epoch  3/10', 'epoch 3')
@@ -47,18 +47,18 @@ def epoch_name(epoch: int, total_epochs: int) -> str:
 
 
 def metrics_text(metrics: Mapping[str, Any], joiner: str = "=") -> str:
-    """Give the metrics in one text.
+    """Return the metrics as one text.
 
     >>> metrics_text({"loss": 0.5, "note": "warm"})
     'loss=0.5000 note=warm'
     """
-    return " ".join(f"{plain(name)}{joiner}{_value(value)}" for name, value in metrics.items())
+    return " ".join(f"{escape(name)}{joiner}{_format(value)}" for name, value in metrics.items())
 
 
 def epoch_line(
     data: Mapping[str, Any], *, total_epochs: int, eta_s: float | None, gpus: Sequence[Mapping[str, Any]] = ()
 ) -> Line:
-    """Give the line of a finished epoch.
+    """Return the line of a finished epoch.
 
     >>> gpu = {"vram_reserved_bytes": 2**31, "vram_total_bytes": 2**34, "util_pct": 82.0}
     >>> data = {"epoch": 2, "metrics": {"loss": 0.25}, "duration_s": 1.5}
@@ -79,7 +79,7 @@ def epoch_line(
 
 
 def progress_line(data: Mapping[str, Any], *, total_epochs: int, rest: Iterable[str]) -> Line:
-    """Give the line within an epoch, for a log file.
+    """Return the line for progress within an epoch, for a log file.
 
     >>> data = {"epoch": 2, "step": 450, "num_steps": 1000}
     >>> text_of(progress_line(data, total_epochs=10, rest=["loss=0.5000", "ETA 10s"]))
@@ -90,30 +90,30 @@ def progress_line(data: Mapping[str, Any], *, total_epochs: int, rest: Iterable[
 
 
 def steps_text(data: Mapping[str, Any]) -> str:
-    """Give where an epoch stands; its length may be unknown."""
+    """Return the progress of an epoch; its length may be unknown."""
     step, num_steps = int(data["step"]), data.get("num_steps")
     return f"step {step}/{num_steps} ({100 * step // num_steps}%)" if num_steps else f"step {step}"
 
 
 def gpu_text(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Give memory against the physical limit, of the fullest GPU, and the mean utilisation.
+    """Return the memory usage of the fullest GPU, and the mean utilization.
 
     >>> gpu_text([{"vram_used_bytes": 2**30, "vram_total_bytes": 2**34}, {"util_pct": 50.0}])
     'VRAM: 1.0 GB / 16.0 GB (50%, 2 GPUs)'
     """
     known = [gpu for gpu in gpus if gpu.get("vram_total_bytes")]
-    fullest = max(known, key=lambda gpu: _held(gpu) / gpu["vram_total_bytes"], default=None)
-    rates = [gpu["util_pct"] for gpu in gpus if gpu.get("util_pct") is not None]
-    notes = [f"{statistics.fmean(rates):.0f}%"] if rates else []
+    fullest = max(known, key=lambda gpu: _memory_in_use(gpu) / gpu["vram_total_bytes"], default=None)
+    utilization = [gpu["util_pct"] for gpu in gpus if gpu.get("util_pct") is not None]
+    notes = [f"{statistics.fmean(utilization):.0f}%"] if utilization else []
     notes += [f"{len(gpus)} GPUs"] if len(gpus) > 1 else []
     text = "GPU:"
     if fullest is not None:
-        text = f"VRAM: {format_bytes(_held(fullest))} / {format_bytes(fullest['vram_total_bytes'])}"
+        text = f"VRAM: {format_bytes(_memory_in_use(fullest))} / {format_bytes(fullest['vram_total_bytes'])}"
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def alert_line(data: Mapping[str, Any], *, rank: int = 0) -> Line:
-    """Give the line of an alert.
+    """Return the line of an alert.
 
     >>> text_of(alert_line({"message": "loss is nan", "level": "error", "path": "head"}, rank=2))
     "  error (rank 2): at 'head': loss is nan"
@@ -121,11 +121,11 @@ def alert_line(data: Mapping[str, Any], *, rank: int = 0) -> Line:
     level = str(data.get("level", "warning"))
     where = f"at '{data['path']}': " if data.get("path") else ""
     who = f" (rank {rank})" if rank else ""
-    return [(f"  {plain(level)}{who}: ", _ALERTS.get(level, "")), (plain(where + str(data["message"])), "")]
+    return [(f"  {escape(level)}{who}: ", _ALERTS.get(level, "")), (escape(where + str(data["message"])), "")]
 
 
 def tier_line(tier: str, reason: str | None, gain: float | None = None) -> Line:
-    """Give the line of a change of tier, with its reason and how many times faster than eager it is.
+    """Return the line of a tier change, with its reason and its speedup over eager.
 
     >>> text_of(tier_line("captured", "equal to eager in 3 steps"))
     '  tier captured: equal to eager in 3 steps'
@@ -133,46 +133,46 @@ def tier_line(tier: str, reason: str | None, gain: float | None = None) -> Line:
     '  tier captured, 3.2× as fast as eager'
     """
     faster = "" if gain is None else f", {gain:.1f}× as fast as eager"
-    why = f": {plain(reason)}" if reason else ""
-    return [(f"  tier {plain(tier)}{faster}{why}", "cyan")]
+    why = f": {escape(reason)}" if reason else ""
+    return [(f"  tier {escape(tier)}{faster}{why}", "cyan")]
 
 
 def save_line(data: Mapping[str, Any]) -> Line:
-    """Give the line of a saved file.
+    """Return the line of a saved file.
 
     >>> text_of(save_line({"path": "run/best.fdl", "reason": "best loss", "duration_s": 0.25}))
     '  saved: run/best.fdl (best loss, 250ms)'
     """
-    notes = [plain(data["reason"])] if data.get("reason") else []
+    notes = [escape(data["reason"])] if data.get("reason") else []
     notes += [format_duration(data["duration_s"])] if data.get("duration_s") is not None else []
-    return [(f"  saved: {plain(data['path'])}" + (f" ({', '.join(notes)})" if notes else ""), "dim")]
+    return [(f"  saved: {escape(data['path'])}" + (f" ({', '.join(notes)})" if notes else ""), "dim")]
 
 
 def end_line(data: Mapping[str, Any], *, duration_s: float, metrics: Mapping[str, Any]) -> Line:
-    """Give the last line of a run.
+    """Return the last line of a run.
 
     >>> text_of(end_line({"status": "finished"}, duration_s=90.0, metrics={"loss": 0.5, "accuracy": 0.9}))
     '  training complete in 1m 30s  | loss: 0.5000  accuracy: 0.9000'
     """
     status = str(data.get("status", "finished"))
-    words = _ENDS.get(status, f"training {plain(status)} after")
+    words = _ENDS.get(status, f"training {escape(status)} after")
     text = (
         f"  {words} {format_duration(duration_s)}"
         if duration_s is not None
         else f"  {words.rsplit(' ', 1)[0]}"
     )
     if metrics:
-        text += "  | " + "  ".join(f"{plain(name)}: {_value(value)}" for name, value in metrics.items())
+        text += "  | " + "  ".join(f"{escape(name)}: {_format(value)}" for name, value in metrics.items())
     line = [(text, "bold red" if status == "failed" else "bold")]
     if data.get("message"):
-        line.append((f"  {plain(data['message'])}", ""))
+        line.append((f"  {escape(data['message'])}", ""))
     return line
 
 
-def _held(gpu: Mapping[str, Any]) -> int:
-    # The allocator's share where torch tells it: others may use the same card.
+def _memory_in_use(gpu: Mapping[str, Any]) -> int:
+    # Prefer what torch has reserved: other processes may use the same GPU.
     return int(gpu.get("vram_reserved_bytes") or gpu.get("vram_used_bytes") or 0)
 
 
-def _value(value: Any) -> str:
-    return format_value(value) if isinstance(value, int | float) else plain(value)
+def _format(value: Any) -> str:
+    return format_value(value) if isinstance(value, int | float) else escape(value)

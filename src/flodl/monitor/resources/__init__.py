@@ -1,4 +1,4 @@
-"""What the machine does while a model trains: processor, memory and GPUs, read off the training thread."""
+"""Readings of CPU, memory and GPUs during training, taken off the training thread."""
 
 from .drivers import find_gpus
 from .gpus import Gpu, GpuReader

@@ -1,4 +1,4 @@
-"""What torch's caching allocator holds on each GPU, asked only where CUDA already runs."""
+"""The memory of torch's caching allocator on each GPU, read only if CUDA is already initialized."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def cuda_pools() -> dict[str, tuple[int, int, int]]:
-    """Give uuid → (index in torch, bytes in use, bytes reserved); nothing while CUDA is not initialised.
+    """Return uuid → (index in torch, bytes in use, bytes reserved); empty if CUDA is not initialized.
 
-    Reading the allocator's counters makes no CUDA call, so it is safe beside a recording.
+    Reading the allocator's counters makes no CUDA call, so it is safe during a graph capture.
     """
-    torch: Any = sys.modules.get("torch")  # looking must not be what imports torch
+    torch: Any = sys.modules.get("torch")  # reading must not import torch
     try:
         if torch is None or not torch.cuda.is_initialized():
             return {}
@@ -24,5 +24,5 @@ def cuda_pools() -> dict[str, tuple[int, int, int]]:
             )
             pools[uuid] = (index, allocated, reserved)
         return pools
-    except Exception:  # torch half imported, or an allocator without counters
+    except Exception:  # torch is only partly imported, or the allocator has no counters
         return {}

@@ -1,4 +1,4 @@
-"""AMD's GPUs, through the `amdsmi` module that comes with ROCm."""
+"""Read AMD GPUs with the `amdsmi` module of ROCm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def open_reader() -> GpuReader | None:
-    """Give a function that reads every AMD GPU, or None where there is none."""
+    """Return a function that reads every AMD GPU, or None if there is none."""
     amdsmi = import_module("amdsmi")
     amdsmi.amdsmi_init()
     handles = list(enumerate(amdsmi.amdsmi_get_processor_handles()))
@@ -20,17 +20,17 @@ def open_reader() -> GpuReader | None:
 
 
 def _read(amdsmi: Any, index: int, handle: Any) -> Gpu:
-    memory = _answer(lambda: amdsmi.amdsmi_get_gpu_vram_usage(handle)) or {}
+    memory = _or_none(lambda: amdsmi.amdsmi_get_gpu_vram_usage(handle)) or {}
     mebibytes = {key: value * 1024**2 for key, value in memory.items() if isinstance(value, int)}
     return Gpu(
         device=index,
-        name=_answer(lambda: str(amdsmi.amdsmi_get_gpu_asic_info(handle)["market_name"])) or f"GPU {index}",
-        uuid=_answer(lambda: str(amdsmi.amdsmi_get_gpu_device_uuid(handle))) or "",
-        util_pct=_answer(lambda: float(amdsmi.amdsmi_get_gpu_activity(handle)["gfx_activity"])),
+        name=_or_none(lambda: str(amdsmi.amdsmi_get_gpu_asic_info(handle)["market_name"])) or f"GPU {index}",
+        uuid=_or_none(lambda: str(amdsmi.amdsmi_get_gpu_device_uuid(handle))) or "",
+        util_pct=_or_none(lambda: float(amdsmi.amdsmi_get_gpu_activity(handle)["gfx_activity"])),
         vram_used_bytes=mebibytes.get("vram_used"),
         vram_total_bytes=mebibytes.get("vram_total"),
-        temperature_c=_answer(lambda: _temperature(amdsmi, handle)),
-        power_w=_answer(lambda: float(amdsmi.amdsmi_get_power_info(handle)["average_socket_power"])),
+        temperature_c=_or_none(lambda: _temperature(amdsmi, handle)),
+        power_w=_or_none(lambda: float(amdsmi.amdsmi_get_power_info(handle)["average_socket_power"])),
     )
 
 
@@ -39,8 +39,8 @@ def _temperature(amdsmi: Any, handle: Any) -> float:
     return float(amdsmi.amdsmi_get_temp_metric(handle, edge, now))
 
 
-def _answer(ask: Callable[[], Value]) -> Value | None:
+def _or_none(read: Callable[[], Value]) -> Value | None:
     try:
-        return ask()
-    except Exception:  # each question is refused by some card, with an error of its own
+        return read()
+    except Exception:  # every query fails on some GPU, each with its own error
         return None

@@ -1,4 +1,4 @@
-"""Which driver answers for the GPUs of this machine."""
+"""Find the driver for the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from .gpus import GpuReader
 
 
 def find_gpus() -> GpuReader | None:
-    """Give a function that reads every GPU, or None where no driver answers."""
+    """Return a function that reads every GPU, or None if no driver is available."""
     for open_reader in (nvml.open_reader, amd.open_reader):
         try:
             reader = open_reader()
-        except Exception:  # a missing library, an old driver, no permission: all mean "no numbers here"
+        except Exception:  # missing library, old driver or missing permission
             continue
         if reader is not None:
             return reader

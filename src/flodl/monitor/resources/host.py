@@ -1,4 +1,4 @@
-"""Processor and memory of the host, and this process's part of them."""
+"""CPU and memory usage of the host and of this process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Host:
-    """Read processor and memory; where psutil is missing, there is nothing to read.
+    """Read CPU and memory usage; without psutil, readings are empty.
 
-    Percentages are means since the previous reading, so the first reading has none. The process may
-    pass 100: it counts every core that it keeps busy.
+    Percentages are means since the previous reading, so the first reading has none. The percentage of the
+    process may exceed 100: it is the sum over all cores.
     """
 
     def __init__(self) -> None:
-        self._primed = False
+        self._has_read = False
         self._psutil: Any = None
         try:
             self._psutil = import_module("psutil")
@@ -23,15 +23,15 @@ class Host:
         self._process = self._psutil.Process()
 
     def read(self) -> dict[str, Any]:
-        """Give what is known as plain data."""
+        """Return the known values as plain data."""
         if self._psutil is None:
             return {}
         readings: dict[str, Any] = {}
         try:
             total, own = self._psutil.cpu_percent(), self._process.cpu_percent()
-            if self._primed:
+            if self._has_read:
                 readings |= {"cpu_pct": total, "process_cpu_pct": own}
-            self._primed = True
+            self._has_read = True
             memory = self._psutil.virtual_memory()
             readings |= {
                 "ram_used_bytes": memory.total - memory.available,

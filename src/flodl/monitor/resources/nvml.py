@@ -1,7 +1,7 @@
-"""NVIDIA's management library, bound by hand: eight calls, about a microsecond each, and no CUDA context.
+"""Read NVIDIA GPUs with NVML through ctypes: eight calls of about a microsecond each, without a CUDA context.
 
-The driver brings the library along, so nothing has to be installed. The list of processes is never asked
-for: it is the one slow call.
+The library is part of the driver, so nothing has to be installed. The list of processes is never requested:
+it is the only slow call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 _CORE_TEMPERATURE = 0
 
 
-class _Utilisation(ctypes.Structure):
+class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
@@ -33,7 +33,7 @@ class _Device:
 
 
 def open_reader() -> GpuReader | None:
-    """Give a function that reads every NVIDIA GPU, or None where there is none."""
+    """Return a function that reads every NVIDIA GPU, or None if there is none."""
     library = ctypes.CDLL(_LIBRARY)
     if library.nvmlInit_v2() != 0:
         return None
@@ -56,11 +56,11 @@ def _devices(library: ctypes.CDLL) -> list[_Device]:
 
 
 def _read(library: ctypes.CDLL, device: _Device) -> Gpu:
-    utilisation, memory = _Utilisation(), _Memory()
+    utilization, memory = _Utilization(), _Memory()
     temperature, power = ctypes.c_uint(), ctypes.c_uint()
     handle = device.handle
-    # Each call may be refused on its own: a slice of a GPU has memory but no utilisation.
-    has_utilisation = library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(utilisation)) == 0
+    # Each call may fail independently: a MIG slice has memory but no utilization.
+    has_utilization = library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(utilization)) == 0
     has_memory = library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
     has_temperature = (
         library.nvmlDeviceGetTemperature(handle, _CORE_TEMPERATURE, ctypes.byref(temperature)) == 0
@@ -70,7 +70,7 @@ def _read(library: ctypes.CDLL, device: _Device) -> Gpu:
         device=device.index,
         name=device.name,
         uuid=device.uuid,
-        util_pct=float(utilisation.gpu) if has_utilisation else None,
+        util_pct=float(utilization.gpu) if has_utilization else None,
         vram_used_bytes=int(memory.used) if has_memory else None,
         vram_total_bytes=int(memory.total) if has_memory else None,
         temperature_c=float(temperature.value) if has_temperature else None,

@@ -1,4 +1,4 @@
-"""A daemon thread that reads the machine once in a while and tells it as events."""
+"""A daemon thread that samples the hardware and emits the readings as events."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .drivers import find_gpus
 from .gpus import GpuReader, with_allocator
 from .host import Host
 
-# Long enough for the first processor percentage to mean something.
-_FIRST_S = 0.1
+# Long enough for a meaningful first CPU percentage.
+_FIRST_WAIT_S = 0.1
 
 
 class ResourceSampler:
-    """Emit a "resources" event every `interval_s` seconds from a thread of its own.
+    """Emit a "resources" event every `interval_s` seconds from its own thread.
 
-    The data has what this machine can tell: `cpu_pct`, `process_cpu_pct`, `ram_used_bytes`,
+    The data contains what this machine reports: `cpu_pct`, `process_cpu_pct`, `ram_used_bytes`,
     `ram_total_bytes`, `process_ram_bytes`, and under `gpus` a dict for each GPU with `device`, `name`,
     `util_pct`, `vram_used_bytes`, `vram_total_bytes`, `vram_allocated_bytes`, `vram_reserved_bytes`,
-    `temperature_c` and `power_w`. A key that cannot be had is absent.
+    `temperature_c` and `power_w`. Unavailable values are omitted.
 
     >>> import queue
     >>> events = queue.Queue()
@@ -37,7 +37,9 @@ class ResourceSampler:
 
     def __init__(self, emit: Callable[[Event], object], interval_s: float = 1.0, *, rank: int = 0) -> None:
         if not interval_s > 0:
-            raise ValueError(f"interval_s is {interval_s}; give the seconds between two readings.")
+            raise ValueError(
+                f"interval_s is {interval_s}. Pass a positive number of seconds between readings."
+            )
         self._emit = emit
         self._interval_s = interval_s
         self._rank = rank
@@ -45,7 +47,7 @@ class ResourceSampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
-        """Begin to sample; a second call changes nothing."""
+        """Start sampling; a second call has no effect."""
         if self._thread is None:
             self._stopping.clear()
             self._thread = threading.Thread(target=self._run, name="flodl-resources", daemon=True)
@@ -53,7 +55,7 @@ class ResourceSampler:
         return self
 
     def stop(self) -> None:
-        """End the thread and wait for it; nothing is emitted afterwards."""
+        """Stop the thread and wait for it; no events are emitted afterwards."""
         thread, self._thread = self._thread, None
         self._stopping.set()
         if thread is not None and thread is not threading.current_thread():
@@ -70,7 +72,7 @@ class ResourceSampler:
     def _run(self) -> None:
         host, gpus = Host(), find_gpus()
         host.read()
-        wait_s = min(_FIRST_S, self._interval_s)
+        wait_s = min(_FIRST_WAIT_S, self._interval_s)
         while not self._stopping.wait(wait_s):
             wait_s = self._interval_s
             data = read_resources(host, gpus)
@@ -79,12 +81,12 @@ class ResourceSampler:
             try:
                 self._emit(Event("resources", data, rank=self._rank))
             except Exception as error:
-                log.warn("resources are no longer sampled: %s: %s", type(error).__name__, error)
+                log.warn("resource sampling stopped: %s: %s", type(error).__name__, error)
                 return
 
 
 def read_resources(host: Host, gpus: GpuReader | None) -> dict[str, Any]:
-    """Give one reading of the host and its GPUs as plain data."""
+    """Return one reading of the host and its GPUs as plain data."""
     data = host.read()
     found = with_allocator(gpus(), cuda_pools()) if gpus is not None else []
     if found:

@@ -1,4 +1,4 @@
-"""The live page's server: asyncio streams in one daemon thread, nothing to install, nothing to wait for."""
+"""The server of the live page: asyncio streams in one daemon thread, without extra dependencies."""
 
 from .server import Server
 from .source import FollowedRuns, RunSource

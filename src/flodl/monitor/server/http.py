@@ -1,4 +1,4 @@
-"""As much of HTTP as the page needs: GET requests, one answer each, and who may ask."""
+"""The part of HTTP that the page needs: parse GET requests, write responses, check access."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..journal import dumps
 
-MOST_HEADER_BYTES = 16384
-# An address may begin with the token: /t/TOKEN/api/history. So every path can be put after what was printed.
-TOKEN_FOLDER = "t/"
-# More than any run has steps, and few enough to be read as a number at no cost.
-_MOST_DIGITS = 18
+MAX_HEADER_BYTES = 16384
+# A path may start with the token (/t/TOKEN/api/history), so that paths can be appended to the printed URL.
+TOKEN_PREFIX = "t/"
+# More than any run has steps, and few enough to convert cheaply.
+_MAX_DIGITS = 18
 
-_ALWAYS = {
+_COMMON_HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-# What is not the page itself has nothing to run and nothing to load.
-_NOTHING = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+# Only the page itself may run scripts or load anything.
+_STRICT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
-class UnusableNumberError(ValueError):
-    """A number in an address cannot be used; the text goes to whoever asked."""
+class BadParameterError(ValueError):
+    """A query parameter is invalid; the text is sent to the client."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: its method, path, query and headers (by their names in lower case)."""
+    """One request; the names of headers are in lower case."""
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def whole(self, name: str, default: int) -> int:
-        """Read a whole number from the query.
+    def integer(self, name: str, default: int) -> int:
+        """Return a non-negative integer from the query.
 
-        >>> Request("GET", "/api/state", {"rank": "2"}).whole("rank", 0)
+        >>> Request("GET", "/api/state", {"rank": "2"}).integer("rank", 0)
         2
         """
         text = self.query.get(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            raise UnusableNumberError(f"{name}={text} is not usable: give a whole number, as in {name}=2.")
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+            raise BadParameterError(f"{name}={text} is invalid. Pass an integer, as in {name}=2.")
         return int(text)
 
     def number(self, name: str) -> float | None:
-        """Read any number from the query, if it is there."""
+        """Return a number from the query, or None if it is absent."""
         text = self.query.get(name)
         if text is None:
             return None
@@ -67,13 +67,13 @@ class Request:
         except ValueError:
             value = math.nan
         if math.isnan(value):
-            raise UnusableNumberError(f"{name}={text} is not usable: give a number, as in {name}=100.")
+            raise BadParameterError(f"{name}={text} is invalid. Pass a number, as in {name}=100.")
         return value
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One answer, whole."""
+class Response:
+    """One complete response."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -81,20 +81,20 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self, *, with_body: bool = True) -> bytes:
-        """Give the answer as it goes over the wire."""
+        """Return the response as bytes."""
         headers = {
             "Content-Type": self.content_type,
             "Content-Length": str(len(self.body)),
             "Connection": "close",
-            "Content-Security-Policy": _NOTHING,
-            **_ALWAYS,
+            "Content-Security-Policy": _STRICT_POLICY,
+            **_COMMON_HEADERS,
             **self.headers,
         }
         return head(self.status, headers) + (self.body if with_body else b"")
 
 
 def head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:
-    """Give the status line and the headers."""
+    """Return the status line and the headers."""
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
         *(f"{key}: {value}" for key, value in headers.items()),
@@ -103,30 +103,30 @@ def head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:
 
 
 def stream_head() -> bytes:
-    """Give the head of an answer that goes on: a stream of events."""
+    """Return the head of an event stream."""
     kind = {"Content-Type": "text/event-stream; charset=utf-8", "Connection": "keep-alive"}
-    return head(HTTPStatus.OK, {**kind, "X-Accel-Buffering": "no", **_ALWAYS})
+    return head(HTTPStatus.OK, {**kind, "X-Accel-Buffering": "no", **_COMMON_HEADERS})
 
 
-def json_answer(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    """Answer with data."""
-    return Answer(status, dumps(value), "application/json")
+def json_response(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """Return a response with JSON data."""
+    return Response(status, dumps(value), "application/json")
 
 
-def refusal(status: HTTPStatus, why: str) -> Answer:
-    """Say no, and why."""
-    return Answer(status, f"{why}\n".encode())
+def error_response(status: HTTPStatus, reason: str) -> Response:
+    """Return an error with its reason as text."""
+    return Response(status, f"{reason}\n".encode())
 
 
 def parse(text: bytes) -> Request | None:
-    """Read a request; what is not one gives nothing.
+    """Parse a request, or return None if it is invalid.
 
     >>> parse(b"GET /api/history?rank=2 HTTP/1.1\\r\\nHost: localhost:3000\\r\\n\\r\\n")
     Request(method='GET', path='/api/history', query={'rank': '2'}, headers={'host': 'localhost:3000'})
     >>> parse(b"GET /t/a%26b/ HTTP/1.1\\r\\n\\r\\n")
     Request(method='GET', path='/', query={'token': 'a&b'}, headers={})
 
-    Without the slash after the token, the path is empty.
+    Without a slash after the token, the path is empty.
     """
     first, *rest = text.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -143,18 +143,19 @@ def parse(text: bytes) -> Request | None:
     except ValueError:
         return None
     path = parts.path
-    if path.startswith(f"/{TOKEN_FOLDER}"):
-        token, slash, path = path[1 + len(TOKEN_FOLDER) :].partition("/")
+    if path.startswith(f"/{TOKEN_PREFIX}"):
+        token, slash, path = path[1 + len(TOKEN_PREFIX) :].partition("/")
         query["token"], path = unquote(token), slash + path
     return Request(words[0], path, query, headers)
 
 
-def names_this_machine(host: str) -> bool:
-    """Say whether a Host header names the loopback address.
+def is_local_host(host: str) -> bool:
+    """Return whether a Host header names the loopback address.
 
-    A page on the web can point a name of its own at 127.0.0.1; its requests carry that name, and are refused.
+    A website can point its own domain at 127.0.0.1 (DNS rebinding); its requests carry that name and are
+    rejected.
 
-    >>> [names_this_machine(host) for host in ("localhost:3000", "[::1]:3000", "evil.example:3000")]
+    >>> [is_local_host(host) for host in ("localhost:3000", "[::1]:3000", "evil.example:3000")]
     [True, True, False]
     """
     try:
@@ -165,7 +166,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether an address can be reached from this machine alone."""
+    """Return whether an address can be reached only from this machine."""
     if address == "localhost":
         return True
     try:
@@ -174,16 +175,16 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def knows_token(request: Request, token: str, cookie: str) -> bool:
-    """Say whether a request carries the token: in the address, as a bearer, or in the page's cookie."""
-    given = [request.query.get("token", "")]
+def has_token(request: Request, token: str, cookie: str) -> bool:
+    """Return whether a request carries the token: in the URL, as a bearer token, or in the page's cookie."""
+    candidates = [request.query.get("token", "")]
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        # Headers are read as latin-1; what was sent is UTF-8.
-        given.append(bearer.strip().encode("latin-1").decode("utf-8", "replace"))
+        # Headers are decoded as latin-1, but clients send UTF-8.
+        candidates.append(bearer.strip().encode("latin-1").decode("utf-8", "replace"))
     try:
         morsel = SimpleCookie(request.headers.get("cookie", "")).get(cookie)
-        given.append(unquote(morsel.value) if morsel else "")
+        candidates.append(unquote(morsel.value) if morsel else "")
     except CookieError:
         pass
-    return any(hmac.compare_digest(word.encode(), token.encode()) for word in given)
+    return any(hmac.compare_digest(word.encode(), token.encode()) for word in candidates)

@@ -1,4 +1,4 @@
-"""A small web server in a thread of its own, for as long as the run lasts."""
+"""A small web server in its own thread, for as long as the run lasts."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from flodl.core.errors import MonitorError
 from .. import validation
 from ..fork_safety import register_after_fork
 from ..journal import Entry
-from .http import TOKEN_FOLDER, is_loopback
+from .http import TOKEN_PREFIX, is_loopback
 from .routes import Routes
 from .source import RunSource
-from .subscribers import Audience
+from .subscribers import Subscribers
 
-_MOST_PORTS_TRIED = 50
+_MAX_PORTS_TRIED = 50
 _KEEP_ALIVE_S = 15.0
-# Of steps that take a millisecond, fewer than one in a hundred should meet a batch.
-_INTERVAL_S, _LONGEST_INTERVAL_S, _FEW = 0.2, 0.8, 4
-_LOOK_EVERY_S = 0.5
+# Fewer than one in a hundred steps of a millisecond should coincide with a batch.
+_INTERVAL_S, _MAX_INTERVAL_S, _FEW_SUBSCRIBERS = 0.2, 0.8, 4
+_POLL_INTERVAL_S = 0.5
 
 
 class Server:
-    """Serve the page of one run, or of several side by side.
+    """Serve the page of one run, or of several runs for comparison.
 
-    The address is the loopback one unless told otherwise; on any other, a token is needed and made. A port
-    that is taken is left alone, and the next free one is used.
+    The default address is the loopback address; on any other, a token is required and generated. If the port
+    is in use, the next free one is taken. `poll` returns new entries of a run that another process writes.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Server:
         runs: Sequence[RunSource],
         *,
         last_id: int = 0,
-        news: Callable[[], list[Entry]] | None = None,
+        poll: Callable[[], list[Entry]] | None = None,
         host: str = "127.0.0.1",
         port: int = 3000,
         token: str | None = None,
@@ -52,9 +52,9 @@ class Server:
         self._socket = _listen(host, validation.port(port))
         self.port: int = self._socket.getsockname()[1]
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
-        self._news = news
-        self._audience = Audience(last_id=last_id, total_epochs=lambda: runs[0].total_epochs)
-        self._routes = Routes(runs, self._audience, host=host, port=self.port, token=self.token)
+        self._poll = poll
+        self._subscribers = Subscribers(last_id=last_id, total_epochs=lambda: runs[0].total_epochs)
+        self._routes = Routes(runs, self._subscribers, host=host, port=self.port, token=self.token)
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._done = threading.Event()
@@ -64,40 +64,41 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address to open, with the token if there is one; paths such as `api/history` go after it."""
+        """The URL to open, with the token if there is one; paths such as `api/history` can be appended."""
         shown = f"[{self.host}]" if ":" in self.host else self.host
         if self.host in ("0.0.0.0", "::", ""):
             shown = socket.gethostname()
         return f"http://{shown}:{self.port}/" + (
-            f"{TOKEN_FOLDER}{quote(self.token, safe='')}/" if self.token else ""
+            f"{TOKEN_PREFIX}{quote(self.token, safe='')}/" if self.token else ""
         )
 
     @property
     def interval_s(self) -> float:
-        """How often to publish: the more watch, the less often, so that the training keeps its time."""
-        return min(max(_INTERVAL_S, _INTERVAL_S * len(self._audience) / _FEW), _LONGEST_INTERVAL_S)
+        """The interval between batches; it grows with the subscribers, so that training stays fast."""
+        scaled_s = _INTERVAL_S * len(self._subscribers) / _FEW_SUBSCRIBERS
+        return min(max(_INTERVAL_S, scaled_s), _MAX_INTERVAL_S)
 
     def publish(self, batch: list[Entry]) -> None:
-        """Hand a batch over from another thread, made ready for those who watch; nobody is waited for."""
+        """Send a batch to the subscribers, from any thread and without waiting."""
         if not self._done.is_set():
-            self._soon(self._audience.publish, batch, self._audience.prepared(batch))
+            self._call_soon(self._subscribers.publish, batch, self._subscribers.encode(batch))
 
-    def settle(self, patience_s: float = 1.0) -> None:
-        """Wait until everything that was published has been handed to the connections."""
-        handed_over = threading.Event()
-        self._soon(handed_over.set)
-        handed_over.wait(patience_s)
+    def flush(self, timeout_s: float = 1.0) -> None:
+        """Wait until everything published has been written to the connections."""
+        written = threading.Event()
+        self._call_soon(written.set)
+        written.wait(timeout_s)
 
     def close(self, *, after_s: float = 0.0) -> None:
-        """Stop listening and end every stream, now or a little later; what was published is sent first."""
+        """Stop listening and end every stream, now or after some seconds; pending data is sent first."""
         if after_s > 0:
-            self._soon(self._loop.call_later, after_s, self._stopping.set)
+            self._call_soon(self._loop.call_later, after_s, self._stopping.set)
             return
-        self._soon(self._stopping.set)
+        self._call_soon(self._stopping.set)
         self._done.wait(5.0)
 
     def after_fork_in_child(self) -> None:
-        """Let go of the port: this is a copy in a forked child, which would keep it beyond the run."""
+        """Close the socket: this is a copy in a forked child, which would keep the port in use."""
         self._done.set()
         os.close(self._socket.detach())
 
@@ -112,7 +113,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _soon(self, function: Callable[..., object], *args: object) -> None:
+    def _call_soon(self, function: Callable[..., object], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(function, *args)
 
@@ -121,7 +122,7 @@ class Server:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception as error:
-            log.warn("the live page has stopped: %s: %s", type(error).__name__, error)
+            log.warn("the live page stopped: %s: %s", type(error).__name__, error)
         finally:
             self._done.set()
             self._loop.close()
@@ -129,8 +130,8 @@ class Server:
     async def _serve(self) -> None:
         listener = await asyncio.start_server(self._routes.handle, sock=self._socket, limit=2 * 16384)
         tasks = [asyncio.create_task(self._keep_alive())]
-        if self._news is not None:
-            tasks.append(asyncio.create_task(self._look_for_news(self._news)))
+        if self._poll is not None:
+            tasks.append(asyncio.create_task(self._publish_new(self._poll)))
         try:
             await self._stopping.wait()
             await self._routes.drain(0.5)
@@ -145,20 +146,20 @@ class Server:
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(_KEEP_ALIVE_S)
-            self._audience.greet()
+            self._subscribers.keep_alive()
 
-    async def _look_for_news(self, news: Callable[[], list[Entry]]) -> None:
+    async def _publish_new(self, poll: Callable[[], list[Entry]]) -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            batch = await asyncio.to_thread(news)
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            batch = await asyncio.to_thread(poll)
             if batch:
-                self._audience.publish(batch, self._audience.prepared(batch))
+                self._subscribers.publish(batch, self._subscribers.encode(batch))
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the first free port from `port` on; 0 takes any."""
+    """Listen on the first free port from `port` on; 0 takes any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for candidate in [port] if port == 0 else range(port, min(port + _MOST_PORTS_TRIED, 65536)):
+    for candidate in [port] if port == 0 else range(port, min(port + _MAX_PORTS_TRIED, 65536)):
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -170,8 +171,10 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise MonitorError(
-                    f"the page cannot be served at {host!r}: {error.strerror}. "
-                    "Give an address of this machine; 127.0.0.1 always is one."
+                    f"cannot serve the page at {host!r}: {error.strerror}. "
+                    "Pass an address of this machine, such as 127.0.0.1."
                 ) from None
-    last = min(port + _MOST_PORTS_TRIED, 65536) - 1
-    raise MonitorError(f"the ports {port} to {last} are all taken. Give another port, or 0 for any.")
+    last = min(port + _MAX_PORTS_TRIED, 65536) - 1
+    raise MonitorError(
+        f"the ports {port} to {last} are all in use. Pass another port, or 0 for any free one."
+    )

@@ -1,4 +1,4 @@
-"""What the server shows: one run or several, their own or foreign, live or long over."""
+"""The runs that the server shows: a run of this process, or journals that other processes write."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from ..journal import Entry, Journal, Reader, complete_lines, decode, journal_file
 from ..snapshot import graph_svg, latest_progress, metric_series, snapshot, status
 
-_UNCHANGED_S = 2.0
+_CACHED_S = 2.0
 
 
 class RunSource:
-    """One run, read from its journal whenever somebody asks."""
+    """One run, read from its journal on request."""
 
     def __init__(
         self,
@@ -26,51 +26,51 @@ class RunSource:
         self._journal = run if isinstance(run, Journal) else None
         self.path = run.run_dir if isinstance(run, Journal) else journal_file(run)
         self.total_epochs = 0
-        self._elapsed_s = elapsed_s  # since the start, by a clock that nobody sets
+        self._elapsed_s = elapsed_s  # since the start, from a monotonic clock
         self._cached: dict[int, tuple[float, int, dict[str, Any]]] = {}
 
     def state(self, rank: int = 0) -> dict[str, Any]:
-        """Give the state for one rank; several who ask at the same moment get the same."""
-        made_s, version, state = self._cached.get(rank, (0.0, -1, {}))
-        now_version = self._version()
-        if version != now_version or time.monotonic() - made_s > _UNCHANGED_S:
-            state = _placed(snapshot(self._reader(), rank=rank, live=self._live), self._reader())
-            self._cached = {rank: (time.monotonic(), now_version, state)}
+        """Return the state for one rank; it is cached for requests that come at the same time."""
+        cached_s, version, state = self._cached.get(rank, (0.0, -1, {}))
+        current_version = self._version()
+        if version != current_version or time.monotonic() - cached_s > _CACHED_S:
+            state = _with_progress(snapshot(self._reader(), rank=rank, live=self._live), self._reader())
+            self._cached = {rank: (time.monotonic(), current_version, state)}
         self.total_epochs = state["status"]["total_epochs"]
-        return {**state, "status": self._timed(state["status"])}
+        return {**state, "status": self._with_elapsed(state["status"])}
 
     def status(self, rank: int = 0) -> dict[str, Any]:
-        """Give only how the run stands."""
-        return self._timed(status(self._reader(), rank=rank, live=self._live))
+        """Return only the status."""
+        return self._with_elapsed(status(self._reader(), rank=rank, live=self._live))
 
     def has_ended(self) -> bool:
-        """Say whether the run has told its end."""
-        told = self._reader().entries({"run_start", "run_end"})
-        return bool(told) and told[-1].event.kind == "run_end"
+        """Return whether the run has recorded its end."""
+        entries = self._reader().entries({"run_start", "run_end"})
+        return bool(entries) and entries[-1].event.kind == "run_end"
 
-    def last_number(self) -> int:
-        """Give the number of the last event in the journal as it stands."""
+    def last_id(self) -> int:
+        """Return the number of the last entry in the journal."""
         return self._reader().last_id if self._journal is None else self._journal.last_id
 
     def ranks(self) -> list[int]:
-        """Give the ranks that have told anything."""
+        """Return the ranks that have recorded anything."""
         reader = self._reader()
-        told = {entry.event.rank for entry in reader.entries({"run_start", "epoch"})}
+        found = {entry.event.rank for entry in reader.entries({"run_start", "epoch"})}
         for kind in ("metrics", "resources", "progress"):
-            told |= {table.header.rank for table in reader.tables(kind)}
-        return sorted(told)
+            found |= {table.header.rank for table in reader.tables(kind)}
+        return sorted(found)
 
     @property
     def folder(self) -> Path:
         """The folder of the run."""
         return (self.path if self._journal is not None else self.path.parent).resolve()
 
-    def points(self, *, rank: int, start: float | None, end: float | None, most: int) -> dict[str, Any]:
-        """Give the points of a stretch in more detail."""
-        return metric_series(self._reader(), rank=rank, start=start, end=end, max_points=most)
+    def points(self, *, rank: int, start: float | None, end: float | None, max_points: int) -> dict[str, Any]:
+        """Return the points between two steps in more detail."""
+        return metric_series(self._reader(), rank=rank, start=start, end=end, max_points=max_points)
 
-    def picture(self) -> str | None:
-        """Give the SVG of the architecture."""
+    def graph_svg(self) -> str | None:
+        """Return the SVG of the architecture, if there is one."""
         return graph_svg(self._reader())
 
     @property
@@ -81,20 +81,20 @@ class RunSource:
         return Reader(self.path) if self._journal is None else self._journal.reader()
 
     def _version(self) -> int:
-        """Give a number that changes with the journal."""
+        """Return a number that changes with the journal."""
         if self._journal is None:
             return self.path.stat().st_size
         self._journal.flush()
         return self._journal.last_id
 
-    def _timed(self, standing: dict[str, Any]) -> dict[str, Any]:
-        if self._elapsed_s is None or standing.get("elapsed_s") is not None:
-            return standing
-        return {**standing, "elapsed_s": self._elapsed_s()}
+    def _with_elapsed(self, current: dict[str, Any]) -> dict[str, Any]:
+        if self._elapsed_s is None or current.get("elapsed_s") is not None:
+            return current
+        return {**current, "elapsed_s": self._elapsed_s()}
 
 
 class FollowedRuns:
-    """Runs that other processes write: new lines are found by looking at the file again."""
+    """Runs that other processes write; new lines are found by polling the file."""
 
     def __init__(self, runs: Sequence[str | os.PathLike[str]]) -> None:
         self.runs = [RunSource(run) for run in runs]
@@ -103,8 +103,8 @@ class FollowedRuns:
         self.last_id = reader.last_id
         self._offset = reader.num_bytes
 
-    def news(self) -> list[Entry]:
-        """Give what was written to the first run since the last call."""
+    def poll(self) -> list[Entry]:
+        """Return the entries that were written to the first run since the last call."""
         size = self._path.stat().st_size
         if size < self._offset:
             self._offset = 0
@@ -118,10 +118,10 @@ class FollowedRuns:
         return batch
 
 
-def told_apart(folders: Sequence[Path]) -> list[str]:
-    """Give as much of the end of each path as tells it from the others.
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest end of each path that distinguishes it from the others.
 
-    >>> told_apart([Path("/runs/a/s0"), Path("/runs/b/s0"), Path("/runs/b/s1")])
+    >>> distinct_names([Path("/runs/a/s0"), Path("/runs/b/s0"), Path("/runs/b/s1")])
     ['a/s0', 'b/s0', 's1']
     """
 
@@ -136,19 +136,19 @@ def told_apart(folders: Sequence[Path]) -> list[str]:
     return [name(folder) for folder in folders]
 
 
-def _placed(state: dict[str, Any], reader: Reader) -> dict[str, Any]:
-    """Count in whole numbers, and give the steps of a rank within its epoch beside those of the whole run."""
+def _with_progress(state: dict[str, Any], reader: Reader) -> dict[str, Any]:
+    """Add the step of each rank within its epoch; the step of the whole run becomes `global_step`."""
     ranks = []
     for record in state["ranks"]:
-        place = latest_progress(reader, rank=record["rank"])
-        within = {name: value for name, value in place.items() if name in ("epoch", "step", "num_steps")}
-        whole = {"global_step": record["step"]} if record["metrics"] and "step" in record else {}
-        ranks.append(_in_whole_numbers({**record, **whole, **within}))
-    return {**state, "progress": _in_whole_numbers(state["progress"]), "ranks": ranks}
+        progress = latest_progress(reader, rank=record["rank"])
+        in_epoch = {name: value for name, value in progress.items() if name in ("epoch", "step", "num_steps")}
+        in_run = {"global_step": record["step"]} if record["metrics"] and "step" in record else {}
+        ranks.append(_with_integers({**record, **in_run, **in_epoch}))
+    return {**state, "progress": _with_integers(state["progress"]), "ranks": ranks}
 
 
-def _in_whole_numbers(record: dict[str, Any]) -> dict[str, Any]:
-    """Make integers of places that are whole: tables hold nothing but floats."""
+def _with_integers(record: dict[str, Any]) -> dict[str, Any]:
+    """Convert counts to integers: the tables of the journal contain only floats."""
     counts = {
         name: record[name] for name in ("id", "epoch", "step", "num_steps", "global_step") if name in record
     }

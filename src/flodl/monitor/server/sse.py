@@ -1,4 +1,4 @@
-"""Journal entries as server-sent events; what comes often is merged into one `tick`."""
+"""Journal entries as server-sent events; frequent kinds are merged into one `tick`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..journal import Entry, dumps
 from ..snapshot import epoch_with_id, event_record, non_finite
 
 _MERGED = ("metrics", "progress", "resources")
-_MOST_PER_TICK = 40
+_MAX_POINTS_PER_TICK = 40
 
 
 def message(name: str, data: Any, id: int) -> bytes:
-    """Give one server-sent event.
+    """Return one server-sent event.
 
     >>> message("epoch", {"epoch": 1}, 7)
     b'id: 7\\nevent: epoch\\ndata: {"epoch":1}\\n\\n'
@@ -23,10 +23,10 @@ def message(name: str, data: Any, id: int) -> bytes:
 
 
 def frame(entries: Iterable[Entry], *, rank: int, total_epochs: int) -> bytes:
-    """Give the events of some entries, in order, for a reader that looks at one rank.
+    """Return the messages of some entries, in order, for a client that follows one rank.
 
-    Each has the number of the last entry that it tells of, so a reader that comes back with the last number
-    it saw gets exactly the rest.
+    Each message carries the number of its last entry, so a client that reconnects with the last number it saw
+    receives exactly the rest.
     """
     parts: list[bytes] = []
     tick = Tick()
@@ -54,7 +54,7 @@ def frame(entries: Iterable[Entry], *, rank: int, total_epochs: int) -> bytes:
 
 
 class Tick:
-    """What came often since the last message: all points, the latest place and reading."""
+    """The frequent events since the last message: all points, the latest progress and reading."""
 
     def __init__(self) -> None:
         self._last_id = 0
@@ -62,47 +62,47 @@ class Tick:
         self._data: dict[str, Any] = {}
 
     def add(self, entry: Entry) -> None:
-        """Take an entry that is merged."""
+        """Add an entry of a frequent kind."""
         self._last_id = entry.id
         data = entry.event.data
         if entry.event.kind == "metrics":
             step = data.get("step")
             for name, value in data.get("metrics", {}).items():
-                if isinstance(value, int | float):  # a foreign journal may hold anything
+                if isinstance(value, int | float):  # a foreign journal may contain anything
                     self._points.setdefault(name, []).append((step, value))
         else:
             self._data[entry.event.kind] = {**data, "time_s": entry.event.time_s}
 
     def messages(self) -> list[bytes]:
-        """Give the merged message, if there is anything to tell."""
+        """Return the merged message, or an empty list if nothing was added."""
         if not self._last_id:
             return []
-        points = {name: _fewer(line) for name, line in self._points.items()}
+        points = {name: _downsample(line) for name, line in self._points.items()}
         data = {**self._data, "points": points} if points else self._data
         return [message("tick", data, self._last_id)]
 
 
-def _fewer(line: list[tuple[Any, float]]) -> Mapping[str, Any]:
-    """Keep what stands out of each stretch where there are more points than a chart can show.
+def _downsample(line: list[tuple[Any, float]]) -> Mapping[str, Any]:
+    """Keep the extremes of each interval if there are more points than a chart can show.
 
-    >>> _fewer([(step, math.nan if step == 50 else step % 7) for step in range(100)])["not_finite"]
+    >>> _downsample([(step, math.nan if step == 50 else step % 7) for step in range(100)])["not_finite"]
     {'nan': [...]}
     """
-    if len(line) > _MOST_PER_TICK:
-        width = -(-len(line) // (_MOST_PER_TICK // 2))
+    if len(line) > _MAX_POINTS_PER_TICK:
+        width = -(-len(line) // (_MAX_POINTS_PER_TICK // 2))
         kept: list[tuple[Any, float]] = []
         for start in range(0, len(line), width):
-            kept += _standing_out(line[start : start + width])
+            kept += _extremes(line[start : start + width])
         line = kept
     values = [y for _, y in line]
     return {"x": [x for x, _ in line], "y": values, **non_finite.by_index(values)}
 
 
-def _standing_out(stretch: list[tuple[Any, float]]) -> list[tuple[Any, float]]:
-    """Give the lowest, the highest and the first NaN of some points, in their order."""
-    is_nan = [math.isnan(value) for _, value in stretch]
-    known = [place for place, missing in enumerate(is_nan) if not missing]
-    kept = {is_nan.index(True)} if len(known) < len(stretch) else set()
+def _extremes(points: list[tuple[Any, float]]) -> list[tuple[Any, float]]:
+    """Return the minimum, the maximum and the first NaN of some points, in their order."""
+    is_nan = [math.isnan(value) for _, value in points]
+    known = [index for index, missing in enumerate(is_nan) if not missing]
+    kept = {is_nan.index(True)} if len(known) < len(points) else set()
     if known:
-        kept |= {choose(known, key=lambda place: stretch[place][1]) for choose in (min, max)}
-    return [stretch[place] for place in sorted(kept)]
+        kept |= {choose(known, key=lambda index: points[index][1]) for choose in (min, max)}
+    return [points[index] for index in sorted(kept)]

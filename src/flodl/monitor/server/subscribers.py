@@ -1,4 +1,4 @@
-"""Those who watch: what happened lately is kept for them, and a slow one costs nobody anything."""
+"""The clients that follow a run: recent entries are kept for them, and a slow client affects nobody else."""
 
 from __future__ import annotations
 
@@ -11,98 +11,97 @@ from dataclasses import dataclass, field
 from ..journal import Entry
 from .sse import frame, message
 
-_MOST_RECENT = 20_000
-# A reader that has this much waiting is left out until it has read; its memory here never grows beyond it.
-MOST_WAITING_BYTES = 256 * 1024
-_ENOUGH_READ_BYTES = 32 * 1024
-_MOST_STALLED_S = 60.0
+_MAX_RECENT = 20_000
+# A client with this much unread data is skipped until it has read, so its memory here is bounded.
+MAX_UNREAD_BYTES = 256 * 1024
+_RESUME_BELOW_BYTES = 32 * 1024
+_MAX_STALLED_S = 60.0
 
 
 @dataclass(eq=False)
-class Watcher:
-    """One open stream of events, of one rank."""
+class Subscriber:
+    """One open event stream, for one rank."""
 
     writer: asyncio.StreamWriter
     rank: int = 0
-    missed: bool = False
-    heard_s: float = field(default_factory=time.monotonic)
+    is_skipped: bool = False
+    last_sent_s: float = field(default_factory=time.monotonic)
 
     @property
-    def waiting_bytes(self) -> int:
-        """Bytes that were handed over and not taken yet."""
+    def unread_bytes(self) -> int:
+        """Bytes that were sent and not read yet."""
         return self.writer.transport.get_write_buffer_size()
 
 
-class Audience:
-    """Send batches of entries to all who watch; lives on the server's own thread."""
+class Subscribers:
+    """Send batches of entries to all subscribers; lives on the server's thread."""
 
     def __init__(self, *, last_id: int, total_epochs: Callable[[], int]) -> None:
-        self._watchers: list[Watcher] = []
+        self._subscribers: list[Subscriber] = []
         self._recent: deque[Entry] = deque()
-        self._floor = last_id  # everything after this number is in `_recent`
+        self._floor = last_id  # every entry after this number is in `_recent`
         self._total_epochs = total_epochs
         self.last_id = last_id
 
     def __len__(self) -> int:
-        return len(self._watchers)
+        return len(self._subscribers)
 
-    def prepared(self, batch: list[Entry]) -> dict[int, bytes]:
-        """Encode a batch, once for each rank that is watched; may be called on any thread."""
-        return {
-            rank: self._frame(batch, rank) for rank in {watcher.rank for watcher in tuple(self._watchers)}
-        }
+    def encode(self, batch: list[Entry]) -> dict[int, bytes]:
+        """Encode a batch once for each rank that is followed; may be called on any thread."""
+        ranks = {subscriber.rank for subscriber in tuple(self._subscribers)}
+        return {rank: self._frame(batch, rank) for rank in ranks}
 
     def publish(self, batch: list[Entry], frames: dict[int, bytes]) -> None:
-        """Send a batch to everybody."""
+        """Send a batch to every subscriber."""
         self._recent.extend(batch)
         self.last_id = batch[-1].id
-        while len(self._recent) > _MOST_RECENT:
+        while len(self._recent) > _MAX_RECENT:
             self._floor = self._recent.popleft().id
-        for watcher in self._watchers:
-            if watcher.rank not in frames:  # it has joined just now
-                frames[watcher.rank] = self._frame(batch, watcher.rank)
-            self._send(watcher, frames[watcher.rank])
+        for subscriber in self._subscribers:
+            if subscriber.rank not in frames:  # it joined after the batch was encoded
+                frames[subscriber.rank] = self._frame(batch, subscriber.rank)
+            self._send(subscriber, frames[subscriber.rank])
 
-    def join(self, watcher: Watcher, *, after: int) -> None:
-        """Let a reader catch up from a number on, and then follow; nothing can come between the two."""
-        self.catch_up(watcher, after=after)
-        self._watchers.append(watcher)
+    def join(self, subscriber: Subscriber, *, after: int) -> None:
+        """Send a subscriber the entries after a number, then all new ones; nothing is lost in between."""
+        self.catch_up(subscriber, after=after)
+        self._subscribers.append(subscriber)
 
-    def catch_up(self, watcher: Watcher, *, after: int) -> None:
-        """Send what came after a number."""
+    def catch_up(self, subscriber: Subscriber, *, after: int) -> None:
+        """Send the entries after a number."""
         if after < self._floor:
-            # Too long ago to tell what it missed: it should read the state anew.
-            self._send(watcher, message("reset", {}, self.last_id))
+            # Too old to know what it missed: it has to read the whole state again.
+            self._send(subscriber, message("reset", {}, self.last_id))
         else:
             missed = [entry for entry in self._recent if entry.id > after]
-            self._send(watcher, self._frame(missed, watcher.rank) or b": welcome\n\n")
+            self._send(subscriber, self._frame(missed, subscriber.rank) or b": welcome\n\n")
 
-    def leave(self, watcher: Watcher) -> None:
-        """Forget a reader."""
-        if watcher in self._watchers:
-            self._watchers.remove(watcher)
+    def leave(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber."""
+        if subscriber in self._subscribers:
+            self._subscribers.remove(subscriber)
 
-    def greet(self) -> None:
-        """Send an empty line to all, so that connections stay open, and drop who has long stopped reading."""
-        for watcher in list(self._watchers):
-            if watcher.missed and time.monotonic() - watcher.heard_s > _MOST_STALLED_S:
-                watcher.writer.transport.abort()
-                self.leave(watcher)
+    def keep_alive(self) -> None:
+        """Send a comment to all, so that connections stay open, and drop clients that stopped reading."""
+        for subscriber in list(self._subscribers):
+            if subscriber.is_skipped and time.monotonic() - subscriber.last_sent_s > _MAX_STALLED_S:
+                subscriber.writer.transport.abort()
+                self.leave(subscriber)
             else:
-                self._send(watcher, b": still here\n\n")
+                self._send(subscriber, b": still here\n\n")
 
     def _frame(self, entries: list[Entry], rank: int) -> bytes:
         return frame(entries, rank=rank, total_epochs=self._total_epochs())
 
-    def _send(self, watcher: Watcher, content: bytes) -> None:
-        if not content or watcher.writer.transport.is_closing():
+    def _send(self, subscriber: Subscriber, content: bytes) -> None:
+        if not content or subscriber.writer.transport.is_closing():
             return
-        waiting = watcher.waiting_bytes
-        if watcher.missed and waiting <= _ENOUGH_READ_BYTES:
-            watcher.missed = False
+        unread = subscriber.unread_bytes
+        if subscriber.is_skipped and unread <= _RESUME_BELOW_BYTES:
+            subscriber.is_skipped = False
             content = message("reset", {}, self.last_id)
-        elif waiting > MOST_WAITING_BYTES:
-            watcher.missed = True
-        if not watcher.missed:
-            watcher.heard_s = time.monotonic()
-            watcher.writer.write(content)
+        elif unread > MAX_UNREAD_BYTES:
+            subscriber.is_skipped = True
+        if not subscriber.is_skipped:
+            subscriber.last_sent_s = time.monotonic()
+            subscriber.writer.write(content)

@@ -1,6 +1,6 @@
-"""Where else a run can be written: files of common formats, and the trackers that people already use.
+"""Other destinations for the events of a run: files in common formats, and experiment trackers.
 
-A sink takes events one by one; behind `Guarded` it can fail or block without holding up training.
+A sink receives events one by one; wrapped in `Guarded`, it can fail or block without slowing down training.
 """
 
 from .csv_table import Csv

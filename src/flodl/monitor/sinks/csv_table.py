@@ -1,4 +1,4 @@
-"""Metrics as a table that grows with the run, for spreadsheets."""
+"""Write metrics to a CSV file during the run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flodl.core.files import replace_atomic
 from ..events import Event
 from .sink import open_to_append
 
-_FIRST = ("epoch", "step", "time_s", "duration_s")
-# A name that starts like this would be run as a formula by spreadsheet programs.
+_FIXED_COLUMNS = ("epoch", "step", "time_s", "duration_s")
+# Spreadsheet programs run a cell that starts with one of these as a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Csv:
-    """Write a row for each epoch, and for each set of metrics within one.
+    """Write a row for each epoch and for each recorded step.
 
-    A row within an epoch has its `step`; the row of the epoch itself has none. When a new metric appears,
-    it gets a column at the end and the file is written again, so every row keeps its place.
+    Rows of steps have a `step`; rows of epochs do not. A new metric gets a column at the end; the file is
+    then rewritten, so that all rows match.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -43,14 +43,14 @@ class Csv:
         if self._path.exists():
             with open(self._path, encoding="utf-8", newline="") as file:
                 self._columns = next(csv.reader(file), [])
-        self._add_columns(_FIRST)
+        self._add_columns(_FIXED_COLUMNS)
         self._file = open_to_append(self._path)
 
     def write(self, event: Event) -> None:
         """Append a row."""
         if event.kind not in ("epoch", "metrics") or event.rank != 0:
             return
-        metrics = {_cell(name): value for name, value in event.data.get("metrics", {}).items()}
+        metrics = {_column(name): value for name, value in event.data.get("metrics", {}).items()}
         if not set(metrics) <= set(self._columns):
             self._file.close()
             self._add_columns(metrics)
@@ -70,12 +70,12 @@ class Csv:
         self._file.close()
 
     def _add_columns(self, names: Iterable[str]) -> None:
-        """Write the file again with more columns; the old one stays until the new one is whole."""
+        """Rewrite the file with more columns; the old file is kept until the new one is complete."""
         known = self._columns
         self._columns = list(dict.fromkeys([*known, *names]))
         if self._columns == known:
             return
-        with replace_atomic(self._path) as fresh, open(fresh, "w", encoding="utf-8", newline="") as target:
+        with replace_atomic(self._path) as new, open(new, "w", encoding="utf-8", newline="") as target:
             writer = csv.DictWriter(target, self._columns, extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             if known:
@@ -83,6 +83,6 @@ class Csv:
                     writer.writerows(csv.DictReader(source))
 
 
-def _cell(name: str) -> str:
-    clash = name in _FIRST
-    return f"'{name}" if name.lstrip(" ").startswith(_FORMULA_STARTS) or clash else name
+def _column(name: str) -> str:
+    is_reserved = name in _FIXED_COLUMNS
+    return f"'{name}" if name.lstrip(" ").startswith(_FORMULA_STARTS) or is_reserved else name

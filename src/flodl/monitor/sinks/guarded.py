@@ -1,4 +1,4 @@
-"""A sink behind a queue: whatever happens to it, training goes on."""
+"""Run a sink behind a queue, so that its failures never affect training."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..events import Event
 from .sink import Sink
 
 _CAPACITY = 10_000
-_PATIENCE = 5
+_MAX_FAILURES = 5
 
 
 class Guarded:
-    """Hand events to a sink from a thread of its own.
+    """Pass events to a sink from a separate thread.
 
-    Calling it never waits and never raises. When the sink cannot keep up, the oldest events go and
-    `num_dropped` counts them; after five failures in a row the sink gets no more. Whatever goes wrong, one
-    alert is emitted, once; without an `emit` it is a line on standard error. `close` waits `limit_s`
-    seconds at most.
+    Calling it never waits and never raises. If the sink cannot keep up, the oldest events are dropped and
+    counted in `num_dropped`; after five failures in a row, the sink receives no more events. The first
+    problem emits one alert, or a warning on standard error without `emit`. `close` waits at most `limit_s`
+    seconds.
 
     >>> class Broken:
     ...     def write(self, event): raise OSError("disk full")
@@ -32,7 +32,7 @@ class Guarded:
     >>> sink.close()
     False
     >>> alerts[0].data["message"]
-    'Broken misses events from here on: OSError: disk full. Training goes on.'
+    'Broken is missing events from now on: OSError: disk full. Training continues.'
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Guarded:
         name: str = "",
     ) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}; give the number of events that may wait, 1 or more.")
+            raise ValueError(f"capacity is {capacity}. Pass the maximum number of queued events, 1 or more.")
         self.num_dropped = 0
         self._sink = sink
         self._emit = emit
         self._name = name or type(sink).__name__
-        self._waiting: deque[Event] = deque()
+        self._queue: deque[Event] = deque()
         self._capacity = capacity
         self._changed = threading.Condition()
         self._closing = False
@@ -58,22 +58,22 @@ class Guarded:
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
-        """Put an event in the queue."""
+        """Queue an event."""
         with self._changed:
             if self._closing:
                 self.num_dropped += 1
                 return
-            is_full = len(self._waiting) >= self._capacity
+            is_full = len(self._queue) >= self._capacity
             if is_full:
-                self._waiting.popleft()
+                self._queue.popleft()
                 self.num_dropped += 1
-            self._waiting.append(event)
+            self._queue.append(event)
             self._changed.notify()
         if is_full:
-            self._alert(f"it does not keep up with {self._capacity} events waiting; the oldest are dropped")
+            self._alert(f"it cannot keep up, {self._capacity} events are queued and the oldest are dropped")
 
     def close(self, limit_s: float = 10.0) -> bool:
-        """Write what waits and close the sink; say whether all of it was done in time."""
+        """Write the queue and close the sink; return whether every event was written in time."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -81,36 +81,36 @@ class Guarded:
         if not self._thread.is_alive():
             return self.num_dropped == 0
         with self._changed:
-            left = len(self._waiting)
-            self.num_dropped += left
-            self._waiting.clear()
-        self._alert(f"it did not finish within {limit_s:g} s, {left} events are lost")
+            num_left = len(self._queue)
+            self.num_dropped += num_left
+            self._queue.clear()
+        self._alert(f"it did not finish within {limit_s:g} s, {num_left} events are lost")
         return False
 
     def _run(self) -> None:
         failures = 0
-        while failures < _PATIENCE:
+        while failures < _MAX_FAILURES:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                if not self._queue:
                     break
-                event = self._waiting.popleft()
+                event = self._queue.popleft()
             try:
                 self._sink.write(event)
                 failures = 0
-            except BaseException as error:  # one that calls sys.exit() ends nothing but itself
+            except BaseException as error:  # includes a sink that calls sys.exit()
                 failures += 1
-                self._missed(error)
+                self._on_failure(error)
         with self._changed:
             self._closing = True
-            self.num_dropped += len(self._waiting)
-            self._waiting.clear()
+            self.num_dropped += len(self._queue)
+            self._queue.clear()
         try:
             self._sink.close()
         except BaseException as error:
-            self._missed(error)
+            self._on_failure(error)
 
-    def _missed(self, error: BaseException) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         with self._changed:
             self.num_dropped += 1
         self._alert(f"{type(error).__name__}: {error}")
@@ -120,11 +120,11 @@ class Guarded:
             if self._has_alerted:
                 return
             self._has_alerted = True
-        message = f"{self._name} misses events from here on: {reason.rstrip('.')}. Training goes on."
+        message = f"{self._name} is missing events from now on: {reason.rstrip('.')}. Training continues."
         if self._emit is None:
             log.warn("%s", message)
             return
         try:
             self._emit(Event("alert", {"message": message, "level": "warning"}))
-        except Exception:  # the run is over and takes no events, or its own sink fails: still no harm
+        except Exception:  # the run has ended, or its own sink failed
             log.warn("%s", message)

@@ -1,4 +1,4 @@
-"""Every event as a line of JSON, for whatever reads lines."""
+"""Write every event as a line of JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JsonLines:
         self._file = open_to_append(path)
 
     def write(self, event: Event) -> None:
-        """Append an event; a crash afterwards does not lose it."""
+        """Append an event; it survives a later crash of the process."""
         if self._kinds is not None and event.kind not in self._kinds:
             return
         record = {"kind": event.kind, "time_s": event.time_s, "rank": event.rank, **event.data}
@@ -44,7 +44,7 @@ class JsonLines:
 
 
 def _strict(value: Any) -> Any:
-    """Give what JSON can hold: names in place of NaN and infinities, text in place of the unknown."""
+    """Convert a value for JSON: names for NaN and infinities, text for unknown types."""
     if isinstance(value, Mapping):
         return {str(key): _strict(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

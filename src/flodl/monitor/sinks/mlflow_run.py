@@ -1,4 +1,4 @@
-"""A run in an MLflow store."""
+"""Write a run to MLflow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .sink import Numbers
 from .tracker import Tracker, require
 
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
-_NOT_ALLOWED = re.compile(r"[^\w\-. /]", re.ASCII)
-_LONGEST_NAME = 250
-_LONGEST_VALUE = 6000
+_FORBIDDEN = re.compile(r"[^\w\-. /]", re.ASCII)
+_MAX_NAME_LENGTH = 250
+_MAX_VALUE_LENGTH = 6000
 
 
 class MLflow(Tracker):
-    """Send metrics and settings to MLflow; the store is a local SQLite file unless `uri` names another."""
+    """Send metrics and settings to MLflow; by default to a local SQLite file, or to the store at `uri`."""
 
     def __init__(
         self, uri: str = "sqlite:///mlflow.db", *, experiment: str = "flodl", name: str = ""
@@ -27,20 +27,21 @@ class MLflow(Tracker):
         self._name = name
 
     def _open(self, name: str, settings: dict[str, Any], time_s: float) -> None:
-        # A client with an explicit run: the fluent functions keep theirs in the thread that calls them.
+        # A client with an explicit run: the fluent API keeps the active run per thread.
         client: Any = import_module("mlflow.tracking").MlflowClient(tracking_uri=self._uri)
         known = client.get_experiment_by_name(self._experiment)
         experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
         run = client.create_run(experiment_id, run_name=self._name or name or None)
         self._client, self._run_id = client, run.info.run_id
         for path, value in settings.items():
-            client.log_param(self._run_id, _allowed(path), str(value)[:_LONGEST_VALUE])
+            client.log_param(self._run_id, _valid_name(path), str(value)[:_MAX_VALUE_LENGTH])
 
     def _log(self, numbers: Numbers, time_s: float) -> None:
         metric = import_module("mlflow.entities").Metric
         time_ms = int(time_s * 1000)
         metrics = [
-            metric(_allowed(name), value, time_ms, numbers.place) for name, value in numbers.values.items()
+            metric(_valid_name(name), value, time_ms, numbers.position)
+            for name, value in numbers.values.items()
         ]
         self._client.log_batch(self._run_id, metrics=metrics)
 
@@ -48,5 +49,5 @@ class MLflow(Tracker):
         self._client.set_terminated(self._run_id, _STATUS.get(status, "FINISHED"))
 
 
-def _allowed(name: str) -> str:
-    return _NOT_ALLOWED.sub("_", name)[:_LONGEST_NAME]
+def _valid_name(name: str) -> str:
+    return _FORBIDDEN.sub("_", name)[:_MAX_NAME_LENGTH]

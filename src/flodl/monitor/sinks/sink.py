@@ -1,4 +1,4 @@
-"""What a sink is, and how an event becomes named numbers that any tracker can draw."""
+"""The sink protocol, and the conversion of events to named numbers for trackers."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from ..events import Event
 
 
 class Sink(Protocol):
-    """Takes the events of a run, one after the other, from one thread."""
+    """Receives the events of a run, one after the other, from one thread."""
 
     def write(self, event: Event) -> None:
-        """Take one event."""
+        """Write one event."""
 
     def close(self) -> None:
-        """Write what is left and let go of files and connections."""
+        """Write remaining data and close files and connections."""
 
 
 class Numbers(NamedTuple):
-    """Values that belong to one moment: their axis ("epoch", "step" or "resources") and the place on it."""
+    """Values at one position on an axis ("epoch", "step" or "resources")."""
 
     axis: str
-    place: int
+    position: int
     values: dict[str, float]
 
 
 def numbers_of(event: Event, *, started_s: float = 0.0) -> Numbers | None:
-    """Give the numbers of an event under the names that trackers group by, or None if it has none.
+    """Return the numbers of an event under the names that trackers group by, or None if it has none.
 
-    An epoch's metrics keep their names, with a slash for each dot; those within an epoch stand under `step/`
-    and those of the machine under `resources/`, over the seconds since `started_s`, so that no line mixes two
-    axes. Epochs count from 1.
+    Epoch metrics keep their names, with dots replaced by slashes. Step metrics get the prefix `step/`, and
+    hardware readings get `resources/`, over the seconds since `started_s`, so that no line mixes two axes.
+    Epochs count from 1.
 
     >>> numbers_of(Event("epoch", {"epoch": 0, "metrics": {"encoder.loss": 0.5}, "duration_s": 2.0}))
-    Numbers(axis='epoch', place=1, values={'encoder/loss': 0.5, 'epoch/duration_s': 2.0})
+    Numbers(axis='epoch', position=1, values={'encoder/loss': 0.5, 'epoch/duration_s': 2.0})
     >>> numbers_of(Event("metrics", {"epoch": 0, "step": 7, "metrics": {"loss": 0.5}}))
-    Numbers(axis='step', place=7, values={'step/loss': 0.5})
+    Numbers(axis='step', position=7, values={'step/loss': 0.5})
     """
     data = event.data
     if event.kind == "epoch":
-        values = _tracked(data.get("metrics", {}))
+        values = _tracker_names(data.get("metrics", {}))
         if _is_number(data.get("duration_s")):
             values["epoch/duration_s"] = float(data["duration_s"])
         return Numbers("epoch", int(data["epoch"]) + 1, values)
     if event.kind == "metrics":
-        return Numbers("step", int(data["step"]), _tracked(data["metrics"], "step/"))
+        return Numbers("step", int(data["step"]), _tracker_names(data["metrics"], "step/"))
     if event.kind == "resources":
         return Numbers(
-            "resources", max(int(event.time_s - started_s), 0), _tracked(_flat(data), "resources/")
+            "resources", max(int(event.time_s - started_s), 0), _tracker_names(_flatten(data), "resources/")
         )
     return None
 
 
 def settings_of(event: Event) -> dict[str, Any]:
-    """Give the settings of a run from its start, as path → value.
+    """Return the settings of a run from its start event, as path → value.
 
     >>> settings_of(Event("run_start", {"config": [{"path": "lr", "value": 0.1, "origin": "fdl.yml:3"}]}))
     {'lr': 0.1}
@@ -68,15 +68,15 @@ def settings_of(event: Event) -> dict[str, Any]:
 
 
 def open_to_append(path: str | os.PathLike[str]) -> TextIO:
-    """Open a file of lines to go on with; a last line that a crash cut short is ended first.
+    """Open a text file for appending; terminate a last line that a crash truncated.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "run.jsonl"
-    ...     _ = path.write_text('{"whole": 1}\\n{"cut')
+    ...     _ = path.write_text('{"complete": 1}\\n{"truncated')
     ...     open_to_append(path).close()
     ...     path.read_text()
-    '{"whole": 1}\\n{"cut\\n'
+    '{"complete": 1}\\n{"truncated\\n'
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as file:
@@ -87,13 +87,13 @@ def open_to_append(path: str | os.PathLike[str]) -> TextIO:
     return open(path, "a", encoding="utf-8", errors="backslashreplace", newline="")
 
 
-def _tracked(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def _tracker_names(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return {
         prefix + name.replace(".", "/"): float(value) for name, value in metrics.items() if _is_number(value)
     }
 
 
-def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(data: Mapping[str, Any]) -> dict[str, Any]:
     flat = {key: value for key, value in data.items() if _is_number(value)}
     for gpu in data.get("gpus", ()):
         flat |= {f"gpu{gpu['device']}.{key}": value for key, value in gpu.items() if key != "device"}

@@ -1,7 +1,7 @@
-"""TensorBoard's event files, written without TensorBoard.
+"""Write TensorBoard event files without TensorBoard.
 
-A file is a row of records, each with its length and two checksums around a small protocol buffer. The few
-fields that scalars and texts need are encoded here by hand: it saves a large package.
+A file is a sequence of records: a length, a protocol buffer and two checksums. The few fields that scalars
+and texts need are encoded here, which avoids a large dependency.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .tracker import Tracker
 
 
 class TensorBoard(Tracker):
-    """Write scalars and texts into `folder`; look at them with `tensorboard --logdir folder`."""
+    """Write scalars and texts to `folder`; view them with `tensorboard --logdir folder`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        # The name carries "tfevents" and the time, which is how TensorBoard finds and orders files.
+        # TensorBoard finds files by "tfevents" in their name, and sorts them by the time.
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(Path(folder) / name, "xb")  # noqa: SIM115
         self._num_alerts = 0
@@ -36,19 +36,19 @@ class TensorBoard(Tracker):
         if settings:
             rows = [f"| {_cell(path)} | {_cell(value)} |" for path, value in settings.items()]
             table = "\n".join(["| setting | value |", "|-|-|", *rows])
-            self._append(_double(1, time_s) + _whole(2, 0) + _bytes(5, _words("settings", table)))
+            self._append(_double(1, time_s) + _int(2, 0) + _bytes(5, _text_summary("settings", table)))
 
     def _log(self, numbers: Numbers, time_s: float) -> None:
         values = b"".join(_scalar(name, value) for name, value in numbers.values.items())
-        self._append(_double(1, time_s) + _whole(2, numbers.place) + _bytes(5, values))
+        self._append(_double(1, time_s) + _int(2, numbers.position) + _bytes(5, values))
 
     def _warn(self, message: str, level: str) -> None:
-        words = _words("alerts", f"{level}: {message}")
-        self._append(_double(1, time.time()) + _whole(2, self._num_alerts) + _bytes(5, words))
+        summary = _text_summary("alerts", f"{level}: {message}")
+        self._append(_double(1, time.time()) + _int(2, self._num_alerts) + _bytes(5, summary))
         self._num_alerts += 1
 
     def _end(self, status: str) -> None:
-        """The file has no place for it."""
+        """Do nothing: event files have no status."""
 
     def _append(self, event: bytes) -> None:
         self._file.write(_record(event))
@@ -59,9 +59,9 @@ def _scalar(tag: str, value: float) -> bytes:
     return _bytes(1, _text(1, tag) + b"\x15" + struct.pack("<f", value))
 
 
-def _words(tag: str, text: str) -> bytes:
+def _text_summary(tag: str, text: str) -> bytes:
     # A tensor of one string (type 7, no dimensions), marked for the text plugin.
-    tensor = _whole(1, 7) + _bytes(2, b"") + _bytes(8, text.encode("utf-8", "backslashreplace"))
+    tensor = _int(1, 7) + _bytes(2, b"") + _bytes(8, text.encode("utf-8", "backslashreplace"))
     metadata = _bytes(1, _text(1, "text"))
     return _bytes(1, _text(1, f"{tag}/text_summary") + _bytes(8, tensor) + _bytes(9, metadata))
 
@@ -74,7 +74,7 @@ def _double(field: int, value: float) -> bytes:
     return _varint(field << 3 | 1) + struct.pack("<d", value)
 
 
-def _whole(field: int, value: int) -> bytes:
+def _int(field: int, value: int) -> bytes:
     return _varint(field << 3) + _varint(value)
 
 
@@ -104,7 +104,7 @@ def _checksum(content: bytes) -> bytes:
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     crc ^= 0xFFFFFFFF
-    # Rotated and shifted, so that the checksum of a text that holds checksums is sound.
+    # Masked as in TFRecord, because the content may itself contain checksums.
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 

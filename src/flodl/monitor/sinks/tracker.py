@@ -1,4 +1,4 @@
-"""What all trackers share: a run that opens with the first event and ends once."""
+"""The base class of trackers: a run that is opened by the first event and ends once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .sink import Numbers, numbers_of, settings_of
 
 
 class Tracker(ABC):
-    """A sink that keeps one run of rank 0; nothing is opened before the first event, on the sink's thread."""
+    """A sink for one run of rank 0; it is opened by the first event, on the sink's thread."""
 
     _started_s: float | None = None
     _has_ended = False
 
     def write(self, event: Event) -> None:
-        """Take one event; those after the end of the run are left out."""
+        """Write one event; events after the end of the run are ignored."""
         if event.rank != 0 or self._has_ended:
             return
         if self._started_s is None:
@@ -35,7 +35,7 @@ class Tracker(ABC):
             self._finish(str(event.data.get("status", "finished")))
 
     def close(self) -> None:
-        """End the run, if nothing ended it before."""
+        """End the run if it has not ended."""
         if self._started_s is not None and not self._has_ended:
             self._finish("stopped")
 
@@ -49,20 +49,20 @@ class Tracker(ABC):
 
     @abstractmethod
     def _log(self, numbers: Numbers, time_s: float) -> None:
-        """Write numbers of one moment."""
+        """Write the numbers of one event."""
 
     @abstractmethod
     def _end(self, status: str) -> None:
         """End the run as finished, stopped or failed."""
 
     def _warn(self, message: str, level: str) -> None:  # noqa: B027
-        """Pass an alert on, where the tracker has a place for it."""
+        """Forward an alert, if the tracker supports alerts."""
 
 
 def require(module: str, *, install: str) -> None:
-    """Refuse a tracker whose package is missing, at the moment when somebody asks for it."""
+    """Raise if the package of a tracker is not installed."""
     if find_spec(module) is None:
         raise SetupError(
             f"the package {module!r} is not installed. Install it (pip install {install}), or use "
-            "TensorBoard, Csv or JsonLines, which need nothing."
+            "TensorBoard, Csv or JsonLines, which need no package."
         )

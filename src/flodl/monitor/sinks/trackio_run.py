@@ -1,4 +1,4 @@
-"""A run for Trackio, in its local store."""
+"""Write a run to Trackio's local store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tracker import Tracker, require
 
 
 class Trackio(Tracker):
-    """Write a Trackio run; look at it with `trackio show`."""
+    """Write a Trackio run; view it with `trackio show`."""
 
     def __init__(self, project: str = "flodl", *, name: str = "") -> None:
         require("trackio", install="trackio")
@@ -23,13 +23,13 @@ class Trackio(Tracker):
             name=self._name or name or None,
             config=settings,
             embed=False,
-            # The machine is in the events already.
+            # The events already contain hardware readings.
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
 
     def _log(self, numbers: Numbers, time_s: float) -> None:
-        self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.place})
+        self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.position})
 
     def _end(self, status: str) -> None:
         self._run.finish()

@@ -1,4 +1,4 @@
-"""A run for Weights & Biases, offline unless asked otherwise."""
+"""Write a run for Weights & Biases, offline by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEVELS = {"error": "ERROR", "info": "INFO"}
 
 
 class WandB(Tracker):
-    """Write a Weights & Biases run into `folder`; `wandb sync` sends it later, `mode="online"` at once."""
+    """Write a Weights & Biases run to `folder`; upload it with `wandb sync`, or live with `mode="online"`."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class WandB(Tracker):
             dir=self._folder,
             mode=self._mode,
             config=settings,
-            # Its own capture of the console would change what the console view writes.
+            # Its console capture would change what our console writes.
             settings=wandb.Settings(console="off", silent=True),
         )
-        # The axes that flodl counts on, the default last: a more special rule wins.
+        # The axes of flodl; the default comes last, because more specific rules win.
         for axis in _AXES:
             self._run.define_metric(f"{axis}/number")
             self._run.define_metric(f"{axis}/*", step_metric=f"{axis}/number")
         self._run.define_metric("*", step_metric="epoch/number")
 
     def _log(self, numbers: Numbers, time_s: float) -> None:
-        # The step of W&B must rise with every call, so the place travels as a value.
-        self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.place})
+        # The step of W&B must increase with every call, so the position is logged as a value.
+        self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.position})
 
     def _warn(self, message: str, level: str) -> None:
         self._run.alert(title="flodl", text=message, level=_LEVELS.get(level, "WARN"))

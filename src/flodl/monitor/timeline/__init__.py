@@ -1,4 +1,4 @@
-"""Where the time of a run goes: a fine-grained record, its idle gaps, and a verdict in one line."""
+"""Where the time of a run goes: a fine-grained record, idle gaps, and a one-line verdict."""
 
 from .gaps import Gap, idle_gaps
 from .record import Mark, Record, Sample

@@ -1,4 +1,4 @@
-"""When a device had nothing to do, and what the host did meanwhile."""
+"""Find the times when a device was idle, and what the host did meanwhile."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from .record import OTHER, Record, Sample
 
-_WORDS = {
+_CAUSES = {
     "data": "waiting for data",
     "sync": "waiting in a sync",
     "save": "saving",
     "evaluate": "evaluating",
-    "step": "inside a step: the host prepares work more slowly than the device does it",
+    "step": "inside a step: the host launches work more slowly than the device runs it",
 }
 _BUSY_CORE_PCT = 70.0
-_LEAST_WAIT = 0.3
-# Drivers tell utilisation over about the last fifth of a second.
+_MIN_WAIT_SHARE = 0.3
+# Drivers report utilization over about the last 0.2 seconds.
 _WINDOW_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time without work for a device, and its likely cause in words."""
+    """A period in which a device was idle, and its likely cause."""
 
     start_s: float
     end_s: float
@@ -32,17 +32,17 @@ class Gap:
 
     @property
     def duration_s(self) -> float:
-        """How long it was."""
+        """The length in seconds."""
         return self.end_s - self.start_s
 
 
 def idle_gaps(
     record: Record, device: int | str = 0, *, below_pct: float = 5.0, min_s: float = 0.2
 ) -> list[Gap]:
-    """Give the times when a device was used less than `below_pct`, for `min_s` seconds or more.
+    """Return the periods of at least `min_s` seconds in which a device was used less than `below_pct`.
 
-    A sample that does not know the device counts as busy, and a gap at the end is closed by the last sample.
-    The device is a GPU's number, or "cpu" for this process.
+    A sample without the device counts as busy, and a gap at the end is closed by the last sample. The device
+    is the index of a GPU, or "cpu" for this process.
 
     >>> util = [2.0 if 5 <= index <= 14 else 90.0 for index in range(20)]
     >>> gpus = [({"device": 0, "util_pct": rate},) for rate in util]
@@ -53,7 +53,7 @@ def idle_gaps(
     gaps = []
     for start, end in _idle_runs(record, device, below_pct):
         first, last = record.samples[start], record.samples[min(end, len(record.samples) - 1)]
-        # Rounded: half a microsecond of floating point must not decide.
+        # Rounded, so that floating-point error does not decide.
         if round(last.time_s - first.time_s - min_s, 6) >= 0:
             before_s = record.samples[start - 1].time_s if start else 0.0
             weight = min(_WINDOW_S / max(first.time_s - before_s, _WINDOW_S), 1.0)
@@ -79,7 +79,7 @@ def _idle_runs(record: Record, device: int | str, below_pct: float) -> Iterator[
 
 
 def _spent(samples: Sequence[Sample], *, first_weight: float) -> dict[str, float]:
-    """Add up the phases; of the first sample only what lies in the window that its utilisation speaks of."""
+    """Sum the phases; of the first sample, only the part within the window of its utilization."""
     totals: dict[str, float] = {}
     for index, sample in enumerate(samples):
         for name, seconds in sample.phases.items():
@@ -90,27 +90,27 @@ def _spent(samples: Sequence[Sample], *, first_weight: float) -> dict[str, float
 def _cause(
     record: Record, totals: dict[str, float], rates: Sequence[float | None], start_s: float, end_s: float
 ) -> str:
-    collected_s = sum(
+    gc_s = sum(
         max(min(mark.time_s + mark.duration_s, end_s) - max(mark.time_s, start_s), 0.0)
         for mark in record.marks
         if mark.kind == "gc"
     )
     length_s = end_s - start_s
-    if length_s > 0 and collected_s >= length_s / 2:
-        return f"garbage collection ({_share(collected_s, length_s)})"
+    if length_s > 0 and gc_s >= length_s / 2:
+        return f"garbage collection ({_share(gc_s, length_s)})"
     whole_s = sum(totals.values())
-    # A wait that was named explains more than "inside a step" or "elsewhere", also with the smaller part.
+    # A named wait explains more than "inside a step" or "elsewhere", even with a smaller share.
     waits = {name: seconds for name, seconds in totals.items() if name not in ("step", OTHER)}
     name = max(waits, key=lambda name: waits[name], default="")
-    if not name or waits[name] < _LEAST_WAIT * whole_s:
+    if not name or waits[name] < _MIN_WAIT_SHARE * whole_s:
         name = max(totals, key=lambda name: totals[name], default=OTHER)
     if name != OTHER:
-        return f"{_WORDS.get(name, name)} ({_share(totals[name], whole_s)})"
+        return f"{_CAUSES.get(name, name)} ({_share(totals[name], whole_s)})"
     known = [rate for rate in rates if rate is not None]
     mean_pct = statistics.fmean(known) if known else 0.0
     if mean_pct >= _BUSY_CORE_PCT:
-        return f"the host computes outside of any marked phase (process at {mean_pct:.0f} % of a core)"
-    return "nothing was marked, and the host rests"
+        return f"the host is busy outside of any marked phase (process at {mean_pct:.0f} % of a core)"
+    return "no phase was marked, and the host is idle"
 
 
 def _share(part: float, whole: float) -> str:

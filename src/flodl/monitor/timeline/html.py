@@ -1,4 +1,4 @@
-"""A timeline as one self-contained page: no network, nothing to install; the data are shown as text only."""
+"""A timeline as one self-contained page, without network access; data is shown only as text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PAGE = Page(
     styles=("core/pages/sheet.css", "monitor/timeline/page/timeline.css"),
     scripts=tuple(f"monitor/timeline/page/{name}.js" for name in ("lane", "lists", "timeline")),
 )
-# The order of the stack, from the ground up: work first, then what keeps from it.
+# The order of the stacked areas, from bottom to top: work first, then waits.
 _PHASE_ORDER = ("step", "evaluate", "data", "sync", "save")
 _GIB = 1024**3
 
 
 def page(record: Record, *, title: str = "Timeline") -> str:
-    """Give the text of an interactive page.
+    """Return an interactive HTML page.
 
     >>> text = page(Record((Sample(0.1, {"</script>": 0.1}),)), title="<b>run</b>")
     >>> "&lt;b&gt;run&lt;/b&gt;" in text, '"\\\\u003c/script>"' in text
@@ -33,7 +33,7 @@ def page(record: Record, *, title: str = "Timeline") -> str:
 
 
 def page_data(record: Record) -> dict[str, Any]:
-    """Give what the page draws: lanes of lines over one axis of time, marks, gaps, the verdict."""
+    """Return what the page draws: lanes of lines over time, marks, gaps, the verdict."""
     found = verdict(record)
     totals = summary(record)
     gaps = [gap for device in sorted(record.devices) for gap in idle_gaps(record, device)]
@@ -79,7 +79,7 @@ def _lanes(record: Record) -> Iterable[dict[str, Any]]:
             "lines": lines,
         }
     yield {
-        "title": "Where the time goes",
+        "title": "Time by phase",
         "note": "of the host",
         "unit": "%",
         "top": 100,
@@ -87,12 +87,12 @@ def _lanes(record: Record) -> Iterable[dict[str, Any]]:
         "lines": _phase_lines(samples),
     }
     yield {
-        "title": "Processor",
-        "note": "all cores together; this process, where 100 % is one core",
+        "title": "CPU",
+        "note": "all cores in total; the process in percent of one core",
         "unit": "%",
         "lines": [
-            _line("all", _values(samples, lambda sample: sample.cpu_pct), fill=True),
-            _line("process", _values(samples, lambda sample: sample.process_cpu_pct)),
+            _line("all", _each(samples, lambda sample: sample.cpu_pct), fill=True),
+            _line("process", _each(samples, lambda sample: sample.process_cpu_pct)),
         ],
     }
     yield {
@@ -100,7 +100,7 @@ def _lanes(record: Record) -> Iterable[dict[str, Any]]:
         "note": "of the host",
         "unit": "GB",
         "top": max((_gib(sample.ram_total_bytes) or 0 for sample in samples), default=0),
-        "lines": [_line("used", _values(samples, lambda sample: _gib(sample.ram_used_bytes)), fill=True)],
+        "lines": [_line("used", _each(samples, lambda sample: _gib(sample.ram_used_bytes)), fill=True)],
     }
 
 
@@ -128,8 +128,8 @@ def _has_values(line: dict[str, Any]) -> bool:
     return any(value is not None for value in line["values"])
 
 
-def _values(samples: Sequence[Sample], ask: Callable[[Sample], float | None]) -> list[float | None]:
-    return [ask(sample) for sample in samples]
+def _each(samples: Sequence[Sample], get: Callable[[Sample], float | None]) -> list[float | None]:
+    return [get(sample) for sample in samples]
 
 
 def _gpu(samples: Sequence[Sample], device: int, key: str) -> list[float | None]:

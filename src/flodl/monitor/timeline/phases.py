@@ -1,4 +1,4 @@
-"""A stopwatch with one hand: at any moment the host is in exactly one phase."""
+"""Measure the time of each phase; at any time, the host is in exactly one phase."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .record import OTHER
 
 
 class Phases:
-    """Count seconds by phase; a phase inside another one stops the outer one's clock.
+    """Count seconds by phase; a nested phase pauses the outer one.
 
-    `enter` and `leave` belong to the training thread; `totals` may be asked from anywhere, and counts the
-    open phase up to now, so that a long wait is seen while it lasts.
+    `enter` and `leave` are called by the training thread. `totals` may be called from any thread; it includes
+    the open phase, so that a long wait is visible while it lasts.
 
     >>> times = iter([0.0, 1.0, 3.0, 6.0, 10.0])
     >>> phases = Phases(lambda: next(times))
@@ -32,29 +32,29 @@ class Phases:
         self._totals = {OTHER: 0.0}
 
     def enter(self, name: str) -> None:
-        """Begin a phase."""
+        """Start a phase."""
         with self._lock:
-            self._open.append((name, self._settle()))
+            self._open.append((name, self._update()))
 
     def leave(self, name: str) -> float:
-        """End the phase, and give how long it took, with all that was inside.
+        """End a phase and return its duration, including nested phases.
 
-        It need not be the one that began last: a loop over batches that was left early ends its step late.
+        It need not be the innermost one: a loop over batches that is left early ends its step late.
         """
         with self._lock:
-            now_s = self._settle()
-            for place in reversed(range(len(self._open))):
-                if self._open[place][0] == name:
-                    return now_s - self._open.pop(place)[1]
+            now_s = self._update()
+            for index in reversed(range(len(self._open))):
+                if self._open[index][0] == name:
+                    return now_s - self._open.pop(index)[1]
             return 0.0
 
     def totals(self) -> dict[str, float]:
-        """Give the seconds of each phase so far; they add up to the time since the start."""
+        """Return the seconds of each phase so far; they add up to the time since the start."""
         with self._lock:
-            self._settle()
+            self._update()
             return dict(self._totals)
 
-    def _settle(self) -> float:
+    def _update(self) -> float:
         now_s = self._clock()
         name = self._open[-1][0] if self._open else OTHER
         self._totals[name] = self._totals.get(name, 0.0) + now_s - self._since_s

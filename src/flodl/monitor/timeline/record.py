@@ -1,4 +1,4 @@
-"""What a timeline knows, as plain values: samples at an even pace, and marks where something happened."""
+"""The data of a timeline: samples at regular intervals, and marks for single events."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# What the host does when nothing says otherwise.
+# The phase of the host when no other phase is open.
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The machine at one moment, and where the host spent the time since the sample before.
+    """A hardware reading, and how the host spent the time since the previous sample.
 
-    `phases` has seconds by name ("step", "data", "sync", …) and adds up to the time between the samples.
+    `phases` has seconds by name ("step", "data", "sync", …) that add up to the time between the samples.
     """
 
     time_s: float
@@ -28,7 +28,7 @@ class Sample:
     gpus: tuple[Mapping[str, Any], ...] = ()
 
     def util_pct(self, device: int | str) -> float | None:
-        """Give the utilisation of a GPU by its number, or of this process's processors by "cpu"."""
+        """Return the utilization of a GPU by its index, or of this process for "cpu"."""
         if device == "cpu":
             return self.process_cpu_pct
         return next((gpu.get("util_pct") for gpu in self.gpus if gpu["device"] == device), None)
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened: when it began, what it was, how long it took, and what else is known."""
+    """A single event: when it started, its kind, its duration and a label."""
 
     time_s: float
     kind: str
@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Record:
-    """A whole timeline; times are seconds since its start, which was at `started_s` since 1970."""
+    """A complete timeline; times are seconds since its start at `started_s` (Unix time)."""
 
     samples: tuple[Sample, ...]
     marks: tuple[Mark, ...] = ()
@@ -55,16 +55,16 @@ class Record:
 
     @property
     def duration_s(self) -> float:
-        """The time that the samples cover."""
+        """The duration that the samples cover."""
         return self.samples[-1].time_s if self.samples else 0.0
 
     @property
     def devices(self) -> dict[int, str]:
-        """The GPUs that were seen, by number, with their names."""
+        """The names of the GPUs by index."""
         return {gpu["device"]: str(gpu.get("name", "")) for sample in self.samples for gpu in sample.gpus}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain data, ready for JSON; what is not known is left out."""
+        """Return plain data for JSON; unknown values are omitted."""
         return {
             "started_s": self.started_s,
             "num_dropped": self.num_dropped,
@@ -74,7 +74,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Rebuild a record from `to_dict`.
+        """Restore a record from `to_dict`.
 
         >>> record = Record((Sample(0.1, {"step": 0.1}, num_steps=3),), (Mark(0.05, "sync", 0.01),))
         >>> Record.from_dict(record.to_dict()) == record
@@ -85,18 +85,18 @@ class Record:
         return cls(tuple(samples), marks, data["started_s"], data["num_dropped"])
 
 
-def halved(samples: Sequence[Sample]) -> list[Sample]:
-    """Join neighbours, so that a long run fits into the room of a short one; times add up as before.
+def merge_pairs(samples: Sequence[Sample]) -> list[Sample]:
+    """Merge pairs of neighboring samples, so that a long run needs no more memory than a short one.
 
     >>> pair = [Sample(1.0, {"step": 1.0}, 4, cpu_pct=20.0), Sample(2.0, {"data": 1.0}, 2, cpu_pct=40.0)]
-    >>> halved(pair)
+    >>> merge_pairs(pair)
     [Sample(time_s=2.0, phases={'step': 1.0, 'data': 1.0}, num_steps=6, cpu_pct=30.0, ...)]
     """
     pairs = zip(samples[::2], samples[1::2])
-    return [_joined(first, second) for first, second in pairs] + list(samples[len(samples) & ~1 :])
+    return [_merge(first, second) for first, second in pairs] + list(samples[len(samples) & ~1 :])
 
 
-def _joined(first: Sample, second: Sample) -> Sample:
+def _merge(first: Sample, second: Sample) -> Sample:
     names = {**first.phases, **second.phases}
     phases = {name: first.phases.get(name, 0.0) + second.phases.get(name, 0.0) for name in names}
     gpus = []

@@ -1,4 +1,4 @@
-"""A timeline as JSON, as a table and as totals."""
+"""A timeline as JSON, as a CSV table and as a summary."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _IDLE_PCT = 5.0
 
 
 def to_json(record: Record) -> str:
-    """Give the whole record as strict JSON."""
+    """Return the complete record as strict JSON."""
     return json.dumps(record.to_dict(), separators=(",", ":"), allow_nan=False)
 
 
 def to_csv(record: Record) -> str:
-    """Give a row for each sample; a value that is not known is a blank.
+    """Return a CSV table with a row for each sample; unknown values are blank.
 
     >>> gpu = {"device": 0, "util_pct": 90.0}
     >>> sample = Sample(0.1, {"step": 0.08, "data": 0.02}, 4, cpu_pct=50.0, gpus=(gpu,))
@@ -45,14 +45,14 @@ def to_csv(record: Record) -> str:
     names = ["time_s", "num_steps", "cpu_pct", "process_cpu_pct", "ram_used_bytes", "ram_total_bytes"]
     header = [
         *names,
-        *(f"{_word(name)}_s" for name in phases),
+        *(f"{_column_name(name)}_s" for name in phases),
         *(f"gpu{device}_{key}" for device, key in columns),
     ]
     return "\n".join([",".join(header), *(_row(sample, phases, columns) for sample in record.samples)]) + "\n"
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """Give totals of a record: time, steps, shares of the phases, marks by kind, idle time of each GPU."""
+    """Return the totals: time, steps, shares of the phases, marks by kind, idle time of each GPU."""
     found = verdict(record)
     durations: dict[str, list[float]] = {}
     for mark in record.marks:
@@ -99,5 +99,5 @@ def _cell(value: float | int | None) -> str:
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def _word(name: str) -> str:
+def _column_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in name).lstrip("-")
