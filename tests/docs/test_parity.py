@@ -56,7 +56,7 @@ def test_every_name_to_use_exists(name):
         ("Optimizers", 7),
         ("Schedules", 8),
         ("Clipping", 2),
-        ("Initialisers", 9),
+        ("Initializers", 9),
         ("Losses", 15),
         ("Modules", 30),
         ("Activations", 17),
