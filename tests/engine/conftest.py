@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flodl.engine.compile import policy as compilation
-from flodl.engine.compile.passes import fx as rewriting
+from flodl.engine.compile.passes import fx
 from flodl.engine.device import timing
 
 
@@ -26,15 +26,15 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def passes_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let programs be changed that are on a CPU: by their dtype alone, as float32 is on CUDA."""
 
     def is_single(node: torch.fx.Node) -> bool:
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
-    monkeypatch.setattr(rewriting, "is_cuda_float32", is_single)
-    monkeypatch.setattr(rewriting, "is_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
+    monkeypatch.setattr(fx, "is_cuda_float32", is_single)
+    monkeypatch.setattr(fx, "is_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
 
 
 class CompiledAlready:

@@ -22,10 +22,10 @@ pytestmark = [
 def test_times_are_measured_once_for_each_form() -> None:
     times = MatmulTimes()
     left, right = (64, 256, False), (256, 128, True)
-    first = times.product(left, right)
+    first = times.matmul(left, right)
     assert 0 < first < math.inf
-    assert times.product(left, right) == first
-    assert 0 < times.cut(left, right, 4) < math.inf
+    assert times.matmul(left, right) == first
+    assert 0 < times.split_k(left, right, 4) < math.inf
     assert 0 < times.batch(left, right, 3, shared=True, copied=[right]) < math.inf
 
 

@@ -1,4 +1,4 @@
-"""Compiling in another process: what is sent, what comes of it, and how it ends."""
+"""Compiling in a worker process: what is sent, what is found afterwards, and how the process ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
-from flodl.engine.compile import background as beside
-from flodl.engine.compile import policy as compilation
-from flodl.engine.compile.background import BackgroundCompilation, pack_step
+from flodl.engine.compile import background, payload, policy
+from flodl.engine.compile.background import BackgroundCompilation
+from flodl.engine.compile.payload import pack_step
+from flodl.engine.optimizer.prepare import prepare
+from flodl.engine.program.program import StepBody
 from flodl.engine.program.runner import Micro
+from flodl.engine.settings import StepSettings
 
 unix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 
@@ -32,9 +35,13 @@ def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def body_and_micro(step_fn=mse, **settings):
     model = nn.Linear(256, 256)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
     batch = (torch.ones(8, 256), torch.zeros(8, 256))
-    return step._body, Micro(batch, signature(batch), "only", 1.0)
+    return body_for(model, step_fn, **settings), Micro(batch, signature(batch), "only", 1.0)
+
+
+def body_for(model: nn.Module, step_fn=mse, **settings) -> StepBody:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return StepBody(model, optimizer, step_fn, StepSettings(**settings), prepare(optimizer))
 
 
 def slow(model, x, y):
@@ -57,20 +64,25 @@ def wait_until(happened, *, limit_s: float = 60.0) -> bool:
     return False
 
 
-def test_tensors_travel_without_their_numbers() -> None:
-    payload = pack_step(*body_and_micro())
-    assert len(payload) < 30_000
+def started(compiling: BackgroundCompilation) -> int:
+    """Wait for the worker process, and return its id."""
+    assert wait_until(lambda: compiling.process is not None)
+    return compiling.process.pid
 
 
-def test_what_travels_has_the_same_shapes_and_the_same_sharing() -> None:
+def test_tensors_are_sent_without_their_values() -> None:
+    packed = pack_step(*body_and_micro())
+    assert len(packed) < 30_000
+
+
+def test_what_is_sent_has_the_same_shapes_and_shared_tensors() -> None:
     import cloudpickle
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).half()
     model[1].weight = model[0].weight
     model[1].bias.requires_grad_(False)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     batch = (torch.ones(8, 4).t(), torch.zeros(8))
-    parts = cloudpickle.loads(pack_step(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    parts = cloudpickle.loads(pack_step(body_for(model), Micro(batch, signature(batch), "only", 1.0)))
     made = parts["model"]
     assert made[0].weight is made[1].weight is parts["parameters"][0]
     assert isinstance(made[0].weight, nn.Parameter)
@@ -84,9 +96,8 @@ def test_a_model_with_parametrizations_is_sent_whole() -> None:
     import cloudpickle
 
     model = nn.Sequential(weight_norm(nn.Linear(4, 4)), spectral_norm(nn.Linear(4, 2)))
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     batch = (torch.ones(8, 4), torch.zeros(8, 2))
-    parts = cloudpickle.loads(pack_step(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    parts = cloudpickle.loads(pack_step(body_for(model), Micro(batch, signature(batch), "only", 1.0)))
     made = parts["model"]
     assert made(batch[0]).shape == (8, 2)
     assert all(a is b for a, b in zip(made.parameters(), parts["parameters"], strict=True))
@@ -94,7 +105,7 @@ def test_a_model_with_parametrizations_is_sent_whole() -> None:
 
 
 def test_a_step_function_that_cannot_be_sent_says_so_and_training_goes_on(monkeypatch) -> None:
-    monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
+    monkeypatch.setitem(policy.COMPILE_AFTER_S, "cpu", 0.0)
     lock = threading.Lock()
 
     def locked(model, x, y):
@@ -113,26 +124,27 @@ def test_a_step_function_that_cannot_be_sent_says_so_and_training_goes_on(monkey
 
 
 def test_a_step_function_that_holds_a_data_set_is_not_sent(monkeypatch) -> None:
-    monkeypatch.setattr(beside, "MAX_PAYLOAD_BYTES", 1 << 20)
+    monkeypatch.setattr(payload, "MAX_PAYLOAD_BYTES", 1 << 20)
     data = bytes(2 << 20)
     compiling = BackgroundCompilation(*body_and_micro(lambda m, x, y: mse(m, x, y) * len(data)))
     assert compiling.done
     assert compiling.failure == (
-        "the step cannot be sent to another process (it holds 2 MiB beside its tensors)"
+        "the step cannot be sent to another process (it holds 2 MiB in addition to its tensors)"
     )
 
 
+@pytest.mark.slow
 @unix
 def test_a_process_that_is_killed_is_a_failure_and_not_an_error() -> None:
     compiling = BackgroundCompilation(*body_and_micro(slow))
-    assert wait_until(lambda: compiling._job.process is not None)
-    os.kill(compiling._job.process.pid, signal.SIGKILL)
+    os.kill(started(compiling), signal.SIGKILL)
     compiling.wait()
     assert compiling.done
     assert compiling.failure == "torch's compiler failed in another process: exit code -9"
 
 
-def test_a_module_that_cannot_be_imported_there_is_named_with_its_line(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.slow
+def test_an_import_that_fails_in_the_worker_is_named_with_its_line(tmp_path: Path, monkeypatch) -> None:
     source = tmp_path / "only_here.py"
     source.write_text(
         "import os\nfrom torch import nn\nPARENT = int(os.environ['ONLY_HERE'])\n"
@@ -147,12 +159,13 @@ def test_a_module_that_cannot_be_imported_there_is_named_with_its_line(tmp_path:
     compiling.wait()
     assert compiling.failure is not None
     assert compiling.failure.startswith(
-        "the modules of the step cannot be imported in another process, which would compile it: KeyError: "
+        "the modules of the step cannot be imported in the worker process that would compile it: KeyError: "
     )
     assert f"{source}:3 (PARENT" in compiling.failure
 
 
-def test_a_module_that_looks_at_the_arguments_finds_them_there_too(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.slow
+def test_a_module_that_reads_sys_argv_finds_it_in_the_worker_too(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "with_arguments.py").write_text(
         "import sys\nARGUMENTS = sys.argv[1:]\ndef loss(model, x, y):\n    raise ValueError(ARGUMENTS)\n"
     )
@@ -165,21 +178,21 @@ def test_a_module_that_looks_at_the_arguments_finds_them_there_too(tmp_path: Pat
     assert "ValueError: ['2.5']" in str(compiling.failure)
 
 
+@pytest.mark.slow
 @unix
 def test_closing_ends_the_process() -> None:
     compiling = BackgroundCompilation(*body_and_micro(slow))
-    assert wait_until(lambda: compiling._job.process is not None)
+    pid = started(compiling)
     compiling.close()
     compiling.wait()
-    assert not is_running(compiling._job.process.pid)
+    assert not is_running(pid)
 
 
+@pytest.mark.slow
 @unix
 def test_a_process_that_nobody_waits_for_ends() -> None:
     compiling = BackgroundCompilation(*body_and_micro(slow))
-    job = compiling._job
-    assert wait_until(lambda: job.process is not None)
-    pid = job.process.pid
+    pid = started(compiling)
     # Ctrl-C in a terminal goes to a session of processes; this one is not part of it.
     assert os.getsid(pid) != os.getsid(0)
     del compiling
@@ -187,23 +200,25 @@ def test_a_process_that_nobody_waits_for_ends() -> None:
     assert wait_until(lambda: not is_running(pid))
 
 
+@pytest.mark.slow
 @unix
 def test_steps_of_one_process_are_compiled_one_after_another() -> None:
     first, second, third = (BackgroundCompilation(*body_and_micro(slow)) for _ in range(3))
-    assert wait_until(lambda: first._job.process is not None)
+    started(first)
     third.close()
     assert wait_until(lambda: third.done)
-    assert second._job.process is None
-    assert third._job.process is None
+    assert second.process is None
+    assert third.process is None
     first.close()
-    assert wait_until(lambda: second._job.process is not None)
+    started(second)
     second.close()
 
 
+@pytest.mark.slow
 @unix
-def test_tuning_that_takes_longer_than_its_time_is_ended_and_compiled_without(monkeypatch) -> None:
+def test_tuning_over_budget_is_ended_and_compiled_without(monkeypatch) -> None:
     monkeypatch.setattr(
-        beside, "PROGRAM", "import time; tune = {tune!r}; time.sleep(600 if tune else 0)#{path}"
+        background, "PROGRAM", "import time; tune = {tune!r}; time.sleep(600 if tune else 0)#{path}"
     )
     compiling = BackgroundCompilation(*body_and_micro(tune="gemm", tune_budget_s=0.5))
     compiling.wait()
@@ -216,8 +231,8 @@ import os, sys, time
 print(os.getpid(), flush=True)
 if sys.argv[1] == "late":
     time.sleep(1)
-from flodl.engine.compile.worker import _leave_with_the_parent
-_leave_with_the_parent(int(sys.argv[2]))
+from flodl.engine.compile.worker import end_with_parent
+end_with_parent(int(sys.argv[2]))
 time.sleep(600)
 """
 PARENT = """
@@ -226,10 +241,11 @@ subprocess.run([sys.executable, "-c", *sys.argv[1:], str(os.getpid())])
 """
 
 
+@pytest.mark.slow
 @unix
 @pytest.mark.parametrize("when", ["soon", "late"])
 def test_the_process_ends_with_the_one_that_started_it(when: str) -> None:
-    """Also where the training process has no chance to clean up, and is gone before the other looks."""
+    """Even if the training process cannot clean up, or is gone before the worker first looks."""
     command = [sys.executable, "-c", PARENT, CHILD, when]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
@@ -244,33 +260,38 @@ FOUND = """
 import sys
 import torch
 from torch import nn
-from flodl.engine import TrainStep
-from flodl.engine.compile.background import CompilingBeside
-from flodl.engine.runners import EagerRunner, fused
+from flodl.engine.batch.signature import signature
+from flodl.engine.compile.background import BackgroundCompilation
+from flodl.engine.compile.runner import compile_program
+from flodl.engine.optimizer.prepare import prepare
+from flodl.engine.program.program import StepBody
+from flodl.engine.program.runner import EagerRunner, Micro
+from flodl.engine.settings import StepSettings
 
-# Set and put back, which torch tells from never having been set.
+# Set and restored, which torch distinguishes from never set.
 torch.set_float32_matmul_precision("high")
 torch.set_float32_matmul_precision("highest")
-# Code for a CPU is written for so many threads.
+# Code for a CPU is generated for a number of threads.
 torch.set_num_threads(torch.get_num_threads() + 1)
 model, batch, layouts = eval(sys.argv[1])
-step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
-micro = step._micro(batch, 8)
-patience_s = sys.getswitchinterval()
-compiling = CompilingBeside(step._body, micro)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+body = StepBody(model, optimizer, lambda m, x: m(x).square().mean(), StepSettings(), prepare(optimizer))
+micro = Micro(batch, signature(batch), "only", 1.0)
+interval_s = sys.getswitchinterval()
+compiling = BackgroundCompilation(body, micro)
 compiling.wait()
 assert compiling.failure is None, compiling.failure
 assert {"torch._dynamo", "torch._inductor.compile_fx"} <= set(sys.modules)
 assert "flodl.engine.compile.passes.pipeline" in sys.modules
-assert sys.getswitchinterval() == patience_s
+assert sys.getswitchinterval() == interval_s
 if compiling.layout is not None:
-    assert compiling.layout.layout in layouts and set(compiling.layout.taken_s) == set(layouts)
+    assert compiling.layout.layout in layouts and set(compiling.layout.times_s) == set(layouts)
 from torch._dynamo import funcname_cache
 
 loaded, read = set(sys.modules), set(funcname_cache.cache)
 for layout in layouts:
     for _ in range(2):
-        EagerRunner(fused(step._body, layouts=(layout,))[layout]).run_without_update(micro)
+        EagerRunner(compile_program(body, layouts=(layout,))[layout]).run_without_update(micro)
 late = {name for name in set(sys.modules) - loaded if name.startswith("torch.")}
 late -= {name for name in late if "compile_tasks" in name}
 assert not late, f"what the other process had loaded was not loaded in time: {late}"
@@ -282,6 +303,13 @@ print(found["fxgraph_cache_hit"], found["fxgraph_cache_miss"])
 """
 
 
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared by the two tests below, whose programs differ: torch builds its C++ header only once."""
+    return tmp_path_factory.mktemp("inductor")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parts",
     [
@@ -290,12 +318,12 @@ print(found["fxgraph_cache_hit"], found["fxgraph_cache_miss"])
     ],
     ids=["plain", "each layout alone"],
 )
-def test_what_another_process_compiled_is_found_in_the_cache(tmp_path, parts) -> None:
-    # In a process of its own: the cache's keys depend on how pytest loads its modules.
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+def test_what_a_worker_compiled_is_found_in_the_cache(cache_dir: Path, parts) -> None:
+    # In its own process: the keys of the cache depend on how pytest loads its modules.
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache_dir)}
     command = [sys.executable, "-c", FOUND, parts]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    hits, misses = map(int, told.stdout.split())
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    hits, misses = map(int, done.stdout.split())
     assert hits > 0
     assert misses == 0

@@ -18,6 +18,7 @@ from flodl.engine.tiers import controller as ladder
 
 # torch's own modules warn while its compiler is imported.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++"),
     pytest.mark.skipif(" " in torch.__file__, reason="torch cannot link in a folder whose name has a space"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

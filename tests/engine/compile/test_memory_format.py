@@ -22,7 +22,7 @@ def test_the_layout_with_the_shortest_time_is_chosen() -> None:
     assert measured == LayoutChoice("channels last", {"as given": 5.0, "channels last": 0.0})
 
 
-def test_where_there_is_no_choice_nothing_is_measured() -> None:
+def test_without_a_choice_nothing_is_measured() -> None:
     measured = pick_fastest({None: lambda: 1 / 0})
     assert measured == LayoutChoice(None, {})
     assert not measured.is_clearly_faster
@@ -44,7 +44,8 @@ def compiles(test):
 
 
 @compiles
-def test_a_convolution_is_compiled_both_ways_and_trains_as_eager_does() -> None:
+@pytest.mark.slow
+def test_a_convolution_is_compiled_in_both_formats_and_trains_like_eager() -> None:
     def train(tier: str) -> tuple[torch.Tensor, TrainStep, nn.Module]:
         torch.manual_seed(0)
         model = nn.Sequential(
@@ -68,7 +69,7 @@ def test_a_convolution_is_compiled_both_ways_and_trains_as_eager_does() -> None:
 
 
 @compiles
-def test_a_program_is_traced_once_and_one_that_cannot_be_made_leaves_the_others() -> None:
+def test_a_program_is_traced_once_and_a_failed_variant_leaves_the_others() -> None:
     traced = 0
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
@@ -85,8 +86,8 @@ def test_a_program_is_traced_once_and_one_that_cannot_be_made_leaves_the_others(
     x = torch.arange(6.0, requires_grad=True)
     for name in ("good", "other"):
         x.grad = None
-        variants.using(name, compiled)(x).backward()
+        variants.select(name, compiled)(x).backward()
         torch.testing.assert_close(x.grad, 2 * x.detach().cos())
     with pytest.raises(Exception, match="no_such_option"):
-        variants.using("bad", compiled)(x)
+        variants.select("bad", compiled)(x)
     assert traced == 1

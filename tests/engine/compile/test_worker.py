@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import worker
-from flodl.engine.compile.background import pack_step, parse_findings
+from flodl.engine.compile.background import parse_findings
 from flodl.engine.compile.memory_format import LayoutChoice
+from flodl.engine.compile.payload import pack_step
+from flodl.engine.optimizer.prepare import prepare
+from flodl.engine.program.program import StepBody
 from flodl.engine.program.runner import Micro
+from flodl.engine.settings import StepSettings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -29,8 +32,9 @@ def sent(step_fn, **settings) -> dict:
 
 
 def sent_with(model, batch, step_fn, **settings) -> dict:
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
-    return cloudpickle.loads(pack_step(step._body, Micro(batch, signature(batch), "only", 1.0)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    body = StepBody(model, optimizer, step_fn, StepSettings(**settings), prepare(optimizer))
+    return cloudpickle.loads(pack_step(body, Micro(batch, signature(batch), "only", 1.0)))
 
 
 def test_the_step_is_run_until_everything_is_compiled_and_changes_nothing(
@@ -97,7 +101,7 @@ def test_a_layout_that_cannot_be_compiled_leaves_the_other(tmp_path, monkeypatch
     assert told["failure"] == f"{fails} cannot be compiled: too large for it"
 
 
-def test_where_no_layout_can_be_compiled_the_first_error_is_told(tmp_path, monkeypatch) -> None:
+def test_if_no_layout_compiles_the_first_error_is_raised(tmp_path, monkeypatch) -> None:
     def never(program, inputs, config_patches):
         raise RuntimeError(f"layout_optimization={config_patches['layout_optimization']}")
 
@@ -108,7 +112,7 @@ def test_where_no_layout_can_be_compiled_the_first_error_is_told(tmp_path, monke
 
 
 @pytest.mark.parametrize(("seconds", "layout"), [(1.0, None), (2.0, "as given")])
-def test_a_layout_is_told_where_it_is_clearly_faster(
+def test_a_layout_is_reported_if_it_is_clearly_faster(
     quick_compiler, tmp_path, monkeypatch, capfd, seconds, layout
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,12 +137,12 @@ def be_the_process_for(parts: dict, monkeypatch) -> None:
             return parts
 
     monkeypatch.setattr(worker, "Connection", Pipe)
-    monkeypatch.setattr(worker, "_leave_with_the_parent", lambda parent: None)
+    monkeypatch.setattr(worker, "end_with_parent", lambda parent: None)
     monkeypatch.setattr(os, "nice", lambda by: 0)
     monkeypatch.setattr(worker.sys, "stdin", open(os.devnull))  # noqa: SIM115
 
 
-def test_what_goes_wrong_is_said_in_one_line(quick_compiler, monkeypatch) -> None:
+def test_an_error_is_reported_in_one_line(quick_compiler, monkeypatch) -> None:
     be_the_process_for(sent(lambda model, x, y: None), monkeypatch)
     with pytest.raises(SystemExit) as ended:
         worker.main(None, os.getppid())
@@ -154,10 +158,10 @@ def test_one_process_of_a_machine_compiles_at_a_time(monkeypatch, tmp_path) -> N
 
     def second() -> None:
         entered.set()
-        with worker._one_at_a_time():
+        with worker.one_at_a_time():
             order.append("second")
 
-    with worker._one_at_a_time():
+    with worker.one_at_a_time():
         other = threading.Thread(target=second)
         other.start()
         entered.wait()

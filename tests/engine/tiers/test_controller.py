@@ -19,7 +19,7 @@ from flodl.engine.compile import policy as compilation
 from flodl.engine.optimizer.prepare import Readiness
 from flodl.engine.program import oom as splitting
 from flodl.engine.tiers import controller as ladder
-from flodl.engine.verify import trial
+from flodl.engine.verify import refusals, trial
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -192,7 +192,7 @@ def test_a_batch_that_is_not_finite_says_nothing_against_a_tier(quick_compiler) 
 
 
 def test_a_model_that_gives_nothing_finite_stays_eager(quick_compiler, monkeypatch) -> None:
-    monkeypatch.setattr(trial, "MOST_SKIPPED", 5)
+    monkeypatch.setattr(trial, "MAX_SKIPPED", 5)
     model = small_model()
     # An update that was applied comes before anything is tried.
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="compiled")
@@ -478,20 +478,20 @@ def test_an_error_of_the_step_in_a_rehearsal_reaches_the_user_as_it_is(
     quick_compiler, monkeypatch, strict
 ) -> None:
     """On CUDA a trial rehearses the step, and an error there refuses the tier."""
-    watched, failing = trial.Trial._watch, {"now": False}
+    watched, failing = trial.Trial.run_and_keep, {"now": False}
 
     def rehearsed(self, micro):
         try:
             return watched(self, micro)
         except ValueError as error:
-            raise trial.Refused(f"the step cannot be compiled: {error}") from error
+            raise refusals.Refused(f"the step cannot be compiled: {error}") from error
 
     def fragile(model, x, y):
         if failing["now"]:
             raise ValueError("a bad batch")
         return mse(model, x, y)
 
-    monkeypatch.setattr(trial.Trial, "_watch", rehearsed)
+    monkeypatch.setattr(trial.Trial, "run_and_keep", rehearsed)
     step = new_step(fragile, tier="compiled", strict=strict)
     run(step, 4)
     failing["now"] = True
@@ -625,8 +625,8 @@ def test_a_batch_that_is_not_looked_into_is_named_at_once(quick_compiler) -> Non
     for _ in range(8):
         step(Pair())
     assert step.report().reason == (
-        "the step cannot be compiled: each batch holds another object of class Pair, "
-        "which is not looked into; give its tensors in a tuple, list, dict or dataclass"
+        "the step cannot be compiled: each batch contains a new object of class Pair, "
+        "whose contents cannot be compared; give its tensors in a tuple, list, dict or dataclass"
     )
 
 
@@ -761,7 +761,7 @@ def test_tuning_that_takes_too_long_is_left_and_said(quick_compiler, monkeypatch
     step = new_step(tier="compiled", tune="gemm", tune_budget_s=0.5)
     run(step, 8)
     assert step.tier == "compiled"
-    assert reasons(step)[0] == "tune: trying out kernels took longer than 0.5 s and was left"
+    assert reasons(step)[0] == "tune: autotuning kernels took longer than 0.5 s and was stopped"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from flodl.engine import TrainStep
 from flodl.engine.program.runner import EagerRunner
 from flodl.engine.tiers import controller as ladder
 from flodl.engine.tiers import other_shapes as shapes
+from flodl.engine.verify import candidate
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -58,8 +59,9 @@ class Replaying(EagerRunner):
 
 @pytest.fixture
 def recordings(quick_compiler, monkeypatch) -> None:
-    for place in ("trial.FusedRunner", "trial.RecordedRunner", "ladder.RecordedRunner"):
-        monkeypatch.setattr(f"flodl.engine.{place}", Replaying)
+    for name in ("CompiledRunner", "RecordedRunner"):
+        monkeypatch.setattr(candidate, name, Replaying)
+    monkeypatch.setattr(ladder, "RecordedRunner", Replaying)
     monkeypatch.setattr(shapes, "RecordedRunner", Replaying)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from flodl.core import StepError
 from flodl.engine import TrainStep
 from flodl.engine.compile.memory_format import LayoutChoice
-from flodl.engine.verify import trial
+from flodl.engine.verify import candidate
 
 CHANCE = torch.Generator().manual_seed(0)
 DATA = [(torch.randn(8, 4, generator=CHANCE), torch.randn(8, 2, generator=CHANCE)) for _ in range(14)]
@@ -291,7 +291,7 @@ def test_the_norm_of_float64_gradients_is_told_in_float64():
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_layout_that_was_measured_beside_is_the_only_one_made(compiled_elsewhere, monkeypatch, is_known):
+def test_a_layout_measured_by_the_worker_is_the_only_one_compiled(compiled_elsewhere, monkeypatch, is_known):
     times = {"as given": 0.003, "channels last": 0.001}
     if is_known:
         found = LayoutChoice("channels last", times, "in the process that compiled it")
@@ -302,8 +302,8 @@ def test_a_layout_that_was_measured_beside_is_the_only_one_made(compiled_elsewhe
         made.append(layouts)
         return compile_program(body, tune=tune, layouts=layouts)
 
-    compile_program = trial.compile_program
-    monkeypatch.setattr(trial, "compile_program", noting)
+    compile_program = candidate.compile_program
+    monkeypatch.setattr(candidate, "compile_program", noting)
     model = nn.Conv2d(3, 4, 3)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean())
     for _ in range(10):

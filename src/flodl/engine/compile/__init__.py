@@ -1,1 +1,1 @@
-"""torch.compile for the step, in this process or in another one."""
+"""torch.compile for the step, in this process or in a worker process."""

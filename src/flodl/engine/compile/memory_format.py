@@ -1,7 +1,7 @@
-"""How images lie in memory inside a compiled step: both ways are compiled, and the faster one stays.
+"""The memory format of images in a compiled step: both are compiled, and the faster one is kept.
 
-The process that compiles beside the training measures them first. Where it finds one to be clearly faster,
-the training need not wait until both are loaded, run for the first time and measured.
+The worker process measures them first. If one is clearly faster, training does not have to load, warm up and
+measure both.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from ..program.program import StepBody
 
 Layout = Literal["as given", "channels last"]
 
-# torch's compiler decides by a rule of thumb; here it is told, so that both can be measured.
+# By default torch's compiler decides by a heuristic; these options force each choice.
 LAYOUT_OPTIONS: dict[Layout | None, dict[str, Any]] = {
     None: {},
     "as given": {"layout_optimization": False},
     "channels last": {"layout_optimization": True, "force_layout_optimization": True},
 }
 _ROUNDS = 5
-# Less than that, measured beside a training that is busy, may be chance.
+# A smaller gain may be chance, measured during training on the same device.
 _CLEARLY = 1.05
 
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """The layout that was measured to be the fastest, and the seconds that each of them took."""
+    """The layout that was measured fastest, and the seconds that each one took."""
 
     layout: Layout | None
     times_s: Mapping[Layout | None, float]
     where: str = ""
-    # What the compiler said of the other one, where this is the only one that it can compile.
+    # The compiler's error for the other one, if this is the only one that it can compile.
     failure: str = ""
 
     @property
     def is_clearly_faster(self) -> bool:
-        """Whether the fastest is so by more than chance.
+        """Whether the fastest one won by more than chance.
 
         >>> times = [{"as given": 1.0, "channels last": seconds} for seconds in (1.04, 1.06)]
         >>> [LayoutChoice("as given", each).is_clearly_faster for each in times]
@@ -49,10 +49,11 @@ class LayoutChoice:
 
     @property
     def summary(self) -> str:
-        """What was chosen, and by what times.
+        """The choice and the measured times, for the report.
 
-        >>> LayoutChoice("as given", {"as given": 0.0012, "channels last": 0.002}, where="beside").summary
-        'images as given (as given 1.200 ms, channels last 2.000 ms; measured beside)'
+        >>> times_s = {"as given": 0.0012, "channels last": 0.002}
+        >>> LayoutChoice("as given", times_s, where="in a worker").summary
+        'images as given (as given 1.200 ms, channels last 2.000 ms; measured in a worker)'
         >>> LayoutChoice("as given", {}, failure="channels last cannot be compiled: too large").summary
         'images as given (channels last cannot be compiled: too large)'
         """
@@ -63,7 +64,7 @@ class LayoutChoice:
 
 
 def candidate_layouts(body: StepBody) -> tuple[Layout | None, ...]:
-    """Give the layouts worth trying: two for a model with the weights of convolutions, else none to choose.
+    """Return the layouts to try: two for a model with convolution weights, else only the default.
 
     >>> from types import SimpleNamespace
     >>> from torch import nn
@@ -74,9 +75,10 @@ def candidate_layouts(body: StepBody) -> tuple[Layout | None, ...]:
 
 
 def pick_fastest(runs: Mapping[Layout | None, Callable[[], float]]) -> LayoutChoice:
-    """Let each take its turn a few times, and give the one with the shortest time."""
-    taken: dict[Layout | None, float] = {}
+    """Run each one a few times in turns, and return the one with the shortest time."""
+    times_s: dict[Layout | None, float] = {}
     for _ in range(_ROUNDS if len(runs) > 1 else 0):
         for layout, run in runs.items():
-            taken[layout] = min(run(), taken.get(layout, float("inf")))
-    return LayoutChoice(min(taken, key=taken.__getitem__) if taken else next(iter(runs)), taken)
+            times_s[layout] = min(run(), times_s.get(layout, float("inf")))
+    fastest = min(times_s, key=times_s.__getitem__) if times_s else next(iter(runs))
+    return LayoutChoice(fastest, times_s)

@@ -1,4 +1,4 @@
-"""When a step may be compiled: where that was asked for at once, else when it holds nobody up."""
+"""Decides when a step may be compiled: at once if asked for, else when a worker process has done the work."""
 
 from __future__ import annotations
 
@@ -12,71 +12,71 @@ from ..report import Journal
 from .background import BackgroundCompilation
 from .memory_format import LayoutChoice
 
-# Training that has gone on for so long is likely to go on for long enough to pay for a compilation.
+# Training that has run this long is likely to run long enough to pay for a compilation.
 COMPILE_AFTER_S = {"cuda": 5.0, "cpu": 30.0}
 
 
 class NotCompiled(Exception):
-    """The step will not be compiled; says why."""
+    """The step will not be compiled; the message says why."""
 
 
 class CompilePolicy:
-    """The way to a compiled step; under tier="auto" another process fills the compiler's cache first."""
+    """When to compile a step; with tier="auto", a worker process fills the compiler's cache first."""
 
     def __init__(self, body: StepBody, journal: Journal) -> None:
         self._body = body
         self._settings = body.settings
         self._journal = journal
         self._started_s = time.perf_counter()
-        self._beside: BackgroundCompilation | None = None
-        # Which kernels were tried out, and which layout was found to be clearly faster, once that is done.
+        self._background: BackgroundCompilation | None = None
+        # Which kernels were autotuned, and the memory format that was clearly faster, once that is known.
         self.tune: str | None = None
         self.layout: LayoutChoice | None = None
-        # Whether the cache is filled, and nothing was made of it yet.
+        # Whether the cache is filled and was not used yet.
         self.is_ready = False
 
     @property
     def is_running(self) -> bool:
-        """Whether another process is compiling."""
-        return self._beside is not None
+        """Whether a worker process is compiling."""
+        return self._background is not None
 
     def may_start(self, micro: Micro, step: int) -> bool:
-        """Say whether this process may compile now; raises where it never should."""
+        """Return whether this process may compile now; raise if it never should."""
         if self._settings.tier == "auto":
-            self.is_ready = self.is_ready or self._was_compiled_beside(micro, step)
+            self.is_ready = self.is_ready or self._is_in_cache(micro, step)
             return self.is_ready
         if self._settings.tune is not None:
-            beside = BackgroundCompilation(self._body, micro)
-            beside.wait()
-            self._take_findings(beside, step)
+            background = BackgroundCompilation(self._body, micro)
+            background.wait()
+            self._take_findings(background, step)
         return True
 
     def close(self) -> None:
-        """End the other process, if there is one; where training goes on later, another is started."""
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
+        """End the worker process, if there is one; if training continues later, a new one is started."""
+        if self._background is not None:
+            self._background.close()
+            self._background = None
 
-    def _was_compiled_beside(self, micro: Micro, step: int) -> bool:
-        """Say whether another process has filled the compiler's cache; start it where it is time."""
+    def _is_in_cache(self, micro: Micro, step: int) -> bool:
+        """Return whether a worker process has filled the compiler's cache; start one when it is time."""
         if torch.are_deterministic_algorithms_enabled():
             raise NotCompiled(
                 "compiling would change the rounding, and deterministic algorithms were asked for"
             )
-        if self._beside is None:
+        if self._background is None:
             if time.perf_counter() - self._started_s < COMPILE_AFTER_S[self._body.device.type]:
                 return False
-            self._beside = BackgroundCompilation(self._body, micro)
-        if not self._beside.done:
+            self._background = BackgroundCompilation(self._body, micro)
+        if not self._background.done:
             return False
-        self._take_findings(self._beside, step)
-        failure, self._beside = self._beside.failure, None
+        self._take_findings(self._background, step)
+        failure, self._background = self._background.failure, None
         if failure is not None:
             raise NotCompiled(f"not compiled: {failure}")
         return True
 
-    def _take_findings(self, beside: BackgroundCompilation, step: int) -> None:
-        self.tune, self.layout = beside.tune, beside.layout
-        if self._settings.tune is not None and beside.tune is None and beside.failure is None:
+    def _take_findings(self, background: BackgroundCompilation, step: int) -> None:
+        self.tune, self.layout = background.tune, background.layout
+        if self._settings.tune is not None and background.tune is None and background.failure is None:
             limit = f"{self._settings.tune_budget_s:g} s"
-            self._journal.say(step, "tune", f"trying out kernels took longer than {limit} and was left")
+            self._journal.say(step, "tune", f"autotuning kernels took longer than {limit} and was stopped")

@@ -1,4 +1,4 @@
-"""One program, traced once and compiled in several ways; imported only when something is compiled."""
+"""One program, traced once and compiled with several sets of options; imported only to compile."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Run = Callable[..., Any]
 
 
 class Variants(Generic[K]):
-    """A backend for `torch.compile` that makes one program for each set of options; `use` says which runs.
+    """A backend for `torch.compile` that compiles one program for each set of options; `use` selects one.
 
-    Tracing takes longer than finding a program in the cache, so it is not done for each of them.
+    Tracing takes longer than a cache hit, so it is done only once for all of them.
     """
 
     def __init__(self, options: Mapping[K, Mapping[str, Any]]) -> None:
@@ -24,20 +24,20 @@ class Variants(Generic[K]):
         self.use = next(iter(options))
 
     def __call__(self, program: GraphModule, inputs: Sequence[Any]) -> Run:
-        made = {key: self._made(program, inputs, options) for key, options in self._options.items()}
-        return lambda *given: made[self.use](*given)
+        compiled = {key: self._compile(program, inputs, options) for key, options in self._options.items()}
+        return lambda *arguments: compiled[self.use](*arguments)
 
-    def using(self, key: K, run: Run) -> Run:
-        """Give the same function with one of the programs behind it."""
+    def select(self, key: K, run: Run) -> Run:
+        """Return the function, running the program for one set of options."""
 
-        def run_so(*given: Any) -> Any:
+        def run_selected(*arguments: Any) -> Any:
             self.use = key
-            return run(*given)
+            return run(*arguments)
 
-        return run_so
+        return run_selected
 
     @staticmethod
-    def _made(program: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Run:
+    def _compile(program: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> Run:
         from torch._inductor.compile_fx import compile_fx
 
         copied = torch.fx.GraphModule(program, copy.deepcopy(program.graph))
@@ -49,10 +49,10 @@ class Variants(Generic[K]):
 
 
 class _Failed:
-    """Stands for a program that could not be made; the others are as good as without it."""
+    """Takes the place of a program that could not be compiled; the others still run."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         raise self._error

@@ -1,4 +1,4 @@
-"""The process that compiles a step beside the training; started by `beside`, never by hand."""
+"""The worker process that compiles a step during training; started by `background`, never by hand."""
 
 from __future__ import annotations
 
@@ -29,92 +29,91 @@ from .background import FINDINGS_PREFIX, LOAD_FAILED
 from .memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
 from .runner import compile_program
 
-# How long a layout runs before it is the other's turn. The training runs on the same device meanwhile, which
-# changes between the two every few milliseconds.
+# How long one memory format runs before the other one does. Training uses the same device, which switches
+# between the two processes every few milliseconds.
 TURN_S = 0.1
 
 
 def main(tune: str | None, parent: int) -> None:
-    """Compile the step that comes through standard input; the cache on disk is all that stays."""
-    _leave_with_the_parent(parent)
+    """Compile the step received on standard input; the only result is the cache on disk."""
+    end_with_parent(parent)
     with suppress(OSError, AttributeError):
         os.nice(10)
-    # A pipe from the parent process, which nobody else writes to.
+    # A pipe to which only the parent process writes.
     try:
         parts = Connection(sys.stdin.fileno(), writable=False).recv()
     except Exception as error:
         sys.exit(f"{LOAD_FAILED}{type(error).__name__}: {error_summary(error)}{source_line(error)}")
     try:
-        with _one_at_a_time():
-            measured = compile_once(parts, tune=tune)
+        with one_at_a_time():
+            choice = compile_once(parts, tune=tune)
     except Exception as error:
-        told = error_summary(error)
-        sys.exit(f"{type(error).__name__}: {told}")
-    print(f"\n{FINDINGS_PREFIX}{json.dumps(_findings(measured))}", flush=True)
+        sys.exit(f"{type(error).__name__}: {error_summary(error)}")
+    print(f"\n{FINDINGS_PREFIX}{json.dumps(_findings(choice))}", flush=True)
 
 
-def _findings(measured: LayoutChoice) -> dict[str, Any]:
-    """Give what the process that trains should know: what it can load in time, and which layout to load."""
+def _findings(choice: LayoutChoice) -> dict[str, Any]:
+    """Return what the training process should know: what to load early, and which memory format to use."""
     sources = getattr(sys.modules.get("torch._dynamo.funcname_cache"), "cache", ())
     return {
         "modules": [name for name in list(sys.modules) if name.startswith(("torch.", "triton."))],
         "sources": list(sources),
-        "layout": measured.layout if measured.is_clearly_faster else None,
-        "times": measured.times_s,
-        "failure": measured.failure,
+        "layout": choice.layout if choice.is_clearly_faster else None,
+        "times": choice.times_s,
+        "failure": choice.failure,
     }
 
 
 def compile_once(parts: dict[str, Any], *, tune: str | None) -> LayoutChoice:
-    """Run the step twice on numbers that mean nothing, so that everything is compiled; then measure it."""
+    """Run the step twice on meaningless numbers, so that everything is compiled; then measure it."""
     os.chdir(parts["directory"])
-    set_flags(parts["switches"])
+    set_flags(parts["flags"])
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
     body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
-    twins = compile_program(body, tune=tune, layouts=candidate_layouts(body))
+    compiled = compile_program(body, tune=tune, layouts=candidate_layouts(body))
     failed: dict[Layout | None, Exception] = {}
-    for layout, twin in twins.items():
+    for layout, variant in compiled.items():
         try:
             for _ in range(2):
-                EagerRunner(twin).run_without_update(parts["micro"])
+                EagerRunner(variant).run_without_update(parts["micro"])
         except Exception as error:
             failed[layout] = error
     if not failed:
-        return _measured(twins, parts["micro"])
-    return _the_only_one([layout for layout in twins if layout not in failed], failed)
+        return _measure(compiled, parts["micro"])
+    return _only_choice([layout for layout in compiled if layout not in failed], failed)
 
 
-def _the_only_one(left: list[Layout | None], failed: dict[Layout | None, Exception]) -> LayoutChoice:
-    """Give the layout that could be compiled; where there is none, what was wrong with the first."""
+def _only_choice(left: list[Layout | None], failed: dict[Layout | None, Exception]) -> LayoutChoice:
+    """Return the memory format that could be compiled; if there is none, raise the first error."""
     (layout, error), *_ = failed.items()
     if not left:
         raise error
     return LayoutChoice(left[0], {}, failure=f"{layout} cannot be compiled: {error_summary(error)}")
 
 
-def _measured(twins: dict[Layout | None, StepBody], micro: Micro) -> LayoutChoice:
-    """Let the layouts take turns; where they cannot be measured, the process that trains has to."""
-    if len(twins) == 1 or not all(map(_has_room, twins.values())):
+def _measure(compiled: dict[Layout | None, StepBody], micro: Micro) -> LayoutChoice:
+    """Measure the memory formats in turns; if that fails, the training process measures them itself."""
+    if len(compiled) == 1 or not all(map(_has_memory, compiled.values())):
         return LayoutChoice(None, {})
     try:
-        return pick_fastest({layout: _turn(twin, micro) for layout, twin in twins.items()})
+        return pick_fastest({layout: _timer(body, micro) for layout, body in compiled.items()})
     except Exception:
         return LayoutChoice(None, {})
 
 
-def _has_room(body: StepBody) -> bool:
-    """Say whether recordings of both leave the training twice the memory that they take."""
+def _has_memory(body: StepBody) -> bool:
+    """Return whether recordings of both formats leave training twice the memory that they take."""
     if body.device.type != "cuda":
         return True
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info(body.device)[0] > 6 * torch.cuda.max_memory_allocated(body.device)
 
 
-def _turn(body: StepBody, micro: Micro) -> Callable[[], float]:
-    """Give what runs a step for a while and tells its seconds.
+def _timer(body: StepBody, micro: Micro) -> Callable[[], float]:
+    """Return a function that runs a step for a while and returns its seconds per run.
 
-    On CUDA it is recorded, as it will be in the training: from Python, what the host does would be measured.
+    On CUDA the step is recorded, as it will be in training: from Python, the time of the host would count.
     """
     runner: Runner = EagerRunner(body)
     if body.device.type == "cuda":
@@ -132,8 +131,8 @@ def _turn(body: StepBody, micro: Micro) -> Callable[[], float]:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Let one process of this machine compile while others wait, who then find its work in the cache."""
+def one_at_a_time() -> Iterator[None]:
+    """Let one process of this machine compile at a time; the others then find its work in the cache."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     folder = Path(cache_dir())
@@ -142,7 +141,9 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _leave_with_the_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
+    """Start a thread that ends this process once its parent is gone."""
+
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)

@@ -84,14 +84,14 @@ def set_flags(given: dict[str, Any]) -> None:
 
 
 @contextmanager
-def matmul_tf32(*, tf32: bool) -> Iterator[None]:
+def matmul_tf32(*, allowed: bool) -> Iterator[None]:
     """Allow or forbid tf32 in matrix products, and put the setting back."""
     before = matmul_precision()
     if before is not None:
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
     else:
         matmul = torch.backends.cuda.matmul
-        kept, matmul.fp32_precision = matmul.fp32_precision, "tf32" if tf32 else "ieee"
+        kept, matmul.fp32_precision = matmul.fp32_precision, "tf32" if allowed else "ieee"
     try:
         yield
     finally:

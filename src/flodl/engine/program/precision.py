@@ -19,7 +19,7 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
     if precision == "fp16":
         return torch.autocast(device.type, dtype=torch.float16)
     if precision == "tf32" and device.type == "cuda":
-        return matmul_tf32(tf32=True)
+        return matmul_tf32(allowed=True)
     return nullcontext()
 
 

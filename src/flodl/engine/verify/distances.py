@@ -1,4 +1,4 @@
-"""What runs of one window have come to, how far they are apart, and how far rounding alone may take them."""
+"""The results of two runs of one window, their distance, and how far rounding alone may move them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from .gradients import Gradients, relative_difference
 from .parts import Parts, part_distances
 
-# How far eager's gradients may be from those in float64: further off, the step is not the same there.
+# If eager's gradients are farther from those in float64, the step does something else in float64.
 MAX_FLOAT64_DISTANCE = 0.1
-# A part of which eager gets no more than half right is rounding and little else.
+# A part with a relative error of one half or more is mostly rounding.
 MOSTLY_ROUNDING = 0.5
-# How many times as far as one bit in every weight takes them, many roundings in a row may take numbers.
+# Many roundings in a row may move a result this many times as far as one bit in every weight does.
 NOISE_PER_PERTURBATION = 5.0
 
 Values = Mapping[str, Tensor]
@@ -22,7 +22,7 @@ Values = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class WindowOutputs:
-    """What a window shows of itself: its gradients, and the values that its last micro-batch named."""
+    """The gradients of a window, and the values named by its last micro-batch."""
 
     gradients: Gradients
     values: Values
@@ -30,47 +30,51 @@ class WindowOutputs:
 
 @dataclass(frozen=True)
 class WindowResult:
-    """What a window has come to."""
+    """Everything that a window produced: its outputs, and the same split into parts."""
 
-    shown: WindowOutputs
+    outputs: WindowOutputs
     parts: Parts
 
     def distance(self, other: WindowResult) -> float:
-        """Give how far all gradients of another end are from these, relative to their norm."""
-        return relative_difference(self.shown.gradients, other.shown.gradients)
+        """Return the distance of all gradients of another result from these, relative to their norm."""
+        return relative_difference(self.outputs.gradients, other.outputs.gradients)
 
     def outliers(self, other: WindowResult) -> dict[str, float]:
-        """Give the parts of another end that are too far from these, whatever all together are."""
+        """Return the parts of another result that are too far from these, with their distances."""
         apart = part_distances(self.parts, other.parts)
-        return {name: by for name, by in apart.items() if not by <= self.parts[name].limit}
+        return {name: distance for name, distance in apart.items() if not distance <= self.parts[name].limit}
 
 
 class RoundingNoise:
-    """How far eager itself is from exact numbers, from its own second run, and after each of a few nudges."""
+    """The error of eager itself: its distance from exact numbers, from its rerun, and from perturbed runs."""
 
     def __init__(
-        self, real: WindowResult, again: WindowResult, exact: WindowResult, moved: Iterable[WindowResult]
+        self,
+        real: WindowResult,
+        again: WindowResult,
+        exact: WindowResult,
+        perturbed: Iterable[WindowResult],
     ) -> None:
         self._from_exact = part_distances(exact.parts, real.parts)
-        self._repeated = part_distances(real.parts, again.parts)
-        self._moved: list[dict[str, float]] = []
+        self._from_rerun = part_distances(real.parts, again.parts)
+        self._from_perturbed: list[dict[str, float]] = []
         self.total = exact.distance(real)
-        for end in moved:
-            self._moved.append(part_distances(real.parts, end.parts))
-            self.total = max(self.total, noise_bound(real.distance(end), MAX_FLOAT64_DISTANCE))
+        for result in perturbed:
+            self._from_perturbed.append(part_distances(real.parts, result.parts))
+            self.total = max(self.total, noise_bound(real.distance(result), MAX_FLOAT64_DISTANCE))
 
     def eager_error(self, name: str) -> float:
-        """Give how far a part is from exact numbers, or from itself."""
-        return max(self._from_exact.get(name, 0.0), self._repeated.get(name, 0.0))
+        """Return how far a part of eager's result is from exact numbers, or from its rerun."""
+        return max(self._from_exact.get(name, 0.0), self._from_rerun.get(name, 0.0))
 
     def of(self, name: str) -> float:
-        """Give how far a part may be off by rounding alone."""
-        swayed = (noise_bound(apart.get(name, 0.0), MOSTLY_ROUNDING) for apart in self._moved)
-        return max((self.eager_error(name), *swayed))
+        """Return how far rounding alone may move a part."""
+        bounds = (noise_bound(apart.get(name, 0.0), MOSTLY_ROUNDING) for apart in self._from_perturbed)
+        return max((self.eager_error(name), *bounds))
 
 
 def noise_bound(moved: float, most: float) -> float:
-    """Give what rounding may come to where a nudge comes to so much.
+    """Return how far rounding may move a result that a perturbation of one bit moves this far.
 
     >>> noise_bound(0.001, 0.1), noise_bound(0.5, 0.1), noise_bound(float("nan"), 0.1)
     (0.005, 0.1, 0.0)

@@ -1,4 +1,4 @@
-"""What an error in a trial means: something against the tier, no memory, or the step's own to tell."""
+"""What an error during a trial means: a reason against the tier, too little memory, or a bug in the step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..device.error_text import error_summary
 from ..program.program import StepBody
 from ..program.runner import EagerRunner
 from ..settings import Tier
-from .trial import ChangedDuringTrial, Refused
+from .refusals import ChangedDuringTrial, Refused
 
 
 @dataclass(frozen=True)
 class TrialFailure:
-    """Why a trial has ended; one that something only came in between is worth repeating."""
+    """Why a trial ended; `may_repeat` if only a change in between ended it."""
 
     reason: str
     may_repeat: bool = False
 
 
 def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
-    """Say what an error has against a tier.
+    """Return why an error rules out a tier.
 
     >>> explain_failure(RecursionError("maximum recursion depth exceeded"), "compiled").reason
     'trying the compiled step failed: maximum recursion depth exceeded'
@@ -39,15 +39,15 @@ def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
 
 
 def comes_from_step(error: BaseException) -> bool:
-    """Say whether an error came out of forward, backward or update, not of what a trial does around."""
-    return _came_through(error, EagerRunner.run_without_update) or _came_through(error, StepBody.update)
+    """Return whether an error was raised in forward, backward or update, not by the trial around them."""
+    return _passed_through(error, EagerRunner.run_without_update) or _passed_through(error, StepBody.update)
 
 
 def may_have_updated(error: BaseException) -> bool:
-    """Say whether an error came out of an update; one that was rehearsed has been put back."""
-    return _came_through(error, StepBody.update) and not _came_through(error, rehearse)
+    """Return whether an error was raised in a real update; a rehearsed update has been undone."""
+    return _passed_through(error, StepBody.update) and not _passed_through(error, rehearse)
 
 
-def _came_through(error: BaseException, function: Callable[..., Any]) -> bool:
+def _passed_through(error: BaseException, function: Callable[..., Any]) -> bool:
     code = function.__code__
     return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -1,4 +1,4 @@
-"""A window in float64, to judge by: where float32 is loose, eager's own gradients are not the measure."""
+"""A window rerun in float64, as the reference where eager's own float32 gradients are too inexact."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from ..program.runner import Micro
 
 @contextmanager
 def in_float64(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]:
-    """Let the parameters and buffers of a body be float64 for a moment; gives the window in float64.
+    """Convert the parameters and buffers of a step to float64 for a while; yield the window in float64.
 
-    They are the same tensors with other memory, and get their own back, with its numbers and gradients.
-    What the step reaches beside them stays as it is.
+    The tensor objects stay the same, and get their own memory and gradients back afterwards. Other state that
+    the step reaches is not converted.
 
     >>> import torch
     >>> from types import SimpleNamespace
     >>> model = torch.nn.Linear(2, 1)
     >>> body = SimpleNamespace(model=model, parameters=[*model.parameters()])
-    >>> place = model.weight.data_ptr()
+    >>> pointer = model.weight.data_ptr()
     >>> with in_float64(body, []):
     ...     model(torch.zeros(1, 2).double()).dtype
     torch.float64
-    >>> model.weight.dtype, model.weight.data_ptr() == place, model.weight.grad
+    >>> model.weight.dtype, model.weight.data_ptr() == pointer, model.weight.grad
     (torch.float32, True, None)
     """
     tensors = (*body.parameters, *body.model.parameters(), *body.model.buffers())
     narrow = {id(tensor): tensor for tensor in tensors if tensor.dtype in NARROW}
-    kept = [(tensor, tensor.data, tensor.grad) for tensor in narrow.values()]
+    saved = [(tensor, tensor.data, tensor.grad) for tensor in narrow.values()]
     try:
-        for tensor, numbers, _ in kept:
+        for tensor, data, _ in saved:
             tensor.grad = None
-            tensor.data = numbers.double()
+            tensor.data = data.double()
         with warnings.catch_warnings():
-            # Weights of a recurrent layer no longer lie in one piece, for example.
+            # For example that the weights of a recurrent layer are no longer one contiguous chunk.
             warnings.simplefilter("ignore")
-            yield [replace(micro, batch=tree_map_only(Tensor, _widened, micro.batch)) for micro in window]
+            yield [replace(micro, batch=tree_map_only(Tensor, _to_float64, micro.batch)) for micro in window]
     finally:
         with uninterrupted():
-            for tensor, numbers, grad in kept:
+            for tensor, data, grad in saved:
                 tensor.grad = None
-                tensor.data = numbers
+                tensor.data = data
                 tensor.grad = grad
 
 
-def _widened(tensor: Tensor) -> Tensor:
+def _to_float64(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.dtype in NARROW else tensor

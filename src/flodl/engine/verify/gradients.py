@@ -1,4 +1,4 @@
-"""How close two runs of one step came, where bits cannot be asked for."""
+"""The distance between the gradients of two runs, for results that cannot be equal bit for bit."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from ..device.tensors import same_bits, widened
 from ..device.torch_flags import convolutions_without_tf32, matmul_tf32
 from ..program.program import StepBody
 
-# How far the gradients of a fused step may be from eager's, relative to their norm.
+# The tolerance for the gradients of a compiled step, relative to the norm of eager's gradients.
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
 
 
-# Where eager rounds more than that, a fused step may be this many times as far from exact gradients.
+# Where eager's own error is larger, a compiled step may be this many times as far from exact gradients.
 EAGER_ERROR_FACTOR = 2.0
 
 Gradients = list[Tensor | None]
 
 
 def copy_gradients(body: StepBody) -> Gradients:
-    """Copy the gradients that are there."""
+    """Return copies of the gradients of a step's parameters."""
     return [None if p.grad is None else p.grad.detach().clone() for p in body.parameters]
 
 
 def relative_difference(one: Gradients, other: Gradients) -> float:
-    """Give how far two sets of gradients are apart, as a part of the norm of the first; infinite where
-    another set of parameters gets gradient."""
+    """Return the distance between two sets of gradients relative to the norm of the first.
+
+    It is infinite if they belong to different sets of parameters.
+    """
     if [grad is None for grad in one] != [grad is None for grad in other]:
         return math.inf
     pairs = [(widened(a), widened(b)) for a, b in zip(one, other) if a is not None and b is not None]
@@ -40,13 +42,13 @@ def relative_difference(one: Gradients, other: Gradients) -> float:
 
 
 def same_gradients(one: Gradients, other: Gradients) -> bool:
-    """Say whether two sets of gradients are the same, bit for bit."""
+    """Return whether two sets of gradients are equal bit for bit."""
     pairs = zip(one, other, strict=True)
     return all(a is b if a is None or b is None else same_bits(a, b) for a, b in pairs)
 
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Compute products and convolutions in full float32, and put the settings back."""
-    with matmul_tf32(tf32=False), convolutions_without_tf32():
+    """Run matmuls and convolutions in full float32, and restore the flags."""
+    with matmul_tf32(allowed=False), convolutions_without_tf32():
         yield

@@ -1,4 +1,4 @@
-"""Weights that all moved by their last bit: what comes of that, any way of rounding may come to."""
+"""Weights perturbed by one bit, which shows how far rounding alone can move the results of a step."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ..program.program import StepBody
 
 
 def perturb(body: StepBody, seed: int) -> None:
-    """Move the parameters of a body by their last bit, up or down; whoever asks puts them back.
+    """Move every parameter up or down by its last bit; the caller restores them.
 
-    The batch stays as it is: its numbers may stand for something else, such as places in a table.
+    The batch is left alone: its numbers may be indices into a table.
     """
     for parameter in {id(parameter): parameter for parameter in body.parameters}.values():
         if parameter.is_floating_point() and parameter.layout is torch.strided:
-            parameter.data.copy_(_moved(parameter.data, seed))
+            parameter.data.copy_(_perturbed(parameter.data, seed))
 
 
-def _moved(numbers: Tensor, seed: int) -> Tensor:
-    """Give numbers that are one bit larger or smaller.
+def _perturbed(numbers: Tensor, seed: int) -> Tensor:
+    """Return the numbers, each one bit larger or smaller.
 
-    >>> _moved(torch.ones(4), 0).sub(1).abs() <= torch.finfo(torch.float32).eps
+    >>> _perturbed(torch.ones(4), 0).sub(1).abs() <= torch.finfo(torch.float32).eps
     tensor([True, True, True, True])
     """
-    # One of its own, so that nobody's random numbers move.
-    source = torch.Generator(numbers.device).manual_seed(seed)
-    signs = torch.randint(0, 2, numbers.shape, generator=source, device=numbers.device)
+    # Its own generator, so that the random numbers of the training do not move.
+    generator = torch.Generator(numbers.device).manual_seed(seed)
+    signs = torch.randint(0, 2, numbers.shape, generator=generator, device=numbers.device)
     return numbers * (1 + torch.finfo(numbers.dtype).eps * (2 * signs - 1).to(numbers.dtype))

@@ -1,11 +1,8 @@
-"""Trying a faster tier on real batches: run eagerly, run again on the candidate, compare, leave no trace."""
+"""Tries a faster tier on real batches: run eagerly, rerun on the candidate, compare, restore everything."""
 
 from __future__ import annotations
 
-import time
-import warnings
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,43 +10,30 @@ import torch
 from ..batch.signature import Signature, opaque_part
 from ..batch.tree import static_copy, tensors_of
 from ..capture.recording import rehearse
-from ..capture.runner import RecordedRunner, Runner
-from ..compile.memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
-from ..compile.runner import CompiledRunner, compile_program
-from ..device.error_text import error_summary
-from ..device.timing import now_s
+from ..capture.runner import Runner
+from ..compile.memory_format import LayoutChoice
 from ..errors import NotCapturable
-from ..guards.cheap import Footing
 from ..guards.recompile import GuardFailed
 from ..optimizer.prepare import Readiness
 from ..program.program import Outcome, StepBody
 from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
 from ..state.snapshot import Snapshot
+from .candidate import CandidateBuilder
 from .distances import Values, WindowOutputs
 from .gradients import Gradients, copy_gradients
+from .refusals import ChangedDuringTrial, Refused
 from .verdict import Verdict, rerun, set_gradients
 
-# Windows in a row that say nothing, not finite or of another shape, before a trial is given up.
-MOST_SKIPPED = 50
-# How many models of one class a process may compile where torch cuts their code in pieces.
-MOST_MODELS = 256
-
-
-class Refused(Exception):
-    """The candidate may not stand in for eager; says why."""
-
-
-class ChangedDuringTrial(Refused):
-    """Something changed while the candidate was tried; it says nothing against trying again."""
+# Windows in a row that cannot be compared (not finite, or a different shape) before a trial is given up.
+MAX_SKIPPED = 50
 
 
 class Trial:
-    """One candidate on its way up; the training itself goes on as eager has it.
+    """One candidate under test; training itself continues eagerly.
 
-    Of what the candidate runs a second time everything is put back. An update is run a second time only
-    where it is part of a recording, which only torch's own optimizers can be: what others keep, and where,
-    nobody knows.
+    Everything that the candidate changes is restored. An update is rerun only if it is part of a recording,
+    which requires one of torch's own optimizers: where others keep their state is unknown.
     """
 
     def __init__(
@@ -62,83 +46,91 @@ class Trial:
         layout: LayoutChoice | None = None,
     ) -> None:
         self.tier = tier
-        self.cost_s = 0.0
         self._body = body
-        self._tune = tune
-        # Known beforehand where the process that compiled has measured it.
-        self._layout = layout
-        self._readiness = readiness
         self._eager = EagerRunner(body)
-        self._candidate: Runner | None = None
-        self._footing: Footing | None = None
-        self._window: list[Micro] = []
-        self._given: list[Any] = []
-        self._before: Snapshot | None = None
-        # Whether the candidate's update is part of it, and eager's gradients from before the update if not.
+        # Whether the candidate includes the update.
         self._updates = body.device.type == "cuda" and readiness.capturable
-        self._added_up: Gradients = []
-        # What the real run of the last micro-batch named.
+        self._builder = CandidateBuilder(
+            tier, body, readiness, updates=self._updates, tune=tune, layout=layout
+        )
+        self._window: list[Micro] = []
+        self._batches: list[Any] = []
+        self._before: Snapshot | None = None
+        # Eager's gradients from before the update, if the candidate does not include it.
+        self._gradients: Gradients = []
+        # The named values of the last micro-batch, from the real run.
         self._values: Values = {}
         self._skipped = 0
         self._shapes: list[Signature] = []
-        # What the last batch held that only is the same where it is the very same object.
-        self._stranger: Any = None
+        # The part of the last batch that can only be compared by identity.
+        self._opaque: Any = None
         self._verdict = Verdict(tier, body, updates=self._updates)
 
+    @property
+    def cost_s(self) -> float:
+        """The seconds spent on making the candidate."""
+        return self._builder.cost_s
+
+    @property
+    def summary(self) -> str:
+        """How close the candidate is to eager, and how it was made."""
+        return f"{self._verdict.summary}{self._builder.summary}"
+
     def watch(self, micro: Micro) -> Outcome:
-        """Run eagerly and remember the window, to run it again on the candidate and compare."""
+        """Run a micro-batch eagerly, and keep it for the comparison."""
         try:
-            outcome = self._watch(micro)
+            outcome = self.run_and_keep(micro)
             self._values = outcome.values
             return outcome
         except BaseException:
-            # What is left of the window says nothing.
+            # An incomplete window cannot be compared.
             self._before = None
             raise
 
-    def _watch(self, micro: Micro) -> Outcome:
+    def run_and_keep(self, micro: Micro) -> Outcome:
+        """Run a micro-batch eagerly, on CUDA as a rehearsal of the recording; raise if that cannot work."""
         if micro.opens:
-            if changed := self._what_changed():
+            if changed := self._builder.what_changed():
                 raise ChangedDuringTrial(
                     f"{changed} while the {self.tier} step was being compared with eager"
                 )
-            self._window, self._given = [], []
+            self._window, self._batches = [], []
             self._before = Snapshot(self._body, micro.batch, self._body.written)
-            if self._before.reachable.iterators:
-                kind = type(self._before.reachable.iterators[0]).__name__
-                raise Refused(
-                    f"the step cannot be {self.tier}: it reaches an iterator ({kind}), which cannot be read "
-                    "a second time for the comparison; read it before the step and pass what it gives"
-                )
+            self._refuse_iterators(self._before)
         elif self._before is None:
-            return self._real(micro)
+            return self._run_eagerly(micro)
         if any(leaf.grad_fn is not None for leaf in tensors_of(micro.batch)):
             raise Refused(
-                f"the step cannot be {self.tier}: its batch was computed with gradients, which would reach "
-                "what computed it once for every comparison, and never from a recording; compute it in the "
-                "step function, or detach it"
+                f"the step cannot be {self.tier}: its batch was computed with gradients, which would flow "
+                "back once for every comparison and never from a recording; compute it in the step function, "
+                "or detach it"
             )
-        # By the end of the window the caller may have written the next batch into the same tensors.
+        # Before the window ends, the caller may write the next batch into the same tensors.
         kept = micro if micro.phase == "only" else replace(micro, batch=static_copy(micro.batch))
         self._window.append(kept)
-        self._given.append(micro.batch)
-        if self._candidate is not None or self._body.device.type != "cuda":
-            return self._real(micro)
+        self._batches.append(micro.batch)
+        if self._builder.candidate is not None or self._body.device.type != "cuda":
+            return self._run_eagerly(micro)
         if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
             raise Refused(
-                f"the step cannot be {self.tier}: the batch holds one number on the CPU, "
-                "which a recording would keep as it is; give a tensor on the device, or a plain number"
+                f"the step cannot be {self.tier}: the batch holds one number on the CPU, which a recording "
+                "would keep unchanged; give a tensor on the device, or a plain number"
             )
-        moment, added = Snapshot(self._body, micro.batch), None if micro.opens else copy_gradients(self._body)
+        return self._rehearse(micro)
+
+    def _rehearse(self, micro: Micro) -> Outcome:
+        """Run a micro-batch eagerly under the rules of a recording; undo it if it breaks them."""
+        before = Snapshot(self._body, micro.batch)
+        accumulated = None if micro.opens else copy_gradients(self._body)
         try:
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
             if micro.closes and self._updates and not self._body.begins_state():
                 rehearse(lambda: self._close(micro))
                 return outcome
         except (NotCapturable, torch.OutOfMemoryError) as error:
-            moment.restore()
-            if added is not None:
-                set_gradients(self._body, added)
+            before.restore()
+            if accumulated is not None:
+                set_gradients(self._body, accumulated)
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
@@ -146,13 +138,7 @@ class Trial:
             self._close(micro)
         return outcome
 
-    def _what_changed(self) -> str | None:
-        """Name what is no longer as it was when the candidate was made."""
-        changed = self._footing.what_changed() if self._footing is not None else None
-        return changed or (self._candidate.what_changed() if self._candidate is not None else None)
-
-    def _real(self, micro: Micro) -> Outcome:
-        """Run what counts."""
+    def _run_eagerly(self, micro: Micro) -> Outcome:
         outcome = self._eager.run_without_update(micro)
         if micro.closes:
             self._close(micro)
@@ -160,41 +146,41 @@ class Trial:
 
     def _close(self, micro: Micro) -> None:
         if self._body.begins_state():
-            # A part that was not used before. What its first update makes cannot be taken back.
+            # A parameter gets its first update; the optimizer state that this creates cannot be undone.
             self._before = None
         elif not self._updates:
             try:
-                self._added_up = copy_gradients(self._body)
+                self._gradients = copy_gradients(self._body)
             except torch.OutOfMemoryError:
-                # The window is good; there is no room to compare it.
+                # The window is fine, but there is no memory to compare it.
                 self._before = None
         self._body.update(micro.correction)
 
     def end_window(self) -> Runner | None:
-        """Compare where a window has ended; gives the candidate once it has passed often enough."""
+        """Compare a window that has ended; return the candidate once enough windows have passed."""
         before, window = self._before, self._window
         self._before, self._window = None, []
         if before is None or not window[-1].closes:
-            # A window that was flushed before it was full says nothing about the others.
+            # A window that was flushed before it was full cannot be compared.
             return None
-        after = Snapshot(self._body, self._given, self._body.written)
-        if self._says_nothing(before, after, [micro.shape for micro in window], window):
+        after = Snapshot(self._body, self._batches, self._body.written)
+        if self._should_skip(before, after, [micro.shape for micro in window], window):
             return None
-        grads = copy_gradients(self._body) if self._updates else self._added_up
+        grads = copy_gradients(self._body) if self._updates else self._gradients
         if self._body.device.type == "cuda":
-            self._refuse_what_recordings_break(before, after)
+            self._refuse_what_breaks_recordings(before, after)
         before.reachable.drop_unchanged(after.reachable)
-        is_new = self._candidate is None
+        is_new = self._builder.candidate is None
         try:
             before.restore()
-            candidate = self._prepared(window, before)
+            candidate = self._builder.prepare(window, before)
             values = rerun(candidate, window, updates=self._updates)
             candidate.show_grads()
             real = WindowOutputs(grads, self._values)
             difference = self._verdict.judge(after, real, values, before, window)
         except (GuardFailed, NotCapturable) as error:
             if isinstance(error, GuardFailed) and not is_new:
-                # Something that it rests on has changed since the last window.
+                # A guarded value has changed since the last window.
                 raise ChangedDuringTrial(f"{error} while the {self.tier} step was being compared") from error
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         finally:
@@ -206,145 +192,60 @@ class Trial:
         candidate.show_grads()
         return candidate
 
-    def _says_nothing(
+    def _should_skip(
         self, before: Snapshot, after: Snapshot, shapes: list[Signature], window: list[Micro]
     ) -> bool:
-        """Say whether a window is no ground for a comparison; raises where that has gone on for too long."""
+        """Return whether a window cannot be compared; raise if there were too many of them in a row."""
         why = "were not finite" if bool(self._body.bad) else ""
         if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
-            why = "had another shape"
-            self._refuse_strangers(window[0])
+            why = "had a different shape"
+            self._refuse_opaque_parts(window[0])
         if written := before.reachable.written_uncopied(after.reachable):
-            # Only now it is known that they have to be copied before a window.
+            # From now on they are copied before each window.
             self._body.written += written
-            why = "wrote to other large tensors than those before"
+            why = "wrote to large tensors that earlier ones did not write to"
         if not why:
             self._skipped, self._shapes = 0, shapes
-            self._stranger = opaque_part(window[0].batch)
+            self._opaque = opaque_part(window[0].batch)
             return False
         self._skipped += 1
-        if self._skipped > MOST_SKIPPED:
+        if self._skipped > MAX_SKIPPED:
             raise Refused(f"the step cannot be {self.tier}: {self._skipped} updates in a row {why}")
         return True
 
-    def _refuse_strangers(self, micro: Micro) -> None:
-        """Refuse batches that are of another form only because something in them is another object."""
-        part, known = opaque_part(micro.batch), self._stranger
-        self._stranger = part
+    def _refuse_iterators(self, before: Snapshot) -> None:
+        if before.reachable.iterators:
+            kind = type(before.reachable.iterators[0]).__name__
+            raise Refused(
+                f"the step cannot be {self.tier}: it reaches an iterator ({kind}), which cannot be read "
+                "a second time for the comparison; read it before the step and pass the value"
+            )
+
+    def _refuse_opaque_parts(self, micro: Micro) -> None:
+        """Refuse batches that differ only because each contains a new object of an unknown class."""
+        part, known = opaque_part(micro.batch), self._opaque
+        self._opaque = part
         if part is None or known is None or part is known:
             return
         kind = "nested tensor" if isinstance(part, torch.Tensor) else f"object of class {type(part).__name__}"
         raise Refused(
-            f"the step cannot be {self.tier}: each batch holds another {kind}, which is not looked into; "
-            "give its tensors in a tuple, list, dict or dataclass"
+            f"the step cannot be {self.tier}: each batch contains a new {kind}, whose contents cannot be "
+            "compared; give its tensors in a tuple, list, dict or dataclass"
         )
 
-    def _refuse_what_recordings_break(self, before: Snapshot, after: Snapshot) -> None:
-        """Refuse a step that replaces what a recording would go on reading, or hold on to its history."""
+    def _refuse_what_breaks_recordings(self, before: Snapshot, after: Snapshot) -> None:
+        """Refuse a step that replaces tensors a recording would keep reading, or writes into its batch."""
         replaced = before.first_replaced(after)
         if replaced is not None:
             raise Refused(
-                f"the step cannot be {self.tier}: it replaces {replaced} "
-                "by another tensor, which a recording would not read back; write into it with copy_()"
+                f"the step cannot be {self.tier}: it replaces {replaced} with a new tensor, which a "
+                "recording would not read; write into it with copy_()"
             )
         # Between the micro-batches of a window, the caller may have filled the same tensors again.
-        given = {id(leaf) for leaf in tensors_of(self._given[0])} if len(self._given) == 1 else set()
-        if any(id(tensor) in given for tensor in before.reachable.written(after.reachable)):
+        batch = {id(leaf) for leaf in tensors_of(self._batches[0])} if len(self._batches) == 1 else set()
+        if any(id(tensor) in batch for tensor in before.reachable.written(after.reachable)):
             raise Refused(
                 f"the step cannot be {self.tier}: it writes into its batch or leaves a gradient there, and a "
-                "recording works on a copy; clone what the step changes, and give what it makes as a value"
+                "recording works on a copy; clone what the step changes, and return the result as a value"
             )
         before.prepare_recording(after, self._body)
-
-    @property
-    def summary(self) -> str:
-        """How close the candidate is to eager, and how it came to be what it is."""
-        runner = self._candidate
-        outside = isinstance(runner, RecordedRunner) and not runner.update_inside
-        words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
-        if isinstance(runner, RecordedRunner) and runner.draws_on_host:
-            words += "; random numbers that the step draws on the CPU stay as they were recorded"
-        layout = f"; {self._layout.summary}" if self._layout is not None and self.tier == "compiled" else ""
-        return f"{self._verdict.summary}{layout}{words}"
-
-    def _prepared(self, window: list[Micro], before: Snapshot) -> Runner:
-        """Give the candidate with everything prepared that the window needs, and the state as before."""
-        started = time.perf_counter()
-        if self._candidate is None:
-            self._footing = Footing(self._body)
-            self._candidate = self._new_candidate(window, before)
-        self._learn(self._candidate, window, before)
-        self.cost_s += time.perf_counter() - started
-        return self._candidate
-
-    def _learn(self, candidate: Runner, window: list[Micro], before: Snapshot) -> None:
-        for micro in window:
-            candidate.learn(micro)
-            before.restore()
-
-    def _new_candidate(self, window: list[Micro], before: Snapshot) -> Runner:
-        """Make the candidate; where images can lie in memory in two ways, the one measured faster.
-
-        Where that is known, only the one is made.
-        """
-        if self.tier != "compiled":
-            return self._runner(self._body)
-        candidates: dict[Layout | None, Runner] = {}
-        layouts = candidate_layouts(self._body) if self._layout is None else (self._layout.layout,)
-        bodies = compile_program(self._body, tune=self._tune, layouts=layouts)
-        for layout, body in bodies.items():
-            try:
-                self._compile(body, window, before)
-                candidates[layout] = self._runner(body)
-                before.restore()
-                self._learn(candidates[layout], window, before)
-            except (NotCapturable, GuardFailed):
-                candidates.pop(layout, None)
-                if layout == list(bodies)[-1] and not candidates:
-                    raise
-        turns = {layout: partial(self._time, r, window, before) for layout, r in candidates.items()}
-        measured = pick_fastest(turns)
-        before.restore()
-        if measured.times_s:
-            self._layout = measured
-        return candidates[measured.layout]
-
-    def _runner(self, body: StepBody) -> Runner:
-        if self._body.device.type != "cuda":
-            return CompiledRunner(body)
-        return RecordedRunner(body, update_inside=self._readiness.capturable)
-
-    def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
-        before.restore()
-        started = now_s(self._body.device)
-        rerun(runner, window, updates=self._updates)
-        return (now_s(self._body.device) - started) / len(window)
-
-    def _compile(self, body: StepBody, window: list[Micro], before: Snapshot) -> None:
-        """Compile a body with fused kernels by running the window."""
-        from torch._dynamo.utils import counters
-
-        breaks = sum(counters["graph_break"].values())
-        try:
-            with warnings.catch_warnings(), torch._dynamo.config.patch(_compiled_here()):
-                # Advice to those who compile by hand; what the model has to say, it has said in eager steps.
-                warnings.simplefilter("ignore")
-                # Twice: what the first run compiles, the second may still tune.
-                for _ in range(2):
-                    before.restore()
-                    rerun(EagerRunner(body), window, updates=self._updates)
-        except Exception as error:
-            told = error_summary(error)
-            raise NotCapturable(f"torch's compiler failed: {told}") from error
-        body.is_split = sum(counters["graph_break"].values()) > breaks
-
-
-def _compiled_here() -> dict[str, Any]:
-    """Give how torch's compiler is set while training waits for it.
-
-    Code that it has compiled too often already would run as it is, which nobody would notice; and a process
-    may train many models of one class. What compiling leaves behind, Python collects when it does so anyway.
-    """
-    limits = {"recompile_limit": MOST_MODELS, "accumulated_recompile_limit": 4 * MOST_MODELS}
-    wanted = {"fail_on_recompile_limit_hit": True, "run_gc_after_compile": False, **limits}
-    return {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}

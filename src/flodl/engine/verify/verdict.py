@@ -1,4 +1,4 @@
-"""Whether a candidate may stand in for eager, by the windows that both have run."""
+"""Decides whether a candidate may replace eager, from windows that both have run."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from .parts import part_distances, window_parts
 from .perturb import perturb
 
 VERIFIED_WINDOWS = 2
-# How far eager's gradients may be from those of the same window run again, by kernels that add in any order.
-EAGER_AGAIN = 0.01
-# Up to so many times as far from exact gradients as eager, a window may have been an unlucky one: where
-# rounding is loose, one in many is. Then more than half of five have to be as close as they should.
-# Float32 knows such windows, too, where the last bit decides on which side of a ReLU many values fall.
+# How far eager's gradients may move in a rerun of the same window, with kernels that add in any order.
+MAX_RERUN_DISTANCE = 0.01
+# Up to this many times as far from exact gradients as eager, a window is doubtful rather than refused: with
+# coarse rounding, one in many is. Then three of five windows must pass. It happens in float32 too, when the
+# last bit decides on which side of a ReLU many values fall.
 DOUBTFUL = 5.0
-DOUBTED_WINDOWS = 3
-# What is only rounding may be off by so many times what counts as small.
-MOST_ROUNDING = 10.0
-MOST_DOUBTFUL = 2
-# How often a window in doubt is run from weights that moved by a bit.
+WINDOWS_IF_DOUBTFUL = 3
+# A part that is mostly rounding may be off by this many times the size that counts as small.
+MAX_ROUNDING = 10.0
+MAX_DOUBTFUL = 2
+# How many times a doubtful window is rerun from perturbed weights.
 PERTURBATIONS = 3
 
 
 class Verdict:
-    """What is known of one candidate so far; `updates` says whether its update is part of it."""
+    """What is known about one candidate so far; `updates` if the candidate includes the update."""
 
     def __init__(self, tier: Tier, body: StepBody, *, updates: bool) -> None:
         self._tier = tier
@@ -70,11 +70,11 @@ class Verdict:
     @property
     def is_accepted(self) -> bool:
         """Whether enough windows have passed."""
-        return self._passed >= (DOUBTED_WINDOWS if self._doubtful else VERIFIED_WINDOWS)
+        return self._passed >= (WINDOWS_IF_DOUBTFUL if self._doubtful else VERIFIED_WINDOWS)
 
     @property
     def summary(self) -> str:
-        """How close the candidate is to eager, and over how many updates that was seen."""
+        """How close the candidate is to eager, and over how many updates."""
         equal = "equal to eager bit for bit"
         if self._tier == "compiled" or not self._repeats:
             equal = self._rounding or f"gradients within {self._tolerance:g} of eager's"
@@ -86,9 +86,9 @@ class Verdict:
     def judge(
         self, after: Snapshot, real: WindowOutputs, values: Values, before: Snapshot, window: list[Micro]
     ) -> str | None:
-        """Say what the candidate's end of the window, as it is now, has against it.
+        """Compare the present state, the candidate's result of a window, with eager's.
 
-        `values` is what it named. None where nothing speaks against it, or not yet.
+        `values` are the candidate's named values. Return how it differs, or None if it passes or is doubtful.
         """
         doubtful = self._doubtful
         difference = self._difference(after, real, values, before, window)
@@ -101,133 +101,135 @@ class Verdict:
     ) -> str | None:
         if self._tier == "captured" and not (difference := self._difference_in_bits(after, eager.gradients)):
             return None
-        candidate, real = self._end_now(values, before), self._end(eager, after.kept, before)
+        candidate, real = self._result_now(values, before), self._result(eager, after.kept, before)
         if self._tier == "captured" and self._repeats_itself(before, window):
             return difference
         off, strays = real.distance(candidate), real.outliers(candidate)
         if off <= self._tolerance and not strays:
             return None
         again = self._run(self._eager, before, window)
-        if (apart := real.distance(again)) > max(EAGER_AGAIN, 2 * self._tolerance):
+        if (apart := real.distance(again)) > max(MAX_RERUN_DISTANCE, 2 * self._tolerance):
             return (
-                f"{_words(off)}, and eager's by {apart:.2g} from its own when it runs again: what the step "
-                "keeps other than in parameters, buffers and plain attributes of modules cannot be put back"
+                f"{_norm_error(off)}, and eager's own by {apart:.2g} when it runs again: state that the step "
+                "keeps outside of parameters, buffers and plain attributes of modules cannot be restored"
             )
-        exact = self._in_double(real, before, after, window)
+        exact = self._in_float64(real, before, after, window)
         is_finer = exact is not None or self._body.settings.precision != "fp32"
-        exact = exact or self._in_single(before, window)
-        loose = RoundingNoise(real, again, exact, self._nudged(before, window))
-        return self._judged(real, candidate, exact, loose, is_finer=is_finer)
+        exact = exact or self._in_float32(before, window)
+        noise = RoundingNoise(real, again, exact, self._perturbed(before, window))
+        return self._failure(real, candidate, exact, noise, is_finer=is_finer)
 
     def _difference_in_bits(self, after: Snapshot, eager: Gradients) -> str | None:
         difference = after.first_difference(Snapshot(self._body), updated=self._updates)
         candidate = copy_gradients(self._body)
         if difference is None and not self._updates and not same_gradients(eager, candidate):
-            return _words(relative_difference(eager, candidate))
+            return _norm_error(relative_difference(eager, candidate))
         return difference
 
-    def _judged(
+    def _failure(
         self,
         real: WindowResult,
         candidate: WindowResult,
         exact: WindowResult,
-        loose: RoundingNoise,
+        noise: RoundingNoise,
         *,
         is_finer: bool,
     ) -> str | None:
-        """Say what speaks against a candidate by how far it and eager are from exact numbers."""
+        """Return why a candidate fails, by how far it and eager are from exact numbers."""
         off, mine, theirs = real.distance(candidate), exact.distance(candidate), exact.distance(real)
         doubt = ""
-        # Asked so that what is not a number never passes.
+        # Written with `not`, so that NaN never passes.
         if not off <= self._tolerance:
-            if mine <= EAGER_ERROR_FACTOR * loose.total:
+            if mine <= EAGER_ERROR_FACTOR * noise.total:
                 self._rounding = f"gradients {mine:.1g} from exact ones, eager's {theirs:.1g}"
             else:
-                doubt = _told(off, mine, theirs, self._tolerance)
-                if not mine <= DOUBTFUL * max(loose.total, TOLERANCE["fp32"]):
+                doubt = _exact_error(off, mine, theirs, self._tolerance)
+                if not mine <= DOUBTFUL * max(noise.total, TOLERANCE["fp32"]):
                     return doubt
         ours = part_distances(exact.parts, candidate.parts)
         for name, apart in real.outliers(candidate).items():
-            part, told = real.parts[name], f"{name} is off by {apart:.2g} of its size"
+            part, message = real.parts[name], f"{name} is off by {apart:.2g} of its size"
             limit = part.limit
             if not is_finer:
-                # What is only rounding is not known then.
+                # Without float64, parts that are mostly rounding cannot be recognized.
                 limit = min(MOSTLY_ROUNDING, DOUBTFUL * limit)
-            is_rounding = part.may_be_rounding and loose.eager_error(name) >= MOSTLY_ROUNDING
-            enough = MOST_ROUNDING if is_rounding else limit
-            if ours.get(name, apart) <= max(EAGER_ERROR_FACTOR * loose.of(name), enough):
+            is_rounding = part.may_be_rounding and noise.eager_error(name) >= MOSTLY_ROUNDING
+            enough = MAX_ROUNDING if is_rounding else limit
+            if ours.get(name, apart) <= max(EAGER_ERROR_FACTOR * noise.of(name), enough):
                 continue
-            if not ours.get(name, apart) <= DOUBTFUL * max(loose.of(name), limit):
-                return told
-            doubt = doubt or told
-        if doubt and self._doubtful >= MOST_DOUBTFUL:
+            if not ours.get(name, apart) <= DOUBTFUL * max(noise.of(name), limit):
+                return message
+            doubt = doubt or message
+        if doubt and self._doubtful >= MAX_DOUBTFUL:
             return doubt
         self._doubtful += bool(doubt)
         return None
 
     def _repeats_itself(self, before: Snapshot, window: list[Micro]) -> bool:
-        """Say whether eager gives the same bits twice.
+        """Return whether eager computes the same bits twice.
 
-        Some kernels (cuDNN's, under autotuning) add in an order that changes from run to run.
+        Some kernels (cuDNN's, with autotuning) add in an order that changes from run to run.
         """
         candidate = copy_gradients(self._body)
-        ends, grads = [], []
+        states, grads = [], []
         for _ in range(2):
-            grads.append(self._run(self._eager, before, window).shown.gradients)
-            ends.append(Snapshot(self._body))
+            grads.append(self._run(self._eager, before, window).outputs.gradients)
+            states.append(Snapshot(self._body))
         set_gradients(self._body, candidate)
-        self._repeats = ends[0].first_difference(ends[1]) is None and same_gradients(*grads)
+        self._repeats = states[0].first_difference(states[1]) is None and same_gradients(*grads)
         return self._repeats
 
-    def _nudged(self, before: Snapshot, window: list[Micro]) -> Iterator[WindowResult]:
-        """Run the window from weights that moved by their last bit, a few times; each holds all gradients."""
+    def _perturbed(self, before: Snapshot, window: list[Micro]) -> Iterator[WindowResult]:
+        """Rerun the window from perturbed weights, a few times; yield each result, with all gradients."""
         for seed in range(PERTURBATIONS):
             try:
-                with self._leaving_no_trace(before, window):
+                with self._restoring(before, window):
                     perturb(self._body, seed)
-                    yield self._again(self._eager, window, before)
+                    yield self._rerun(self._eager, window, before)
             except Exception as error:
-                log.debug("no numbers from moved weights: %s: %s", type(error).__name__, error)
+                log.debug("cannot rerun from perturbed weights: %s: %s", type(error).__name__, error)
 
-    def _in_single(self, before: Snapshot, window: list[Micro]) -> WindowResult:
+    def _in_float32(self, before: Snapshot, window: list[Micro]) -> WindowResult:
         """Run the window in full float32."""
         body = copy.copy(self._body)
         body.settings = replace(body.settings, precision="fp32")
         exactly = full_float32() if body.device.type == "cuda" else nullcontext()
-        with self._leaving_no_trace(before, window), exactly:
+        with self._restoring(before, window), exactly:
             return self._run(EagerRunner(body), before, window)
 
-    def _in_double(
+    def _in_float64(
         self, real: WindowResult, before: Snapshot, after: Snapshot, window: list[Micro]
     ) -> WindowResult | None:
-        """Run a window of float32 in float64; None where the step cannot do that, or draws other numbers.
+        """Run a float32 window in float64; None if the step cannot, or draws different random numbers.
 
-        For ResNet-20 and batches of 8, eager's gradients in float32 were up to 0.007 from those.
+        For ResNet-20 with batches of 8, eager's float32 gradients were up to 0.007 from those in float64.
         """
         settings = self._body.settings
         clips = (settings.clip_norm, settings.clip_value) != (None, None)
         if settings.precision != "fp32" or (self._updates and clips):
-            return None  # what is compared was clipped in the update, which float64 has no state for
+            return (
+                None  # the compared gradients were clipped by the update, for which there is no float64 state
+            )
         if has_live_history(self._body.parameters):
-            return None  # somebody listens for gradients where another dtype makes them come by anew
+            return None  # a live autograd history still refers to the float32 gradient accumulators
         drew = before.drew_random_numbers(after)
         if drew and self._body.device.type == "cuda":
-            return None  # how far a generator went does not tell there what was drawn
+            return None  # on CUDA, the offset of a generator does not say what was drawn
         body = copy.copy(self._body)
-        # Recordings write to what the others keep.
+        # Recordings write to the statistics of the original.
         body.keep_statistics_apart()
         try:
-            with self._leaving_no_trace(before, window), in_float64(body, window) as widened:
-                found = self._again(EagerRunner(body), widened, before, updates=False)
+            with self._restoring(before, window), in_float64(body, window) as widened:
+                found = self._rerun(EagerRunner(body), widened, before, updates=False)
                 draws_alike = not drew or after.cpu_rng_unchanged()
         except Exception as error:
-            log.debug("no numbers in float64: %s: %s", type(error).__name__, error)
+            log.debug("cannot run in float64: %s: %s", type(error).__name__, error)
             return None
         return found if draws_alike and found.distance(real) <= MAX_FLOAT64_DISTANCE else None
 
     @contextmanager
-    def _leaving_no_trace(self, before: Snapshot, window: list[Micro]) -> Iterator[None]:
-        """Put back what only this run changes: the snapshots know what the real one did."""
+    def _restoring(self, before: Snapshot, window: list[Micro]) -> Iterator[None]:
+        """Restore what only this run changes; the snapshots cover what the real run changed."""
         body = self._body
         before.restore()
         kept = Snapshot(body, [micro.batch for micro in window], body.written)
@@ -237,38 +239,38 @@ class Verdict:
             kept.reachable.restore()
 
     def _run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> WindowResult:
-        """Let a runner run the window once more."""
+        """Run the window once more with a runner."""
         before.restore()
-        return self._again(runner, window, before)
+        return self._rerun(runner, window, before)
 
-    def _again(
+    def _rerun(
         self, runner: EagerRunner, window: list[Micro], before: Snapshot, *, updates: bool | None = None
     ) -> WindowResult:
         values = rerun(runner, window, updates=self._updates if updates is None else updates)
-        return self._end_now(values, before)
+        return self._result_now(values, before)
 
-    def _end_now(self, values: Values, before: Snapshot) -> WindowResult:
-        return self._end(WindowOutputs(copy_gradients(self._body), values), live_state(self._body), before)
+    def _result_now(self, values: Values, before: Snapshot) -> WindowResult:
+        return self._result(WindowOutputs(copy_gradients(self._body), values), live_state(self._body), before)
 
-    def _end(self, shown: WindowOutputs, after: Mapping[str, Tensor], before: Snapshot) -> WindowResult:
+    def _result(self, outputs: WindowOutputs, after: Mapping[str, Tensor], before: Snapshot) -> WindowResult:
         return WindowResult(
-            shown, window_parts(self._body, shown.gradients, after, before.kept, shown.values)
+            outputs, window_parts(self._body, outputs.gradients, after, before.kept, outputs.values)
         )
 
 
-def _told(off: float, mine: float, theirs: float, tolerance: float) -> str:
-    # Where eager is as exact as can be, there is no more to tell.
+def _exact_error(off: float, mine: float, theirs: float, tolerance: float) -> str:
+    # If eager is exact, its error is not worth a mention.
     if theirs < tolerance / 10:
-        return _words(off)
-    return f"{_words(off)} from eager's; from exact ones by {mine:.2g}, eager's by {theirs:.2g}"
+        return _norm_error(off)
+    return f"{_norm_error(off)} from eager's; from exact ones by {mine:.2g}, eager's by {theirs:.2g}"
 
 
-def _words(off: float) -> str:
+def _norm_error(off: float) -> str:
     return f"the gradients are off by {off:.2g} of their norm"
 
 
 def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
-    """Run for comparison what was run; gives what the last micro-batch named."""
+    """Rerun a window for comparison; return the named values of its last micro-batch."""
     values: Values = {}
     for micro in window:
         values = (runner.run(micro) if updates else runner.run_without_update(micro)).values
@@ -276,6 +278,6 @@ def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
 
 
 def set_gradients(body: StepBody, grads: Gradients) -> None:
-    """Put gradients where the update looks for them."""
+    """Set the gradients of a step's parameters."""
     for parameter, grad in zip(body.parameters, grads):
         parameter.grad = grad

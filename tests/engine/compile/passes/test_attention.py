@@ -15,7 +15,7 @@ from flodl.engine.compile.passes.attention import AttentionWithoutCopies
 
 aten = torch.ops.aten
 
-pytestmark = pytest.mark.usefixtures("on_a_cpu_too")
+pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 BATCH, LENGTH, HEADS, SIZE = 2, 6, 2, 8
 WIDTH = HEADS * SIZE
 
@@ -64,7 +64,7 @@ def test_a_packed_projection_is_read_in_parts(take: str) -> None:
     assert found == [(steps, offset) for offset in (0, WIDTH, 2 * WIDTH)]
 
 
-def test_what_is_only_partly_read_is_not_written_for_nobody() -> None:
+def test_a_tensor_that_is_only_partly_read_is_left_alone() -> None:
     def program(x: Tensor) -> Tensor:
         query, key, value, _ = (heads(part.contiguous()) for part in x.relu().chunk(4, -1))
         return scaled_dot_product_attention(query, key, value)
@@ -72,7 +72,7 @@ def test_what_is_only_partly_read_is_not_written_for_nobody() -> None:
     assert places(program, torch.randn(BATCH, LENGTH, 4 * WIDTH)) == []
 
 
-def test_inputs_that_no_kernel_could_read_there_are_copied_as_before() -> None:
+def test_inputs_that_no_kernel_can_read_strided_are_still_copied() -> None:
     def program(x: Tensor) -> Tensor:
         # Every head begins at an odd place.
         parts = x.relu().chunk(3, -1)
@@ -81,7 +81,7 @@ def test_inputs_that_no_kernel_could_read_there_are_copied_as_before() -> None:
     assert places(program, torch.randn(2, 6, 15)) == []
 
 
-def test_what_is_given_to_the_program_is_left_alone() -> None:
+def test_inputs_of_the_program_are_left_alone() -> None:
     def program(x: Tensor) -> Tensor:
         parts = x.chunk(3, -1)
         return scaled_dot_product_attention(*(heads(part.contiguous()) for part in parts))
@@ -89,7 +89,7 @@ def test_what_is_given_to_the_program_is_left_alone() -> None:
     assert places(program, torch.randn(BATCH, LENGTH, 3 * WIDTH)) == []
 
 
-def test_inputs_that_others_read_too_are_copied_as_before() -> None:
+def test_inputs_with_other_readers_are_still_copied() -> None:
     def program(x: Tensor) -> Tensor:
         query, key, value = (heads(part.contiguous()) for part in x.relu().chunk(3, -1))
         return scaled_dot_product_attention(query, key, value) + query.exp()
@@ -97,7 +97,7 @@ def test_inputs_that_others_read_too_are_copied_as_before() -> None:
     assert places(program, torch.randn(BATCH, LENGTH, 3 * WIDTH)) == []
 
 
-def test_a_mask_that_is_given_by_name_goes_with_it() -> None:
+def test_a_mask_passed_by_keyword_is_kept() -> None:
     def program(x: Tensor, mask: Tensor) -> Tensor:
         parts = (heads(part.contiguous()) for part in x.relu().chunk(3, -1))
         return scaled_dot_product_attention(*parts, attn_mask=mask)
@@ -126,7 +126,7 @@ def test_a_kernel_and_its_backward_read_the_same_tensor(dtype: torch.dtype) -> N
     assert not traced.graph.find_nodes(op="call_function", target=aten.clone.default)
 
 
-def test_where_one_kernel_would_let_its_results_lie_otherwise_all_is_left() -> None:
+def test_nothing_changes_if_the_results_would_get_other_strides() -> None:
     """Queries that lie batch by batch, of which the results follow the layout."""
 
     def program(x: Tensor) -> Tensor:

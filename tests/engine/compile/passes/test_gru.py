@@ -14,7 +14,7 @@ from flodl.engine.compile.passes import gru as cells
 
 aten = torch.ops.aten
 
-pytestmark = pytest.mark.usefixtures("on_a_cpu_too")
+pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 ROWS, WIDTH, HIDDEN = 3, 4, 5
 
 
@@ -56,7 +56,7 @@ def traced(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> Graph:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_opened_cell_gives_the_cells_values_and_gradients(bias: bool) -> None:
+def test_a_decomposed_cell_computes_the_same_values_and_gradients(bias: bool) -> None:
     graph = traced(bias=bias)
     cells.DecomposeGruCells()(graph)
     graph.lint()
@@ -65,27 +65,27 @@ def test_an_opened_cell_gives_the_cells_values_and_gradients(bias: bool) -> None
 
     given, grad = parts(bias), draw(HIDDEN, ROWS).t()
     found = program(*given, grad)
-    expected = cells._cell(*given)[0]
+    expected = cells.gru_cell(*given)[0]
     learning = [leaf for leaf in given if leaf is not None]
     gradients = torch.autograd.grad(expected, learning, grad)
     torch.testing.assert_close(found[0], expected)
     torch.testing.assert_close([value for value in found[1:] if value is not None], list(gradients))
 
 
-def test_the_opened_form_is_torchs_cell() -> None:
+def test_the_decomposition_equals_torchs_cell() -> None:
     cell, x, hidden = nn.GRUCell(WIDTH, HIDDEN).double(), draw(ROWS, WIDTH), draw(ROWS, HIDDEN)
     of_input, of_hidden = x @ cell.weight_ih.t(), hidden @ cell.weight_hh.t()
-    found = cells._cell(of_input, of_hidden, hidden, cell.bias_ih, cell.bias_hh)[0]
+    found = cells.gru_cell(of_input, of_hidden, hidden, cell.bias_ih, cell.bias_hh)[0]
     torch.testing.assert_close(found, cell(x, hidden))
 
 
-def test_a_cell_in_another_number_format_stays_as_it_is() -> None:
+def test_a_cell_of_another_dtype_is_left_alone() -> None:
     graph = traced(dtype=torch.float16)
     cells.DecomposeGruCells()(graph)
     assert graph.find_nodes(op="call_function", target=aten._thnn_fused_gru_cell.default)
 
 
-def test_a_cell_whose_kept_values_are_read_by_others_stays_as_it_is() -> None:
+def test_a_cell_whose_saved_values_have_other_readers_is_left_alone() -> None:
     graph = traced()
     (backward,) = graph.find_nodes(op="call_function", target=aten._thnn_fused_gru_cell_backward.default)
     with graph.inserting_before(backward):

@@ -28,7 +28,7 @@ def copies(graph: Graph) -> int:
     return len(graph.find_nodes(op="call_function", target=aten.clone.default))
 
 
-def test_what_is_made_from_a_buffer_is_made_from_a_copy_that_is_kept() -> None:
+def test_values_computed_from_a_mutated_buffer_read_a_saved_copy() -> None:
     def program(buffer: Tensor, x: Tensor) -> Tensor:
         new = buffer * 0.5 + x
         made = new.exp() * buffer
@@ -52,7 +52,7 @@ def test_a_buffer_that_only_counts_is_not_copied() -> None:
     assert copies(changed(program, torch.randn(4), torch.randn(4))) == 0
 
 
-def test_two_buffers_that_are_exchanged_are_both_right() -> None:
+def test_two_swapped_buffers_are_both_right() -> None:
     def program(one: Tensor, other: Tensor) -> Tensor:
         made, first, second = one - other, one * 1, other * 1
         one.copy_(second)
@@ -62,5 +62,5 @@ def test_two_buffers_that_are_exchanged_are_both_right() -> None:
     assert copies(changed(program, torch.randn(4), torch.randn(4))) == 2
 
 
-def test_a_program_that_writes_to_nothing_stays_as_it_is() -> None:
+def test_a_program_without_mutations_is_left_alone() -> None:
     assert copies(changed(lambda x: x.exp() + 1, torch.randn(4))) == 0

@@ -1,4 +1,4 @@
-"""Models compiled with every change to the program learn as they do in eager steps."""
+"""Models compiled with every graph pass train as they do eagerly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ aten = torch.ops.aten
 WIDTH = 64
 
 pytestmark = [
-    pytest.mark.usefixtures("on_a_cpu_too"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("passes_on_cpu"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -33,12 +34,12 @@ def nothing_compiled_before():
 
 
 class TogetherIsFast:
-    """A device on which a batch takes no time, and a cut product next to none."""
+    """A device on which batched matmuls take no time, and split-K matmuls next to none."""
 
-    def product(self, left, right) -> float:
+    def matmul(self, left, right) -> float:
         return 50.0
 
-    def cut(self, left, right, parts: int) -> float:
+    def split_k(self, left, right, parts: int) -> float:
         return 1.0 + parts
 
     def batch(self, left, right, count: int, *, shared: bool, copied) -> float:
@@ -114,7 +115,7 @@ class Block(nn.Module):
         return self.drop(self.one(x) + self.norm(self.other(x)))
 
 
-def test_a_loop_gets_its_gradients_by_one_product_and_one_sum() -> None:
+def test_a_loop_gets_its_gradients_from_one_matmul_and_one_sum() -> None:
     torch.manual_seed(1)
     calls = check(Loop(), torch.randn(16, 4, WIDTH))
     assert calls[aten.sum.dim_IntList] == 1
@@ -140,7 +141,7 @@ class Encoder(nn.Module):
         return self.layers(x)
 
 
-def test_an_encoder_reads_its_heads_in_place_and_draws_its_random_numbers_as_before() -> None:
+def test_an_encoder_reads_its_heads_without_copies_and_draws_the_same_random_numbers() -> None:
     torch.manual_seed(1)
     calls = check(Encoder(), torch.randn(6, 10, WIDTH))
     # Queries, keys and values, and what comes back through them.
@@ -161,7 +162,7 @@ def kept(model: nn.Module, x: Tensor, options: dict[str, object]) -> int:
     return sum(found.values())
 
 
-def test_a_checkpoint_keeps_no_more_than_before() -> None:
+def test_checkpointing_saves_no_more_than_before() -> None:
     class Whole(Encoder):
         def forward(self, x: Tensor) -> Tensor:
             return checkpoint(self.layers, x, use_reentrant=False)
@@ -174,7 +175,7 @@ def test_a_checkpoint_keeps_no_more_than_before() -> None:
     assert kept(model, x, ours) <= kept(model, x, theirs)
 
 
-def test_gradients_of_a_norm_that_writes_to_its_buffers_are_those_of_eager() -> None:
+def test_gradients_of_a_norm_that_mutates_its_buffers_equal_eagers() -> None:
     """Torch's compiler computes them from the buffers as they are after the forward."""
     torch.manual_seed(1)
     layer = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
@@ -197,6 +198,6 @@ class Checkpointed(nn.Module):
         return self.last(checkpoint(self.block, x, use_reentrant=False))
 
 
-def test_a_checkpoint_draws_its_random_numbers_in_the_order_of_eager() -> None:
+def test_checkpointing_draws_random_numbers_in_eager_order() -> None:
     torch.manual_seed(1)
     check(Checkpointed(), torch.randn(16, WIDTH))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine.compile.passes import fx as rewriting
+from flodl.engine.compile.passes import fx
 from flodl.engine.compile.passes import matmul as products
 from flodl.engine.compile.passes import pipeline as fusion
 from flodl.engine.compile.passes.attention import AttentionWithoutCopies
@@ -32,9 +32,9 @@ SHORT, LONG, TURNS = 4, 8, 3
 def everything_is_changed():
     """The changes keep to float32 on CUDA and to long sides; here they take float64 of any size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rewriting, "is_cuda_float32", lambda node: node.meta["val"].dtype is torch.float64)
-        patch.setattr(rewriting, "is_cuda", lambda node: isinstance(node.meta.get("val"), Tensor))
-        patch.setattr(products, "_SHORTEST", 1)
+        patch.setattr(fx, "is_cuda_float32", lambda node: node.meta["val"].dtype is torch.float64)
+        patch.setattr(fx, "is_cuda", lambda node: isinstance(node.meta.get("val"), Tensor))
+        patch.setattr(products, "MIN_PART", 1)
         yield
 
 
@@ -44,10 +44,10 @@ class AnyTimes:
     def __init__(self, seed: int) -> None:
         self._source = random.Random(seed)
 
-    def product(self, left, right) -> float:
+    def matmul(self, left, right) -> float:
         return self._source.choice([5.0, 50.0])
 
-    def cut(self, left, right, parts: int) -> float:
+    def split_k(self, left, right, parts: int) -> float:
         return self._source.choice([1.0, 100.0])
 
     def batch(self, left, right, count: int, *, shared: bool, copied) -> float:
@@ -231,25 +231,29 @@ def changes_of(seed: int) -> list[Callable[[Graph], None]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(programs(KINDS), st.integers(0, 1000))
-def test_a_changed_program_computes_the_same(program, seed: int) -> None:
+def test_a_rewritten_program_computes_the_same(program, seed: int) -> None:
     check(program, *changes_of(seed))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(programs([*KINDS, "backward", "random", "random"]), st.integers(0, 1000))
-def test_a_changed_program_draws_the_same_random_numbers(program, seed: int) -> None:
+def test_a_rewritten_program_draws_the_same_random_numbers(program, seed: int) -> None:
     check(program, *changes_of(seed))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(programs(["backward", "backward", "nest", "relu", "sum of rows"]), st.integers(0, 1000))
-def test_a_changed_program_that_learns_computes_the_same(program, seed: int) -> None:
+def test_a_rewritten_backward_computes_the_same(program, seed: int) -> None:
     check(program, *changes_of(seed))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(programs(["exchanged", "exchanged", "product", "gradient", "layer", "rows", "relu", "sum"]))
-def test_a_program_whose_rows_are_exchanged_computes_the_same(program) -> None:
+def test_a_program_with_permuted_rows_computes_the_same(program) -> None:
     check(program, MatmulInStorageOrder())

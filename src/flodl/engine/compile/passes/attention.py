@@ -1,4 +1,4 @@
-"""Attention that reads its inputs where they were computed; imported only when something is compiled."""
+"""A graph pass that lets attention read strided inputs without copies; imported only to compile."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx as rewriting
-from . import strides
+from . import fx, strides
 from .fx import ATTENTION, insert_call
 from .strides import StridedView, merge_runs, view_of_source
 
 _aten = torch.ops.aten
-# In numbers; the kernels read several at once.
+# In elements; the kernels load vectors.
 _ALIGNED = 8
 
 
 class AttentionWithoutCopies(CustomGraphPass):
-    """Let attention read its inputs where they were computed: queries, keys and values from one tensor.
+    """Let attention read queries, keys and values as strided views of the tensor that contains them.
 
-    Torch's compiler writes each of them once more, although the kernels read them at any distance.
+    Torch's compiler copies each of them, although the kernels accept any strides.
     """
 
     def __call__(self, graph: Graph) -> None:
-        shown: dict[Node, StridedView] = {}
+        views: dict[Node, StridedView] = {}
         for node in graph.nodes:
-            for given in node.args[: _num_inputs(node)]:
-                if given not in shown and (found := _readable(given)) is not None:
-                    shown[given] = found
-        for source in dict.fromkeys(found.source for found in shown.values()):
-            parts = {given: found for given, found in shown.items() if found.source is source}
-            if _is_worth_it([*parts.values()]):
-                _read_in_place(graph, parts)
+            for argument in node.args[: _num_inputs(node)]:
+                if argument not in views and (view := _readable(argument)) is not None:
+                    views[argument] = view
+        for source in dict.fromkeys(view.source for view in views.values()):
+            parts = {argument: view for argument, view in views.items() if view.source is source}
+            if _saves_a_copy([*parts.values()]):
+                _read_without_copies(graph, parts)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, rewriting.__file__, strides.__file__), "attention in place")
+        return get_hash_for_files((__file__, fx.__file__, strides.__file__), "attention without copies")
 
 
 def _num_inputs(node: Node) -> int:
@@ -47,48 +46,44 @@ def _num_inputs(node: Node) -> int:
 
 
 def _readable(given: Any) -> StridedView | None:
-    """Say what an input of attention shows of a value, where the kernels can read it there."""
-    if (
-        not isinstance(given, Node)
-        or not rewriting.is_cuda(given)
-        or (found := view_of_source(given)) is None
-    ):
+    """Return an attention input as a view of its source, if the kernels can read that view."""
+    if not isinstance(given, Node) or not fx.is_cuda(given) or (found := view_of_source(given)) is None:
         return None
-    if found.source is given or not rewriting.owns_memory(found.source):
+    if found.source is given or not fx.owns_memory(found.source):
         return None
-    # A copy that others read as well stays.
+    # A copy that has other readers is kept.
     if not all(user.target in ATTENTION for user in given.users):
         return None
-    # What another kernel than a fused one has written is read in place as it is.
-    if not found.copied and not rewriting.is_pointwise(found.source):
+    # The output of a kernel that is not fused is already read without a copy.
+    if not found.copied and not fx.is_pointwise(found.source):
         return None
-    sides = [merge_runs(side) for side in found.sides]
-    *steps, last = (side[0][1] if side else 0 for side in sides)
-    is_aligned = all(step % _ALIGNED == 0 for step in (*steps, found.offset))
-    return found if is_aligned and last == 1 and all(len(side) < 2 for side in sides) else None
+    dims = [merge_runs(dim) for dim in found.dims]
+    *outer, last = (dim[0][1] if dim else 0 for dim in dims)
+    is_aligned = all(stride % _ALIGNED == 0 for stride in (*outer, found.offset))
+    return found if is_aligned and last == 1 and all(len(dim) < 2 for dim in dims) else None
 
 
-def _is_worth_it(parts: Sequence[StridedView]) -> bool:
-    """Say whether parts are all of a value, so that nothing is written for nobody, and a copy is saved."""
-    places = {(part.sides, part.offset) for part in parts}
-    shown = sum(math.prod(size for side in sides for size, _ in side) for sides, _ in places)
-    is_all = bool(shown == parts[0].source.meta["val"].numel())
-    return is_all and (len(parts) > 1 or parts[0].copied)
+def _saves_a_copy(parts: Sequence[StridedView]) -> bool:
+    """Return whether a copy is saved, and the parts cover the whole source, so that all of it is used."""
+    regions = {(part.dims, part.offset) for part in parts}
+    covered = sum(math.prod(size for dim in dims for size, _ in dim) for dims, _ in regions)
+    is_whole = bool(covered == parts[0].source.meta["val"].numel())
+    return is_whole and (len(parts) > 1 or parts[0].copied)
 
 
-def _read_in_place(graph: Graph, parts: dict[Node, StridedView]) -> None:
-    """Let all that reads parts of a value read them there, or nothing: a copy for one serves all."""
+def _read_without_copies(graph: Graph, parts: dict[Node, StridedView]) -> None:
+    """Rewrite all readers of the parts of a source, or none: a copy for one would serve all."""
     views = {given: _view(graph, given, found) for given, found in parts.items()}
     users = dict.fromkeys(user for given in parts for user in given.users)
     arguments = {user: _replaced(user, views) for user in users}
-    if all(_lies_as_before(user, given) for user, given in arguments.items()):
+    if all(_keeps_strides(user, given) for user, given in arguments.items()):
         for user, given in arguments.items():
             user.args = given
 
 
 def _view(graph: Graph, given: Node, found: StridedView) -> Node:
-    shape, sides = list(given.meta["val"].shape), [merge_runs(side) for side in found.sides]
-    # A side of one number is never walked along.
+    shape, sides = list(given.meta["val"].shape), [merge_runs(side) for side in found.dims]
+    # The stride of a dimension of size one is never used.
     steps = [side[0][1] if side else found.source.meta["val"].numel() for side in sides]
     with graph.inserting_before(found.source.next):
         placed = found.source, shape, steps, found.offset
@@ -102,13 +97,13 @@ def _replaced(attention: Node, views: Mapping[Node, Node]) -> tuple[Any, ...]:
     return *first, *attention.args[inputs:]
 
 
-def _lies_as_before(attention: Node, arguments: tuple[Any, ...]) -> bool:
-    """Say whether the results lie as before; some kernels let them lie as the queries do."""
+def _keeps_strides(attention: Node, arguments: tuple[Any, ...]) -> bool:
+    """Return whether the results keep their strides; some kernels copy the strides of the queries."""
     given = arguments, attention.kwargs
     values, named = torch.fx.node.map_arg(given, lambda node: node.meta["val"])
     made = attention.target(*values, **named)  # type: ignore[operator]
-    return all(_steps(new) == _steps(old) for new, old in zip(made, attention.meta["val"]))
+    return all(_strides(new) == _strides(old) for new, old in zip(made, attention.meta["val"]))
 
 
-def _steps(value: Any) -> Any:
+def _strides(value: Any) -> Any:
     return value.stride() if isinstance(value, torch.Tensor) else None

@@ -1,6 +1,6 @@
-"""Writing into a program that torch's compiler is about to fuse: new calls, joined parts, the order of nodes.
+"""Functions that query and rewrite FX graphs: inserted calls, concatenation, ancestors, order of nodes.
 
-Imported only when something is compiled.
+Imported only to compile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 _aten = torch.ops.aten
-# How many of the first arguments are queries, keys and values, or what comes back through them and these.
+# How many leading arguments are queries, keys and values, or the output gradient followed by these.
 ATTENTION: dict[Any, int] = {
     _aten._scaled_dot_product_efficient_attention.default: 3,
     _aten._scaled_dot_product_flash_attention.default: 3,
@@ -26,97 +26,97 @@ ATTENTION: dict[Any, int] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 4,
 }
 
-_OF_THE_VALUE = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
+_VALUE_KEYS = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
 
 
 def is_cuda_float32(node: Node) -> bool:
-    """Say whether a value is a float32 tensor on CUDA."""
+    """Return whether a value is a float32 tensor on CUDA."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is torch.float32
 
 
 def is_cuda(node: Node) -> bool:
-    """Say whether a value is a tensor on CUDA."""
+    """Return whether a value is a tensor on CUDA."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_cuda
 
 
 def is_pointwise(node: Node) -> bool:
-    """Say whether each number of a value is computed by itself, so that it can be done in whatever order."""
+    """Return whether a value is computed elementwise, so that its elements may be in any order."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 def insert_call(
     graph: Graph, target: Any, arguments: tuple[Any, ...], *, instead_of: Node | None = None, **named: Any
 ) -> Node:
-    """Add a call and work out what its value will be."""
-    made = graph.call_function(target, arguments, named)
+    """Insert a call node and compute its fake value."""
+    node = graph.call_function(target, arguments, named)
     if instead_of is not None:
-        copy_meta(instead_of, made)
+        copy_meta(instead_of, node)
     values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
-    made.meta["val"] = target(*values, **named)
-    return made
+    node.meta["val"] = target(*values, **named)
+    return node
 
 
-def copy_meta(before: Node, made: Node) -> None:
-    """Let a new node say what is known of the one whose place it takes.
+def copy_meta(old: Node, new: Node) -> None:
+    """Copy the metadata of a node to the one that replaces it, except for its value.
 
-    Before forward and backward are told apart, that is on which side it belongs, and whether a checkpoint
-    wants it to be computed again.
+    Before the graph is partitioned, that is whether it belongs to forward or backward, and whether activation
+    checkpointing recomputes it.
     """
-    made.meta.update({key: value for key, value in before.meta.items() if key not in _OF_THE_VALUE})
+    new.meta.update({key: value for key, value in old.meta.items() if key not in _VALUE_KEYS})
 
 
 def owns_memory(node: Node) -> bool:
-    """Say whether a value was computed, and is no view of another one."""
-    parted = node.args[0] if node.target is operator.getitem else node
-    target = parted.target if isinstance(parted, Node) else None
+    """Return whether a value was computed, and is not a view of another value."""
+    source = node.args[0] if node.target is operator.getitem else node
+    target = source.target if isinstance(source, Node) else None
     return isinstance(target, torch._ops.OpOverload) and all(
         each.alias_info is None for each in target._schema.returns
     )
 
 
 def is_mutated(node: Node) -> bool:
-    """Say whether a value that was given to the program becomes another one at its end."""
+    """Return whether the program overwrites one of its inputs at its end."""
     return any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users)
 
 
-def operands(product: Node) -> tuple[Node, Node]:
-    """Give the two matrices of a product."""
-    left, right = product.args
+def operands(matmul: Node) -> tuple[Node, Node]:
+    """Return the two matrices of a matmul."""
+    left, right = matmul.args
     assert isinstance(left, Node)
     assert isinstance(right, Node)
     return left, right
 
 
 def concat_rows(graph: Graph, parts: Sequence[Node]) -> Node:
-    """Lay parts below each other."""
+    """Concatenate along the first dimension."""
     return insert_call(graph, _aten.cat.default, (list(parts), 0))
 
 
 def concat_columns(graph: Graph, parts: Sequence[Node]) -> Node:
-    """Join along the second side; transposed parts are stacked first, which needs no transposed copy."""
+    """Concatenate along the second dimension; transposed parts along the first, without a transposed copy."""
     if all(map(is_transposed, parts)):
-        below = concat_rows(graph, [_exchanged(part) for part in parts])
-        return insert_call(graph, _aten.permute.default, (below, [1, 0]))
+        rows = concat_rows(graph, [_untransposed(part) for part in parts])
+        return insert_call(graph, _aten.permute.default, (rows, [1, 0]))
     return insert_call(graph, _aten.cat.default, (list(parts), 1))
 
 
 def stack_batch(graph: Graph, parts: Sequence[Node]) -> Node:
-    """Give one tensor with a part in each place; the same part everywhere is not copied."""
+    """Stack parts into a batch; if all are the same node, expand it without a copy."""
     count, shape = len(parts), list(parts[0].meta["val"].shape)
     if all(part is parts[0] for part in parts):
-        alone = insert_call(graph, _aten.unsqueeze.default, (parts[0], 0))
-        return insert_call(graph, _aten.expand.default, (alone, [count, *shape]))
+        single = insert_call(graph, _aten.unsqueeze.default, (parts[0], 0))
+        return insert_call(graph, _aten.expand.default, (single, [count, *shape]))
     if all(map(is_transposed, parts)):
-        below = concat_rows(graph, [_exchanged(part) for part in parts])
-        batch = insert_call(graph, _aten.view.default, (below, [count, *shape[::-1]]))
+        rows = concat_rows(graph, [_untransposed(part) for part in parts])
+        batch = insert_call(graph, _aten.view.default, (rows, [count, *shape[::-1]]))
         return insert_call(graph, _aten.permute.default, (batch, [0, 2, 1]))
     return insert_call(graph, _aten.view.default, (concat_rows(graph, parts), [count, *shape]))
 
 
 def is_transposed(node: Any) -> bool:
-    """Say whether a matrix is another one with its sides exchanged.
+    """Return whether a node transposes a matrix.
 
     >>> graph = Graph()
     >>> x = graph.placeholder("x")
@@ -127,46 +127,46 @@ def is_transposed(node: Any) -> bool:
 
 
 def is_row_sum(node: Node) -> bool:
-    """Say whether a node adds up the rows of a matrix."""
+    """Return whether a node sums the rows of a matrix."""
     is_sum = node.target is _aten.sum.dim_IntList and not node.kwargs
     return is_sum and node.args[1] == [0]
 
 
-def _exchanged(transposed: Node) -> Node:
-    given = transposed.args[0]
-    assert isinstance(given, Node)
-    return given
+def _untransposed(transposed: Node) -> Node:
+    matrix = transposed.args[0]
+    assert isinstance(matrix, Node)
+    return matrix
 
 
 class Ancestry:
-    """Which values each value of a program is made from.
+    """The ancestors of each node of a graph.
 
-    Where random numbers are drawn, nothing may be moved.
+    If the graph draws random numbers, no node may move.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._bit: dict[Node, int] = {}
-        self._from: dict[Node, int] = {}
-        self._stays = draws_random_numbers(graph)
-        for place, node in enumerate(graph.nodes):
-            self._bit[node] = 1 << place
-            found = 0
-            for given in node.all_input_nodes:
-                found |= self._bit[given] | self._from[given]
-            self._from[node] = found
+        self._ancestors: dict[Node, int] = {}
+        self._is_fixed = draws_random_numbers(graph)
+        for index, node in enumerate(graph.nodes):
+            self._bit[node] = 1 << index
+            ancestors = 0
+            for source in node.all_input_nodes:
+                ancestors |= self._bit[source] | self._ancestors[source]
+            self._ancestors[node] = ancestors
 
     def is_independent(self, node: Node, others: Sequence[Node]) -> bool:
-        """Say whether a value may be computed together with others, where the first of them is."""
-        made_from, bit = self._from[node], self._bit[node]
-        if any(made_from & self._bit[other] or self._from[other] & bit for other in others):
+        """Return whether a node can be computed together with others, at the position of the first."""
+        ancestors, bit = self._ancestors[node], self._bit[node]
+        if any(ancestors & self._bit[other] or self._ancestors[other] & bit for other in others):
             return False
-        # The bits grow with the place.
-        first = self._bit[others[0]] if others and self._stays else math.inf
-        return all(self._bit[given] < first for given in node.all_input_nodes)
+        # The bits grow with the position.
+        first = self._bit[others[0]] if others and self._is_fixed else math.inf
+        return all(self._bit[source] < first for source in node.all_input_nodes)
 
 
 def with_ancestors(nodes: Iterable[Node]) -> set[Node]:
-    """Give the values that any of these are made from, and themselves."""
+    """Return these nodes and all their ancestors."""
     found: set[Node] = set()
     waiting = [*nodes]
     while waiting:
@@ -177,17 +177,17 @@ def with_ancestors(nodes: Iterable[Node]) -> set[Node]:
 
 
 def draws_random_numbers(graph: Graph) -> bool:
-    """Say whether a program draws random numbers, which must stay in the order in which eager draws them."""
+    """Return whether a graph draws random numbers, which must keep eager's order."""
     return any(_is_drawn(part) for node in graph.nodes for part in (node.target, *node.args))
 
 
 def _is_drawn(part: Any) -> bool:
-    """Say whether an operator draws; a checkpoint gives it to another one, which runs it."""
+    """Return whether an operator draws; checkpointing passes it as an argument to a higher-order operator."""
     return torch.Tag.nondeterministic_seeded in getattr(part, "tags", ())
 
 
 def sort_topologically(graph: Graph) -> None:
-    """Let every value come before its readers again, and otherwise leave the order as it is."""
+    """Move every node before its readers again, and otherwise keep the order."""
     from torch._inductor.pattern_matcher import stable_topological_sort
 
     stable_topological_sort(graph)

@@ -1,7 +1,7 @@
-"""Recurrent cells taken apart, so that their parts are fused with what stands around them.
+"""A graph pass that decomposes GRU cells, so that their operations are fused with the code around them.
 
-Torch computes a GRU cell by one kernel of its own, forward and backward, and sums up the gradients of its
-biases by two more. In a loop over time these cannot be fused with anything. Imported only when something is
+Torch computes a GRU cell with a single kernel in forward and backward, and sums the gradients of its biases
+with two more. In a loop over time these cannot be fused with anything. Imported only when something is
 compiled.
 """
 
@@ -18,44 +18,44 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from . import fx as rewriting
+from . import fx
 
 _FORWARD = torch.ops.aten._thnn_fused_gru_cell.default
 _BACKWARD = torch.ops.aten._thnn_fused_gru_cell_backward.default
 
 
 class DecomposeGruCells(CustomGraphPass):
-    """Write a GRU cell and its backward out in single operations, for float32 on CUDA."""
+    """Replace a GRU cell and its backward by single operations, for float32 on CUDA."""
 
     def __call__(self, graph: Graph) -> None:
         for cell in list(graph.find_nodes(op="call_function", target=_FORWARD)):
             outputs = _outputs(cell)
-            backwards = [user for kept in outputs[1] for user in kept.users]
-            is_whole = all(user.target is _BACKWARD for user in backwards)
-            if is_whole and all(map(rewriting.is_cuda_float32, outputs[0])):
-                _open(graph, cell, outputs, backwards)
+            backwards = [user for saved in outputs[1] for user in saved.users]
+            is_complete = all(user.target is _BACKWARD for user in backwards)
+            if is_complete and all(map(fx.is_cuda_float32, outputs[0])):
+                _decompose(graph, cell, outputs, backwards)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, rewriting.__file__), "opened cells")
+        return get_hash_for_files((__file__, fx.__file__), "decomposed GRU cells")
 
 
-def _open(graph: Graph, cell: Node, outputs: list[list[Node]], backwards: Sequence[Node]) -> None:
-    # Biases that are not there are left out.
-    made, *kept = _written(graph, cell, _cell, (*cell.args, None, None)[:5])
-    _replace(graph, outputs[0], made)
+def _decompose(graph: Graph, cell: Node, outputs: list[list[Node]], backwards: Sequence[Node]) -> None:
+    # Missing biases are not among the arguments.
+    hidden, *saved = _insert(graph, cell, gru_cell, (*cell.args, None, None)[:5])
+    _replace(graph, outputs[0], hidden)
     for backward in backwards:
-        new = _written(graph, backward, _cell_backward, (backward.args[0], *kept, backward.args[2]))
-        for place, old in enumerate(_outputs(backward)):
-            _replace(graph, old, new[place])
+        new = _insert(graph, backward, gru_cell_backward, (backward.args[0], *saved, backward.args[2]))
+        for index, old in enumerate(_outputs(backward)):
+            _replace(graph, old, new[index])
         graph.erase_node(backward)
     _replace(graph, outputs[1], None)
     graph.erase_node(cell)
 
 
-def _cell(
+def gru_cell(
     of_input: Tensor, of_hidden: Tensor, hidden: Tensor, bias: Tensor | None, hidden_bias: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Give the next hidden state, and what the backward needs: the gates and parts of them."""
+    """Return the next hidden state, and the gates and other values that the backward needs."""
     width = hidden.shape[1]
     if bias is not None and hidden_bias is not None:
         of_input, of_hidden = of_input + bias, of_hidden + hidden_bias
@@ -66,7 +66,7 @@ def _cell(
     return new + update * (hidden - new), reset, update, new, hidden, before
 
 
-def _cell_backward(
+def gru_cell_backward(
     grad: Tensor,
     reset: Tensor,
     update: Tensor,
@@ -75,7 +75,7 @@ def _cell_backward(
     before: Tensor,
     has_bias: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Give the gradients of both products, of the hidden state and of both biases."""
+    """Return the gradients of both matmuls, of the hidden state and of both biases."""
     of_new = grad * (1 - update) * (1 - new * new)
     of_update = grad * (hidden - new) * (1 - update) * update
     of_reset = of_new * before * (1 - reset) * reset
@@ -85,29 +85,29 @@ def _cell_backward(
     return of_input, of_hidden, grad * update, *sums
 
 
-def _written(
+def _insert(
     graph: Graph, before: Node, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Write a function of tensors into a program before a node, and give what it makes."""
-    values = [given.meta["val"] if isinstance(given, Node) else given for given in arguments]
+    """Trace a function, insert its graph before a node, and return its outputs."""
+    values = [each.meta["val"] if isinstance(each, Node) else each for each in arguments]
     traced = make_fx(function, select_decomp_table())(*values).graph
-    givers = dict(zip(traced.find_nodes(op="placeholder"), arguments))
+    inputs = dict(zip(traced.find_nodes(op="placeholder"), arguments))
     node = before.prev
     with graph.inserting_before(before):
-        made = graph.graph_copy(traced, givers)
+        outputs = graph.graph_copy(traced, inputs)
     while (node := node.next) is not before:
-        rewriting.copy_meta(before, node)
-    assert isinstance(made, tuple | list)
-    return tuple(made)
+        fx.copy_meta(before, node)
+    assert isinstance(outputs, tuple | list)
+    return tuple(outputs)
 
 
 def _outputs(node: Node) -> list[list[Node]]:
-    """Give, for each of five places of what a node returns, those who take it out."""
-    found: list[list[Node]] = [[] for _ in range(5)]
+    """Return, for each of the five outputs of a node, the nodes that read it."""
+    readers: list[list[Node]] = [[] for _ in range(5)]
     for user in node.users:
         assert user.target is operator.getitem
-        found[user.args[1]].append(user)  # type: ignore[index]
-    return found
+        readers[user.args[1]].append(user)  # type: ignore[index]
+    return readers
 
 
 def _replace(graph: Graph, old: Sequence[Node], new: Node | None) -> None:

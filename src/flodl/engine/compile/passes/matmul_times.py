@@ -1,6 +1,6 @@
-"""How long products of matrices take on this device, measured once for each shape.
+"""The time of matmuls on this device, measured once for each shape.
 
-Imported only when something is compiled.
+Imported only to compile.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from torch import Tensor
 
 from ...device.torch_flags import matmul_precision
 
-# A matrix as it lies in memory: its sides, and whether they are exchanged.
+# The rows and columns of a matrix, and whether it is transposed in memory.
 MatrixLayout = tuple[int, int, bool]
-# What the device moves in a microsecond from memory that was just written; on the careful side.
+# A conservative estimate of what the device reads in a microsecond from recently written memory.
 BYTES_PER_US = 2.5e6
 _RUNS, _RUNS_US = 8, 400.0
 _ROUNDS = 5
-# Long enough that everything is queued before the first run begins.
+# Long enough to queue all runs before the first one starts.
 _WAIT_CYCLES = 400_000
 
 
 class MatmulTimes:
-    """Microseconds of the device; what else runs on it meanwhile is kept out by taking the shortest."""
+    """Measured microseconds; taking the minimum excludes other work on the device."""
 
     def __init__(self) -> None:
         self._known: dict[Any, float] = {}
 
-    def product(self, left: MatrixLayout, right: MatrixLayout) -> float:
-        """Give the time of one product."""
+    def matmul(self, left: MatrixLayout, right: MatrixLayout) -> float:
+        """Return the time of one matmul."""
 
         def prepare() -> Callable[[], object]:
             x, y = _matrix(left), _matrix(right)
             return lambda: torch.mm(x, y)
 
-        return self._taken(("product", left, right), prepare)
+        return self._time(("matmul", left, right), prepare)
 
-    def cut(self, left: MatrixLayout, right: MatrixLayout, parts: int) -> float:
-        """Give the time of a product whose inner side is cut in parts, without their sum."""
+    def split_k(self, left: MatrixLayout, right: MatrixLayout, parts: int) -> float:
+        """Return the time of a split-K matmul, without the sum of its parts."""
 
         def prepare() -> Callable[[], object]:
             x, y = _matrix(left), _matrix(right)
@@ -49,7 +49,7 @@ class MatmulTimes:
             x, y = x.view(rows, parts, inner).permute(1, 0, 2), y.view(parts, inner, columns)
             return lambda: torch.bmm(x, y)
 
-        return self._taken(("cut", left, right, parts), prepare)
+        return self._time(("split_k", left, right, parts), prepare)
 
     def batch(
         self,
@@ -60,23 +60,23 @@ class MatmulTimes:
         shared: bool,
         copied: Sequence[MatrixLayout],
     ) -> float:
-        """Give the time of a batch of products, and of copying the matrices that lie elsewhere so far."""
+        """Return the time of a batched matmul, and of copying matrices into the batch."""
 
         def prepare() -> Callable[[], object]:
             lefts, rights = _batch(left, 1 if shared else count), _batch(right, count)
-            loose = [[_matrix((*form[:2], False)) for _ in range(count)] for form in copied]
+            unbatched = [[_matrix((*form[:2], False)) for _ in range(count)] for form in copied]
 
             def run() -> None:
-                for matrices in loose:
+                for matrices in unbatched:
                     torch.cat(matrices)
                 torch.bmm(lefts.expand(count, -1, -1), rights)
 
             return run
 
-        return self._taken(("batch", left, right, count, shared, tuple(copied)), prepare)
+        return self._time(("batch", left, right, count, shared, tuple(copied)), prepare)
 
-    def _taken(self, key: Any, prepare: Callable[[], Callable[[], object]]) -> float:
-        """Give what is known or measured; where there is no room to measure, it takes forever."""
+    def _time(self, key: Any, prepare: Callable[[], Callable[[], object]]) -> float:
+        """Return the known or measured time; infinity if there is no memory to measure."""
         key = torch.cuda.current_device(), matmul_precision(), *key
         if key not in self._known:
             from torch.utils._python_dispatch import _disable_current_modes
@@ -93,23 +93,23 @@ _zeros = partial(torch.zeros, dtype=torch.float32, device="cuda")
 
 
 def _matrix(form: MatrixLayout) -> Tensor:
-    rows, columns, exchanged = form
-    made = _zeros((columns, rows) if exchanged else (rows, columns))
-    return made.t() if exchanged else made
+    rows, columns, transposed = form
+    zeros = _zeros((columns, rows) if transposed else (rows, columns))
+    return zeros.t() if transposed else zeros
 
 
 def _batch(form: MatrixLayout, count: int) -> Tensor:
-    rows, columns, exchanged = form
-    made = _zeros((count, columns, rows) if exchanged else (count, rows, columns))
-    return made.transpose(1, 2) if exchanged else made
+    rows, columns, transposed = form
+    zeros = _zeros((count, columns, rows) if transposed else (count, rows, columns))
+    return zeros.transpose(1, 2) if transposed else zeros
 
 
 def _shortest(run: Callable[[], object]) -> float:
-    """Time some runs in a row, several times, and give the shortest time of one."""
+    """Time several series of runs, and return the shortest time of one run."""
     run()
-    taken = [_time(run, 1)]
-    runs = max(1, min(_RUNS, int(_RUNS_US / taken[0])))
-    return min([*taken, *(_time(run, runs) for _ in range(_ROUNDS))])
+    times = [_time(run, 1)]
+    runs = max(1, min(_RUNS, int(_RUNS_US / times[0])))
+    return min([*times, *(_time(run, runs) for _ in range(_ROUNDS))])
 
 
 def _time(run: Callable[[], object], runs: int) -> float:

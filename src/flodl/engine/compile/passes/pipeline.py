@@ -1,6 +1,6 @@
-"""What flodl changes in the program that torch's compiler fuses: where a bias is added, and how loops learn.
+"""The graph passes that flodl adds to torch's compiler, and three of them: addmm, sums of matmuls, row sums.
 
-Imported only when something is compiled.
+Imported only to compile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx as rewriting
+from . import fx
 from .attention import AttentionWithoutCopies
 from .fx import (
     concat_columns,
@@ -30,150 +30,146 @@ from .mutated_buffers import CloneMutatedBuffers
 from .row_order import MatmulInStorageOrder
 
 _aten = torch.ops.aten
-# Above this size of a result, a sum of its own moves more memory than the slower kernel costs.
+# For a larger result, a separate addition moves more memory than the slower kernel costs.
 _LARGE_BYTES = 64 << 20
 
 
 class DecomposeAddmm(CustomGraphPass):
-    """Write `addmm(bias, x, w)` as a product and a sum, for float32 on CUDA.
+    """Rewrite `addmm(bias, x, w)` as a matmul and an addition, for float32 on CUDA.
 
-    The product with a bias inside picks a slow kernel for many shapes (34 µs against 10 µs for one
-    layer of the mlp on an H200), and the sum is free once it is fused into the kernel that follows.
+    With the bias, torch picks a slow kernel for many shapes (34 µs against 10 µs for one layer of the mlp on
+    an H200), and the addition is free once it is fused into the kernel that follows.
 
-    It is done twice. Before forward and backward are told apart: the backward then keeps the product,
-    which lies in memory anyway, and adds the bias again, so the sum is never written; torch joins the two
-    again where a sum cannot be fused. After that: what torch joined, up to `most_bytes` of result.
+    The pass runs twice. Before the graph is partitioned: the backward then saves the result of the matmul,
+    which is in memory anyway, and adds the bias again, so the sum is never written. Torch merges the two
+    again where the addition cannot be fused. After that: what torch merged, up to `max_bytes` of result.
     """
 
-    def __init__(self, most_bytes: float = math.inf) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: float = math.inf) -> None:
+        self._max_bytes = max_bytes
 
     def __call__(self, graph: Graph) -> None:
         for node in list(graph.find_nodes(op="call_function", target=_aten.addmm.default)):
-            if (
-                not node.kwargs
-                and rewriting.is_cuda_float32(node)
-                and node.meta["val"].nbytes <= self._most_bytes
-            ):
-                _unfold(graph, node)
+            if not node.kwargs and fx.is_cuda_float32(node) and node.meta["val"].nbytes <= self._max_bytes:
+                _decompose(graph, node)
 
     def uuid(self) -> Any:
-        files = __file__, rewriting.__file__
-        return get_hash_for_files(files, f"bias outside up to {self._most_bytes}")
+        files = __file__, fx.__file__
+        return get_hash_for_files(files, f"decomposed addmm up to {self._max_bytes}")
 
 
 class MergeMatmulSums(CustomGraphPass):
-    """Write a sum of products as one product over a longer inner side.
+    """Rewrite a sum of matmuls as one matmul with a longer K.
 
-    The weight that a loop uses in every turn gets its gradient as such a sum: ten small products and
-    nine sums become one product. Two others stay apart, as in `self.input(x) + self.hidden(h)`: what is
-    given, as weights are, would be copied to lie together.
+    The gradient of a weight that a loop uses in each iteration is such a sum: ten small matmuls and nine
+    additions become one matmul. A sum of two is left alone unless it is a weight gradient, as in
+    `self.input(x) + self.hidden(h)`: inputs such as weights would have to be copied next to each other.
     """
 
     def __call__(self, graph: Graph) -> None:
-        for root, terms in _nests(graph):
-            products = [term for term in terms if _is_lone_product(term) and _is_alike(term, root)]
-            if len(products) > 2 or (len(products) == 2 and all(map(_is_of_weight, products))):
-                _join(graph, root, terms, products)
+        for root, terms in _sums(graph):
+            matmuls = [term for term in terms if _is_matmul_read_once(term) and _has_shape_of(term, root)]
+            if len(matmuls) > 2 or (len(matmuls) == 2 and all(map(_is_weight_gradient, matmuls))):
+                _merge(graph, root, terms, matmuls)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, rewriting.__file__), "joined products")
+        return get_hash_for_files((__file__, fx.__file__), "merged sums of matmuls")
 
 
 class MergeRowSums(CustomGraphPass):
-    """Write a sum of sums over rows as one sum over all rows.
+    """Rewrite a sum of row sums as one sum over all rows.
 
-    The bias that a loop uses in every turn gets its gradient as such a sum, and mostly the rows lie together
-    for the gradient of the weight already.
+    The gradient of a bias that a loop uses in each iteration is such a sum, and the rows are usually
+    concatenated already for the gradient of the weight.
     """
 
     def __call__(self, graph: Graph) -> None:
-        if rewriting.draws_random_numbers(graph):
+        if fx.draws_random_numbers(graph):
             return
-        for root, terms in _nests(graph):
+        for root, terms in _sums(graph):
             found = {term: rows for term in terms if (rows := _summed_rows(term, root)) is not None}
             if len(found) > 2:
-                _sum_once(graph, root, terms, found)
+                _merge_sums(graph, root, terms, found)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, rewriting.__file__), "joined sums")
+        return get_hash_for_files((__file__, fx.__file__), "merged row sums")
 
 
 class PassSequence(CustomGraphPass):
-    """Several changes, one after the other."""
+    """Several passes, one after the other."""
 
-    def __init__(self, *changes: CustomGraphPass) -> None:
-        self._changes = changes
+    def __init__(self, *passes: CustomGraphPass) -> None:
+        self._passes = passes
 
     def __call__(self, graph: Graph) -> None:
-        for change in self._changes:
-            change(graph)
+        for each in self._passes:
+            each(graph)
 
     def uuid(self) -> Any:
-        return tuple(change.uuid() for change in self._changes)
+        return tuple(each.uuid() for each in self._passes)
 
 
 def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
-    """Give the compiler options that put these changes in.
+    """Return the compiler options that add these passes.
 
-    Random numbers are drawn as eager draws them, so that the two can be compared. With tune="gemm"
-    every matrix product is tried out with many kernels, which takes minutes.
+    Random numbers are drawn as in eager mode, so that the two can be compared. With tune="gemm" every matmul
+    is autotuned over many kernels, which takes minutes.
     """
     tuning = {"max_autotune_gemm": True} if tune == "gemm" else {}
-    products = [] if tune == "gemm" else [BatchAndSplitMatmuls()]
+    matmul_passes = [] if tune == "gemm" else [BatchAndSplitMatmuls()]
     return {
         **tuning,
         "fallback_random": True,
         "joint_custom_pre_pass": PassSequence(
             DecomposeGruCells(), DecomposeAddmm(), MatmulInStorageOrder(), AttentionWithoutCopies()
         ),
-        # After torch's own changes, which would leave the copies of buffers out.
+        # After torch's own passes, which would remove the copies of buffers.
         "joint_custom_post_pass": CloneMutatedBuffers(),
         "post_grad_custom_pre_pass": PassSequence(MergeMatmulSums(), MergeRowSums()),
-        "post_grad_custom_post_pass": PassSequence(DecomposeAddmm(_LARGE_BYTES), *products),
+        "post_grad_custom_post_pass": PassSequence(DecomposeAddmm(_LARGE_BYTES), *matmul_passes),
     }
 
 
-def _unfold(graph: Graph, node: Node) -> None:
+def _decompose(graph: Graph, node: Node) -> None:
     bias, left, right = node.args
     with graph.inserting_before(node):
-        product = graph.call_function(_aten.mm.default, (left, right))
-        total = graph.call_function(_aten.add.Tensor, (product, bias))
-    for new in (product, total):
+        matmul = graph.call_function(_aten.mm.default, (left, right))
+        total = graph.call_function(_aten.add.Tensor, (matmul, bias))
+    for new in (matmul, total):
         new.meta.update(node.meta)
     node.replace_all_uses_with(total)
     graph.erase_node(node)
 
 
-def _is_lone_product(node: Any) -> bool:
+def _is_matmul_read_once(node: Any) -> bool:
     return isinstance(node, Node) and node.target is _aten.mm.default and _is_read_once(node)
 
 
-def _is_of_weight(product: Node) -> bool:
-    """Say whether a product is the gradient of a weight, whose left side is transposed."""
-    return is_transposed(operands(product)[0])
+def _is_weight_gradient(matmul: Node) -> bool:
+    """Return whether a matmul is a weight gradient, with a transposed left operand."""
+    return is_transposed(operands(matmul)[0])
 
 
 def _is_read_once(node: Node) -> bool:
-    """Say whether a value goes into one place only; a sum may add it to itself."""
+    """Return whether a value is read exactly once; an addition may read it twice."""
     return len(node.users) == 1 and next(iter(node.users)).args.count(node) == 1
 
 
-def _is_alike(node: Node, root: Node) -> bool:
-    """Say whether a term has the shape of the whole sum, so that it is not spread out by it."""
-    return rewriting.is_cuda_float32(node) and node.meta["val"].shape == root.meta["val"].shape
+def _has_shape_of(node: Node, root: Node) -> bool:
+    """Return whether a term has the shape of the whole sum, so that it is not broadcast."""
+    return fx.is_cuda_float32(node) and node.meta["val"].shape == root.meta["val"].shape
 
 
-def _nests(graph: Graph) -> Iterator[tuple[Node, list[Any]]]:
-    """Give the sums that are no part of another one, each with all that it adds up; the last comes first."""
+def _sums(graph: Graph) -> Iterator[tuple[Node, list[Any]]]:
+    """Yield the outermost additions, last first, each with all its terms."""
     inner: set[Node] = set()
     for root in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-        if root not in inner and not root.kwargs and rewriting.is_cuda_float32(root):
+        if root not in inner and not root.kwargs and fx.is_cuda_float32(root):
             yield root, list(_terms(root, inner))
 
 
 def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
-    """Give what a nest of sums adds up; sums that are read more than once count as one term."""
+    """Yield the terms of nested additions; an addition that is read more than once is one term."""
     waiting = [*reversed(root.args)]
     while waiting:
         argument = waiting.pop()
@@ -182,8 +178,8 @@ def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
             and argument.target is _aten.add.Tensor
             and not argument.kwargs
             and _is_read_once(argument)
-            # Others add up in another way: two truths are one.
-            and rewriting.is_cuda_float32(argument)
+            # Other dtypes add differently: True + True is True.
+            and fx.is_cuda_float32(argument)
         ):
             inner.add(argument)
             waiting += reversed(argument.args)
@@ -191,9 +187,9 @@ def _terms(root: Node, inner: set[Node]) -> Iterator[Any]:
             yield argument
 
 
-def _join(graph: Graph, root: Node, terms: list[Any], products: list[Node]) -> None:
-    others = [term for term in terms if term not in products]
-    lefts, rights = zip(*map(operands, products))
+def _merge(graph: Graph, root: Node, terms: list[Any], matmuls: list[Node]) -> None:
+    others = [term for term in terms if term not in matmuls]
+    lefts, rights = zip(*map(operands, matmuls))
     with graph.inserting_before(root):
         total = graph.call_function(
             _aten.mm.default, (concat_columns(graph, lefts), concat_rows(graph, rights))
@@ -207,10 +203,10 @@ def _join(graph: Graph, root: Node, terms: list[Any], products: list[Node]) -> N
 
 
 def _summed_rows(term: Any, root: Node) -> Node | None:
-    """Give the matrix whose rows a term of a sum adds up; None where others read it or it is no such term."""
-    if not isinstance(term, Node) or not _is_alike(term, root) or not _is_read_once(term):
+    """Return the matrix whose rows a term sums; None if it is not such a term, or is read elsewhere."""
+    if not isinstance(term, Node) or not _has_shape_of(term, root) or not _is_read_once(term):
         return None
-    # Torch traces a view, and its compiler makes a reshape of it.
+    # Torch traces a view, which its compiler turns into a reshape.
     if term.target in (_aten.view.default, _aten.reshape.default) and _is_read_once(term.all_input_nodes[0]):
         term = term.all_input_nodes[0]
     rows = term.all_input_nodes[0] if is_row_sum(term) else None
@@ -218,12 +214,12 @@ def _summed_rows(term: Any, root: Node) -> Node | None:
     return rows if is_matrix else None
 
 
-def _sum_once(graph: Graph, root: Node, terms: list[Any], found: dict[Node, Node]) -> None:
+def _merge_sums(graph: Graph, root: Node, terms: list[Any], found: dict[Node, Node]) -> None:
     parts = list(found.values())
     with graph.inserting_before(root):
-        whole = next((node for node in parts[0].users if _holds(node, parts)), None) or concat_rows(
-            graph, parts
-        )
+        whole = next(
+            (node for node in parts[0].users if _is_concatenation(node, parts)), None
+        ) or concat_rows(graph, parts)
         total = insert_call(graph, _aten.sum.dim_IntList, (whole, [0]))
         for other in (term for term in terms if term not in found):
             total = insert_call(graph, _aten.add.Tensor, (total, other))
@@ -232,7 +228,7 @@ def _sum_once(graph: Graph, root: Node, terms: list[Any], found: dict[Node, Node
     graph.eliminate_dead_code()
 
 
-def _holds(node: Node, parts: list[Node]) -> bool:
-    """Say whether these matrices, in whatever order, are laid below each other by a node."""
+def _is_concatenation(node: Node, parts: list[Node]) -> bool:
+    """Return whether a node concatenates the rows of these matrices, in any order."""
     is_stack = node.target is _aten.cat.default and node.args[1:] == (0,)
     return is_stack and sorted(node.args[0], key=id) == sorted(parts, key=id)  # type: ignore[arg-type]

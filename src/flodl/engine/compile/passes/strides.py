@@ -1,6 +1,6 @@
-"""Where the numbers of a view lie in the tensor that it shows; copies are looked through.
+"""Which elements of its source tensor a view contains, as sizes and strides; copies are looked through.
 
-Imported only when something is compiled.
+Imported only to compile.
 """
 
 from __future__ import annotations
@@ -15,65 +15,65 @@ import torch
 from torch.fx import Node
 
 _aten = torch.ops.aten
-# So many numbers, so far apart.
+# A size and a stride.
 Run = tuple[int, int]
 Dim = tuple[Run, ...]
 
 
 @dataclass(frozen=True)
 class StridedView:
-    """What a value shows of another one: for each side its runs, the outermost first."""
+    """A value as a view of its source: the runs of each dimension, outermost first."""
 
     source: Node
-    sides: tuple[Dim, ...]
+    dims: tuple[Dim, ...]
     offset: int = 0
     copied: bool = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether every number of the source is shown."""
-        shown = math.prod(size for side in self.sides for size, _ in side)
-        return bool(shown == self.source.meta["val"].numel())
+        """Whether the view contains every element of the source."""
+        covered = math.prod(size for dim in self.dims for size, _ in dim)
+        return bool(covered == self.source.meta["val"].numel())
 
 
 def view_of_source(node: Node) -> StridedView | None:
-    """Say what a value shows of the one that was computed last; None where that is not known."""
-    steps: list[tuple[_Step, Node]] = []
-    while (step := _step(node)) is not None:
-        steps.append((step, node))
-        node = _shown(node)
-    found = _itself(node)
-    for step, view in reversed(steps):
-        if found is None:
+    """Return a value as a view of the tensor that was computed last; None if that is not known."""
+    rules: list[tuple[_ViewRule, Node]] = []
+    while (rule := _view_rule(node)) is not None:
+        rules.append((rule, node))
+        node = _source(node)
+    view = _whole_tensor(node)
+    for rule, each in reversed(rules):
+        if view is None:
             return None
-        found = step(found, view)
-    return found
+        view = rule(view, each)
+    return view
 
 
 def is_view(node: Node) -> bool:
-    """Say whether a value only shows another one, or is a copy of it."""
-    return node.target in _PARTS or _step(node) is not None
+    """Return whether a node is a view or a copy of another one."""
+    return node.target in _SPLITS or _view_rule(node) is not None
 
 
-def merge_runs(side: Dim) -> Dim:
-    """Join runs that follow each other without a gap.
+def merge_runs(dim: Dim) -> Dim:
+    """Merge adjacent runs that are contiguous.
 
     >>> merge_runs(((32, 512), (8, 64), (64, 1))), merge_runs(((8, 64), (32, 512)))
     (((16384, 1),), ((8, 64), (32, 512)))
     """
-    found: list[Run] = []
-    for size, stride in side:
+    merged: list[Run] = []
+    for size, stride in dim:
         if size == 1:
             continue
-        if found and found[-1][1] == size * stride:
-            found[-1] = found[-1][0] * size, stride
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = merged[-1][0] * size, stride
         else:
-            found.append((size, stride))
-    return tuple(found)
+            merged.append((size, stride))
+    return tuple(merged)
 
 
 def split_runs(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Dim, ...] | None:
-    """Share runs out among sides of these lengths; None where one would be broken in the middle.
+    """Distribute runs over the dimensions of a shape; None if a run would have to be broken.
 
     >>> runs = [(4, 6), (6, 1)]
     >>> split_runs(runs, [2, 2, 6]), split_runs(runs, [8, 3]), split_runs(runs, [3, 8])
@@ -82,9 +82,9 @@ def split_runs(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Dim, ...] | N
     left = [run for run in reversed(runs) if run[0] != 1]
     if 0 in (size for size, _ in left):
         return None
-    sides: list[Dim] = []
+    dims: list[Dim] = []
     for wanted in shape:
-        side: list[Run] = []
+        dim: list[Run] = []
         while wanted > 1:
             if not left:
                 return None
@@ -93,39 +93,39 @@ def split_runs(runs: Sequence[Run], shape: Sequence[int]) -> tuple[Dim, ...] | N
             if taken not in (size, wanted):
                 return None
             rest = size // taken
-            side.append((taken, stride * rest))
+            dim.append((taken, stride * rest))
             if rest > 1:
                 left.append((rest, stride))
             wanted //= taken
-        sides.append(tuple(side))
-    return None if left else tuple(sides)
+        dims.append(tuple(dim))
+    return None if left else tuple(dims)
 
 
-_Step = Callable[[StridedView, Node], StridedView | None]
+_ViewRule = Callable[[StridedView, Node], StridedView | None]
 
 
-def _itself(node: Node) -> StridedView | None:
+def _whole_tensor(node: Node) -> StridedView | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(length, int) for length in value.shape):
         return None
     runs = list(zip(value.shape, value.stride()))
-    as_it_lies = merge_runs(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
-    # Without gaps, and no number twice.
-    if value.numel() == 0 or value.storage_offset() or as_it_lies not in ((), ((value.numel(), 1),)):
+    in_memory = merge_runs(tuple(sorted(runs, key=operator.itemgetter(1), reverse=True)))
+    # Without gaps or overlaps.
+    if value.numel() == 0 or value.storage_offset() or in_memory not in ((), ((value.numel(), 1),)):
         return None
     return StridedView(node, tuple((run,) for run in runs))
 
 
-def _shown(view: Node) -> Node:
-    """Give the value that a view shows; of a part of several, the value that was parted."""
-    shown: Any = view.args[0]
-    return cast(Node, shown.args[0] if view.target is operator.getitem else shown)
+def _source(view: Node) -> Node:
+    """Return the value that a view is of; for one output of a split, the value that was split."""
+    source: Any = view.args[0]
+    return cast(Node, source.args[0] if view.target is operator.getitem else source)
 
 
-def _step(node: Node) -> _Step | None:
+def _view_rule(node: Node) -> _ViewRule | None:
     if node.target is operator.getitem and isinstance(node.args[0], Node):
-        return _PARTS.get(node.args[0].target)
-    return _STEPS.get(node.target)
+        return _SPLITS.get(node.args[0].target)
+    return _VIEWS.get(node.target)
 
 
 def _copied(of: StridedView, node: Node) -> StridedView:
@@ -136,82 +136,82 @@ def _reshaped(of: StridedView, node: Node) -> StridedView | None:
     shape = node.meta["val"].shape
     if not all(isinstance(length, int) for length in shape):
         return None
-    sides = split_runs([run for side in of.sides for run in side], shape)
-    return None if sides is None else replace(of, sides=sides)
+    dims = split_runs([run for dim in of.dims for run in dim], shape)
+    return None if dims is None else replace(of, dims=dims)
 
 
 def _permuted(of: StridedView, node: Node) -> StridedView:
     order: Sequence[int] = node.args[1]  # type: ignore[assignment]
-    return replace(of, sides=tuple(of.sides[place] for place in order))
+    return replace(of, dims=tuple(of.dims[index] for index in order))
 
 
-def _exchanged(of: StridedView, node: Node) -> StridedView:
-    sides = list(of.sides)
-    if len(sides) < 2:
+def _transposed(of: StridedView, node: Node) -> StridedView:
+    dims = list(of.dims)
+    if len(dims) < 2:
         return of
     first, second = node.args[1:] if len(node.args) > 1 else (0, -1)
-    sides[first], sides[second] = sides[second], sides[first]  # type: ignore[index]
-    return replace(of, sides=tuple(sides))
+    dims[first], dims[second] = dims[second], dims[first]  # type: ignore[index]
+    return replace(of, dims=tuple(dims))
 
 
 def _selected(of: StridedView, dim: Any, index: Any) -> StridedView | None:
     if not isinstance(index, int):
         return None
-    side = of.sides[dim]
-    index %= math.prod(size for size, _ in side)
+    runs = of.dims[dim]
+    index %= math.prod(size for size, _ in runs)
     offset = of.offset
-    for size, stride in reversed(side):
+    for size, stride in reversed(runs):
         offset += index % size * stride
         index //= size
-    dim %= len(of.sides)
-    return replace(of, sides=of.sides[:dim] + of.sides[dim + 1 :], offset=offset)
+    dim %= len(of.dims)
+    return replace(of, dims=of.dims[:dim] + of.dims[dim + 1 :], offset=offset)
 
 
 def _sliced(of: StridedView, dim: Any, start: int, length: int) -> StridedView | None:
-    dim %= len(of.sides)
-    (size, stride), *inner = merge_runs(of.sides[dim]) or ((1, 1),)
+    dim %= len(of.dims)
+    (size, stride), *inner = merge_runs(of.dims[dim]) or ((1, 1),)
     below = math.prod(each for each, _ in inner)
     if start % below or length % below:
         return None
-    side = (length // below, stride), *inner
+    runs = (length // below, stride), *inner
     if (start + length) // below > size:
         return None
-    sides = (*of.sides[:dim], side, *of.sides[dim + 1 :])
-    return replace(of, sides=sides, offset=of.offset + start // below * stride)
+    dims = (*of.dims[:dim], runs, *of.dims[dim + 1 :])
+    return replace(of, dims=dims, offset=of.offset + start // below * stride)
 
 
 def _slice(of: StridedView, node: Node) -> StridedView | None:
-    given: list[Any] = [*node.args[1:]]
-    dim, start, _, step = given + [0, 0, None, 1][len(given) :]
+    arguments: list[Any] = [*node.args[1:]]
+    dim, start, _, step = arguments + [0, 0, None, 1][len(arguments) :]
     start, length = start or 0, node.meta["val"].shape[dim]
     if step != 1 or not isinstance(start, int) or not isinstance(length, int):
         return None
-    whole = math.prod(size for size, _ in of.sides[dim])
+    whole = math.prod(size for size, _ in of.dims[dim])
     return _sliced(of, dim, max(0, start + whole if start < 0 else start), length)
 
 
-def _part(of: StridedView, node: Node) -> StridedView | None:
-    """Show one of the parts that a tensor was split into."""
-    parted, place = cast(tuple[Node, int], node.args)
-    dim: Any = parted.args[2] if len(parted.args) > 2 else 0
-    lengths = [part.shape[dim] for part in parted.meta["val"]][: place + 1]
+def _split_output(of: StridedView, node: Node) -> StridedView | None:
+    """Return the view of one output of a split."""
+    split, index = cast(tuple[Node, int], node.args)
+    dim: Any = split.args[2] if len(split.args) > 2 else 0
+    lengths = [part.shape[dim] for part in split.meta["val"]][: index + 1]
     if not all(isinstance(length, int) for length in lengths):
         return None
     return _sliced(of, dim, sum(lengths[:-1]), lengths[-1])
 
 
-def _one(of: StridedView, node: Node) -> StridedView | None:
-    """Show one of the layers that a tensor was taken apart into."""
-    parted, place = cast(tuple[Node, int], node.args)
-    return _selected(of, parted.args[1] if len(parted.args) > 1 else 0, place)
+def _unbind_output(of: StridedView, node: Node) -> StridedView | None:
+    """Return the view of one output of an unbind."""
+    unbind, index = cast(tuple[Node, int], node.args)
+    return _selected(of, unbind.args[1] if len(unbind.args) > 1 else 0, index)
 
 
-_STEPS: dict[Any, _Step] = {
+_VIEWS: dict[Any, _ViewRule] = {
     _aten.clone.default: _copied,
     _aten.alias.default: lambda of, node: of,
     _aten.permute.default: _permuted,
-    _aten.transpose.int: _exchanged,
-    _aten.t.default: _exchanged,
+    _aten.transpose.int: _transposed,
+    _aten.t.default: _transposed,
     _aten.select.int: lambda of, node: _selected(of, *node.args[1:]),
     _aten.slice.Tensor: _slice,
     **dict.fromkeys(
@@ -227,8 +227,8 @@ _STEPS: dict[Any, _Step] = {
         _reshaped,
     ),
 }
-_PARTS: dict[Any, _Step] = {
-    _aten.split.Tensor: _part,
-    _aten.split_with_sizes.default: _part,
-    _aten.unbind.int: _one,
+_SPLITS: dict[Any, _ViewRule] = {
+    _aten.split.Tensor: _split_output,
+    _aten.split_with_sizes.default: _split_output,
+    _aten.unbind.int: _unbind_output,
 }

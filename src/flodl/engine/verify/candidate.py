@@ -1,0 +1,150 @@
+"""Builds the candidate of a trial: a recorded or compiled runner, with the faster memory format."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..capture.runner import RecordedRunner, Runner
+from ..compile.memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
+from ..compile.runner import CompiledRunner, compile_program
+from ..device.error_text import error_summary
+from ..device.timing import now_s
+from ..errors import NotCapturable
+from ..guards.cheap import Footing
+from ..guards.recompile import GuardFailed
+from ..optimizer.prepare import Readiness
+from ..program.program import StepBody
+from ..program.runner import EagerRunner, Micro
+from ..settings import Tier
+from ..state.snapshot import Snapshot
+from .verdict import rerun
+
+# How many models of one class a process may compile if torch splits their code at graph breaks.
+MAX_MODELS = 256
+
+
+class CandidateBuilder:
+    """Makes one candidate for a tier and prepares it for each window; `updates` if its update is included."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        body: StepBody,
+        readiness: Readiness,
+        *,
+        updates: bool,
+        tune: str | None = None,
+        layout: LayoutChoice | None = None,
+    ) -> None:
+        self.candidate: Runner | None = None
+        self.cost_s = 0.0
+        self._tier = tier
+        self._body = body
+        self._readiness = readiness
+        self._updates = updates
+        self._tune = tune
+        # Known from the start if the worker process has measured it.
+        self._layout = layout
+        self._footing: Footing | None = None
+
+    @property
+    def summary(self) -> str:
+        """What the report says about how the candidate was made; empty or starting with a semicolon."""
+        runner = self.candidate
+        outside = isinstance(runner, RecordedRunner) and not runner.update_inside
+        words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
+        if isinstance(runner, RecordedRunner) and runner.draws_on_host:
+            words += "; random numbers that the step draws on the CPU stay as they were recorded"
+        layout = f"; {self._layout.summary}" if self._layout is not None and self._tier == "compiled" else ""
+        return f"{layout}{words}"
+
+    def what_changed(self) -> str | None:
+        """Name what has changed since the candidate was made."""
+        changed = self._footing.what_changed() if self._footing is not None else None
+        return changed or (self.candidate.what_changed() if self.candidate is not None else None)
+
+    def prepare(self, window: list[Micro], before: Snapshot) -> Runner:
+        """Return the candidate, prepared for a window, and restore the state."""
+        started = time.perf_counter()
+        if self.candidate is None:
+            self._footing = Footing(self._body)
+            self.candidate = self._build(window, before)
+        self._learn(self.candidate, window, before)
+        self.cost_s += time.perf_counter() - started
+        return self.candidate
+
+    def _learn(self, candidate: Runner, window: list[Micro], before: Snapshot) -> None:
+        for micro in window:
+            candidate.learn(micro)
+            before.restore()
+
+    def _build(self, window: list[Micro], before: Snapshot) -> Runner:
+        """Make the candidate; if images can have two memory formats, the one measured faster.
+
+        If that is known already, only this one is made.
+        """
+        if self._tier != "compiled":
+            return self._runner(self._body)
+        candidates: dict[Layout | None, Runner] = {}
+        layouts = candidate_layouts(self._body) if self._layout is None else (self._layout.layout,)
+        bodies = compile_program(self._body, tune=self._tune, layouts=layouts)
+        for layout, body in bodies.items():
+            try:
+                self._compile(body, window, before)
+                candidates[layout] = self._runner(body)
+                before.restore()
+                self._learn(candidates[layout], window, before)
+            except (NotCapturable, GuardFailed):
+                candidates.pop(layout, None)
+                if layout == list(bodies)[-1] and not candidates:
+                    raise
+        timers = {layout: partial(self._time, r, window, before) for layout, r in candidates.items()}
+        choice = pick_fastest(timers)
+        before.restore()
+        if choice.times_s:
+            self._layout = choice
+        return candidates[choice.layout]
+
+    def _runner(self, body: StepBody) -> Runner:
+        if self._body.device.type != "cuda":
+            return CompiledRunner(body)
+        return RecordedRunner(body, update_inside=self._readiness.capturable)
+
+    def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
+        before.restore()
+        started = now_s(self._body.device)
+        rerun(runner, window, updates=self._updates)
+        return (now_s(self._body.device) - started) / len(window)
+
+    def _compile(self, body: StepBody, window: list[Micro], before: Snapshot) -> None:
+        """Compile a body by running the window."""
+        from torch._dynamo.utils import counters
+
+        breaks = sum(counters["graph_break"].values())
+        try:
+            with warnings.catch_warnings(), torch._dynamo.config.patch(_dynamo_config()):
+                # Advice for people who compile by hand; the model's own warnings came in the eager steps.
+                warnings.simplefilter("ignore")
+                # Twice: the second run may still tune what the first one compiled.
+                for _ in range(2):
+                    before.restore()
+                    rerun(EagerRunner(body), window, updates=self._updates)
+        except Exception as error:
+            raise NotCapturable(f"torch's compiler failed: {error_summary(error)}") from error
+        body.is_split = sum(counters["graph_break"].values()) > breaks
+
+
+def _dynamo_config() -> dict[str, Any]:
+    """Return the settings of torch's compiler while training waits for it.
+
+    By default, code that was compiled too often runs eagerly without notice, but a process may train many
+    models of one class. The garbage of compiling is left to Python's regular collections.
+    """
+    limits = {"recompile_limit": MAX_MODELS, "accumulated_recompile_limit": 4 * MAX_MODELS}
+    wanted = {"fail_on_recompile_limit_hit": True, "run_gc_after_compile": False, **limits}
+    return {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
