@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.compile.runner import _with_code_of_its_own
+from flodl.engine.compile.runner import with_own_code
 from flodl.engine.program.running_means import Tally, account, account_on_host
 
 
@@ -169,7 +169,7 @@ def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compil
     tally = Tally(torch.device("cpu"))
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for weight in range(2, 13):
-            tally.account = torch.compile(_with_code_of_its_own(account))
+            tally.account = torch.compile(with_own_code(account))
             tally.add(torch.tensor(1.0), {}, weight=weight, opens=True)
     assert tally.means()["loss"] == 1.0
 

@@ -86,7 +86,7 @@ class RecordedRunner:
         if len(self._optimizer_state) < self._num_states:
             return "the optimizer's state was cleared"
         if len(self.body.optimizer.param_groups) != len(self._groups):
-            return "the optimizer has another number of groups"
+            return "the optimizer has a different number of groups"
         if not same_objects(self.body.optimizer.param_groups, self._groups):
             return "a group of the optimizer was replaced"
         if changed := self._footing.what_changed():

@@ -32,7 +32,7 @@ class CompiledRunner(EagerRunner):
     def what_changed(self) -> str | None:
         """Name what has changed since the step was compiled, in clearer words than a guard's."""
         if len(self.body.optimizer.param_groups) != self._num_groups:
-            return "the number of the optimizer's parameter groups changed"
+            return "the optimizer has a different number of groups"
         return self._footing.what_changed()
 
     def fits(self, micro: Micro) -> bool:
@@ -79,7 +79,7 @@ def compile_program(
     from .variants import Variants
 
     options = {layout: inductor_options(tune=tune) | LAYOUT_OPTIONS[layout] for layout in layouts}
-    step_fn = _with_own_code(uncompiled(body.step_fn))
+    step_fn = with_own_code(uncompiled(body.step_fn))
     if None in options:
         return {None: _compiled_program(body, torch.compile(step_fn, dynamic=False, options=options[None]))}
     # Also for a single layout, so that it finds in the cache what was compiled for two.
@@ -100,16 +100,16 @@ def uncompiled(step_fn: StepFunction) -> StepFunction:
     return getattr(step_fn, "_torchdynamo_orig_callable", step_fn)
 
 
-def _with_own_code(step_fn: StepFunction) -> StepFunction:
+def with_own_code(step_fn: StepFunction) -> StepFunction:
     """Return the same function with its own code object.
 
     Torch compiles a code object a few times and then silently runs it eagerly, so that a ninth step with the
     same function would not be compiled. All callables that are not functions share a single code object.
     """
     if isinstance(step_fn, MethodType):
-        return MethodType(_with_own_code(step_fn.__func__), step_fn.__self__)
+        return MethodType(with_own_code(step_fn.__func__), step_fn.__self__)
     if not isinstance(step_fn, FunctionType):
-        return _with_own_code(lambda *arguments: step_fn(*arguments))
+        return with_own_code(lambda *arguments: step_fn(*arguments))
     code, closure = step_fn.__code__.replace(), step_fn.__closure__
     copied = FunctionType(code, step_fn.__globals__, step_fn.__name__, step_fn.__defaults__, closure)
     copied.__kwdefaults__ = step_fn.__kwdefaults__
@@ -124,5 +124,5 @@ def _compiled_program(body: StepBody, step_fn: StepFunction) -> StepBody:
     twin.tally = copy.copy(body.tally)
     if body.device.type == "cuda":
         # Fewer kernels to record. From Python, a guard could fail here, after the backward.
-        twin.tally.account = torch.compile(_with_own_code(body.tally.account), dynamic=False)
+        twin.tally.account = torch.compile(with_own_code(body.tally.account), dynamic=False)
     return twin
