@@ -68,13 +68,13 @@ def paced(monkeypatch: pytest.MonkeyPatch):
         def now(device: torch.device) -> float:
             return clock["s"]
 
-        real = step._ladder._run
+        real = step._controller.run
 
         def run(micro, number: int):
             clock["s"] += seconds[step.tier] if micro.closes else 0.0
             return real(micro, number)
 
         monkeypatch.setattr(timing, "now_s", now)
-        monkeypatch.setattr(step._ladder, "_run", run)
+        monkeypatch.setattr(step._controller, "_run", run)
 
     return pace

@@ -236,7 +236,7 @@ def test_a_batch_that_was_computed_with_gradients_is_refused_and_they_are_those_
 def test_a_state_from_an_earlier_step_does_not_keep_the_model_from_being_looked_at(
     quick_compiler, monkeypatch
 ) -> None:
-    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY", 20)
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 20)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="compiled")
@@ -267,7 +267,7 @@ def _at(function: str, text: str) -> tuple[str, int]:
         _at("_long_way", "loss = outcome.loss.clone()"),
         _at("_long_way", "is_full = self._count_micro()"),
         _at("_long_way", "if is_full"),
-        _at("_end_window", "self._ladder.end_window"),
+        _at("_end_window", "self._controller.end_window"),
     ],
     ids=lambda at: f"{at[0]}:{at[1]}",
 )

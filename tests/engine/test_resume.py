@@ -118,10 +118,10 @@ def test_loading_into_a_step_that_has_run_replaces_its_means() -> None:
     _, _, step = fresh(0)
     step(*batches(4)[0])
     saved, wanted = step.state_dict(), step.means()
-    totals = dict(step._body.tally.totals)
+    totals = dict(step._body.means.totals)
     for batch in batches(4)[1:3]:
         step(*batch)
     step.load_state_dict(saved)
     assert step.means() == wanted
     # A recording writes to these very tensors.
-    assert all(step._body.tally.totals[names] is total for names, total in totals.items())
+    assert all(step._body.means.totals[names] is total for names, total in totals.items())

@@ -146,7 +146,7 @@ def test_the_report_says_the_tier_and_why() -> None:
     step(*data[0])
     report = step.report()
     assert report.tier == step.tier == "eager"
-    assert report.reason == ("once training has gone on for 30 s, the step is compiled in another process")
+    assert report.reason == ("after 30 s of training, the step is compiled in another process")
     assert report.to_dict()["steps"] == 1
 
 
@@ -206,7 +206,7 @@ def test_out_of_memory_cuts_the_batch_and_keeps_the_update() -> None:
     assert [event.kind for event in step.report().events] == ["split", "split"]
     said = step.report().events[-1].reason
     assert "4 pieces" in said
-    assert "where the loss is a mean over the samples" in said
+    assert "if the loss is a mean over the samples" in said
 
 
 def test_out_of_memory_on_a_single_sample_is_raised() -> None:

@@ -144,8 +144,8 @@ def test_silent_a_hook_from_before_runs_only_while_it_is_recorded() -> None:
 def test_what_a_replay_cannot_see_is_seen_when_the_ladder_looks_around(
     change, what: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY", 64)
-    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY_S", 1e9)
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 64)
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY_S", 1e9)
     before = torch.get_float32_matmul_precision()
     try:
         model, step = captured()

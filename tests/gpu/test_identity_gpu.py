@@ -380,7 +380,7 @@ def test_auto_reaches_compiled_beside_training_and_says_what_it_cost(monkeypatch
     step = TrainStep(model, torch.optim.Adam(model.parameters()), mse)
     (x, y), end = draws(1)[0], time.monotonic() + 400
     tiers = []
-    while step.tier != "compiled" and step._ladder._rungs and time.monotonic() < end:
+    while step.tier != "compiled" and step._controller.tiers_ahead and time.monotonic() < end:
         step(x, y)
         if step.tier not in tiers:
             tiers.append(step.tier)

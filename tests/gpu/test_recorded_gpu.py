@@ -134,7 +134,7 @@ def test_a_replay_that_was_interrupted_is_found_again() -> None:
     for number in range(12):
         plain(*batch(number)), step(*batch(number))
     assert step.tier == "captured", step.report()
-    (recording,) = step._ladder._runner._recordings.values()
+    (recording,) = step._controller.runner._recordings.values()
     assert isinstance(recording, Recording)
     mailbox = recording.mailbox
     assert mailbox is not None
@@ -211,8 +211,8 @@ def test_a_state_of_the_optimizer_that_is_cleared_is_noticed_at_once() -> None:
 
 @pytest.fixture
 def look_often(monkeypatch) -> None:
-    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY", 32)
-    monkeypatch.setattr("flodl.engine.tiers.controller.LOOK_EVERY_S", 1e9)
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 32)
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY_S", 1e9)
 
 
 def empty(optimizer, parameter) -> None:
@@ -289,7 +289,7 @@ def test_every_recording_holds_what_it_writes_to() -> None:
     step = new_step()
     for number in range(40):
         step(*batch(number, 8 if number < 20 else 6))
-    runner = step._ladder._runner
+    runner = step._controller.runner
     assert step.report().captures == 2, step.report()
     assert runner._held.keys() == runner._recordings.keys()
     for held in runner._held.values():
@@ -312,7 +312,7 @@ def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
     report = step.report()
     assert (report.tier, report.captures, report.compiles) == ("compiled", 2, 1), report
     assert "a batch of another shape than the compiled one is replayed" in str(report)
-    assert step._ladder._others.captures == 1
+    assert step._controller.other_shapes.captures == 1
     # A replay calls no Python, as a step that ran eagerly would.
     called: list[int] = []
     step._body.model.register_forward_hook(lambda *_: called.append(1))

@@ -17,7 +17,7 @@ from flodl.core import StepError
 from flodl.core.paths import suggestion
 
 from .device.timing import now_s
-from .program.program import check_parts
+from .program.arguments import check_arguments
 from .report import StepReport
 from .settings import StepFunction, TierChoice
 from .step import TrainStep
@@ -170,7 +170,7 @@ def _checked(work: object, device: str | None) -> Work:
         given = f"{len(work)} values" if isinstance(work, tuple) else f"a {type(work).__name__}"
         raise StepError(f"the function gives {given}. Return (model, optimizer, step_fn, batch).")
     model, optimizer, step_fn, batch = work
-    check_parts(model, optimizer, step_fn)
+    check_arguments(model, optimizer, step_fn)
     batch = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     if device is not None:
         model = model.to(device)

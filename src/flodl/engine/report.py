@@ -1,8 +1,9 @@
-"""What the step decided, once each, in words."""
+"""The decisions of a step as events with a cause and a reason, and the report over them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from flodl.core import log
@@ -10,36 +11,53 @@ from flodl.core import log
 from .device.memory import MemoryUse
 
 
+class Cause(StrEnum):
+    """Why a step made a decision, for programs; the reason of the event is for people."""
+
+    PROMOTED = "promoted"  # a faster tier passed the comparison with eager
+    REFUSED = "refused"  # a faster tier cannot be used
+    RETRY = "retry"  # a comparison was disturbed and starts again later
+    INVALIDATED = "invalidated"  # something changed that the fast tier depends on
+    SLOWER = "slower"  # the faster tier was measured slower
+    RAGGED_BATCH = "ragged_batch"  # the last batch of an epoch is smaller
+    OTHER_SHAPE = "other_shape"  # a batch differs in shape from what was prepared
+    TOO_MANY_SHAPES = "too_many_shapes"  # no further shapes are recorded
+    OUT_OF_MEMORY = "out_of_memory"  # batches are split
+    SAMPLE_COUNT = "sample_count"  # the number of samples is ambiguous
+    TUNING_LIMIT = "tuning_limit"  # tuning ran out of time
+
+
 @dataclass(frozen=True)
 class Event:
-    """One decision: at which step, of what kind, and why."""
+    """One decision: at which step, the tier or event it is about, why, and a machine-readable cause."""
 
     step: int
     kind: str
     reason: str
+    cause: Cause
 
 
 @dataclass
 class Journal:
-    """Events in order; what may come with every batch is said once."""
+    """Events in order; one that may repeat with every batch is recorded once."""
 
     events: list[Event] = field(default_factory=list)
-    _said: set[tuple[str, str]] = field(default_factory=set)
+    _seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def say(self, step: int, kind: str, reason: str, *, again: bool = False) -> None:
-        """Note an event, unless the same was said before and need not be said `again`."""
-        if (kind, reason) in self._said and not again:
+    def add(self, step: int, kind: str, cause: Cause, reason: str, *, repeat: bool = False) -> None:
+        """Record an event, unless it was recorded before and need not `repeat`."""
+        if (kind, reason) in self._seen and not repeat:
             return
-        self._said.add((kind, reason))
-        self.events.append(Event(step, kind, reason))
+        self._seen.add((kind, reason))
+        self.events.append(Event(step, kind, reason, cause))
         log.verbose("step %d: %s: %s", step, kind, reason)
 
 
 def split_words(pieces: int) -> str:
-    """Say that batches are cut because memory ran out, and what that asks of the loss."""
+    """Return the reason of the event that batches are split because memory ran out."""
     return (
-        f"out of memory: each batch runs as {pieces} pieces, with the gradients of the whole where the loss "
-        "is a mean over the samples (a sum over them would count for less)"
+        f"out of memory: each batch runs in {pieces} pieces, with the gradients of the whole batch if the "
+        "loss is a mean over the samples (a sum would be scaled down)"
     )
 
 
@@ -47,7 +65,7 @@ def split_words(pieces: int) -> str:
 class StepReport:
     """Which tier runs, why, what it cost and what it gains.
 
-    `compiles` and `promotion_cost_s` count what was tried, also where nothing came of it.
+    `compiles` and `promotion_cost_s` include attempts that failed.
 
     >>> print(StepReport(tier="eager", reason="the model is on cpu", steps=3, updates=3))
     tier      eager: the model is on cpu
@@ -70,13 +88,13 @@ class StepReport:
 
     @property
     def gain(self) -> float | None:
-        """How many times faster than eager the present tier was measured to be."""
+        """How many times faster than eager the current tier was measured to be."""
         if self.tier == "eager" or self.eager_step_s is None or not self.step_s:
             return None
         return self.eager_step_s / self.step_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the report as plain data, ready for JSON."""
+        """Return the report as plain data, ready for JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "events"}
         memory = None if self.memory is None else asdict(self.memory)
         events = [asdict(event) for event in self.events]

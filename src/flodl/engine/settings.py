@@ -1,4 +1,4 @@
-"""What a training step is asked to do, as one frozen value."""
+"""The settings of a training step, validated once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, Literal, get_args
 from flodl.core import StepError
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
-
-from .program.outcome import Outcome as Outcome
 
 StepFunction = Callable[..., Any]
 
@@ -24,7 +22,7 @@ Guard = Literal["loss", "gradients"]
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The settings of a `TrainStep`, checked once."""
+    """The settings of a `TrainStep`."""
 
     clip_norm: float | None = None
     clip_value: float | None = None

@@ -1,9 +1,10 @@
-"""`TrainStep`: the whole training step as one call, and on CUDA as one captured program."""
+"""`TrainStep`: the whole training step in one call, and on CUDA as one captured graph."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,26 +16,27 @@ from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.optim import Schedule, ScheduleBridge, apply
 
-from .batch.samples import Samples, ambiguous_samples, leading_lengths, num_samples
-from .batch.signature import signature
+from .batch.samples import ambiguous_samples, leading_lengths, num_samples
+from .batch.signature import Signature, signature
 from .device.memory import memory_use
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
-from .program.oom import update_strictly
-from .program.program import StepBody, check_parts
-from .program.ragged import UsualSize, padded, with_mask
-from .program.runner import Micro, phase_of
+from .program.arguments import check_arguments, check_takes_mask
+from .program.program import StepBody
+from .program.progress import Stage
+from .program.ragged import UsualSize, padded
+from .program.runner import Micro, Phase, update_strictly
 from .program.saved_state import check_saved
-from .report import Journal, StepReport
+from .report import Cause, Journal, StepReport
 from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
-from .tiers.controller import Ladder
+from .tiers.controller import TierController
 
 
 class TrainStep:
     """Run zero-grad, forward, loss, backward, clipping, schedule and update in one call.
 
-    Training starts at once on the eager tier. On CUDA the same kernels are then recorded as one
-    program, checked bit for bit against eager on real batches, and replayed.
+    Training starts immediately on the eager tier. On CUDA the same kernels are then recorded as one
+    CUDA graph, compared bit for bit with eager on real batches, and replayed.
 
     >>> model = nn.Linear(2, 1)
     >>> step = TrainStep(
@@ -74,29 +76,29 @@ class TrainStep:
             strict=strict,
             guard=guard,
         )
-        check_parts(model, optimizer, step_fn)
+        check_arguments(model, optimizer, step_fn)
         readiness = prepare(optimizer)
-        function = with_mask(step_fn) if tail == "pad" else step_fn
-        self._body = StepBody(model, optimizer, function, self._settings, readiness)
+        if tail == "pad":
+            check_takes_mask(step_fn)
+        self._body = StepBody.create(model, optimizer, step_fn, self._settings, readiness)
         self._bridge = None if schedule is None else apply(schedule, optimizer)
         self._journal = Journal()
         self._readiness = readiness
-        self._ladder = Ladder(self._body, self._settings, readiness, self._journal)
+        self._controller = TierController(self._body, readiness, self._journal)
         self._steps = 0
         self._updates = 0
         self._window = Window(accumulate)
         self._usual = UsualSize()
-        # Whether somebody was told, or has told, what a batch weighs whose tensors differ in length.
-        self._lengths_told = False
         self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Neither a recording nor compiled code can be copied or sent away; a copy climbs by itself.
-        self._ladder.show_grads()
-        state = {name: value for name, value in vars(self).items() if name != "_ladder"}
+        # Neither a recording nor compiled code can be copied or pickled; a copy finds its own tier.
+        self._controller.show_grads()
+        state = {name: value for name, value in vars(self).items() if name != "_controller"}
+        state["_usual"] = replace(self._usual, signature=None)
         if not self.is_between_updates:
-            # Torch copies a parameter without its gradient, which the window under way has gathered.
+            # Torch copies a parameter without its gradient, which the current window has accumulated.
             state["_grads"] = [parameter.grad for parameter in self._body.parameters]
         return state
 
@@ -105,80 +107,80 @@ class TrainStep:
         vars(self).update({name: value for name, value in state.items() if name != "_grads"})
         for parameter, grad in zip(self._body.parameters, grads):
             parameter.grad = grad
-        self._ladder = Ladder(self._body, self._settings, self._readiness, self._journal)
+        self._controller = TierController(self._body, self._readiness, self._journal)
 
     @property
     def settings(self) -> StepSettings:
-        """What the step was asked to do."""
+        """The settings of the step."""
         return self._settings
 
     @property
     def tier(self) -> Tier:
-        """The tier that the next step runs on."""
-        return self._ladder.tier
+        """The tier that runs the next step."""
+        return self._controller.tier
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """What the step function named beside the loss, of the last step."""
+        """The named values that the step function returned with the loss in the last step."""
         return {name: value.clone() for name, value in self._values.items()}
 
     @property
     def grad_norm(self) -> Tensor:
-        """The norm of the last update's gradients before any clipping, on the device.
+        """The norm of the last update's gradients before clipping, on the device.
 
-        It needs clip_norm; without, and before the first update, it is NaN.
+        It requires clip_norm; otherwise, and before the first update, it is NaN.
         """
-        return self._body.grad_norm.clone()
+        return self._body.updater.grad_norm.clone()
 
     @property
     def skipped(self) -> Tensor:
-        """Whether the last update was skipped because loss or gradients were not finite, on the device."""
+        """Whether the last update was skipped because something was not finite, on the device."""
         return self._body.bad.bool()
 
     @property
     def num_skipped(self) -> Tensor:
         """How many updates were skipped because something was not finite.
 
-        This is the live count on the device: it goes on with the steps. Keep `num_skipped.clone()`.
+        This is the live counter on the device, which later steps change: keep `num_skipped.clone()`.
         """
-        return self._body.num_skipped
+        return self._body.updater.num_skipped
 
     @property
     def is_between_updates(self) -> bool:
-        """Whether no window of accumulation is under way."""
+        """Whether no accumulation window is half full."""
         return self._window.position == 0
 
     @property
     def steps(self) -> int:
-        """How many batches it was trained on."""
+        """How many batches the step has processed."""
         return self._steps
 
     @property
     def updates(self) -> int:
-        """How many optimizer updates there were; a window of accumulation is one."""
+        """How many optimizer updates there were; an accumulation window counts as one."""
         return self._updates
 
     @property
     def schedule(self) -> ScheduleBridge | None:
-        """The bridge that moves the learning rate, where a schedule was given."""
+        """The bridge that applies the schedule to the optimizer, if a schedule was given."""
         return self._bridge
 
     def means(self) -> dict[str, Tensor]:
-        """Give the means of the loss and of the named values since `reset_means`, weighed by samples.
+        """Return the means of the loss and of the named values since `reset_means`, weighted by samples.
 
-        They are on the device; nothing is waited for. Batches whose loss was not finite are left out, and
-        so are values that are not single numbers. Until something has counted, a mean is NaN.
+        They are on the device; there is no host sync. Batches whose loss was not finite are left out, and
+        so are values that are not single numbers. A mean over nothing is NaN.
         """
-        return self._body.tally.means()
+        return self._body.means.means()
 
     def reset_means(self) -> None:
-        """Start the means anew, as at the beginning of an epoch."""
-        self._body.tally.reset()
+        """Reset the means, as at the start of an epoch."""
+        self._body.means.reset()
 
     def __call__(self, *batch: Any) -> Tensor:
-        lane = self._ladder.lane
+        lane = self._controller.lane
         if lane is None or (loss := lane(batch)) is None:
-            return self._long_way(batch)
+            return self._run(batch)
         # The named values are where the recording put them the last time.
         self._steps += 1
         self._updates += 1
@@ -187,7 +189,7 @@ class TrainStep:
         return loss
 
     def call(self, batch: tuple[Any, ...], *, samples: int | None) -> Tensor:
-        """Run one step on a batch of so many samples, where its tensors do not begin with one row for each.
+        """Run one step on a batch with this many samples, if its tensors do not have one row per sample.
 
         >>> model = nn.GRU(3, 2)
         >>> step = TrainStep(
@@ -206,53 +208,67 @@ class TrainStep:
             return self(*batch)
         if not is_integer(samples, at_least=1):
             raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
-        self._lengths_told = True
+        self._usual.is_explicit = True
         if samples == num_samples(batch):
             return self(*batch)
-        return self._long_way((*batch, Samples(samples)))
+        return self._run(tuple(batch), samples)
 
-    def _long_way(self, batch: tuple[Any, ...]) -> Tensor:
+    def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0
-        samples = num_samples(batch)
-        if not self._lengths_told:
-            self._say_if_lengths_differ(batch)
-        ragged = self._usual.is_tail(samples, may_grow=self.is_between_updates)
-        if ragged and self._settings.tail == "drop":
-            self._journal.say(self._steps, "dropped", "a ragged last batch, as tail='drop' asks")
-            # The next batch must come by here, so that it is known whether another small one follows.
-            self._ladder.lane = None
-            return torch.full((), torch.nan, device=self._body.device)
-        self._meet_groups()
-        self._window.count(samples)
-        if self._window.accumulate > 1 and self.is_between_updates:
-            self._body.tally.note()
-        self._body.progress.begin()
+        controller, usual, progress = self._controller, self._usual, self._body.progress
+        form = signature(batch)
+        if samples is not None:
+            # A recording is not replayed with a different weight.
+            form = (*form, "samples", samples)
+        if form == usual.signature:
+            samples, ragged = usual.samples, False
+        else:
+            samples = num_samples(batch) if samples is None else samples
+            ragged = self._classify(batch, form, samples)
+            if ragged and self._settings.tail == "drop":
+                reason = "a ragged last batch was dropped, because of tail='drop'"
+                self._journal.add(self._steps, "dropped", Cause.RAGGED_BATCH, reason)
+                # The next batch must come by here, so that a second small one in a row is recognized.
+                controller.lane = None
+                return torch.full((), torch.nan, device=self._body.device)
+        if self._bridge is not None:
+            self._bridge.add_new_groups()
+        if self._window.accumulate > 1:
+            self._window.count(samples)
+            if self.is_between_updates:
+                self._body.means.save()
+        progress.stage = Stage.FORWARD
         try:
-            outcome = self._ladder.run(self._micro(batch, samples, ragged=ragged), self._steps)
+            outcome = controller.run(self._micro_batch(batch, form, samples, ragged=ragged), self._steps)
             self._values = outcome.values
-            for carrier in self._body.carriers:
+            for carrier in self._body.undo.carriers:
                 carrier.detach_state()
-            # A recording writes the next loss to the same place; what is given away is a copy.
-            loss = outcome.loss.clone() if self._ladder.tier != "eager" else outcome.loss
+            # A recording writes the next loss to the same memory, so the caller gets a copy.
+            loss = outcome.loss.clone() if controller.tier != "eager" else outcome.loss
             with uninterrupted():
-                is_full = self._count_micro()
-            if is_full:
+                self._count_micro_batch()
+                is_full = progress.stage is Stage.UPDATE_COUNTED
+                if is_full and not controller.is_comparing:
+                    controller.end_window(self._steps)
+                    self._move_schedule()
+            if progress.stage is Stage.UPDATE_COUNTED:
                 self._end_window()
         except BaseException:
             with uninterrupted():
-                self._after_error(samples, self._count_micro)
+                self._after_error(samples, self._count_micro_batch)
             raise
         if started:
             self._first_step_s = time.perf_counter() - started
         return loss
 
     def flush(self) -> None:
-        """Apply a window of accumulation that did not fill up, weighed by what it did get."""
+        """Apply an accumulation window that is not full, weighted by the samples it has."""
         if self.is_between_updates:
             return
-        self._ladder.show_grads()
-        self._meet_groups()
-        self._body.progress.begin()
+        self._controller.show_grads()
+        if self._bridge is not None:
+            self._bridge.add_new_groups()
+        self._body.progress.stage = Stage.FORWARD
         try:
             update_strictly(self._body, self._window.correction)
             with uninterrupted():
@@ -264,21 +280,21 @@ class TrainStep:
             raise
 
     def give_up_window(self) -> None:
-        """Forget a window of accumulation that is half full: its gradients, and its part of the means."""
+        """Drop a half-full accumulation window: its gradients, and its part of the means."""
         self._body.optimizer.zero_grad(set_to_none=True)
         if self._window.position:
-            self._body.tally.go_back()
+            self._body.means.restore()
         self._window.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what a resumed run needs beside model and optimizer: counts, schedule, scaler, means.
+        """Return what a resumed run needs besides model and optimizer: counts, schedule, scaler, means.
 
-        Take it between two updates, not in the middle of a window of accumulation.
+        Call it between two updates, not in the middle of an accumulation window.
         """
         window = self._window
         if not self.is_between_updates:
             raise StepError(
-                f"a window of accumulation is half full ({window.position} of {window.accumulate} "
+                f"an accumulation window is half full ({window.position} of {window.accumulate} "
                 "micro-batches), and its gradients are not part of the state. Save after an update."
             )
         body = self._body
@@ -287,14 +303,14 @@ class TrainStep:
             "updates": self._updates,
             "usual_samples": self._usual.samples,
             "after_tail": self._usual.after_tail,
-            "num_skipped": int(body.num_skipped),
-            "means": [[list(names), total.tolist()] for names, total in body.tally.totals.items()],
+            "num_skipped": int(body.updater.num_skipped),
+            "means": [[list(names), total.tolist()] for names, total in body.means.totals.items()],
             "scaler": None if body.scaler is None else [tensor.item() for tensor in body.scaler.state()],
             "schedule": None if self._bridge is None else self._bridge.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; load model and optimizer first. What does not fit changes nothing."""
+        """Continue from a `state_dict`; load model and optimizer first. One that does not fit is refused."""
         body = self._body
         check_saved(
             state,
@@ -302,7 +318,7 @@ class TrainStep:
             with_schedule=self._bridge is not None,
             precision=self._settings.precision,
         )
-        body.meet_optimizer_again()
+        body.updater.refresh()
         if self._bridge is not None:
             try:
                 self._bridge.load_state_dict(state["schedule"])
@@ -310,100 +326,105 @@ class TrainStep:
                 raise StepError(f"the state's schedule does not fit: {error}") from error
         self._steps, self._updates = int(state["steps"]), int(state["updates"])
         self._window.close()
-        # States of earlier versions do not say what the last batch was.
-        self._usual = UsualSize(int(state["usual_samples"]), bool(state.get("after_tail", False)))
-        body.num_skipped.fill_(state["num_skipped"])
-        body.tally.load({tuple(names): numbers for names, numbers in state["means"]})
+        # States of earlier versions do not have this key.
+        after_tail, is_explicit = bool(state.get("after_tail", False)), self._usual.is_explicit
+        self._usual = UsualSize(int(state["usual_samples"]), after_tail, is_explicit=is_explicit)
+        body.updater.num_skipped.fill_(state["num_skipped"])
+        body.means.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
                 tensor.fill_(number)
 
     def close(self) -> None:
-        """End a compilation that still runs beside the training."""
-        self._ladder.close()
+        """Stop a compilation that still runs in another process."""
+        self._controller.close()
 
     def report(self) -> StepReport:
-        """Say which tier runs, why, what it cost and what it gains."""
-        ladder = self._ladder
+        """Return which tier runs, why, what it cost and what it gains."""
+        controller = self._controller
         return StepReport(
-            tier=ladder.tier,
-            reason=ladder.why,
+            tier=controller.tier,
+            reason=controller.why,
             steps=self._steps,
             updates=self._updates,
-            captures=ladder.captures,
-            compiles=ladder.num_compiles,
+            captures=controller.captures,
+            compiles=controller.num_compiles,
             memory=memory_use(self._body.device),
-            eager_step_s=ladder.step_s.get("eager"),
-            step_s=ladder.step_s.get(ladder.tier),
-            promotion_cost_s=ladder.cost_s or None,
+            eager_step_s=controller.step_s.get("eager"),
+            step_s=controller.step_s.get(controller.tier),
+            promotion_cost_s=controller.cost_s or None,
             first_step_s=self._first_step_s,
-            skipped=int(self._body.num_skipped),
+            skipped=int(self._body.updater.num_skipped),
             events=tuple(self._journal.events),
         )
 
-    def _micro(self, batch: tuple[Any, ...], samples: int, *, ragged: bool = False) -> Micro:
-        window = self._window
-        share = window.share(samples)
+    def _classify(self, batch: tuple[Any, ...], form: Signature, samples: int) -> bool:
+        """Return whether a batch of a new form is a ragged last one; report once if its size is ambiguous."""
+        usual = self._usual
+        if not usual.is_explicit and len(lengths := leading_lengths(batch)) > 1:
+            usual.is_explicit = True
+            self._journal.add(self._steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
+        ragged = usual.is_ragged(samples, may_grow=self.is_between_updates)
+        usual.signature = form if samples and samples == usual.samples else None
+        return ragged
+
+    def _micro_batch(self, batch: tuple[Any, ...], form: Signature, samples: int, *, ragged: bool) -> Micro:
+        window, mask = self._window, None
+        share = window.share(samples) if window.accumulate > 1 else 1.0
         if self._settings.tail == "pad":
-            batch, ragged = padded(batch, self._usual.samples), False
-        phase = phase_of(window.position, window.accumulate)
-        correction = window.correction if phase == "last" else 1.0
-        return Micro(batch, signature(batch), phase, share, correction, ragged)
+            batch, mask = padded(batch, samples, self._usual.samples)
+            form, samples, ragged = signature((*batch, mask)), len(mask), False
+        if window.accumulate == 1:
+            return Micro(batch, form, Phase.ONLY, samples, ragged=ragged, mask=mask)
+        phase = Phase.FIRST if window.position == 0 else Phase.MIDDLE
+        if window.position == window.accumulate - 1:
+            phase = Phase.LAST
+        correction = window.correction if phase is Phase.LAST else 1.0
+        return Micro(batch, form, phase, samples, share, correction, ragged, mask)
 
-    def _say_if_lengths_differ(self, batch: tuple[Any, ...]) -> None:
-        """Say once what the weight of a batch is taken from, where its tensors do not agree."""
-        if len(lengths := leading_lengths(batch)) < 2:
-            return
-        self._lengths_told = True
-        self._journal.say(self._steps, "samples", ambiguous_samples(lengths))
-
-    def _meet_groups(self) -> None:
-        if self._bridge is not None:
-            self._bridge.add_new_groups()
-
-    def _count_micro(self) -> bool:
-        """Count a micro-batch; gives whether its window is full."""
-        self._window.position += 1
+    def _count_micro_batch(self) -> None:
+        """Count a micro-batch, and the update if its window is full."""
+        window = self._window
         self._steps += 1
-        is_full = self._window.is_full
-        if is_full:
-            self._count_update()
-        self._body.progress.counted = True
-        return is_full
+        if window.accumulate > 1:
+            window.position += 1
+            if not window.is_full:
+                self._body.progress.stage = Stage.COUNTED
+                return
+        self._count_update()
 
     def _count_update(self) -> None:
-        self._window.close()
+        if self._window.position:
+            self._window.close()
         self._updates += 1
-        self._body.progress.counted = True
+        self._body.progress.stage = Stage.UPDATE_COUNTED
 
     def _after_error(self, samples: int, count: Callable[[], object]) -> None:
-        """Leave out a micro-batch whose forward failed; give up a window whose gradients were touched.
+        """Leave out a micro-batch whose forward failed; drop a window whose gradients are half written.
 
-        What an interrupt came too late for is counted.
+        What was complete before an interrupt arrived is counted.
         """
         progress = self._body.progress
         is_last = self._window.position + 1 >= self._window.accumulate
-        if progress.counted or progress.applied or (progress.added and not progress.touches and not is_last):
-            if not progress.counted:
-                count()
-            if progress.applied:
-                self._move_schedule()
-        elif progress.touches or progress.added:
+        if progress.stage is Stage.UPDATED or (progress.stage is Stage.ACCUMULATED and not is_last):
+            count()
+        if progress.stage is Stage.UPDATE_COUNTED:
+            self._move_schedule()
+        elif progress.is_writing or progress.stage is Stage.ACCUMULATED:
             self.give_up_window()
-        else:
+        elif progress.stage is Stage.FORWARD and self._window.accumulate > 1:
             self._window.leave_out(samples)
-        progress.touches = False
 
     def _end_window(self) -> None:
         try:
-            self._ladder.end_window(self._steps)
+            self._controller.end_window(self._steps)
         finally:
-            # Also where somebody interrupts a trial: the update is done.
+            # Also if a trial is interrupted: the update is done.
             with uninterrupted():
                 self._move_schedule()
 
     def _move_schedule(self) -> None:
-        """Let the schedule follow an update, once."""
-        if self._bridge is not None and not self._body.progress.moved:
+        """Move the schedule on after an update."""
+        if self._bridge is not None:
             self._bridge.step()
-        self._body.progress.moved = True
+        self._body.progress.stage = Stage.SCHEDULED

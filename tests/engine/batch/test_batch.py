@@ -221,10 +221,10 @@ def test_a_step_compiles_for_the_count_that_is_told(quick_compiler) -> None:
     for number, batch in enumerate(sequences(*[6] * 10)):
         step.call(batch, samples=5)
         step.means()
-        assert step._body.tally.totals["loss",][0] == 5 * (number + 1)
+        assert step._body.means.totals["loss",][0] == 5 * (number + 1)
     assert step.tier == "compiled", step.report()
     step(*batch)
-    assert step._body.tally.totals["loss",][0] == 56
+    assert step._body.means.totals["loss",][0] == 56
 
 
 @pytest.mark.parametrize("samples", [-1, 2.0, True, "4"])

@@ -149,7 +149,7 @@ def test_groups_that_share_a_learning_rate_take_the_long_way() -> None:
     assert ready.runner.what_changed() is None
     # The body takes the new rate into account before the runner is asked.
     group["lr"] = 0.01
-    ready.runner.body.meet_optimizer_again()
+    ready.runner.body.updater.refresh()
     assert (
         ready.runner.what_changed() == "one of several groups that shared a learning rate was given another"
     )

@@ -17,13 +17,14 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from flodl.engine import TrainStep
+from flodl.engine.batch.samples import num_samples
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import background, payload, policy
 from flodl.engine.compile.background import BackgroundCompilation
 from flodl.engine.compile.payload import pack_step
 from flodl.engine.optimizer.prepare import prepare
 from flodl.engine.program.program import StepBody
-from flodl.engine.program.runner import Micro
+from flodl.engine.program.runner import Micro, Phase
 from flodl.engine.settings import StepSettings
 
 unix = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
@@ -36,12 +37,14 @@ def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def body_and_micro(step_fn=mse, **settings):
     model = nn.Linear(256, 256)
     batch = (torch.ones(8, 256), torch.zeros(8, 256))
-    return body_for(model, step_fn, **settings), Micro(batch, signature(batch), "only", 1.0)
+    return body_for(model, step_fn, **settings), Micro(
+        batch, signature(batch), Phase.ONLY, num_samples(batch)
+    )
 
 
 def body_for(model: nn.Module, step_fn=mse, **settings) -> StepBody:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return StepBody(model, optimizer, step_fn, StepSettings(**settings), prepare(optimizer))
+    return StepBody.create(model, optimizer, step_fn, StepSettings(**settings), prepare(optimizer))
 
 
 def slow(model, x, y):
@@ -82,7 +85,9 @@ def test_what_is_sent_has_the_same_shapes_and_shared_tensors() -> None:
     model[1].weight = model[0].weight
     model[1].bias.requires_grad_(False)
     batch = (torch.ones(8, 4).t(), torch.zeros(8))
-    parts = cloudpickle.loads(pack_step(body_for(model), Micro(batch, signature(batch), "only", 1.0)))
+    parts = cloudpickle.loads(
+        pack_step(body_for(model), Micro(batch, signature(batch), Phase.ONLY, num_samples(batch)))
+    )
     made = parts["model"]
     assert made[0].weight is made[1].weight is parts["parameters"][0]
     assert isinstance(made[0].weight, nn.Parameter)
@@ -97,7 +102,9 @@ def test_a_model_with_parametrizations_is_sent_whole() -> None:
 
     model = nn.Sequential(weight_norm(nn.Linear(4, 4)), spectral_norm(nn.Linear(4, 2)))
     batch = (torch.ones(8, 4), torch.zeros(8, 2))
-    parts = cloudpickle.loads(pack_step(body_for(model), Micro(batch, signature(batch), "only", 1.0)))
+    parts = cloudpickle.loads(
+        pack_step(body_for(model), Micro(batch, signature(batch), Phase.ONLY, num_samples(batch)))
+    )
     made = parts["model"]
     assert made(batch[0]).shape == (8, 2)
     assert all(a is b for a, b in zip(made.parameters(), parts["parameters"], strict=True))
@@ -275,8 +282,8 @@ torch.set_float32_matmul_precision("highest")
 torch.set_num_threads(torch.get_num_threads() + 1)
 model, batch, layouts = eval(sys.argv[1])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-body = StepBody(model, optimizer, lambda m, x: m(x).square().mean(), StepSettings(), prepare(optimizer))
-micro = Micro(batch, signature(batch), "only", 1.0)
+body = StepBody.create(model, optimizer, lambda m, x: m(x).square().mean(), StepSettings(), prepare(optimizer))
+micro = Micro(batch, signature(batch), Phase.ONLY, num_samples(batch))
 interval_s = sys.getswitchinterval()
 compiling = BackgroundCompilation(body, micro)
 compiling.wait()

@@ -84,7 +84,7 @@ def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, ca
     model = nn.Linear(4, 2)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), printing)
     waited = 0
-    while step.tier == "eager" and step._ladder._rungs:
+    while step.tier == "eager" and step._controller.tiers_ahead:
         step(torch.ones(8, 4), torch.zeros(8, 2))
         waited += "another process" in step.report().reason
         time.sleep(0.05)  # a core for the other process

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.engine.batch.samples import num_samples
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import worker
 from flodl.engine.compile.background import parse_findings
@@ -17,7 +18,7 @@ from flodl.engine.compile.memory_format import LayoutChoice
 from flodl.engine.compile.payload import pack_step
 from flodl.engine.optimizer.prepare import prepare
 from flodl.engine.program.program import StepBody
-from flodl.engine.program.runner import Micro
+from flodl.engine.program.runner import Micro, Phase
 from flodl.engine.settings import StepSettings
 
 pytestmark = [
@@ -33,8 +34,8 @@ def sent(step_fn, **settings) -> dict:
 
 def sent_with(model, batch, step_fn, **settings) -> dict:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    body = StepBody(model, optimizer, step_fn, StepSettings(**settings), prepare(optimizer))
-    return cloudpickle.loads(pack_step(body, Micro(batch, signature(batch), "only", 1.0)))
+    body = StepBody.create(model, optimizer, step_fn, StepSettings(**settings), prepare(optimizer))
+    return cloudpickle.loads(pack_step(body, Micro(batch, signature(batch), Phase.ONLY, num_samples(batch))))
 
 
 def test_the_step_is_run_until_everything_is_compiled_and_changes_nothing(

@@ -75,13 +75,13 @@ def test_a_flag_on_a_device_selects_without_being_read(num: int, monkeypatch) ->
     norms = [nn.BatchNorm1d(size) for size in range(2, 2 + num)]
     kept = RunningStatistics(norms)
     for flag in (False, True):
-        kept.note()
+        kept.save()
         before = [buffer.clone() for norm in norms for buffer in norm.buffers()]
         for norm in norms:
             norm(torch.full((3, norm.num_features), torch.nan if flag else 2.0))
         moved = [buffer.clone() for norm in norms for buffer in norm.buffers()]
         for group in kept._groups:
-            group.put_back_where(torch.tensor(flag))
+            group.restore_where(torch.tensor(flag))
         now = [buffer for norm in norms for buffer in norm.buffers()]
         assert all(torch.equal(a, b) for a, b in zip(now, before if flag else moved))
 
@@ -114,13 +114,13 @@ def test_a_forward_that_ran_out_of_memory_leaves_no_trace(accumulate: int, at: i
 def test_copies_that_were_sent_elsewhere_are_made_anew():
     norms = [nn.BatchNorm1d(2) for _ in range(4)]
     statistics_of_all = RunningStatistics(norms)
-    statistics_of_all.note()
+    statistics_of_all.save()
     other = pickle.loads(pickle.dumps(statistics_of_all))
     for norm in other._norms:
         norm.running_mean.fill_(5.0)
-    other.note()
+    other.save()
     for norm in other._norms:
         norm.running_mean.fill_(torch.nan)
     for group in other._groups:
-        group.put_back_where(torch.tensor(True))
+        group.restore_where(torch.tensor(True))
     assert all(torch.equal(norm.running_mean, torch.full((2,), 5.0)) for norm in other._norms)

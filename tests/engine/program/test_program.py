@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flodl.core import ScheduleError, StepError
 from flodl.engine import TrainStep
+from flodl.engine.batch.signature import signature
 from flodl.engine.program.running_means import account
 
 
@@ -66,8 +67,8 @@ class NothingRead(TorchDispatchMode):
 
 def as_on_a_device(step: TrainStep, *, gates: bool = False) -> None:
     """Let a step on a CPU be one whose flag lies elsewhere; `gates` says whether its kernel reads it."""
-    step._body._host_asks, step._body._gates = False, gates
-    step._body.tally.account = account
+    step._body.updater._host_reads_flag, step._body.updater._reads_flag = False, gates
+    step._body.means.account = account
 
 
 @pytest.mark.parametrize("pieces", [1, 4])
@@ -82,14 +83,14 @@ def test_a_micro_batch_hands_nothing_to_the_host(tail, pieces: int) -> None:
     step._body.pieces = pieces
     step(*batches(1)[0])
     x, y = batches(1)[0]
-    micro = step._micro((x[:3], y[:3]), 3)
+    rows = (x[:3], y[:3])
+    micro = step._micro_batch(rows, signature(rows), 3, ragged=False)
     assert len(micro.batch[0]) == (6 if tail == "pad" else 3)
     with NothingRead():
-        step._body.clear()
-        step._body.micro(micro.batch, 0.5, opens=True)
-        step._body._clip([])
-        for group in step._body._statistics._groups:
-            group.put_back_where(step._body.bad.bool())
+        step._body.start_window()
+        step._body.micro_batch(micro.batch, 0.5, samples=micro.samples, mask=micro.mask, opens=True)
+        step._body.updater._clip([])
+        step._body.undo.undo_where(step._body.bad)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -150,7 +151,7 @@ def test_out_of_memory_with_one_sample_says_what_to_do() -> None:
     step = new_step(starving)
     with pytest.raises(torch.OutOfMemoryError, match="no room at all") as error:
         step(*batches(1)[0])
-    assert "One sample alone" in error.value.__notes__[0]
+    assert "A single sample needs more memory than there is" in error.value.__notes__[0]
     assert step._body.pieces == 6
 
 
@@ -283,8 +284,8 @@ def test_an_empty_batch_after_memory_ran_out_is_a_skipped_update() -> None:
     ("schedule", "message"),
     [
         (lambda: 3, "is not a schedule. Give an object with a method"),
-        (lambda step: "a", "gives 'a' at step 0, and a learning rate is a number"),
-        (lambda step: None, "gives None at step 0"),
+        (lambda step: "a", "returned 'a' at step 0; expected a number"),
+        (lambda step: None, "returned None at step 0"),
     ],
 )
 def test_a_function_that_is_no_schedule_is_refused(schedule, message: str) -> None:
@@ -387,7 +388,7 @@ class Ascending(torch.optim.SGD):
 def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
     model = nn.Linear(4, 2)
     with pytest.raises(
-        StepError, match=r"Ascending\.step\(\) needs a 'closure': it evaluates the model itself"
+        StepError, match=r"Ascending\.step\(\) requires 'closure': it evaluates the model itself"
     ):
         TrainStep(model, Ascending(model.parameters(), lr=0.1), mse)
 
@@ -554,7 +555,7 @@ def test_an_optimizer_whose_parameters_get_no_gradient_is_refused_before_its_fir
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1, weight_decay=0.5)
     step = TrainStep(model, optimizer, mse, **settings)
     with pytest.raises(
-        StepError, match=r"no parameter of the optimizer got a gradient.*model\.parameters\(\).*frozen"
+        StepError, match=r"no parameter of the optimizer received a gradient.*model\.parameters\(\).*frozen"
     ):
         step(torch.ones(3, 4), torch.ones(3, 2))
     assert step.updates == 0
@@ -580,14 +581,14 @@ def test_a_faster_tier_is_not_tried_while_a_parameter_has_still_to_begin() -> No
     step = new_step(tier="eager")
     body = step._body
     x, y = batches(1)[0]
-    assert not body.has_updated
+    assert not body.updater.has_updated
     body.model[0].requires_grad_(False)
     step(x, y)
-    assert body.has_updated
+    assert body.updater.has_updated
     body.model[0].requires_grad_(True)
-    assert not body.has_updated
+    assert not body.updater.has_updated
     step(x * torch.nan, y)
-    assert not body.has_updated
+    assert not body.updater.has_updated
     step(x, y)
     step(x * torch.nan, y)
-    assert body.has_updated
+    assert body.updater.has_updated

@@ -132,10 +132,10 @@ def test_a_padded_step_compiles_and_still_counts_real_rows(quick_compiler) -> No
 
 def test_arrays_are_padded_like_tensors_and_an_empty_batch_is_not() -> None:
     x = torch.arange(2).numpy()
-    rows, mask = padded((x,), 4)
+    (rows,), mask = padded((x,), 2, 4)
     assert rows.tolist() == [0, 1, 0, 0]
     assert mask.tolist() == [True, True, False, False]
-    rows, mask = padded((torch.zeros(0, 3),), 4)
+    (rows,), mask = padded((torch.zeros(0, 3),), 0, 4)
     assert rows.shape == (0, 3)
     assert mask.shape == (0,)
 
@@ -143,7 +143,7 @@ def test_arrays_are_padded_like_tensors_and_an_empty_batch_is_not() -> None:
 def test_a_batch_that_does_not_lie_by_rows_is_not_padded() -> None:
     step = new_step(masked, tail="pad")
     x, y = torch.zeros(7, 4, 4).double(), torch.zeros(4, 2).double()
-    expected = "tail='pad' cannot fill this batch up: it has 4 samples, and tensors of it have 7 rows"
+    expected = "tail='pad' cannot pad this batch: it has 4 samples, and tensors of it have 7 rows"
     with pytest.raises(StepError, match=expected):
         step.call((x, y), samples=4)
     with pytest.raises(StepError, match="it has 7 samples, and tensors of it have 4 rows"):

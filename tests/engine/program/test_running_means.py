@@ -9,7 +9,7 @@ from torch import nn
 
 from flodl.engine import TrainStep
 from flodl.engine.compile.runner import with_own_code
-from flodl.engine.program.running_means import Tally, account, account_on_host
+from flodl.engine.program.running_means import RunningMeans, account, account_on_host
 
 
 class Answer(nn.Module):
@@ -90,7 +90,7 @@ def test_means_have_the_digits_of_what_they_are_means_of() -> None:
 
 
 def test_a_weight_may_lie_on_the_device() -> None:
-    ours, plain = (Tally(torch.device("cpu")) for _ in range(2))
+    ours, plain = (RunningMeans(torch.device("cpu")) for _ in range(2))
     for loss, weight in ((0.1, 3), (0.7, 5), (torch.nan, 2)):
         value = {"double": torch.tensor(2 * loss)}
         ours.add(torch.tensor(loss), value, weight=torch.tensor(float(weight)).double(), opens=True)
@@ -141,9 +141,9 @@ def test_a_trial_counts_nothing_twice(quick_compiler) -> None:
 def test_long_epochs_lose_no_precision() -> None:
     step = new_step(tier="eager")
     big = torch.full((1,), 1.0)
-    step._body.tally.add(torch.tensor(1.0), {}, weight=10**9, opens=True)
+    step._body.means.add(torch.tensor(1.0), {}, weight=10**9, opens=True)
     step(big)
-    assert float(next(iter(step._body.tally.totals.values()))[0]) == 10**9 + 1
+    assert float(next(iter(step._body.means.totals.values()))[0]) == 10**9 + 1
 
 
 def test_names_that_change_late_count_once_and_compile_nothing(quick_compiler) -> None:
@@ -166,7 +166,7 @@ def test_names_that_change_late_count_once_and_compile_nothing(quick_compiler) -
 
 def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compiler) -> None:
     """As `_twin` compiles it where the step is recorded: torch compiles one code object eight times only."""
-    tally = Tally(torch.device("cpu"))
+    tally = RunningMeans(torch.device("cpu"))
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for weight in range(2, 13):
             tally.account = torch.compile(with_own_code(account))
@@ -179,7 +179,7 @@ def test_the_host_adds_up_what_a_device_would() -> None:
     sums = []
     for way in (account, account_on_host):
         source.manual_seed(0)
-        tally = Tally(torch.device("cpu"))
+        tally = RunningMeans(torch.device("cpu"))
         tally.account = way
         flags = []
         for number in range(40):

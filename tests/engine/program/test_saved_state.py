@@ -77,7 +77,7 @@ def test_a_broken_scaler_is_refused(scaler) -> None:
 def test_the_state_of_another_kind_of_schedule_is_refused(saved, here) -> None:
     step = new_step(2, schedule=here)
     before, lr = step.state_dict(), step.schedule.lr
-    with pytest.raises(StepError, match=f"{type(here).__name__} keeps.*the kind of schedule"):
+    with pytest.raises(StepError, match=f"{type(here).__name__} has .*the same kind of schedule"):
         step.load_state_dict(new_step(3, schedule=saved).state_dict())
     assert (step.state_dict(), step.schedule.lr) == (before, lr)
 

@@ -232,7 +232,7 @@ def test_a_batch_size_that_stays_is_compiled_anew(quick_compiler) -> None:
     run(step, 6, size=16)
     assert any("batches have another shape now" in reason for reason in reasons(step))
     assert step.tier == "compiled"
-    assert step._ladder._runner.fits(step._micro((torch.ones(16, 4), torch.zeros(16, 2)), 16))
+    assert step._controller.runner.fits(step._micro((torch.ones(16, 4), torch.zeros(16, 2)), 16))
 
 
 def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compiler) -> None:
@@ -514,7 +514,7 @@ def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> N
     monkeypatch.setattr(splitting, "no_waiting", no_waiting)
     step = new_step(tier="eager", strict=True, accumulate=2)
     # As on a device that is asked only before a first update.
-    step._body._host_asks = False
+    step._body.updater._host_reads_flag = False
     step._body.optimizer.register_step_pre_hook(lambda *_: watching.append("update"))
     run(step, 3)
     step.flush()
@@ -694,24 +694,24 @@ def test_an_update_whose_momentum_cycles_stays_outside_of_a_recording(kind: str)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **settings)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
     step = TrainStep(model, optimizer, mse, tier="compiled")
-    step._ladder._readiness = Readiness(True, "as on a device")
+    step._controller.readiness = Readiness(True, "as on a device")
     for number in range(3):
         run(step, 1)
         schedule.step()
-        assert step._ladder._readiness.capturable is (number < 2)
+        assert step._controller.readiness.capturable is (number < 2)
     changing = "momentum" if kind == "SGD" else "betas"
-    assert step._ladder._readiness.reason == (
+    assert step._controller.readiness.reason == (
         f"its {changing} changes with every update, and a recording would keep it"
     )
 
 
 def test_settings_that_change_now_and_then_stay_inside() -> None:
     step = new_step(tier="compiled")
-    step._ladder._readiness = Readiness(True, "as on a device")
+    step._controller.readiness = Readiness(True, "as on a device")
     for momentum in (0.9, 0.8, 0.8, 0.7, 0.7):
         step._body.optimizer.param_groups[0]["momentum"] = momentum
         run(step, 1)
-    assert step._ladder._readiness.capturable
+    assert step._controller.readiness.capturable
 
 
 def test_an_autocast_that_is_switched_on_around_a_compiled_step_is_noticed(quick_compiler) -> None:

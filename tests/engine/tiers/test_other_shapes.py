@@ -80,7 +80,7 @@ def run(step: TrainStep, count: int, *others: float, size: int = 8) -> list[torc
 
 
 def beside(step: TrainStep) -> Replaying:
-    return step._ladder._others._captured
+    return step._controller.other_shapes._captured
 
 
 def reasons(step: TrainStep) -> list[str]:
@@ -147,7 +147,7 @@ def test_recordings_outlive_the_promotion_to_compiled(both_tiers, paced, compile
     paced(step, {"eager": 3.0, "captured": 2.0, "compiled": compiled_s})
     run(step, 6)
     assert step.tier == "captured", step.report()
-    captured = step._ladder._runner
+    captured = step._controller.runner
     run(step, 4, size=16)
     assert step.report().captures == 2
     run(step, 30)
@@ -163,7 +163,7 @@ def test_a_shape_is_recorded_again_after_the_step_was_prepared_anew(recordings, 
     for learns in (True, False):
         step._body.model.bias.requires_grad_(learns)
         if step.tier == "captured":
-            step._ladder._runner.changed = "a parameter was frozen or thawed"
+            step._controller.runner.changed = "a parameter was frozen or thawed"
         run(step, 8)
         run(step, 4, size=16)
         assert (step.tier, step.report().captures) == ("captured", 2), step.report()
@@ -185,4 +185,4 @@ def test_only_the_latest_shapes_are_remembered(recordings, monkeypatch) -> None:
     run(step, 5)
     for size in range(9, 30):
         run(step, 1, size=size)
-    assert len(step._ladder._others._seen) == 5
+    assert len(step._controller.other_shapes._seen) == 5

@@ -11,35 +11,21 @@ from torch import Tensor
 from .tree import leaves_of, map_tensors
 
 
-class Samples(int):
-    """How many samples a batch has, told by who knows it: the last part of a batch, for the body alone.
-
-    As part of the batch it is part of its signature, so no recording is replayed with another weight.
-    """
-
-
 def num_samples(batch: tuple[Any, ...]) -> int:
-    """Give the samples that were told, else the leading length of the first tensor; 1 where there is none.
+    """Return the leading length of the first tensor or array; 1 if there is none.
 
+    >>> import torch
     >>> num_samples((torch.zeros(32, 3), torch.zeros(32)))
     32
-    >>> num_samples((torch.zeros(7, 32, 3), torch.zeros(32), Samples(32)))
-    32
     """
-    if batch and type(batch[-1]) is Samples:
-        return int(batch[-1])
     leaves = batch if batch and type(batch[0]) is Tensor else leaves_of(batch)
     return next(_lengths(leaves), 1)
-
-
-def without_count(batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give the batch as the step function is to see it."""
-    return batch[:-1] if batch and type(batch[-1]) is Samples else batch
 
 
 def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
     """Give the leading lengths of the tensors and arrays of a batch, each once, that of the first one first.
 
+    >>> import torch
     >>> leading_lengths((torch.zeros(4, 3), torch.zeros(4), torch.zeros(9)))
     [4, 9]
     """
@@ -68,13 +54,14 @@ def ambiguous_samples(lengths: Sequence[int]) -> str:
     )
 
 
-def why_not_splittable(batch: tuple[Any, ...]) -> str | None:
+def why_not_splittable(batch: tuple[Any, ...], samples: int) -> str | None:
     """Say why a batch cannot be cut or filled along its samples; None where every tensor has a row for each.
 
-    >>> why_not_splittable((torch.zeros(7, 4, 3), torch.zeros(4), Samples(4)))
+    >>> import torch
+    >>> why_not_splittable((torch.zeros(7, 4, 3), torch.zeros(4)), 4)
     'it has 4 samples, and tensors of it have 7 rows'
     """
-    samples, lengths = num_samples(batch), leading_lengths(batch)
+    lengths = leading_lengths(batch)
     if not lengths and samples > 1:
         return f"it has {samples} samples, and no tensor with rows"
     others = [length for length in lengths if length != samples]
@@ -86,6 +73,7 @@ def why_not_splittable(batch: tuple[Any, ...]) -> str | None:
 def split_batch(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     """Cut a batch into at most `count` parts along its samples; what has no rows goes to every part.
 
+    >>> import torch
     >>> [part[0].tolist() for part in split_batch((torch.arange(5), "name"), 2)]
     [[0, 1, 2], [3, 4]]
     """

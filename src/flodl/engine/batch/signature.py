@@ -16,26 +16,21 @@ Signature = tuple[Hashable, ...]
 
 
 def signature(batch: tuple[Any, ...]) -> Signature:
-    """Give what must stay equal for a recorded program to fit: shapes, dtypes, devices, strides, structure.
+    """Return what must stay equal for a recording to fit: shapes, dtypes, devices, strides, structure.
 
     >>> signature((torch.zeros(2, 3),))[0][0]
     torch.Size([2, 3])
     """
-    flat = _quick(batch)
-    if flat is not None:
-        return flat
-    leaves, structure = pytree.tree_flatten(batch)
-    return (*(_form(leaf) for leaf in leaves), structure, *shared_indices(tensors_of(batch)))
-
-
-def _quick(batch: tuple[Any, ...]) -> Signature | None:
-    """The common case, a flat tuple of tensors, without the general machinery."""
-    found = []
+    # The common case, a flat tuple of different tensors, in one call: it runs in every step.
+    forms: list[Hashable] = []
     for leaf in batch:
         if type(leaf) is not Tensor or leaf.is_nested:
-            return None
-        found.append(_leaf(leaf))
-    return (*found, *shared_indices(batch))
+            break
+        forms.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad))
+    else:
+        return tuple(forms) if len({*map(id, batch)}) == len(batch) else (*forms, *shared_indices(batch))
+    leaves, structure = pytree.tree_flatten(batch)
+    return (*(_form(leaf) for leaf in leaves), structure, *shared_indices(tensors_of(batch)))
 
 
 def shared_indices(leaves: Sequence[Any]) -> tuple[int, ...]:

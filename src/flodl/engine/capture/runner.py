@@ -22,8 +22,11 @@ from ..guards.cheap import FLAG, LEARNS, Footing
 from ..guards.recompile import no_compiling
 from ..optimizer.adam import FastAdam, fast_adam
 from ..optimizer.prepare import are_in_sync, host_settings, share_a_tensor, sync_rates
-from ..program.program import Outcome, StepBody, held_by, same_objects
+from ..program.outcome import Outcome
+from ..program.program import StepBody
+from ..program.progress import Stage
 from ..program.runner import EagerRunner, Micro, Phase
+from ..program.update import parameters_of, same_objects
 from ..state.snapshot import live_state
 from .mailbox import ADDRESS
 from .recording import Recording, fresh_casts, new_stream, record
@@ -61,7 +64,7 @@ class RecordedRunner:
         self._baked_in = host_settings(body.optimizer) if update_inside else []
         self._settings = _together(self._baked_in)
         # The body takes others where groups that shared a rate no longer do.
-        self._rates = body.rates
+        self._rates = body.updater.rates
         self._optimizer_state = body.optimizer.state
         self._num_states = len(body.optimizer.state) if update_inside else 0
         self._groups = [*body.optimizer.param_groups]
@@ -74,7 +77,7 @@ class RecordedRunner:
     def fits(self, micro: Micro) -> bool:
         """Say whether such a micro-batch was recorded, and needs no correction that it does not hold."""
         baked = self.update_inside and micro.closes and micro.correction != 1.0
-        return not baked and (micro.phase, micro.share, micro.shape) in self._recordings
+        return not baked and (micro.phase, micro.share, micro.signature) in self._recordings
 
     def what_changed(self) -> str | None:
         """Name what no longer is as it was recorded; asked before every replay, so it is kept cheap."""
@@ -91,7 +94,7 @@ class RecordedRunner:
             return "a group of the optimizer was replaced"
         if changed := self._footing.what_changed():
             return changed
-        if [p.data_ptr() for p in held_by(self.body.optimizer)] != self._places:
+        if [p.data_ptr() for p in parameters_of(self.body.optimizer)] != self._places:
             return "a parameter was moved or replaced"
         for group, key, value in self._baked_in:
             if group[key] is not value and group[key] != value:
@@ -190,32 +193,38 @@ class RecordedRunner:
         quick = self._quick_update() if micro.closes and self.update_inside else None
 
         def region(*static: Any) -> Outcome:
-            if micro.opens:
-                self.body.clear()
-            outcome = self.body.micro(static, micro.share, opens=micro.opens)
+            opens, mask = micro.opens, None
+            if opens:
+                self.body.start_window()
+            if micro.mask is not None:
+                *rows, mask = static
+                static = tuple(rows)
+            outcome = self.body.micro_batch(
+                static, micro.share, samples=micro.samples, mask=mask, opens=opens
+            )
             if micro.closes and self.update_inside:
                 self.body.update(quick=quick)
             return outcome
 
         if not micro.opens:
             self.show_grads()
-        self._meet_foreign(self.body.foreign)
+        self._meet_foreign(self.body.side_effects.foreign)
         used = (*live_state(self.body).values(), *self.body.model.parameters())
         # Other tensors over the same memory: `.data = …` gives one other memory and lets go of its own.
         held = [tensor.detach() for tensor in used]
         recording = self._record(region, micro)
         if quick is not None:
             quick.write_tables()
-        key = micro.phase, micro.share, micro.shape
+        key = micro.phase, micro.share, micro.signature
         self._quick[key] = quick
         self._recordings[key], self._held[key] = recording, held
         # The recording writes to these very tensors; while they live, their memory is not given away.
         self._grads = [p.grad for p in self.body.parameters]
-        if micro.phase != "only" or not self.update_inside:
+        if micro.phase is not Phase.ONLY or not self.update_inside:
             self._grads_of[key] = self._grads
 
     def _quick_update(self) -> FastAdam | None:
-        return fast_adam(self.body.optimizer, self.body.bad, self.body.num_skipped)
+        return fast_adam(self.body.optimizer, self.body.bad, self.body.updater.num_skipped)
 
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no history to the steps that run as Python in between."""
@@ -223,28 +232,31 @@ class RecordedRunner:
             return self._record_freshly(region, micro)
 
     def _record_freshly(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
-        cut_history(self.body.model, self.body.lasting)
+        cut_history(self.body.model, self.body.side_effects.lasting)
         if has_live_history(self.body.parameters):
             gc.collect()  # what only holds itself
         if has_live_history(self.body.parameters):
-            raise NotCapturable(self._what_is_held())
+            raise NotCapturable(self._what_has_live_history())
         before = RngState.capture(self.body.device)
         try:
-            with torch.cuda.device(self.body.device), no_compiling() if self.body.fused else nullcontext():
+            with (
+                torch.cuda.device(self.body.device),
+                no_compiling() if self.body.is_compiled else nullcontext(),
+            ):
                 return record(
-                    region, micro.batch, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
+                    region, micro.inputs, pool=self._pool, stream=self._stream, loss_of=self._loss_of(micro)
                 )
         finally:
-            cut_history(self.body.model, self.body.lasting)
+            cut_history(self.body.model, self.body.side_effects.lasting)
             self.draws_on_host |= not before.same_on_cpu(RngState.capture(self.body.device))
 
-    def _what_is_held(self) -> str:
-        if not self.body.lasting:
+    def _what_has_live_history(self) -> str:
+        if not self.body.side_effects.lasting:
             return (
                 "a tensor of an earlier step is held with its history, outside the model: "
                 "keep it with .detach()"
             )
-        name = attribute_path(self.body.lasting[0], self.body.model)
+        name = attribute_path(self.body.side_effects.lasting[0], self.body.model)
         kept = f"the attribute {name!r}" if name else "a tensor within an attribute of the model"
         return (
             f"{kept} keeps its history from step to step: compute it in forward(), or keep it with .detach()"
@@ -252,12 +264,12 @@ class RecordedRunner:
 
     def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
         """Give how a whole step hands over its loss by address; None where it is not of that kind."""
-        whole = micro.phase == "only" and self.update_inside and self.body.loss_dtype is torch.float32
+        whole = micro.phase is Phase.ONLY and self.update_inside and self.body.loss_dtype is torch.float32
         return (lambda outcome: outcome.loss) if whole else None
 
     def forget(self, micro: Micro) -> None:
         """Drop what was recorded for such a micro-batch, if anything was."""
-        self._drop((micro.phase, micro.share, micro.shape))
+        self._drop((micro.phase, micro.share, micro.signature))
 
     def forget_shapes_of(self, other: RecordedRunner) -> None:
         """Drop what was recorded for shapes that another runner has, too."""
@@ -281,19 +293,17 @@ class RecordedRunner:
 
     def run_without_update(self, micro: Micro) -> Outcome:
         """Replay one micro-batch; an update that is part of its recording runs with it."""
-        key = micro.phase, micro.share, micro.shape
+        key = micro.phase, micro.share, micro.signature
         recording = self._recordings[key]
         if self._foreign:
             self._meet_foreign(self._foreign)
         progress = self.body.progress
-        progress.touches = True
-        outcome = recording.replay(tensors_of(micro.batch))
-        progress.touches, progress.added = False, True
-        if micro.closes and self.update_inside:
-            progress.applied = True
+        progress.stage = Stage.BACKWARD
+        outcome = recording.replay(tensors_of(micro.inputs))
+        progress.stage = Stage.UPDATED if micro.closes and self.update_inside else Stage.ACCUMULATED
         self._grads = self._grads_of.get(key, self._grads)
         flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
-        self._last = recording if flat and micro.phase == "only" and self.update_inside else None
+        self._last = recording if flat and micro.phase is Phase.ONLY and self.update_inside else None
         return outcome
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 
 from ..program.program import StepBody
 from ..program.runner import Micro
-from ..report import Journal
+from ..report import Cause, Journal
 from .background import BackgroundCompilation
 from .memory_format import LayoutChoice
 
@@ -27,7 +27,9 @@ class CompilePolicy:
         self._body = body
         self._settings = body.settings
         self._journal = journal
-        self._started_s = time.perf_counter()
+        # When training has run long enough to compile; at once if that was requested.
+        after_s = COMPILE_AFTER_S.get(body.device.type, 0.0) if body.settings.tier == "auto" else 0.0
+        self.due_s = time.perf_counter() + after_s
         self._background: BackgroundCompilation | None = None
         # Which kernels were autotuned, and the memory format that was clearly faster, once that is known.
         self.tune: str | None = None
@@ -64,7 +66,7 @@ class CompilePolicy:
                 "compiling would change the rounding, and deterministic algorithms were asked for"
             )
         if self._background is None:
-            if time.perf_counter() - self._started_s < COMPILE_AFTER_S[self._body.device.type]:
+            if time.perf_counter() < self.due_s:
                 return False
             self._background = BackgroundCompilation(self._body, micro)
         if not self._background.done:
@@ -79,4 +81,5 @@ class CompilePolicy:
         self.tune, self.layout = background.tune, background.layout
         if self._settings.tune is not None and background.tune is None and background.failure is None:
             limit = f"{self._settings.tune_budget_s:g} s"
-            self._journal.say(step, "tune", f"autotuning kernels took longer than {limit} and was stopped")
+            reason = f"autotuning kernels took longer than {limit} and was stopped"
+            self._journal.add(step, "tune", Cause.TUNING_LIMIT, reason)

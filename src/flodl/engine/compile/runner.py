@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from types import FunctionType, MethodType
 
@@ -13,7 +12,8 @@ from flodl.core.rng_state import RngState
 from ..batch.signature import Signature
 from ..guards.cheap import Footing
 from ..guards.recompile import GuardFailed, no_compiling
-from ..program.program import Outcome, StepBody
+from ..program.outcome import Outcome
+from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro, Phase
 from ..settings import StepFunction
 from ..state.reachable_state import ReachableState
@@ -37,11 +37,11 @@ class CompiledRunner(EagerRunner):
 
     def fits(self, micro: Micro) -> bool:
         """Return whether code for such a micro-batch was compiled."""
-        return (micro.phase, micro.shape) in self._known
+        return (micro.phase, micro.signature) in self._known
 
     def learn(self, micro: Micro) -> None:
         """Remember that the code for such a micro-batch is compiled, since the candidate was made with it."""
-        self._known.add((micro.phase, micro.shape))
+        self._known.add((micro.phase, micro.signature))
 
     def run_without_update(self, micro: Micro) -> Outcome:
         """Run one micro-batch; if torch would have to recompile, undo it and raise.
@@ -49,9 +49,9 @@ class CompiledRunner(EagerRunner):
         Code with a graph break may have run its first part by then, and changed state.
         """
         if micro.opens:
-            self.body.meet_optimizer_again()
+            self.body.updater.refresh()
         rng_state = RngState.capture(self.body.device)
-        saved = self._save_reachable() if self.body.is_split else None
+        saved = self._save_reachable() if self.body.has_graph_breaks else None
         try:
             with no_compiling():
                 return super().run_without_update(micro)
@@ -60,7 +60,7 @@ class CompiledRunner(EagerRunner):
             if saved is not None:
                 saved.restore()
             if micro.opens:
-                self.body.undo_forward(opens=True)
+                self.body.undo.undo(opens=True)
             raise
 
     def _save_reachable(self) -> ReachableState:
@@ -118,11 +118,9 @@ def with_own_code(step_fn: StepFunction) -> StepFunction:
 
 
 def _compiled_program(body: StepBody, step_fn: StepFunction) -> StepBody:
-    twin = copy.copy(body)
-    twin.fused = True
-    twin.step_fn = step_fn
-    twin.tally = copy.copy(body.tally)
-    if body.device.type == "cuda":
-        # Fewer kernels to record. From Python, a guard could fail here, after the backward.
-        twin.tally.account = torch.compile(with_own_code(body.tally.account), dynamic=False)
-    return twin
+    if body.device.type != "cuda":
+        # Called from Python, a guard of compiled sums could fail after the backward.
+        return body.compiled(step_fn)
+    # Fewer kernels to record.
+    account = torch.compile(with_own_code(body.means.account), dynamic=False)
+    return body.compiled(step_fn, account)

@@ -70,7 +70,7 @@ def compile_once(parts: dict[str, Any], *, tune: str | None) -> LayoutChoice:
     set_flags(parts["flags"])
     optimizer = torch.optim.SGD(parts["parameters"], lr=0.0)
     readiness = Readiness(False, "nothing is recorded here")
-    body = StepBody(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
+    body = StepBody.create(parts["model"], optimizer, parts["step_fn"], parts["settings"], readiness)
     compiled = compile_program(body, tune=tune, layouts=candidate_layouts(body))
     failed: dict[Layout | None, Exception] = {}
     for layout, variant in compiled.items():

@@ -44,14 +44,19 @@ class WindowTimes:
 
     def begin_call(self, tier: str, *, opens: bool) -> None:
         """Note that a call begins, and perhaps a window with it."""
+        on_cuda = self._device.type == "cuda"
         if opens:
-            self._spent, self._is_whole = 0.0, self._device.type != "cuda" or not self.is_known(tier)
-        self._since = now_s(self._device) if self._is_whole else None
+            self._spent, self._is_whole = 0.0, not on_cuda or not self.is_known(tier)
+        if not self._is_whole:
+            self._since = None
+        else:
+            self._since = now_s(self._device) if on_cuda else time.perf_counter()
 
     def end_call(self) -> None:
         """Note that a call has ended."""
         if self._since is not None:
-            self._spent += now_s(self._device) - self._since
+            now = now_s(self._device) if self._device.type == "cuda" else time.perf_counter()
+            self._spent += now - self._since
 
     def discard_window(self) -> None:
         """Leave this window out: it did not run on one tier alone."""
@@ -61,10 +66,12 @@ class WindowTimes:
         """Take in the window that has ended; gives whether the time of its tier is known by it now."""
         if not self._is_whole:
             return False
-        known = self.is_known(tier)
-        self._taken.setdefault(tier, deque(maxlen=RECENT)).append(self._spent)
+        taken = self._taken.get(tier)
+        if taken is None:
+            taken = self._taken[tier] = deque(maxlen=RECENT)
+        taken.append(self._spent)
         self._is_whole = False
-        return not known and self.is_known(tier)
+        return len(taken) == ENOUGH[tier]
 
     def forget(self, tier: str) -> None:
         """Measure a tier anew."""

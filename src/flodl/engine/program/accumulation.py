@@ -1,4 +1,4 @@
-"""A window of accumulation: how far it has come, and what each micro-batch weighs in it."""
+"""The accumulation window: its position, and the weight of each micro-batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Window:
-    """The micro-batches that make one update, weighed by samples, so that they mean one big batch.
+    """The micro-batches of one update, weighted by samples, so that together they equal one large batch.
 
-    The sizes to come are unknown, so each is weighed as if all were as large as the first; `correction`
-    makes up for those that were not.
+    Later sizes are unknown, so each is weighted as if all were as large as the first; `correction` accounts
+    for those that were not.
 
     >>> window = Window(accumulate=2)
     >>> for samples in (4, 2):
@@ -26,24 +26,24 @@ class Window:
     first_samples: int = 0
 
     def count(self, samples: int) -> None:
-        """Take in the samples of the next micro-batch."""
+        """Add the samples of the next micro-batch."""
         if self.position == 0:
             self.samples = self.first_samples = 0
         self.samples += samples
         self.first_samples = self.first_samples or samples
 
     def share(self, samples: int) -> float:
-        """Give what a micro-batch of so many samples weighs."""
+        """Return the weight of a micro-batch with this many samples."""
         if self.accumulate == 1:
             return 1.0
         return samples / (self.first_samples * self.accumulate) if samples else 0.0
 
     def leave_out(self, samples: int) -> None:
-        """Take back a micro-batch that came to nothing."""
+        """Remove a micro-batch that failed."""
         self.samples -= samples
 
     def close(self) -> None:
-        """Begin anew."""
+        """Start a new window."""
         self.position = self.samples = self.first_samples = 0
 
     @property
@@ -53,6 +53,6 @@ class Window:
 
     @property
     def correction(self) -> float:
-        """What to multiply the gradients with, because not all were as large as the first."""
+        """The factor for the gradients, because not all micro-batches were as large as the first."""
         expected = self.first_samples * self.accumulate
         return 1.0 if self.samples in (0, expected) else expected / self.samples

@@ -1,4 +1,4 @@
-"""The running statistics of batch norm: what a forward moves, noted, and put back where it must not count."""
+"""Running statistics of batch norm, saved before a forward pass and restored if its update is skipped."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-# So many selections cost no more than laying the buffers side by side.
+# Up to this many buffers, one `where` each costs no more than concatenating them.
 _FEW = 3
 
 
 class RunningStatistics:
-    """The buffers of a model's norms as they were when a window opened.
+    """A saved copy of the buffers of a model's batch norms.
 
     >>> norm = nn.BatchNorm1d(1)
     >>> statistics = RunningStatistics([norm])
-    >>> statistics.note()
+    >>> statistics.save()
     >>> _ = norm(torch.tensor([[1.0], [torch.nan]]))
-    >>> statistics.put_back_where(torch.tensor(1.0))
+    >>> statistics.restore_where(torch.tensor(1.0))
     >>> norm.running_mean, norm.num_batches_tracked
     (tensor([0.]), tensor(0))
     """
@@ -30,12 +30,17 @@ class RunningStatistics:
         self._norms = [module for module in modules if isinstance(module, _NormBase)]
         self._groups: list[_Alike] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model has no batch norm."""
+        return not self._norms
+
     def __getstate__(self) -> dict[str, object]:
-        # The copies lie in one tensor, which they would not where they are sent to.
+        # The copies share one tensor, which unpickling would not preserve.
         return {"_norms": self._norms, "_groups": []}
 
-    def note(self) -> None:
-        """Copy the statistics as they are now; buffers that were replaced since the last time are found."""
+    def save(self) -> None:
+        """Copy the current statistics, also of buffers that were replaced since the last call."""
         if not self._norms:
             return
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
@@ -44,53 +49,53 @@ class RunningStatistics:
         if len(kinds) != len(self._groups):
             self._groups = [_Alike() for _ in kinds]
         for group, live in zip(self._groups, kinds.values()):
-            group.note(live)
+            group.save(live)
 
-    def put_back(self) -> None:
-        """Undo what the forwards since `note` did."""
+    def restore(self) -> None:
+        """Restore what `save` copied."""
         for group in self._groups:
-            group.put_back()
+            group.restore()
 
-    def put_back_where(self, bad: Tensor) -> None:
-        """Undo it where the flag is set; on a device the host does not ask."""
+    def restore_where(self, bad: Tensor) -> None:
+        """Restore it if the flag is set, without a host sync."""
         if not self._groups:
             return
         if bad.device.type == "cpu":
             if bool(bad):
-                self.put_back()
+                self.restore()
             return
         flag = bad.bool()
         for group in self._groups:
-            group.put_back_where(flag)
+            group.restore_where(flag)
 
     def _buffers(self) -> Iterator[Tensor]:
         for norm in self._norms:
             for name in _BUFFERS:
                 buffer = norm._buffers.get(name)
-                # Before its first forward a lazy norm has no statistics.
+                # A lazy norm has no statistics before its first forward pass.
                 if buffer is not None and not is_lazy(buffer):
                     yield buffer
 
 
 class _Alike:
-    """Buffers of one dtype on one device, and their copies side by side in one tensor."""
+    """Buffers of one dtype on one device, and their copies, which share one flat tensor."""
 
     def __init__(self) -> None:
         self._live: list[Tensor] = []
         self._flat = torch.empty(0)
         self._kept: list[Tensor] = []
 
-    def note(self, live: list[Tensor]) -> None:
+    def save(self, live: list[Tensor]) -> None:
         if not self._fits(live):
             self._flat = torch.cat([buffer.reshape(-1) for buffer in live])
             self._kept = self._views(self._flat, live)
         self._live = live
         torch._foreach_copy_(self._kept, live)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         torch._foreach_copy_(self._live, self._kept)
 
-    def put_back_where(self, flag: Tensor) -> None:
+    def restore_where(self, flag: Tensor) -> None:
         if len(self._live) <= _FEW:
             for buffer, kept in zip(self._live, self._kept):
                 torch.where(flag, kept, buffer, out=buffer)
@@ -100,7 +105,7 @@ class _Alike:
         torch._foreach_copy_(self._live, self._views(chosen, self._live))
 
     def _fits(self, live: list[Tensor]) -> bool:
-        """Say whether the copies have the form of these buffers; a recording writes to them, so they stay."""
+        """Return whether the copies match these buffers; a recording writes to them, so they are kept."""
         flat = self._flat
         if not live or (flat.dtype, flat.device) != (live[0].dtype, live[0].device):
             return False

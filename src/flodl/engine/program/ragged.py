@@ -1,35 +1,39 @@
-"""The ragged last batch: padded to the usual size with a mask, or left out."""
+"""The ragged last batch of an epoch: recognized, and padded to the usual size."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flodl.core import StepError
 
-from ..batch.samples import num_samples, why_not_splittable
+from ..batch.samples import why_not_splittable
+from ..batch.signature import Signature
 from ..batch.tree import map_tensors, tensors_of
-from ..settings import StepFunction
 
 
 @dataclass
 class UsualSize:
-    """How many samples a batch usually has: one smaller batch is a tail, a second in a row is the new usual.
+    """The usual number of samples per batch: one smaller batch is ragged, a second in a row is the new usual.
 
     >>> usual = UsualSize()
-    >>> [usual.is_tail(samples) for samples in (6, 7, 6, 6, 3, 6, 3)]
+    >>> [usual.is_ragged(samples) for samples in (6, 7, 6, 6, 3, 6, 3)]
     [False, False, True, False, True, False, True]
     """
 
     samples: int = 0
     after_tail: bool = False
+    # The signature of the last batch, if it had the usual number of samples.
+    signature: Signature | None = None
+    # Whether the number of samples was given, or a message has said how it was guessed.
+    is_explicit: bool = False
 
-    def is_tail(self, samples: int, *, may_grow: bool = True) -> bool:
-        """Take in a batch, and say whether it is a ragged last one; an empty batch says nothing."""
+    def is_ragged(self, samples: int, *, may_grow: bool = True) -> bool:
+        """Return whether a batch is a ragged last one; an empty batch is not."""
         if samples == 0:
             return False
         if samples >= self.samples:
@@ -44,41 +48,19 @@ class UsualSize:
         return True
 
 
-def with_mask(step_fn: StepFunction) -> StepFunction:
-    """Let a step function with a `mask` parameter take the mask as the last part of the batch."""
-    try:
-        parameters = inspect.signature(step_fn).parameters.values()
-    except (TypeError, ValueError):
-        parameters = ()  # type: ignore[assignment]
-    if not any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in parameters):
-        raise StepError(
-            "tail='pad' fills a ragged batch with rows that must not count, and the step function has no "
-            "'mask' parameter to leave them out. Write step_fn(model, x, y, *, mask) and average over "
-            "mask, or use tail='eager'."
-        )
+def padded(batch: tuple[Any, ...], samples: int, size: int) -> tuple[tuple[Any, ...], Tensor]:
+    """Repeat the first row up to `size` rows; return the batch and the mask of its real rows.
 
-    def masked(model: Any, *batch: Any) -> Any:
-        *inputs, mask = batch
-        return step_fn(model, *inputs, mask=mask)
-
-    return masked
-
-
-def padded(batch: tuple[Any, ...], size: int) -> tuple[Any, ...]:
-    """Repeat the first row up to `size` rows and append the mask of the rows that are real.
-
-    >>> x, mask = padded((torch.tensor([5, 6, 7]),), 4)
-    >>> x, mask
-    (tensor([5, 6, 7, 5]), tensor([ True,  True,  True, False]))
+    >>> padded((torch.tensor([5, 6, 7]),), 3, 4)
+    ((tensor([5, 6, 7, 5]),), tensor([ True,  True,  True, False]))
     """
-    if why_not := why_not_splittable(batch):
+    if why_not := why_not_splittable(batch, samples):
         raise StepError(
-            f"tail='pad' cannot fill this batch up: {why_not}. Use tail='eager', or give tensors with one "
-            "row for each sample; what belongs to no sample can be a buffer of the model."
+            f"tail='pad' cannot pad this batch: {why_not}. Use tail='eager', or give tensors with one "
+            "row per sample; what does not belong to a sample can be a buffer of the model."
         )
-    real = num_samples(batch)
     # An empty batch has no row to repeat.
-    missing = max(size - real, 0) if real else 0
+    missing = max(size - samples, 0) if samples else 0
 
     def fill(leaf: Any) -> Any:
         if missing == 0 or leaf.ndim == 0:
@@ -89,4 +71,4 @@ def padded(batch: tuple[Any, ...], size: int) -> tuple[Any, ...]:
 
     filled: tuple[Any, ...] = map_tensors(fill, batch)
     device = next((leaf.device for leaf in tensors_of(batch)), None)
-    return (*filled, torch.arange(real + missing, device=device) < real)
+    return filled, torch.arange(samples + missing, device=device) < samples

@@ -24,7 +24,7 @@ class Snapshot:
     def __init__(self, body: StepBody, batch: Any = (), wanted: Collection[Tensor] = ()) -> None:
         self._live = live_state(body)
         self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
-        self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.grad_norm)]
+        self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.updater.grad_norm)]
         self._rng = RngState.capture(body.device)
         self.reachable = ReachableState(
             body.model,
@@ -83,11 +83,11 @@ class Snapshot:
     def prepare_recording(self, later: Snapshot, body: StepBody) -> None:
         """Get both ready for a recording between them: hold no history that one could not hold, and note
         which tensors outside the optimizer the step gives gradients to."""
-        body.lasting = self.reachable.lasting(later.reachable)
+        body.side_effects.lasting = self.reachable.lasting(later.reachable)
         for moment in (self, later):
-            moment.reachable.cut_history(body.lasting)
+            moment.reachable.cut_history(body.side_effects.lasting)
         own = {*map(id, body.parameters)}
-        body.foreign = [
+        body.side_effects.foreign = [
             tensor
             for tensor in self.reachable.written(later.reachable)
             if tensor.is_leaf and tensor.grad is not None and id(tensor) not in own
@@ -125,7 +125,7 @@ def live_state(body: StepBody) -> dict[str, Tensor]:
     """Give every tensor that a step may change, by name."""
     state = _changed_by_update(body)
     state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
-    state.update({f"mean of {', '.join(names)}": total for names, total in body.tally.totals.items()})
+    state.update({f"mean of {', '.join(names)}": total for names, total in body.means.totals.items()})
     return state
 
 
@@ -139,7 +139,7 @@ def _changed_by_update(body: StepBody) -> dict[str, Tensor]:
         for key, value in kept.items() if isinstance(kept, dict) else ():
             if isinstance(value, Tensor):
                 state[f"{name} ({key})"] = value
-    state["skipped updates"] = body.num_skipped
+    state["skipped updates"] = body.updater.num_skipped
     if body.scaler is not None:
         state.update({f"scaler {i}": tensor for i, tensor in enumerate(body.scaler.state())})
     return state

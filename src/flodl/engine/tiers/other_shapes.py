@@ -1,4 +1,4 @@
-"""Batches of other shapes than the one that a tier was prepared for: counted, recorded, replayed."""
+"""Batches whose shape differs from the one that a tier was prepared for: counted, recorded, replayed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from ..batch.signature import Signature
 from ..capture.runner import RecordedRunner, Runner
 from ..device.timing import now_s
 from ..errors import NotCapturable
-from ..program.program import Outcome, StepBody
-from ..program.runner import EagerRunner, Micro
-from ..report import Journal
+from ..program.outcome import Outcome
+from ..program.program import StepBody
+from ..program.runner import EagerRunner, Micro, Phase
+from ..report import Cause, Journal
 from ..state.snapshot import Snapshot
 from ..verify.gradients import copy_gradients, same_gradients
 
-NO_MEMORY = "there is no memory left to record it in"
+NO_MEMORY = "there is not enough memory to record it"
 
 
 def record_another(
@@ -22,12 +23,12 @@ def record_another(
 ) -> tuple[Outcome | None, str | None]:
     """Run a whole step eagerly and record it for its shape; the state is as eager left it.
 
-    Gives the outcome, none where memory ran out before there was one, and the reason where such a shape
-    cannot be captured. A step that was skipped as not finite says nothing, and nothing is recorded.
+    Return the outcome (None if memory ran out before there was one) and the reason if this shape cannot be
+    captured. After a step that was skipped as not finite, nothing is recorded.
     """
     before: Snapshot | None = None
     try:
-        before = Snapshot(body, micro.batch, body.written)
+        before = Snapshot(body, micro.batch, body.side_effects.written)
         outcome = eager.run_without_update(micro)
         eager_grads = copy_gradients(body)
     except torch.OutOfMemoryError:
@@ -37,18 +38,19 @@ def record_another(
     body.update(micro.correction)
     if bool(body.bad):
         return outcome, None
-    after = Snapshot(body, micro.batch, body.written)
+    after = Snapshot(body, micro.batch, body.side_effects.written)
     if before.reachable.written_uncopied(after.reachable):
-        return outcome, "it writes to other large tensors than before"
+        return outcome, "it writes to different large tensors than before"
     if replaced := before.first_replaced(after):
         return outcome, f"it replaces {replaced}"
     before.prepare_recording(after, body)
     before.reachable.drop_unchanged(after.reachable)
     try:
-        before.restore()
-        runner.learn(micro)
-        before.restore()
-        runner.run_without_update(micro)
+        with body.progress.preserved():
+            before.restore()
+            runner.learn(micro)
+            before.restore()
+            runner.run_without_update(micro)
         difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
         if difference is None and not runner.update_inside:
             runner.show_grads()
@@ -66,16 +68,16 @@ def record_another(
 
 SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
-# A number in the batch that changes in every step makes a shape of every step; the latest are remembered.
+# A number in the batch that changes in every step gives every step its own signature; keep the latest.
 MAX_SEEN = 256
-# Windows in a row of one other shape before the step is compiled for that one.
+# Consecutive windows of one other shape before the step is compiled for it.
 ANOTHER_SHAPE = 8
 
 
 class OtherShapes:
-    """What becomes of batches that the present runner does not know, over all recordings at most eight.
+    """Handles batches that the current runner does not know; there are at most eight recordings in total.
 
-    A captured step is recorded for them too. Beside a compiled one they are captured, by a runner of its own:
+    A captured step is recorded for them too. Next to a compiled step they are captured by a separate runner:
     compiling for each of them would take too long.
     """
 
@@ -86,25 +88,25 @@ class OtherShapes:
         self._seen: dict[Signature, int] = {}
         self._latest: Signature | None = None
         self._in_a_row = 0
-        # Recordings of the step as it is written, beside a compiled one.
+        # Recordings of the uncompiled step, next to a compiled one.
         self._captured: RecordedRunner | None = None
 
     @property
     def captures(self) -> int:
-        """How many recordings there are beside those of the present runner."""
+        """How many recordings there are besides those of the current runner."""
         return 0 if self._captured is None else self._captured.captures
 
     def begin(self, captured: RecordedRunner | None = None) -> None:
-        """Begin anew with another runner, and keep the recordings of the one before where it is given."""
+        """Start again with a new runner, and keep the given recordings of the one before."""
         self.usual_again()
         self._let_go()
         self._captured = captured
 
     def leave_to(self, runner: Runner) -> None:
-        """Let go of recordings for shapes that the runner, which stays, has too."""
+        """Drop recordings for shapes that the runner, which stays, has too."""
         if self._captured is None or not isinstance(runner, RecordedRunner):
             return
-        now_s(self._body.device)  # replays that are under way still read what the recordings hold
+        now_s(self._body.device)  # replays that still run read what the recordings hold
         self._captured.forget_shapes_of(runner)
         if not self._captured.captures:
             self._captured = None
@@ -114,62 +116,66 @@ class OtherShapes:
         self._latest, self._in_a_row = None, 0
 
     def stays(self, micro: Micro) -> bool:
-        """Say whether batches of one other shape have come often enough in a row to be the usual ones now."""
-        if micro.shape != self._latest:
-            self._latest, self._in_a_row = micro.shape, 0
+        """Return whether enough consecutive batches had one other shape for it to be the usual one now."""
+        if micro.signature != self._latest:
+            self._latest, self._in_a_row = micro.signature, 0
         self._in_a_row += 1
         return self._in_a_row >= ANOTHER_SHAPE
 
     def run(self, micro: Micro, runner: Runner, step: int) -> Outcome | None:
-        """Replay or record a micro-batch that the runner does not know; None where it is to run eagerly."""
+        """Replay or record a micro-batch that the runner does not know; return None to run it eagerly."""
         if (outcome := self._replayed(micro, step)) is not None:
             return outcome
         if micro.ragged:
-            self._journal.say(step, "eager", "a ragged last batch runs eagerly")
+            self._journal.add(step, "eager", Cause.RAGGED_BATCH, "a ragged last batch runs eagerly")
             return None
-        may_record = isinstance(runner, RecordedRunner) and micro.phase == "only"
-        if not may_record or self._count(micro.shape) != SEEN_BEFORE_RECORDING:
+        may_record = isinstance(runner, RecordedRunner) and micro.phase is Phase.ONLY
+        if not may_record or self._count(micro.signature) != SEEN_BEFORE_RECORDING:
             prepared = "recorded" if isinstance(runner, RecordedRunner) else "compiled"
-            self._journal.say(step, "eager", f"a batch of another shape than the {prepared} one runs eagerly")
+            reason = f"a batch of a different shape than the {prepared} one runs eagerly"
+            self._journal.add(step, "eager", Cause.OTHER_SHAPE, reason)
             return None
         if runner.captures + self.captures >= MAX_CAPTURES:
-            self._journal.say(step, "eager", f"{MAX_CAPTURES} shapes are recorded; others run eagerly")
+            reason = f"{MAX_CAPTURES} shapes are recorded; others run eagerly"
+            self._journal.add(step, "eager", Cause.TOO_MANY_SHAPES, reason)
             return None
         assert isinstance(runner, RecordedRunner)
         return self._recorded(micro, self._exact(runner), step)
 
     def _replayed(self, micro: Micro, step: int) -> Outcome | None:
-        """Replay what was captured beside the compiled step, unless something has changed since."""
-        if self._captured is None or micro.phase != "only":
+        """Replay what was captured next to the compiled step, unless something has changed since."""
+        if self._captured is None or micro.phase is not Phase.ONLY:
             return None
         if self._captured.what_changed():
             self._let_go()
             return None
         if not self._captured.fits(micro):
             return None
-        self._journal.say(step, "captured", "a batch of another shape than the compiled one is replayed")
+        reason = "a batch of a different shape than the compiled one is replayed"
+        self._journal.add(step, "captured", Cause.OTHER_SHAPE, reason)
         return self._captured.run(micro)
 
     def _recorded(self, micro: Micro, runner: RecordedRunner, step: int) -> Outcome | None:
-        """Run eagerly and record, where eager has an outcome."""
+        """Run eagerly, and record."""
         outcome, why_not = record_another(runner, self._eager, self._body, micro)
         if why_not is not None:
-            self._journal.say(step, "eager", f"a batch of another shape cannot be captured: {why_not}")
+            reason = f"a batch of a different shape cannot be captured: {why_not}"
+            self._journal.add(step, "eager", Cause.REFUSED, reason)
         elif outcome is not None and not runner.fits(micro):
-            # Not finite, which says nothing: the next one is tried.
-            self._seen[micro.shape] -= 1
+            # Not finite: try the next one.
+            self._seen[micro.signature] -= 1
         return outcome
 
     def _exact(self, runner: RecordedRunner) -> RecordedRunner:
-        """Give the runner that records what eager does bit for bit: this one unless it is compiled."""
-        if not runner.body.fused:
+        """Return the runner that records what eager does bit for bit: this one unless it is compiled."""
+        if not runner.body.is_compiled:
             return runner
         if self._captured is None:
             self._captured = RecordedRunner(self._body, update_inside=runner.update_inside)
         return self._captured
 
     def _count(self, shape: Signature) -> int:
-        """Say how often a shape has come by now."""
+        """Return how often a shape has occurred by now."""
         count = self._seen.pop(shape, 0) + 1
         self._seen[shape] = count
         if len(self._seen) > MAX_SEEN:
@@ -177,8 +183,8 @@ class OtherShapes:
         return count
 
     def _let_go(self) -> None:
-        """Drop the recordings, of shapes that may be recorded again."""
+        """Drop the recordings; their shapes may be recorded again."""
         self._seen.clear()
         if self._captured is not None:
-            now_s(self._body.device)  # as above
+            now_s(self._body.device)  # see above
             self._captured = None

@@ -136,7 +136,7 @@ class CandidateBuilder:
                     rerun(EagerRunner(body), window, updates=self._updates)
         except Exception as error:
             raise NotCapturable(f"torch's compiler failed: {error_summary(error)}") from error
-        body.is_split = sum(counters["graph_break"].values()) > breaks
+        body.has_graph_breaks = sum(counters["graph_break"].values()) > breaks
 
 
 def _dynamo_config() -> dict[str, Any]:

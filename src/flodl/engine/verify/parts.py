@@ -68,7 +68,7 @@ def window_parts(
             rounding = 100 * torch.finfo(was.dtype).eps if is_rounded else 0.0
             small_change = rounding * _norm(_finite(widened(was)), body.device)
             parts[f"the buffer {name}"] = Part(change, small_change, limit)
-    for value_names in body.tally.totals:
+    for value_names in body.means.totals:
         key = f"mean of {', '.join(value_names)}"
         if key in after:
             change = after[key] - before[key] if key in before else after[key].clone()

@@ -15,8 +15,9 @@ from ..compile.memory_format import LayoutChoice
 from ..errors import NotCapturable
 from ..guards.recompile import GuardFailed
 from ..optimizer.prepare import Readiness
-from ..program.program import Outcome, StepBody
-from ..program.runner import EagerRunner, Micro
+from ..program.outcome import Outcome
+from ..program.program import StepBody
+from ..program.runner import EagerRunner, Micro, Phase
 from ..settings import Tier
 from ..state.snapshot import Snapshot
 from .candidate import CandidateBuilder
@@ -95,7 +96,7 @@ class Trial:
                     f"{changed} while the {self.tier} step was being compared with eager"
                 )
             self._window, self._batches = [], []
-            self._before = Snapshot(self._body, micro.batch, self._body.written)
+            self._before = Snapshot(self._body, micro.batch, self._body.side_effects.written)
             self._refuse_iterators(self._before)
         elif self._before is None:
             return self._run_eagerly(micro)
@@ -106,7 +107,7 @@ class Trial:
                 "or detach it"
             )
         # Before the window ends, the caller may write the next batch into the same tensors.
-        kept = micro if micro.phase == "only" else replace(micro, batch=static_copy(micro.batch))
+        kept = micro if micro.phase is Phase.ONLY else replace(micro, batch=static_copy(micro.batch))
         self._window.append(kept)
         self._batches.append(micro.batch)
         if self._builder.candidate is not None or self._body.device.type != "cuda":
@@ -124,7 +125,7 @@ class Trial:
         accumulated = None if micro.opens else copy_gradients(self._body)
         try:
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
-            if micro.closes and self._updates and not self._body.begins_state():
+            if micro.closes and self._updates and not self._body.updater.starts_parameters():
                 rehearse(lambda: self._close(micro))
                 return outcome
         except (NotCapturable, torch.OutOfMemoryError) as error:
@@ -145,7 +146,7 @@ class Trial:
         return outcome
 
     def _close(self, micro: Micro) -> None:
-        if self._body.begins_state():
+        if self._body.updater.starts_parameters():
             # A parameter gets its first update; the optimizer state that this creates cannot be undone.
             self._before = None
         elif not self._updates:
@@ -163,8 +164,8 @@ class Trial:
         if before is None or not window[-1].closes:
             # A window that was flushed before it was full cannot be compared.
             return None
-        after = Snapshot(self._body, self._batches, self._body.written)
-        if self._should_skip(before, after, [micro.shape for micro in window], window):
+        after = Snapshot(self._body, self._batches, self._body.side_effects.written)
+        if self._should_skip(before, after, [micro.signature for micro in window], window):
             return None
         grads = copy_gradients(self._body) if self._updates else self._gradients
         if self._body.device.type == "cuda":
@@ -202,7 +203,7 @@ class Trial:
             self._refuse_opaque_parts(window[0])
         if written := before.reachable.written_uncopied(after.reachable):
             # From now on they are copied before each window.
-            self._body.written += written
+            self._body.side_effects.written += written
             why = "wrote to large tensors that earlier ones did not write to"
         if not why:
             self._skipped, self._shapes = 0, shapes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -191,8 +190,7 @@ class Verdict:
 
     def _in_float32(self, before: Snapshot, window: list[Micro]) -> WindowResult:
         """Run the window in full float32."""
-        body = copy.copy(self._body)
-        body.settings = replace(body.settings, precision="fp32")
+        body = self._body.separate(settings=replace(self._body.settings, precision="fp32"))
         exactly = full_float32() if body.device.type == "cuda" else nullcontext()
         with self._restoring(before, window), exactly:
             return self._run(EagerRunner(body), before, window)
@@ -215,9 +213,8 @@ class Verdict:
         drew = before.drew_random_numbers(after)
         if drew and self._body.device.type == "cuda":
             return None  # on CUDA, the offset of a generator does not say what was drawn
-        body = copy.copy(self._body)
-        # Recordings write to the statistics of the original.
-        body.keep_statistics_apart()
+        # Recordings write to the statistics that the others save.
+        body = self._body.separate()
         try:
             with self._restoring(before, window), in_float64(body, window) as widened:
                 found = self._rerun(EagerRunner(body), widened, before, updates=False)
@@ -232,7 +229,7 @@ class Verdict:
         """Restore what only this run changes; the snapshots cover what the real run changed."""
         body = self._body
         before.restore()
-        kept = Snapshot(body, [micro.batch for micro in window], body.written)
+        kept = Snapshot(body, [micro.batch for micro in window], body.side_effects.written)
         try:
             yield
         finally:

@@ -1,0 +1,59 @@
+"""Checks of what a `TrainStep` is given, before anything is changed."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+
+from flodl.core import StepError
+
+from ..settings import StepFunction
+
+
+def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
+    """Raise if these cannot make a training step."""
+    if not isinstance(model, nn.Module):
+        raise StepError(f"the model is a {type(model).__name__}. Write TrainStep(model, optimizer, step_fn).")
+    if not isinstance(optimizer, Optimizer):
+        raise StepError(
+            f"the optimizer is a {type(optimizer).__name__}. Write TrainStep(model, optimizer, step_fn)."
+        )
+    if not callable(step_fn):
+        raise StepError(f"the step function is a {type(step_fn).__name__}. Give a function of the model.")
+    if isinstance(optimizer, LBFGS):
+        raise StepError(
+            "LBFGS evaluates the model several times per update, which a TrainStep does not support. "
+            "Use another optimizer, or call LBFGS in your own loop."
+        )
+    if (name := _required_by_step(optimizer)) is not None:
+        raise StepError(
+            f"{type(optimizer).__name__}.step() requires {name!r}: it evaluates the model itself during an "
+            "update, which a TrainStep does not support. Use another optimizer, or call it in your own loop."
+        )
+
+
+def check_takes_mask(step_fn: StepFunction) -> None:
+    """Raise if a step function has no `mask` parameter, which tail='pad' needs."""
+    try:
+        parameters = [*inspect.signature(step_fn).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    if not any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise StepError(
+            "tail='pad' fills a ragged batch with rows that must not count, and the step function has no "
+            "'mask' parameter to leave them out. Write step_fn(model, x, y, *, mask) and average over "
+            "mask, or use tail='eager'."
+        )
+
+
+def _required_by_step(optimizer: Optimizer) -> str | None:
+    """Return the name of an argument that the optimizer's step requires, or None."""
+    try:
+        # Of the class: torch's schedulers replace the method of the instance.
+        parameters = [*inspect.signature(type(optimizer).step).parameters.values()][1:]
+    except (TypeError, ValueError):
+        return None
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return next((p.name for p in parameters if p.default is p.empty and p.kind not in optional), None)

@@ -1,0 +1,49 @@
+"""How far a training step has come, so that an error or an interrupt can be cleaned up after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+
+
+class Stage(Enum):
+    """The stages of one call of a `TrainStep`, in order; a micro-batch without an update ends at COUNTED."""
+
+    FORWARD = auto()  # nothing has changed yet
+    BACKWARD = auto()  # gradients are being written
+    ACCUMULATED = auto()  # the gradients of the micro-batch are complete
+    COUNTED = auto()  # and counted, where the accumulation window is not full yet
+    UPDATING = auto()  # parameters are being written
+    UPDATED = auto()  # the update is complete
+    UPDATE_COUNTED = auto()  # and counted
+    SCHEDULED = auto()  # and the schedule has moved on
+
+
+class Progress:
+    """The stage of the current call; shared by a step and its compiled variant.
+
+    >>> progress = Progress()
+    >>> progress.stage = Stage.UPDATED
+    >>> with progress.preserved():
+    ...     progress.stage = Stage.FORWARD
+    >>> progress.stage
+    <Stage.UPDATED: 6>
+    """
+
+    def __init__(self) -> None:
+        self.stage = Stage.FORWARD
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether gradients or parameters are half written."""
+        return self.stage in (Stage.BACKWARD, Stage.UPDATING)
+
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Run the step again, for a comparison, without losing track of the real one."""
+        stage = self.stage
+        try:
+            yield
+        finally:
+            self.stage = stage

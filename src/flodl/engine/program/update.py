@@ -1,0 +1,271 @@
+"""The optimizer update: unscale, clip, skip it if something is not finite, step."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from flodl.core import StepError
+from flodl.optim import clip_grad_norm, clip_grad_value
+from flodl.optim.clipping import gradient_values
+
+from ..optimizer.adam import FastAdam
+from ..optimizer.prepare import (
+    Readiness,
+    are_in_sync,
+    can_skip_first_update,
+    device_rates,
+    is_custom,
+    prepare,
+    separate_first_updates,
+    sync_rates,
+    unfuse,
+)
+from ..settings import StepSettings
+from .precision import LossScaler
+
+_REQUIRES_GRAD = attrgetter("requires_grad")
+
+
+class _Prepared(NamedTuple):
+    """What the optimizer held when it was last prepared."""
+
+    state: object
+    groups: list[dict[str, Any]]
+    parameters: list[Tensor]
+
+
+class Updater:
+    """Applies the accumulated gradients, unless `bad` on the device flags something that is not finite."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        settings: StepSettings,
+        readiness: Readiness,
+        *,
+        bad: Tensor,
+        scaler: LossScaler | None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.settings = settings
+        self.bad = bad
+        self.scaler = scaler
+        self.parameters = parameters_of(optimizer)
+        self.rates = device_rates(optimizer)
+        wide = any(p.dtype in (torch.float64, torch.complex128) for p in self.parameters)
+        dtype = torch.float64 if wide else torch.float32
+        self.grad_norm = torch.full((), torch.nan, dtype=dtype, device=bad.device)
+        self.num_skipped = torch.zeros((), dtype=torch.float64, device=bad.device)
+        # Whether the optimizer reads the flag itself. Otherwise, whether the host reads it: because it is on
+        # the CPU, or because the state of a foreign optimizer could not be restored.
+        self._reads_flag = readiness.gates
+        self._host_reads_flag = bad.device.type == "cpu" or is_custom(optimizer)
+        self._prepared = _Prepared(optimizer.state, [*optimizer.param_groups], self.parameters)
+        # Parameters that have been updated, so that their optimizer state started from finite values.
+        self._started: set[Tensor] = set()
+        self._num_states = 0
+        # `requires_grad` of the parameters at the last update; empty if one has yet to start.
+        self._learned: list[bool] = []
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether the last update was applied and the next one starts no parameter, as far as is known."""
+        return self._learned == [*map(_REQUIRES_GRAD, self.parameters)]
+
+    def refresh(self) -> None:
+        """Prepare the optimizer again if its state was loaded, which undoes `prepare`, or if it grew."""
+        optimizer, known = self.optimizer, self._prepared
+        if self.rates:
+            sync_rates(self.rates)
+            if not are_in_sync(self.rates):
+                self.rates = device_rates(optimizer)
+        parameters: list[Tensor] = []
+        for group in optimizer.param_groups:
+            parameters += group["params"]
+        if (
+            optimizer.state is known.state
+            and len(optimizer.state) >= self._num_states
+            and len(parameters) == len(known.parameters)
+            and len(optimizer.param_groups) == len(known.groups)
+            and all(map(operator.is_, optimizer.param_groups, known.groups))
+            and all(map(operator.is_, parameters, known.parameters))
+        ):
+            return
+        self._reads_flag = prepare(optimizer).gates
+        self._prepared = _Prepared(optimizer.state, [*optimizer.param_groups], parameters)
+        self._started.clear()
+        self._learned = []
+        self.parameters = parameters
+        self.rates = device_rates(optimizer)
+
+    def clear_gradients(self) -> None:
+        """Drop the gradients before the first micro-batch of a window."""
+        optimizer = self.optimizer
+        if type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer):
+            optimizer.zero_grad(set_to_none=True)
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def finish_gradients(self, correction: float) -> None:
+        """Correct, unscale and clip the gradients, and set the flag if one of them is not finite."""
+        settings, parameters = self.settings, []
+        for group in self.optimizer.param_groups:
+            parameters += group["params"]
+        # A group may have been added within the window.
+        self.parameters = parameters
+        if not self._started and not self._with_gradient():
+            raise StepError(
+                "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
+                "optimizer holds other tensors than the model uses: pass model.parameters() after the model "
+                "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "
+                ".detach() or torch.no_grad()."
+            )
+        clips = settings.clip_norm is not None or settings.clip_value is not None
+        # The values of sparse gradients are coalesced here, which the optimizer does in a different order.
+        if correction != 1.0 or self.scaler is not None or settings.guard == "gradients":
+            self._finish(gradient_values(parameters), correction)
+        elif clips:
+            self._clip([])
+
+    def _finish(self, grads: list[Tensor], correction: float) -> None:
+        if correction != 1.0:
+            torch._foreach_mul_(grads, correction)
+        if self.scaler is not None:
+            self.scaler.unscale(grads)
+            torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
+        self._clip(grads)
+
+    def _clip(self, grads: list[Tensor]) -> None:
+        """Clip values, then the norm; the norm that is reported and checked is from before either."""
+        settings = self.settings
+        norm = None
+        if settings.clip_value is not None and settings.clip_norm is not None:
+            norm = clip_grad_norm(self.parameters, math.inf)
+        elif settings.clip_norm is None and settings.guard == "gradients" and self.scaler is None and grads:
+            self._check_finite(torch.stack(_norms(grads)).sum())
+        if settings.clip_value is not None:
+            clip_grad_value(self.parameters, settings.clip_value)
+        if settings.clip_norm is not None:
+            clipped = clip_grad_norm(self.parameters, settings.clip_norm)
+            norm = clipped if norm is None else norm
+            self.grad_norm.copy_(norm)
+            self._check_finite(norm)
+
+    def _check_finite(self, size: Tensor) -> None:
+        torch.maximum(self.bad, (size - size != 0).to(self.bad.dtype), out=self.bad)
+
+    def step(self, quick: FastAdam | None) -> None:
+        """Step the optimizer; if the flag is set, parameters and state stay as they are.
+
+        `quick` is a faster form of the same update, for recordings.
+        """
+        if quick is not None and not self.starts_parameters() and quick.launch():
+            return
+        learning = self._with_gradient()
+        starts = not self._started.issuperset(learning)
+        if starts and any(p.grad is not None and p.grad.is_sparse for p in learning):
+            unfuse(self.optimizer)
+            self._reads_flag = False
+        if self._host_reads_flag:
+            if bool(self.bad):
+                self.num_skipped.add_(self.bad)
+                self._learned = [] if starts else self._learned
+                return
+        else:
+            self.num_skipped.add_(self.bad)
+            if starts and self.host_waits() and bool(self.bad):
+                self._learned = []
+                return
+        if starts:
+            with separate_first_updates(self.optimizer):
+                self._step_optimizer()
+            self._started.update(learning)
+        else:
+            self._step_optimizer()
+        self._num_states = len(self.optimizer.state)
+        self._learned = [*map(_REQUIRES_GRAD, self.parameters)]
+
+    def starts_parameters(self) -> bool:
+        """Return whether the update is the first one of some parameter."""
+        return not self._started.issuperset(self._with_gradient())
+
+    def host_waits(self) -> bool:
+        """Return whether the host reads the flag before the update, which waits for the device.
+
+        The optimizer state that a first update creates cannot always be restored.
+        """
+        if self._host_reads_flag:
+            return True
+        return self.starts_parameters() and not can_skip_first_update(self.optimizer, gates=self._reads_flag)
+
+    def _with_gradient(self) -> list[Tensor]:
+        return [parameter for parameter in self.parameters if parameter.grad is not None]
+
+    def _step_optimizer(self) -> None:
+        optimizer = self.optimizer
+        if self._reads_flag:
+            optimizer.found_inf = self.bad  # type: ignore[attr-defined]
+            optimizer.grad_scale = None  # type: ignore[attr-defined]
+            try:
+                optimizer.step()
+            finally:
+                del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+        elif self._host_reads_flag:
+            optimizer.step()
+        else:
+            self._step_masked()
+
+    def _step_masked(self) -> None:
+        """Update everything, then restore the old values if the flag is set, without a host sync.
+
+        A step count that an optimizer keeps on the host advances all the same.
+        """
+        before = [tensor for tensor in self.mutable_state() if tensor.device == self.bad.device]
+        kept = [tensor.clone() for tensor in before]
+        self.optimizer.step()
+        bad = self.bad.bool()
+        for tensor, old in zip(before, kept):
+            torch.where(bad, old, tensor, out=tensor)
+
+    def mutable_state(self) -> list[Tensor]:
+        """Return the tensors that an update changes: parameters and optimizer state."""
+        states = [
+            value
+            for parameter in self.parameters
+            for value in self.optimizer.state.get(parameter, {}).values()
+            if isinstance(value, Tensor)
+        ]
+        return [parameter.detach() for parameter in self.parameters] + states
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters that an optimizer updates now."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
+    """Return whether two lists hold the same objects in the same order."""
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _norms(grads: list[Tensor]) -> list[Tensor]:
+    """Return the norm of each gradient; those of float16 in float32, since float16 ends at 65504.
+
+    >>> _norms([torch.full((4,), 4e4, dtype=torch.float16)])
+    [tensor(80000.)]
+    """
+    half = [grad for grad in grads if grad.dtype == torch.float16]
+    if not half:
+        return list(torch._foreach_norm(grads))
+    others = [grad for grad in grads if grad.dtype != torch.float16]
+    return [*torch._foreach_norm(half, dtype=torch.float32), *(_norms(others) if others else ())]
