@@ -272,7 +272,7 @@ from flodl.engine.compile.background import BackgroundCompilation
 from flodl.engine.compile.runner import compile_program
 from flodl.engine.optimizer.prepare import prepare
 from flodl.engine.program.program import StepBody
-from flodl.engine.program.runner import EagerRunner, Micro
+from flodl.engine.program.runner import EagerRunner, Micro, Phase
 from flodl.engine.settings import StepSettings
 
 # Set and restored, which torch distinguishes from never set.
@@ -282,7 +282,8 @@ torch.set_float32_matmul_precision("highest")
 torch.set_num_threads(torch.get_num_threads() + 1)
 model, batch, layouts = eval(sys.argv[1])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-body = StepBody.create(model, optimizer, lambda m, x: m(x).square().mean(), StepSettings(), prepare(optimizer))
+square = lambda m, x: m(x).square().mean()
+body = StepBody.create(model, optimizer, square, StepSettings(), prepare(optimizer))
 micro = Micro(batch, signature(batch), Phase.ONLY, num_samples(batch))
 interval_s = sys.getswitchinterval()
 compiling = BackgroundCompilation(body, micro)
