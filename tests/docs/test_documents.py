@@ -18,7 +18,7 @@ import torch
 from flodl import FlowBuilder, Graph, set_verbosity
 from flodl.cli.commands import SUMMARIES
 from flodl.core.log import verbosity
-from flodl.graph.build.continuations import LoopBuilder, MapBuilder
+from flodl.graph.build import LoopBuilder, MapBuilder
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [

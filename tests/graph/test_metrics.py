@@ -43,7 +43,7 @@ def test_a_metric_of_something_that_is_no_subgraph_is_refused(model):
     with pytest.raises(PathError) as caught:
         model.record("encodr.loss", 1.0)
     assert str(caught.value).startswith(
-        "the metric 'encodr.loss' belongs to 'encodr', which is no subgraph. "
+        "the metric 'encodr.loss' belongs to 'encodr', which is not a subgraph. "
         "'encodr' is neither a subgraph nor a tag. Did you mean 'encoder'"
     )
 
@@ -97,7 +97,7 @@ def test_whole_numbers_and_truth_values_can_be_collected():
         ),
         (lambda m: m.collect("nothing"), PathError, "'nothing' is neither a subgraph nor a tag."),
         (lambda m: m.flush("nothing"), MetricError, "no metric 'nothing' was recorded."),
-        (lambda m: m.trends("nothing.*"), PathError, "no metric fits 'nothing.*'."),
+        (lambda m: m.trends("nothing.*"), PathError, "no metric matches 'nothing.*'."),
         (lambda m: m.export_trends("x.csv"), MetricError, "there is nothing to export"),
         (
             lambda m: (m.record("loss", 1.0), m.export_trends("x.csv", ["los"])),

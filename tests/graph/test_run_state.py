@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder
-from flodl.graph.run_state import carry_again, carrying_nothing, remember, remembered
+from flodl.graph import graph_state, load_carried_values, load_graph_state, without_carried_values
 
 CPU = torch.device("cpu")
 
@@ -31,9 +31,9 @@ def test_every_graph_of_a_model_begins_with_nothing_and_carries_on_afterwards(ma
     one = torch.ones(2, 1)
     first, second = model(one), model(one)
     assert torch.equal(twin(one), first)
-    with carrying_nothing(model):
+    with without_carried_values(model):
         assert torch.equal(model(one), first)
-        with carrying_nothing(model):
+        with without_carried_values(model):
             model(torch.ones(5, 1))
     assert torch.equal(twin(one), second)
     assert torch.equal(model(one), twin(one))
@@ -44,14 +44,14 @@ def test_what_was_carried_comes_back_without_the_book():
     model(torch.ones(2, 1))
     model[0].record("loss", 1.0)
     model[0].end_epoch()
-    saved = remembered(model)
+    saved = graph_state(model)
     model(torch.full((2, 1), torch.nan))
     model[0].record("loss", 2.0)
     model[0].end_epoch()
-    carry_again(model, saved, CPU)
+    load_carried_values(model, saved, CPU)
     assert model(torch.ones(2, 1)).tolist() == [[2.0], [2.0]]
     assert list(model[0].trend("loss").values) == [1.0, 2.0]
-    carry_again(model, {}, CPU)
+    load_carried_values(model, {}, CPU)
     assert model(torch.ones(2, 1)).tolist() == [[3.0], [3.0]]
-    remember(model, saved, CPU)
+    load_graph_state(model, saved, CPU)
     assert model(torch.ones(2, 1)).tolist() == [[2.0], [2.0]]

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from flodl import FlowBuilder
-from flodl.graph.build.continuations import LoopBuilder, MapBuilder
+from flodl.graph.build import LoopBuilder, MapBuilder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "showcase.py"
 

@@ -94,7 +94,7 @@ def test_every_part_has_a_path(model, path, kind):
         (lambda m: m.path_kind("bridge.x"), "'bridge.x' is neither a subgraph nor a tag."),
         (lambda m: m.path_kind(""), "'' is not a path. Join the names with dots, outermost first"),
         (lambda m: m.path_kind("encoder..scan"), "'encoder..scan' is not a path."),
-        (lambda m: m.path_kind("encoder.*"), "'encoder.*' is a pattern; this call takes one path."),
+        (lambda m: m.path_kind("encoder.*"), "'encoder.*' is a pattern. This method takes a single path."),
         (
             lambda m: m.path_kind("heads"),
             "'heads' is a group of tags. Name one of them: 'heads_0', 'heads_1'.",
@@ -108,7 +108,7 @@ def test_every_part_has_a_path(model, path, kind):
             "'encoder' is a subgraph, not a tag. Put .tag(…) after the node to read it.",
         ),
         (lambda m: m.tagged("gate_1"), "'gate_1' is a node, not a tag."),
-        (lambda m: m.freeze("nothing.*"), "no path fits 'nothing.*'."),
+        (lambda m: m.freeze("nothing.*"), "no path matches 'nothing.*'."),
         (
             lambda m: m.freeze("sum"),
             "'sum' has no parameters to freeze: it names a value without any, such as a sum. "

@@ -14,7 +14,7 @@ from flodl import (
     ThresholdHalt,
     TopKRouter,
 )
-from flodl.graph.build.continuations import LoopBuilder
+from flodl.graph.build import LoopBuilder
 
 WIDTH = 2
 

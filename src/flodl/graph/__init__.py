@@ -1,6 +1,6 @@
-"""Models as graphs: a fluent builder, and an `nn.Module` that is straight-line code underneath."""
+"""Models as graphs: a fluent builder, and an `nn.Module` that runs generated straight-line code."""
 
-from .build.builder import FlowBuilder
+from .build import FlowBuilder
 from .control import (
     ArgmaxSelector,
     FixedSelector,
@@ -11,6 +11,8 @@ from .control import (
     TopKRouter,
 )
 from .graph import Graph
+from .run_state import graph_state, load_carried_values, load_graph_state, without_carried_values
+from .tree import is_kept_in_eval, set_kept_in_eval
 
 __all__ = [
     "ArgmaxSelector",
@@ -22,4 +24,10 @@ __all__ = [
     "SoftmaxRouter",
     "ThresholdHalt",
     "TopKRouter",
+    "graph_state",
+    "is_kept_in_eval",
+    "load_carried_values",
+    "load_graph_state",
+    "set_kept_in_eval",
+    "without_carried_values",
 ]

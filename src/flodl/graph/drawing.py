@@ -1,25 +1,25 @@
-"""The part of a graph that draws itself and says where its time goes."""
+"""Draw a graph as SVG or DOT, and profile it."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
 from flodl.core import PictureError
 from flodl.core.files import write_atomic
 
-from .paths import as_graph
-from .plan.spec import inputs_of
+from .core import GraphCore, Initial
+from .picture import place, sketch, write_dot, write_svg
+from .plan.spec import Spec, inputs_of
+from .profile.measure import measure
 from .profile.profile import Profile
-
-if TYPE_CHECKING:
-    pass
 
 
 class LastProfile:
-    """Holds the profile of the last measurement; a copy and a pickle hold none."""
+    """Hold the last profile; copies and pickles do not contain it."""
 
     def __init__(self) -> None:
         self.profile: Profile | None = None
@@ -28,77 +28,67 @@ class LastProfile:
         return LastProfile, ()
 
 
-class Pictured(nn.Module):
-    """The part of `Graph` that makes pictures and profiles."""
+class GraphDrawing(GraphCore):
+    """Draw and profile a graph."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self, spec: Spec, modules: Mapping[str, nn.Module], initial: Mapping[str, Initial] | None = None
+    ) -> None:
+        super().__init__(spec, modules, initial)
         self._measured = LastProfile()
 
     def profile(self, *inputs: Any, repeats: int = 5, **named: Any) -> Profile:
-        """Time every node on example inputs, on the device and in the mode the model is in.
+        """Time every node on example inputs, on the model's current device and in its current mode.
 
-        Nothing that the model remembers changes: carried values, tags, buffers and random numbers are
-        put back. The times are of the forward pass alone, without gradients.
+        The model's state does not change: carried values, tags, buffers and the RNG state are restored.
+        Only the forward pass is timed, without gradients.
         """
-        from .profile.measure import measure
-
-        graph = as_graph(self)
-        self._measured.profile = measure(graph, inputs, named, repeats=repeats)
+        self._measured.profile = measure(self, inputs, named, repeats=repeats)
         return self._measured.profile
 
     def svg(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Draw the graph as SVG text, and write it to a file if a path is given."""
+        """Return the graph as SVG text, and write it to a file if a path is given."""
         return self._svg(None, path)
 
     def _repr_svg_(self) -> str | None:
-        """Show the picture where a notebook shows the graph."""
+        """Show the picture when a notebook displays the graph."""
         try:
             return self.svg()
         except PictureError:
             return None
 
     def svg_with_profile(self, path: str | os.PathLike[str] | None = None, *, example: Any = None) -> str:
-        """Draw the graph as a heat map of the last `profile`; an `example` input makes a new one first."""
+        """Return an SVG heat map of the last `profile`; with an `example` input, profile first."""
         return self._svg(self._last_profile(example, "svg_with_profile"), path)
 
     def dot(self) -> str:
-        """Describe the graph in the DOT language of Graphviz."""
-        from .picture import sketch, write_dot
-
-        graph = as_graph(self)
-        return write_dot(sketch(graph))
+        """Return the graph in the DOT language of Graphviz."""
+        return write_dot(sketch(self))
 
     def dot_with_profile(self, *, example: Any = None) -> str:
-        """Describe the graph in DOT with the times of the last `profile`; an `example` makes a new one."""
-        from .picture import sketch, write_dot
-
-        graph = as_graph(self)
-        return write_dot(sketch(graph, self._last_profile(example, "dot_with_profile")))
+        """Return the graph in DOT with the times of the last `profile`; with an `example`, profile first."""
+        return write_dot(sketch(self, self._last_profile(example, "dot_with_profile")))
 
     def _svg(self, profile: Profile | None, path: str | os.PathLike[str] | None) -> str:
-        from .picture import place, sketch, write_svg
-
         suffix = os.path.splitext(path)[1].lower() if path is not None else ""
         if suffix in (".png", ".jpg", ".jpeg", ".pdf", ".gif", ".webp"):
             raise PictureError(
-                f"{os.fspath(path or '')!r} asks for {suffix[1:].upper()}, and the picture is an SVG. "
-                "Name it .svg; browsers show it, and other programs convert it."
+                f"{os.fspath(path or '')!r} asks for {suffix[1:].upper()}, but the picture is an SVG. "
+                "Use the suffix .svg. Browsers show it, and other programs can convert it."
             )
-        graph = as_graph(self)
-        drawing = sketch(graph, profile)
+        drawing = sketch(self, profile)
         text = write_svg(drawing, place(drawing))
         if path is not None:
             write_atomic(path, text)
         return text
 
-    def _last_profile(self, example: Any, asked_by: str) -> Profile:
+    def _last_profile(self, example: Any, caller: str) -> Profile:
         if example is not None:
             args, named = inputs_of(example)
             return self.profile(*args, **named)
         if self._measured.profile is None:
             raise PictureError(
-                f"{asked_by} has no times to show. Call model.profile(x) first, or give an example: "
-                f"model.{asked_by}(example=x)."
+                f"{caller} has no times to show. Call model.profile(x) first, or pass an example: "
+                f"model.{caller}(example=x)."
             )
         return self._measured.profile

@@ -1,4 +1,4 @@
-"""What graphs remember beside their weights: values carried to the next call, and their book of metrics."""
+"""The state of graphs that a saved run needs besides the weights: carried values and recorded metrics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from .graph import Graph
 
 
-def remembered(model: nn.Module) -> dict[str, Any]:
-    """Give what each graph of a model remembers, by the name of its module."""
+def graph_state(model: nn.Module) -> dict[str, Any]:
+    """Return the carried values and metrics of each graph in a model, by module name."""
     return {
         name: {
             "carried": graph._memory.carried,
@@ -25,16 +25,16 @@ def remembered(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def remember(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
-    """Give graphs their memory back; those that were not there keep their own."""
-    carry_again(model, state, device)
+def load_graph_state(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
+    """Restore carried values and metrics; graphs that are not in `state` keep their own."""
+    load_carried_values(model, state, device)
     for name, graph in _graphs(model):
         if name in state:
             graph._book.load_state_dict(state[name]["book"])
 
 
-def carry_again(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
-    """Let graphs carry what they carried when they were saved; their books stay as they are."""
+def load_carried_values(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
+    """Restore the carried values alone; the metrics do not change."""
     for name, graph in _graphs(model):
         if name in state:
             saved = state[name]
@@ -43,8 +43,8 @@ def carry_again(model: nn.Module, state: Mapping[str, Any], device: torch.device
 
 
 @contextmanager
-def carrying_nothing(model: nn.Module) -> Iterator[None]:
-    """Begin with nothing carried, and carry on afterwards with what was there before."""
+def without_carried_values(model: nn.Module) -> Iterator[None]:
+    """Run the block with nothing carried, and restore the carried values afterwards."""
     before = [(graph._memory, graph._memory.carried, graph._memory.batch) for _, graph in _graphs(model)]
     try:
         for _, graph in _graphs(model):

@@ -1,10 +1,10 @@
-"""The tree of graphs: reading, freezing and switching parts by dotted path."""
+"""Read, freeze and switch the parts of a graph by dotted path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Self, cast
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -12,25 +12,17 @@ from torch.nn.parameter import is_lazy
 from flodl.core import PathError, paths
 from flodl.core.formats import format_count
 
-from . import paths as places
 from .control.loop import Loop
-from .plan.memory import Memory
-from .plan.spec import Spec
-
-if TYPE_CHECKING:
-    from .graph import Graph
+from .core import GraphCore, detach_modules, reset_modules
+from .paths import Match, PathKind, expand, find, graphs_inside
 
 
-class Tree(nn.Module):
-    """The part of `Graph` that follows paths."""
-
-    _spec: Spec
-    _memory: Memory
-    _keeps_tags: bool
+class GraphTree(GraphCore):
+    """Address subgraphs, tags and nodes by dotted path."""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The names of the tagged values of this graph, in the order of declaration."""
+        """The tags of this graph, in the order of declaration."""
         return tuple(name for name, _ in self._spec.tags)
 
     @property
@@ -39,36 +31,37 @@ class Tree(nn.Module):
         return dict(self._spec.groups)
 
     @property
-    def subgraphs(self) -> dict[str, Graph]:
-        """The graphs directly inside, by label; those without one by the name of the node that holds them."""
-        inside = places.graphs_inside(places.as_graph(self))
-        return {child.label or prefix: child for prefix, child in inside}
+    def subgraphs(self) -> dict[str, Self]:
+        """The graphs directly inside, by label; a graph without one by the name of its node."""
+        found = {child.label or prefix: child for prefix, child in graphs_inside(self)}
+        # The builder makes only one class of graphs.
+        return cast("dict[str, Self]", found)
 
-    def subgraph(self, path: str) -> Graph:
-        """Give the graph that a path leads to."""
-        place = self._find(path)
-        if not places.is_graph(place.module):
-            raise PathError(f"{path!r} is a {place.kind}, not a subgraph. Read a tag with tagged({path!r}).")
-        return place.module
+    def subgraph(self, path: str) -> Self:
+        """Return the graph at a path."""
+        match = self._find(path)
+        if not isinstance(match.module, GraphCore):
+            raise PathError(f"{path!r} is a {match.kind}, not a subgraph. Read a tag with tagged({path!r}).")
+        return cast("Self", match.module)
 
-    def path_kind(self, path: str) -> Literal["subgraph", "tag", "node"]:
-        """Say what a path leads to; an unknown one raises with the nearest names."""
+    def path_kind(self, path: str) -> PathKind:
+        """Return "subgraph", "tag" or "node"; an unknown path raises with the nearest names."""
         return self._find(path).kind
 
     def tagged(self, path: str) -> Any:
-        """Give the last value of a tag, or None before the first call."""
-        place = self._find(path, tag_first=True)
-        if place.kind != "tag":
-            raise PathError(f"{path!r} is a {place.kind}, not a tag. Put .tag(…) after the node to read it.")
-        owner = place.owner
+        """Return the last value of a tag, or None before the first call."""
+        match = self._find(path, tag_first=True)
+        if match.kind != "tag":
+            raise PathError(f"{path!r} is a {match.kind}, not a tag. Put .tag(…) after the node to read it.")
+        owner = match.owner
         if not owner._keeps_tags:
             raise PathError(
                 f"tags are not kept, so {path!r} has no value. Set model.keeps_tags = True first."
             )
-        return owner._memory.tag_values[owner._spec.tag_index[place.name]]
+        return owner._memory.tag_values[owner.spec.tag_index[match.name]]
 
     def traces(self, path: str) -> list[Any]:
-        """Give what a loop body published, one entry per turn: 'refined.attention', or 'attention' alone."""
+        """Return what a loop body published, one value per turn: 'refined.attention', or just 'attention'."""
         *parents, name = paths.split(path)
         loops = self._loops(".".join(parents)) if parents else self._loops(None)
         found = [loop for loop in loops if name in loop.traces.values]
@@ -86,73 +79,71 @@ class Tree(nn.Module):
             )
         known = [known for loop in loops for known in loop.traces.values]
         if loops and not any(loop.traces.has_run for loop in loops):
-            return []  # what a body will publish is not known before it has run
+            return []  # the names are unknown before the first run
         raise PathError(f"no loop publishes {path!r}. {paths.suggestion(name, known, known_as='traces')}")
 
     def modules_at(self, path: str) -> list[nn.Module]:
-        """Give the modules that a path, a pattern or a tag group leads to, each once."""
-        graph = places.as_graph(self)
+        """Return the modules at a path, a pattern or a tag group, each once."""
         names = self._spec.group_members.get(path, (path,)) if isinstance(path, str) else (path,)
-        found = {id(place.module): place.module for name in names for place in places.expand(graph, name)}
+        found = {id(match.module): match.module for name in names for match in expand(self, name)}
         return [module for module in found.values() if module is not None]
 
     def parameters_at(self, path: str) -> list[nn.Parameter]:
-        """Give the parameters under a path or pattern, each once, frozen ones included."""
+        """Return the parameters under a path or pattern, each once, including frozen ones."""
         found = {id(p): p for module in self.modules_at(path) for p in module.parameters()}
         return list(found.values())
 
     def freeze(self, path: str, *, eval_mode: bool = False) -> None:
-        """Stop the parameters under a path from learning.
+        """Set `requires_grad=False` for the parameters under a path.
 
-        With `eval_mode`, dropout and batch norm under it are stilled too, and stay so through later
-        calls of `train()`, until `thaw`.
+        With `eval_mode`, the modules under it (dropout, batch norm) are also put into evaluation mode, and
+        later calls of `train()` leave them there until `thaw`.
         """
         for parameter in self._parameters_to_change(path, "freeze"):
             parameter.requires_grad_(False)
-            parameter.grad = None  # an optimizer would go on with an old one
+            parameter.grad = None  # an optimizer would still apply it
         if eval_mode:
             for module in self.modules_at(path):
-                mark_stilled(module, True)
+                set_kept_in_eval(module, True)
                 module.eval()
 
     def thaw(self, path: str) -> None:
-        """Let the parameters under a path learn again."""
+        """Set `requires_grad=True` for the parameters under a path, and undo `eval_mode`."""
         for parameter in self._parameters_to_change(path, "thaw"):
             parameter.requires_grad_(True)
         for module in self.modules_at(path):
             for inner in module.modules():
-                if is_stilled(inner):
-                    mark_stilled(inner, False)
+                if is_kept_in_eval(inner):
+                    set_kept_in_eval(inner, False)
                     inner.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch everything to training or evaluation, except what was frozen in evaluation mode."""
+        """Switch all modules to training or evaluation mode, except those frozen with `eval_mode`."""
         super().train(mode)
         if mode:
-            places.as_graph(self)._book.start()
             for module in self.modules():
-                if is_stilled(module):
+                if is_kept_in_eval(module):
                     module.eval()
         return self
 
     @contextmanager
     def frozen(self, path: str) -> Iterator[None]:
-        """Freeze the parameters under a path for a `with` block, and put them back as they were."""
+        """Freeze the parameters under a path inside a `with` block, and restore them afterwards."""
         before = [(p, p.requires_grad) for p in self._parameters_to_change(path, "freeze")]
         self.freeze(path)
         try:
             yield
         finally:
-            for parameter, learns in before:
-                parameter.requires_grad_(learns)
+            for parameter, requires_grad in before:
+                parameter.requires_grad_(requires_grad)
 
     def is_frozen(self, path: str) -> bool:
-        """Say whether there are parameters under a path and none of them learns."""
+        """Return whether there are parameters under a path and none of them requires a gradient."""
         found = self.parameters_at(path)
         return bool(found) and not any(parameter.requires_grad for parameter in found)
 
     def set_training(self, path: str, mode: bool) -> None:
-        """Put the modules under a path into training or evaluation mode."""
+        """Switch the modules under a path to training or evaluation mode."""
         found = self.modules_at(path)
         if not found:
             raise PathError(
@@ -162,17 +153,32 @@ class Tree(nn.Module):
             module.train(mode)
 
     def tree_summary(self) -> str:
-        """Describe the tree as text: every graph with its parameters (counted by element) and tags."""
-        graph = places.as_graph(self)
-        return "\n".join(_summary_lines(graph, graph.label or "(root)", "", ""))
+        """Return the tree as text: each graph with its number of parameter elements and its tags."""
+        return "\n".join(_summary_lines(self, self.label or "(root)", "", ""))
 
-    def _find(self, path: str, *, tag_first: bool = False) -> places.Place:
+    def reset_state(self, path: str | None = None) -> None:
+        """Drop the carried values of everything, or of everything under a path.
+
+        Modules of your own that have a method `reset_state` are reset too.
+        """
+        reset_modules(self.modules() if path is None else self._modules_under(path))
+
+    def detach_state(self, path: str | None = None) -> None:
+        """Detach carried, tagged and traced values from the autograd graph, everywhere or under a path."""
+        detach_modules(self.modules() if path is None else self._modules_under(path))
+
+    def _modules_under(self, path: str) -> list[nn.Module]:
+        """Return the modules at a path and everything inside them, each once."""
+        found = {id(inner): inner for module in self.modules_at(path) for inner in module.modules()}
+        return list(found.values())
+
+    def _find(self, path: str, *, tag_first: bool = False) -> Match:
         if paths.is_glob(path):
-            raise PathError(f"{path!r} is a pattern; this call takes one path.")
+            raise PathError(f"{path!r} is a pattern. This method takes a single path.")
         if isinstance(path, str) and path in self._spec.group_members:
             members = ", ".join(map(repr, self._spec.group_members[path]))
             raise PathError(f"{path!r} is a group of tags. Name one of them: {members}.")
-        return places.find(places.as_graph(self), path, tag_first=tag_first)
+        return find(self, path, tag_first=tag_first)
 
     def _parameters_to_change(self, path: str, verb: str) -> list[nn.Parameter]:
         found = self.parameters_at(path)
@@ -184,13 +190,13 @@ class Tree(nn.Module):
         return found
 
     def _loops(self, path: str | None) -> list[Loop]:
-        """Give the loops of this graph, or of what a path leads to, without entering graphs inside."""
+        """Return the loops of this graph, or those at a path, without entering graphs inside."""
         if path is not None:
-            place = self._find(path)
-            if places.is_graph(place.module):
-                around = [m for m in self.modules() if isinstance(m, Loop) and m.body is place.module]
-                return place.module._loops(None) + around
-            return _loops_in(place.module)
+            module = self._find(path).module
+            if isinstance(module, GraphTree):
+                around = [m for m in self.modules() if isinstance(m, Loop) and m.body is module]
+                return module._loops(None) + around
+            return _loops_in(module)
         return [loop for module in self._modules.values() for loop in _loops_in(module)]
 
     def _loops_at(self, path: str) -> list[Loop]:
@@ -201,20 +207,20 @@ class Tree(nn.Module):
 
 
 def _loops_in(module: nn.Module | None) -> list[Loop]:
-    if module is None or places.is_graph(module):
+    if module is None or isinstance(module, GraphCore):
         return []
     own = [module] if isinstance(module, Loop) else []
     return own + [loop for child in module.children() for loop in _loops_in(child)]
 
 
-def _summary_lines(graph: Graph, name: str, lead: str, branch: str) -> list[str]:
-    sized = [parameter for parameter in graph.parameters() if not is_lazy(parameter)]
-    total = sum(parameter.numel() for parameter in sized)
-    frozen = sum(parameter.numel() for parameter in sized if not parameter.requires_grad)
+def _summary_lines(graph: GraphTree, name: str, lead: str, branch: str) -> list[str]:
+    known = [parameter for parameter in graph.parameters() if not is_lazy(parameter)]
+    total = sum(parameter.numel() for parameter in known)
+    frozen = sum(parameter.numel() for parameter in known if not parameter.requires_grad)
     words = [f"{format_count(total)} parameters"]
     if frozen:
         words.append("all frozen" if frozen == total else f"{format_count(frozen)} frozen")
-    tags = [f"({tag})" if tag in graph._spec.internal_tags else tag for tag in graph.tags]
+    tags = [f"({tag})" if tag in graph.spec.internal_tags else tag for tag in graph.tags]
     if tags:
         words.append("tags: " + ", ".join(tags))
     lines = [f"{lead}{branch}{name}  {', '.join(words)}"]
@@ -226,17 +232,17 @@ def _summary_lines(graph: Graph, name: str, lead: str, branch: str) -> list[str]
     return lines
 
 
-_MARK = "_flodl_stilled"
+_KEPT_IN_EVAL = "_flodl_stilled"
 
 
-def is_stilled(module: nn.Module) -> bool:
-    """Say whether a module stays in evaluation mode when the graph around it is put into training."""
-    return _MARK in module.__dict__
+def is_kept_in_eval(module: nn.Module) -> bool:
+    """Return whether a module stays in evaluation mode when its graph is switched to training."""
+    return _KEPT_IN_EVAL in module.__dict__
 
 
-def mark_stilled(module: nn.Module, stilled: bool) -> None:
-    """Let a module stay in evaluation mode from now on, or no longer; its mode itself is not changed."""
-    if stilled:
-        module.__dict__[_MARK] = True
+def set_kept_in_eval(module: nn.Module, keep: bool) -> None:
+    """Set whether `train()` leaves a module in evaluation mode; its current mode does not change."""
+    if keep:
+        module.__dict__[_KEPT_IN_EVAL] = True
     else:
-        module.__dict__.pop(_MARK, None)
+        module.__dict__.pop(_KEPT_IN_EVAL, None)

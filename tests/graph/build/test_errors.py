@@ -223,7 +223,7 @@ MESSAGES = {
     ShapeError: (
         shape_error,
         "at 'encoder.head': needs 4 features, got 2 (Narrow(), given (3, 2)). "
-        "Make the node fit the shape that arrives, or mend the one before it.",
+        "Change the node to accept this shape, or fix the node before it.",
     ),
     RouteError: (
         route_error,
@@ -288,7 +288,7 @@ MESSAGES = {
     ),
     PictureError: (
         picture_error,
-        "svg_with_profile has no times to show. Call model.profile(x) first, or give an example: "
+        "svg_with_profile has no times to show. Call model.profile(x) first, or pass an example: "
         "model.svg_with_profile(example=x).",
     ),
     ArgsError: (args_error, "at 'Job.env': --env is reserved for fdl. Choose another name."),

@@ -23,7 +23,7 @@ def test_the_message_says_what_arrived_where_and_what_to_do():
         FlowBuilder(nn.Linear(8, 6)).through(nn.Linear(5, 2)).tag("head").build(example=EXAMPLE)
     assert caught.value.path == "head"
     assert "(Linear(in_features=5, out_features=2, bias=True), given (4, 6))" in str(caught.value)
-    assert str(caught.value).endswith("Make the node fit the shape that arrives, or mend the one before it.")
+    assert str(caught.value).endswith("Change the node to accept this shape, or fix the node before it.")
 
 
 NESTED = {

@@ -181,6 +181,6 @@ def test_a_heat_map_without_a_profile_says_what_to_do():
 
 def test_a_name_that_asks_for_pixels_is_refused(tmp_path):
     model = FlowBuilder(nn.Linear(2, 2)).build()
-    with pytest.raises(PictureError, match="asks for PNG, and the picture is an SVG"):
+    with pytest.raises(PictureError, match="asks for PNG, but the picture is an SVG"):
         model.svg(tmp_path / "model.png")
     assert not list(tmp_path.iterdir())

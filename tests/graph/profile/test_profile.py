@@ -243,7 +243,7 @@ def test_the_program_is_the_same_object_afterwards_also_after_an_error():
 
 def test_an_input_is_needed():
     model = FlowBuilder(nn.Linear(2, 2)).build()
-    with pytest.raises(InputError, match=r"Give it an example: model.profile\(x\)"):
+    with pytest.raises(InputError, match=r"Pass an example: model.profile\(x\)"):
         model.profile()
     with pytest.raises(InputError, match="repeats=0"):
         model.profile(ROWS, repeats=0)

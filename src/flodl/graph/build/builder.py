@@ -1,9 +1,10 @@
-"""The fluent builder: a chain of calls that reads like the model it makes."""
+"""`FlowBuilder`: build a graph with a chain of method calls."""
 
 from __future__ import annotations
 
 import keyword
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -12,8 +13,8 @@ from flodl.core import BuildError, RefError, TagError, log
 from flodl.core.paths import check_name, suggestion
 
 from ..control import Gate, Loop, Map, Switch
-from ..control.map import MapMode
-from ..graph import Graph, Initial, check_initial
+from ..core import Initial, check_initial
+from ..graph import Graph
 from ..plan.signature import takes_one_sequence
 from ..plan.spec import Kind, MergeOp
 from .continuations import LoopBuilder, MapBuilder
@@ -21,14 +22,14 @@ from .draft import (
     Draft,
     Target,
     Unfinished,
+    check_no_references,
     check_required,
-    checked,
+    check_target,
+    check_targets,
+    execution_order,
+    explain_rejection,
     freeze,
-    in_running_order,
     name_drafts,
-    refusal,
-    several,
-    takes_stream_alone,
     type_name,
 )
 from .labels import Labels
@@ -40,7 +41,7 @@ _MERGE_OPS = ("add", "mean", "mul", "max", "cat")
 
 
 class FlowBuilder(Unfinished):
-    """Build a `Graph` by following the stream: each call adds a node and gives the builder back.
+    """Build a `Graph` by following the stream: each call adds a node and returns the builder.
 
     >>> model = (
     ...     FlowBuilder(nn.Linear(2, 16))
@@ -65,7 +66,7 @@ class FlowBuilder(Unfinished):
         self._labels = Labels()
         self._bindable: list[Draft] = []
         self._fresh_fork: Draft | None = None
-        self._open_end: Unfinished | None = None
+        self._unclosed: Unfinished | None = None
         self._input = self._add("input", "input")
         self._streams = [self._input]
         if entry is not None:
@@ -73,36 +74,36 @@ class FlowBuilder(Unfinished):
 
     def through(self, module: Target) -> FlowBuilder:
         """Send the stream through a module or function."""
-        node = self._call(checked(module, "through"), self._stream("through"))
+        node = self._call(check_target(module, "through"), self._stream("through"))
         return self._flow([node], bindable=[node])
 
     def also(self, module: Target) -> FlowBuilder:
         """Add a module's output to the stream: stream + module(stream)."""
         stream = self._stream("also")
-        node = self._call(checked(module, "also"), stream)
+        node = self._call(check_target(module, "also"), stream)
         return self._flow([self._merged("add", [stream, node])], bindable=[node])
 
     def also_with(self, skip: Target, main: Target) -> FlowBuilder:
         """Add two branches of the stream: skip(stream) + main(stream)."""
         stream = self._stream("also_with")
         for branch in (skip, main):
-            checked(branch, "also_with")
+            check_target(branch, "also_with")
         self._labels.claim([skip, main], self._tagged)
         skipped, node = self._call(skip, stream), self._call(main, stream)
         return self._flow([self._merged("add", [skipped, node])], bindable=[node])
 
     def fork(self, module: Target) -> FlowBuilder:
-        """Branch off to the side; the stream goes on unchanged. Tag it in the next call to read it."""
-        node = self._call(checked(module, "fork"), self._stream("fork"))
+        """Add a side branch; the stream does not change. Tag the branch in the next call to read it."""
+        node = self._call(check_target(module, "fork"), self._stream("fork"))
         self._flow(self._streams, bindable=[node])
         self._fresh_fork = node
         return self
 
     def split(self, modules: Sequence[Target] | Mapping[str, Target]) -> FlowBuilder:
-        """Send the stream through several modules side by side; a dict also tags each branch by its name."""
+        """Send the stream through several modules in parallel; a dict also tags each branch with its key."""
         names = list(modules) if isinstance(modules, Mapping) else []
-        given = modules.values() if isinstance(modules, Mapping) else modules
-        branches = several(given, "split", each="branch", plural="branches")
+        targets = modules.values() if isinstance(modules, Mapping) else modules
+        branches = check_targets(targets, "split", each="branch", plural="branches")
         stream = self._stream("split")
         self._labels.claim(branches, self._tagged)
         for name in names:
@@ -114,16 +115,16 @@ class FlowBuilder(Unfinished):
         return self
 
     def merge(self, op: Merge, dim: int = -1) -> FlowBuilder:
-        """Join the open streams by add, mean, mul, max, cat (along `dim`) or a function of your own.
+        """Merge the open streams with add, mean, mul, max, cat (along `dim`) or your own function.
 
-        A function with one parameter gets the list of values, one with several gets them one by one.
+        A function with one parameter gets the list of values; with several, it gets them one by one.
         """
         if len(self._streams) < 2:
-            raise BuildError("merge needs several open streams, there is one. Call split before merge.")
+            raise BuildError("merge needs several open streams, but there is one. Call split before merge.")
         return self._flow([self._merged(op, self._streams, dim)])
 
     def tag(self, name: str) -> FlowBuilder:
-        """Name the value that was just made, to read it, refer to it and address its node."""
+        """Name the last value, so that you can read it, refer to it and address its node."""
         node = self._fresh_fork or self._stream("tag", "Use tag_group, or merge first")
         self._name(node, name)
         self._fresh_fork = None
@@ -134,11 +135,11 @@ class FlowBuilder(Unfinished):
         check_name(name, "tag group")
         if len(self._streams) < 2:
             raise TagError(
-                f"tag_group({name!r}) needs several open streams, there is one. Use tag({name!r})."
+                f"tag_group({name!r}) needs several open streams, but there is one. Use tag({name!r})."
             )
         if name in self._groups or name in self._tagged:
             raise TagError(
-                f"{name!r} is already a {'group' if name in self._groups else 'tag'}. Use another name."
+                f"{name!r} is already a {'group' if name in self._groups else 'tag'}. Use a different name."
             )
         members = tuple(f"{name}_{position}" for position in range(len(self._streams)))
         for member in members:
@@ -149,20 +150,20 @@ class FlowBuilder(Unfinished):
         return self
 
     def using(self, *names: str, init: Initial = None) -> FlowBuilder:
-        """Give tagged values to the node just made, as keyword arguments of those names.
+        """Pass tagged values to the last node, as keyword arguments with the names of the tags.
 
-        A tag that does not exist yet is carried: the node gets its value of the previous call, and
-        `init` (None, "zeros", a tensor, a parameter to learn, or a function of the stream) first.
+        A tag that does not exist yet is carried: the node gets its value of the previous call, and in the
+        first call `init` (None, "zeros", a tensor, a parameter to learn, or a function of the stream).
         """
         if not self._bindable:
             raise RefError(
-                "using has no node to bind to: a sum, a merge or the bare input takes no references. "
+                "using has no node to bind to: a sum, a merge and the input take no references. "
                 "Call it right after through, also, fork, split, a loop, a gate or a switch."
             )
         for name in names:
             check_name(name, "tag")
         if len(set(names)) != len(names):
-            raise RefError(f"using({', '.join(map(repr, names))}) names a tag twice. Name each once.")
+            raise RefError(f"using({', '.join(map(repr, names))}) names a tag twice. Name each tag once.")
         for node in self._bindable:
             for name in names:
                 self._check_reference(node, name, init)
@@ -172,14 +173,14 @@ class FlowBuilder(Unfinished):
         return self
 
     def input(self, *names: str) -> FlowBuilder:
-        """Declare further inputs, given by name: `model(x, ctx=c)`; the stream stays as it is."""
+        """Declare further inputs, passed by name: `model(x, ctx=c)`. The stream does not change."""
         if not names:
             raise BuildError("input() declares nothing. Name the inputs: input('ctx').")
         for name in names:
             check_name(name, "input")
             if not name.isidentifier() or keyword.iskeyword(name) or name in ("input", "self"):
                 raise TagError(
-                    f"the input {name!r} cannot be a keyword argument. Use another name, such as 'ctx'."
+                    f"the input {name!r} cannot be a keyword argument. Use a different name, such as 'ctx'."
                 )
             self._check_free(name)
         if len(set(names)) != len(names):
@@ -188,33 +189,35 @@ class FlowBuilder(Unfinished):
             self._name(self._add("input", name), name)
         return self
 
-    def loop_body(self, body: Target) -> LoopBuilder:
-        """Start a loop over the stream; say how often with for_n, while_cond or until_cond."""
-        self._open_end = LoopBuilder(self, checked(body, "loop_body"), self._stream("loop_body"))
-        return self._open_end
+    def loop_body(self, body: Target) -> LoopBuilder[FlowBuilder]:
+        """Start a loop over the stream; for_n, while_cond or until_cond must follow."""
+        body, stream = check_target(body, "loop_body"), self._stream("loop_body")
+        loop = LoopBuilder[FlowBuilder](body, partial(self._close, source=stream))
+        self._unclosed = loop
+        return loop
 
     def gate(self, router: Target, experts: Sequence[Target]) -> FlowBuilder:
-        """Run every expert and add the outputs, weighed by the router."""
-        found = several(experts, "gate", each="expert", plural="experts")
-        experts = [takes_stream_alone(expert, "an expert") for expert in found]
-        return self._control("gate", Gate(checked(router, "gate"), experts))
+        """Run every expert and sum the outputs, weighted by the router."""
+        found = check_targets(experts, "gate", each="expert", plural="experts")
+        experts = [check_no_references(expert, "an expert") for expert in found]
+        return self._control("gate", Gate(check_target(router, "gate"), experts))
 
     def switch(self, selector: Target, branches: Sequence[Target], *, masked: bool = False) -> FlowBuilder:
-        """Run the branch that the selector names, for the batch or for each sample."""
-        found = several(branches, "switch", each="branch", plural="branches")
-        branches = [takes_stream_alone(branch, "a branch") for branch in found]
-        return self._control("switch", Switch(checked(selector, "switch"), branches, masked=masked))
+        """Run the branch that the selector chooses, for the batch or for each sample."""
+        found = check_targets(branches, "switch", each="branch", plural="branches")
+        branches = [check_no_references(branch, "a branch") for branch in found]
+        return self._control("switch", Switch(check_target(selector, "switch"), branches, masked=masked))
 
-    def map(self, body: Target, batched: bool = False) -> MapBuilder:
-        """Apply a body to parts of the stream; say which with each, over or slices."""
+    def map(self, body: Target, batched: bool = False) -> MapBuilder[FlowBuilder]:
+        """Apply a body to parts of the stream; each, over or slices must follow."""
         self._stream("map")
-        self._open_end = MapBuilder(
-            self, takes_stream_alone(checked(body, "map"), "the body of a map"), batched
-        )
-        return self._open_end
+        body = check_no_references(check_target(body, "map"), "the body of a map")
+        mapping = MapBuilder[FlowBuilder](body, batched, self._tagged, self._close)
+        self._unclosed = mapping
+        return mapping
 
     def label(self, name: str) -> FlowBuilder:
-        """Name the graph, so that a parent can address it."""
+        """Name the graph, so that a parent graph can address it."""
         self._label = check_name(name, "label")
         return self
 
@@ -224,9 +227,9 @@ class FlowBuilder(Unfinished):
         return self
 
     def build(self, example: Any = None) -> Graph:
-        """Check the chain and give the graph; an `example` input checks every shape without computing."""
+        """Check the chain and return the graph; with an `example` input, also check every shape."""
         self._check_complete()
-        order = in_running_order(self._drafts)
+        order = execution_order(self._drafts)
         keys = name_drafts(order)
         check_required(order, keys)
         spec = freeze(
@@ -242,32 +245,36 @@ class FlowBuilder(Unfinished):
             key: draft.target for key, draft in zip(keys, order) if isinstance(draft.target, nn.Module)
         }
         graph = Graph(spec, modules, self._initial)
-        self._mention_dead_ends(order, keys)
+        self._log_unread_nodes(order, keys)
         if example is not None:
             check_shapes(graph, example)
         return graph
 
-    def _end(self, ending: Unfinished) -> None:
-        """Let a loop or a map that was begun be ended, once."""
-        if ending.has_end:
-            raise BuildError("this loop or map has its end already. Begin another with loop_body or map.")
-        if self._open_end is not ending:
-            self._check_ended()
-        self._open_end = None
+    def _close(self, unfinished: Unfinished, control: Loop | Map, source: Draft | None) -> FlowBuilder:
+        """Add a loop or map whose second half was called; without a source, it reads the stream."""
+        if unfinished.is_closed:
+            raise BuildError("this loop or map is already complete. Start another with loop_body or map.")
+        if self._unclosed is not unfinished:
+            self._check_closed()
+        self._unclosed = None
+        stream = self._stream(control.kind)
+        unfinished.is_closed = True
+        node = self._call(control, source or stream)
+        return self._flow([node], bindable=[node])
 
-    def _check_ended(self) -> None:
-        if isinstance(self._open_end, LoopBuilder):
+    def _check_closed(self) -> None:
+        if isinstance(self._unclosed, LoopBuilder):
             raise BuildError("a loop has no end yet. Call for_n, while_cond or until_cond on it first.")
-        if self._open_end is not None:
+        if self._unclosed is not None:
             raise BuildError("a map has no source yet. Call each, over or slices on it first.")
 
     def _check_complete(self) -> None:
-        self._check_ended()
+        self._check_closed()
         if self._pending:
             names = ", ".join(map(repr, self._pending))
             hint = suggestion(next(iter(self._pending)), self._tagged, known_as="tags")
             raise RefError(
-                f"using refers to {names}, which no tag defines. Add the tag, or fix the name. {hint}"
+                f"using refers to {names}, but no tag has this name. Add the tag, or fix the name. {hint}"
             )
         if len(self._streams) != 1:
             raise BuildError(f"{len(self._streams)} streams are still open. Call merge before build.")
@@ -275,14 +282,14 @@ class FlowBuilder(Unfinished):
             hint = suggestion(unknown[0], self._tagged, known_as="tags")
             raise TagError(f"internal({unknown[0]!r}) hides a tag that does not exist. {hint}")
 
-    def _mention_dead_ends(self, order: list[Draft], keys: list[str]) -> None:
+    def _log_unread_nodes(self, order: list[Draft], keys: list[str]) -> None:
         used = {source for draft in order for source in [*draft.sources, *draft.refs.values()]}
         for draft, key in zip(order, keys):
             ends_here = draft not in used and draft is not self._streams[0] and not draft.tags
             if ends_here and draft.kind not in ("input", "state"):
-                log.warn("note: nothing reads '%s'. It runs in every call; tag it to read it.", key)
+                log.warn("note: nothing reads '%s', but it runs in every call. Tag it to read it.", key)
             elif draft.kind == "input" and draft not in used and draft is not self._input:
-                log.warn("note: nothing reads the input '%s'. Bind it with using, or drop it.", key)
+                log.warn("note: nothing reads the input '%s'. Bind it with using, or remove it.", key)
 
     def _add(self, kind: Kind, prefix: str, **fields: Any) -> Draft:
         draft = Draft(kind, prefix, position=len(self._drafts), **fields)
@@ -297,15 +304,15 @@ class FlowBuilder(Unfinished):
     def _merged(self, op: Merge, streams: list[Draft], dim: int = -1) -> Draft:
         sources = list(streams)
         if not isinstance(dim, int):
-            raise BuildError(f"merge has dim={dim!r}. Give the number of a dimension, such as -1.")
+            raise BuildError(f"merge got dim={dim!r}. Pass the index of a dimension, such as -1.")
         if isinstance(op, str):
             if op not in _MERGE_OPS:
                 hint = suggestion(op, _MERGE_OPS, known_as="operations")
-                raise BuildError(f"merge has no operation {op!r}. {hint} A function works too.")
+                raise BuildError(f"merge has no operation {op!r}. {hint} You can also pass a function.")
             prefix = "add" if op == "add" and len(sources) == 2 and len(self._streams) == 1 else "merge"
             merge_op: MergeOp = op
             return self._add("merge", prefix, sources=sources, merge_op=merge_op, merge_dim=dim)
-        sequence = takes_one_sequence(checked(op, "merge"))
+        sequence = takes_one_sequence(check_target(op, "merge"))
         if sequence is None:
             raise BuildError(
                 f"merge cannot read the parameters of {type_name(op)}. Wrap it in a function of the list "
@@ -322,17 +329,17 @@ class FlowBuilder(Unfinished):
         return self
 
     def _stream(self, method: str, otherwise: str = "Call merge first") -> Draft:
-        self._check_ended()
+        self._check_closed()
         if len(self._streams) != 1:
-            raise BuildError(f"{method} needs one stream, {len(self._streams)} are open. {otherwise}.")
+            raise BuildError(f"{method} needs one stream, but {len(self._streams)} are open. {otherwise}.")
         return self._streams[0]
 
     def _check_free(self, name: str) -> None:
         if name in self._tagged:
             where = self._tagged[name].describe_kind()
-            raise TagError(f"the tag {name!r} exists already, on {where}. Use another name.")
+            raise TagError(f"the tag {name!r} already exists, on {where}. Use a different name.")
         if name in self._groups:
-            raise TagError(f"{name!r} is a tag group already. Use another name.")
+            raise TagError(f"{name!r} is already a tag group. Use a different name.")
 
     def _name(self, node: Draft, name: str) -> None:
         check_name(name, "tag")
@@ -345,24 +352,24 @@ class FlowBuilder(Unfinished):
 
     def _check_reference(self, node: Draft, name: str, init: Initial) -> None:
         if name in node.refs:
-            raise RefError(f"{node.describe()} uses {name!r} already. Name each reference once.")
+            raise RefError(f"{node.describe()} already uses {name!r}. Name each reference once.")
         if not node.accepted().takes(name):
-            raise RefError(refusal(node, name))
+            raise RefError(explain_rejection(node, name))
         known = self._tagged.get(name)
         if known is None:
             check_initial(init, name)
-            given = self._initial.get(name)
-            if name in self._pending and init is not None and init is not given:
-                raise RefError(f"{name!r} has two first values. Give init in its first using alone.")
+            first = self._initial.get(name)
+            if name in self._pending and init is not None and init is not first:
+                raise RefError(f"{name!r} has two initial values. Pass init only in its first using.")
             return
         if init is not None:
             raise RefError(
-                f"using({name!r}, init=…): the tag exists already, so its value of this call is used and "
-                "needs no first value. Drop init, or call using before tag to carry it."
+                f"using({name!r}, init=…): the tag already exists, so its value of this call is used and "
+                "needs no initial value. Remove init, or call using before tag to carry it."
             )
         if known.kind != "input" and known.position >= node.position:
             raise RefError(
-                f"{node.describe()} cannot use {name!r}: that value is made from it, which would be a cycle. "
+                f"{node.describe()} cannot use {name!r}: that value depends on it, which would be a cycle. "
                 "Call using before tag to get the value of the previous call."
             )
 
@@ -377,12 +384,4 @@ class FlowBuilder(Unfinished):
 
     def _control(self, method: str, control: Gate | Switch) -> FlowBuilder:
         node = self._call(control, self._stream(method))
-        return self._flow([node], bindable=[node])
-
-    def _map(self, body: Target, mode: MapMode, count: int, batched: bool, source: Draft) -> FlowBuilder:
-        node = self._call(Map(body, mode=mode, count=count, batched=batched), source)
-        return self._flow([node], bindable=[node])
-
-    def _loop(self, loop: Loop, stream: Draft) -> FlowBuilder:
-        node = self._call(loop, stream)
         return self._flow([node], bindable=[node])

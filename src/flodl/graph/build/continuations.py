@@ -1,96 +1,86 @@
-"""The second half of a loop or a map: how often, and over what."""
+"""The second half of a loop or a map in the builder: how often it runs, and over what."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from flodl.core import BuildError, LoopError, RefError
 from flodl.core.paths import suggestion
 
-from ..control import Loop
+from ..control import Loop, Map
 from ..control.loop import Asked
-from ..control.map import MapMode
-from .draft import Draft, Target, Unfinished, checked
+from .draft import Draft, Target, Unfinished, check_target
 
-if TYPE_CHECKING:
-    from .builder import FlowBuilder
+Flow = TypeVar("Flow")
 
 
-class LoopBuilder(Unfinished):
-    """A loop that still needs its end."""
+class LoopBuilder(Unfinished, Generic[Flow]):
+    """A loop that still needs its number of turns or its condition; `close` adds it to the chain."""
 
-    def __init__(self, flow: FlowBuilder, body: Target, stream: Draft) -> None:
-        self._flow, self._body, self._stream = flow, body, stream
+    def __init__(self, body: Target, close: Callable[[LoopBuilder[Flow], Loop], Flow]) -> None:
+        self._body, self._close = body, close
 
-    def for_n(self, n: int) -> FlowBuilder:
+    def for_n(self, n: int) -> Flow:
         """Run the body exactly `n` times."""
-        self._flow._end(self)
-        return self._close(Loop(self._body, turns=_turns(n, "for_n")))
+        return self._close(self, Loop(self._body, turns=_check_turns(n, "for_n")))
 
-    def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> FlowBuilder:
-        """Ask before each turn, stop when the condition is above zero: 0 to `max_iter` turns."""
-        return self._until(cond, max_iter, "before", masked, "while_cond")
+    def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
+        """Evaluate the condition before each turn and stop when it is above zero: 0 to `max_iter` turns."""
+        return self._close_with(cond, max_iter, "before", masked, "while_cond")
 
-    def until_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> FlowBuilder:
-        """Ask after each turn, stop when the condition is above zero: 1 to `max_iter` turns."""
-        return self._until(cond, max_iter, "after", masked, "until_cond")
+    def until_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
+        """Evaluate the condition after each turn and stop when it is above zero: 1 to `max_iter` turns."""
+        return self._close_with(cond, max_iter, "after", masked, "until_cond")
 
-    def _until(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> FlowBuilder:
-        self._flow._end(self)
-        turns = _turns(max_iter, method)
-        condition = checked(cond, method)
-        loop = Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked)
-        return self._close(loop)
-
-    def _close(self, loop: Loop) -> FlowBuilder:
-        self.has_end = True
-        return self._flow._loop(loop, self._stream)
+    def _close_with(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> Flow:
+        turns = _check_turns(max_iter, method)
+        condition = check_target(cond, method)
+        return self._close(
+            self, Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked)
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise BuildError(
-            f"the loop has no end yet, before .{name}. Call for_n, while_cond or until_cond first."
+            f".{name} comes before the end of the loop. Call for_n, while_cond or until_cond first."
         )
 
 
-class MapBuilder(Unfinished):
-    """A map that still needs to know what it maps over."""
+class MapBuilder(Unfinished, Generic[Flow]):
+    """A map that still needs its source; `close` adds it to the chain, with its source if given."""
 
-    def __init__(self, flow: FlowBuilder, body: Target, batched: bool) -> None:
-        self._flow, self._body, self._batched = flow, body, batched
+    def __init__(
+        self,
+        body: Target,
+        batched: bool,
+        tagged: Mapping[str, Draft],
+        close: Callable[[MapBuilder[Flow], Map, Draft | None], Flow],
+    ) -> None:
+        self._body, self._batched, self._tagged, self._close = body, batched, tagged, close
 
-    def each(self) -> FlowBuilder:
+    def each(self) -> Flow:
         """Map the rows of the stream."""
-        self._flow._end(self)
-        return self._close("each", 1)
+        return self._close(self, Map(self._body, mode="each", batched=self._batched), None)
 
-    def over(self, tag: str) -> FlowBuilder:
-        """Map the rows of a tagged value, which becomes the stream."""
-        self._flow._end(self)
-        source = self._flow._tagged.get(tag)
+    def over(self, tag: str) -> Flow:
+        """Map the rows of a tagged value. The result becomes the stream."""
+        source = self._tagged.get(tag)
         if source is None:
-            hint = suggestion(tag, self._flow._tagged, known_as="tags")
-            raise RefError(f"map over {tag!r}: there is no such tag so far. {hint}")
-        return self._close("each", 1, source)
+            hint = suggestion(tag, self._tagged, known_as="tags")
+            raise RefError(f"map over {tag!r}: this tag does not exist yet. {hint}")
+        return self._close(self, Map(self._body, mode="each", batched=self._batched), source)
 
-    def slices(self, n: int) -> FlowBuilder:
+    def slices(self, n: int) -> Flow:
         """Map `n` equal slices of the last dimension."""
-        self._flow._end(self)
         if not isinstance(n, int) or n < 1:
-            raise BuildError(f"slices({n!r}): the number of slices is a whole number from 1 up.")
-        return self._close("slices", n)
-
-    def _close(self, mode: MapMode, count: int, source: Draft | None = None) -> FlowBuilder:
-        stream = self._flow._stream("map")
-        self.has_end = True
-        return self._flow._map(self._body, mode, count, self._batched, source or stream)
+            raise BuildError(f"slices({n!r}): the number of slices must be an integer of at least 1.")
+        return self._close(self, Map(self._body, mode="slices", count=n, batched=self._batched), None)
 
     def __getattr__(self, name: str) -> Any:
-        raise BuildError(f"the map has no source yet, before .{name}. Call each, over or slices first.")
+        raise BuildError(f".{name} comes before the source of the map. Call each, over or slices first.")
 
 
-def _turns(n: int, method: str) -> int:
+def _check_turns(n: int, method: str) -> int:
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise LoopError(
-            f"{method} has {n!r} turns. A loop runs at least once: give a whole number from 1 up."
-        )
+        raise LoopError(f"{method} got {n!r} turns. Pass an integer of at least 1.")
     return n

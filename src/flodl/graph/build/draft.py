@@ -1,4 +1,4 @@
-"""A graph while it is being written: nodes that may still get tags and references."""
+"""Nodes of a graph under construction, which may still get tags and references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from flodl.core import BuildError, RefError, TagError
 
 from ..control.control import Control
-from ..paths import is_graph
+from ..core import GraphCore
 from ..plan.signature import Accepts, accepts
 from ..plan.spec import Kind, MergeOp, Node, Spec
 
@@ -19,18 +19,18 @@ Target = Callable[..., Any]
 
 
 class Unfinished:
-    """A builder in the middle of its chain; never a node of another, and never a model yet."""
+    """A builder whose chain is not complete: neither a model nor a node."""
 
-    has_end = False
+    is_closed = False
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Say what is missing to somebody who calls the chain like a model."""
+        """Raise: the chain was called like a model."""
         raise BuildError("this is a builder, not a model yet. Call .build() at the end of the chain.")
 
 
 @dataclass(eq=False)
 class Draft:
-    """One node before it has its final name and place."""
+    """One node before it has its final key and position."""
 
     kind: Kind
     prefix: str
@@ -46,28 +46,28 @@ class Draft:
 
     @property
     def own_name(self) -> str | None:
-        """The first tag, or the label of the graph that the node holds."""
+        """The first tag, or the label if the node is a graph."""
         if self.tags:
             return self.tags[0]
-        return getattr(self.target, "label", None) if is_graph(self.target) else None
+        return self.target.label if isinstance(self.target, GraphCore) else None
 
     def accepted(self) -> Accepts:
-        """What `using` may bind here."""
+        """Return the references that `using` may bind here."""
         return accepts(self.target) if self.target is not None and self.kind != "merge" else Accepts()
 
     def describe(self) -> str:
-        """Name the node in an error before it has a key."""
+        """Return a name for error messages, before the node has a key."""
         return repr(self.own_name) if self.own_name else self.describe_kind()
 
     def describe_kind(self) -> str:
-        """Say what the node is, whatever it is called."""
+        """Return the type of the node for error messages."""
         if self.kind == "input":
             return "an input"
         return type_name(self.target) if self.target is not None else f"the {self.prefix}"
 
 
 def type_name(target: Any) -> str:
-    """Give the word that starts the automatic name of a node.
+    """Return the word that starts the automatic name of a node.
 
     >>> type_name(nn.LayerNorm(2)), type_name(len), type_name(lambda x: x)
     ('layernorm', 'len', 'lambda')
@@ -82,12 +82,12 @@ def type_name(target: Any) -> str:
     return "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in word)
 
 
-def in_running_order(drafts: Iterable[Draft]) -> list[Draft]:
-    """Put the inputs first and every carried value right before its first reader."""
-    made = list(drafts)
-    order = [draft for draft in made if draft.kind == "input"]
+def execution_order(drafts: Iterable[Draft]) -> list[Draft]:
+    """Order the nodes: inputs first, and every carried value right before its first reader."""
+    drafts = list(drafts)
+    order = [draft for draft in drafts if draft.kind == "input"]
     placed = set(order)
-    for draft in made:
+    for draft in drafts:
         for ref in draft.refs.values():
             if ref.kind == "state" and ref not in placed:
                 order.append(ref)
@@ -99,9 +99,9 @@ def in_running_order(drafts: Iterable[Draft]) -> list[Draft]:
 
 
 def name_drafts(order: list[Draft]) -> list[str]:
-    """Give every node its key: its first tag, its graph's label, or its type with a count per type.
+    """Return the key of every node: its first tag, its graph's label, or its type with a number.
 
-    Every node of a type counts, named or not, so a new tag renames only its own node.
+    All nodes of a type are counted, named or not, so a new tag renames only its own node.
     """
     counts: dict[str, int] = {}
     keys = []
@@ -109,15 +109,15 @@ def name_drafts(order: list[Draft]) -> list[str]:
     for draft in order:
         counts[draft.prefix] = counts.get(draft.prefix, 0) + 1
         if draft.kind in ("input", "state"):
-            # The stream's own name is nobody's choice, so a tag may take it.
+            # The name of the stream is a default, so a tag may take it.
             taken = draft.kind == "input" and draft.prefix in named
             keys.append(f"{draft.prefix}_0" if taken else draft.prefix)
         elif draft.own_name is None:
             keys.append(f"{draft.prefix}_{counts[draft.prefix]}")
         else:
-            places = sum(earlier.target is draft.target for earlier in order[: len(keys)])
-            again = places and not draft.tags
-            keys.append(f"{draft.own_name}_{places + 1}" if again else draft.own_name)
+            uses = sum(earlier.target is draft.target for earlier in order[: len(keys)])
+            is_reused = uses and not draft.tags
+            keys.append(f"{draft.own_name}_{uses + 1}" if is_reused else draft.own_name)
     _check_unique(order, keys)
     return keys
 
@@ -135,7 +135,7 @@ def _check_unique(order: list[Draft], keys: list[str]) -> None:
 
 
 def check_required(order: list[Draft], keys: list[str]) -> None:
-    """Refuse a node whose parameters without default were not all bound."""
+    """Raise if a node has a parameter without a default that is not bound."""
     for draft, key in zip(order, keys):
         if draft.target is None or draft.kind == "merge":
             continue
@@ -143,7 +143,7 @@ def check_required(order: list[Draft], keys: list[str]) -> None:
         if missing:
             names = ", ".join(map(repr, missing))
             raise RefError(
-                f"{type_name(draft.target)} needs {names}, and nothing is bound to "
+                f"{type_name(draft.target)} needs {names}, but nothing is bound to "
                 f"{'it' if len(missing) == 1 else 'them'}. Add .using({names}) after it.",
                 path=key,
             )
@@ -189,8 +189,8 @@ def freeze(
     )
 
 
-def checked(target: Any, where: str) -> Target:
-    """Refuse what cannot be called as a node."""
+def check_target(target: Any, where: str) -> Target:
+    """Raise if a value cannot be a node."""
     if isinstance(target, Unfinished):
         raise BuildError(f"{where} got a builder that is not built. Call .build() on it first.")
     if isinstance(target, type):
@@ -198,37 +198,37 @@ def checked(target: Any, where: str) -> Target:
             f"{where} got the class {target.__name__}, not an instance. Write {target.__name__}(…)."
         )
     if not callable(target):
-        raise BuildError(f"{where} got a {type(target).__name__}. Give an nn.Module or a function.")
+        raise BuildError(f"{where} got a {type(target).__name__}. Pass an nn.Module or a function.")
     return target  # type: ignore[no-any-return]
 
 
-def several(targets: Any, method: str, *, each: str, plural: str) -> list[Target]:
-    """Read a list of at least two nodes."""
+def check_targets(targets: Any, method: str, *, each: str, plural: str) -> list[Target]:
+    """Return a list of at least two nodes, or raise."""
     if isinstance(targets, nn.Module) and not isinstance(targets, nn.ModuleList):
-        raise BuildError(f"{method} got one module. Give it a list of modules.")
+        raise BuildError(f"{method} got one module. Pass a list of modules.")
     if isinstance(targets, Mapping):
-        raise BuildError(f"{method} got a dict; its {plural} have no names of their own. Give it a list.")
+        raise BuildError(f"{method} got a dict, but its {plural} have fixed names. Pass a list.")
     if not isinstance(targets, Iterable):
-        raise BuildError(f"{method} got a {type(targets).__name__}. Give it a list of modules.")
-    found = [checked(target, method) for target in targets]
+        raise BuildError(f"{method} got a {type(targets).__name__}. Pass a list of modules.")
+    found = [check_target(target, method) for target in targets]
     if len(found) < 2:
         count = f"{len(found)} {each if found else plural}"
-        raise BuildError(f"{method} has {count}. Give it at least 2, or use through.")
+        raise BuildError(f"{method} got {count}. Pass at least 2, or use through.")
     return found
 
 
-def takes_stream_alone(target: Target, where: str) -> Target:
-    """Refuse a part that needs references where only the stream arrives."""
+def check_no_references(target: Target, where: str) -> Target:
+    """Raise if a part that receives only the stream needs references."""
     if missing := accepts(target).required:
         raise RefError(
-            f"{where} gets the stream alone, but {type_name(target)} also needs "
+            f"{where} receives only the stream, but {type_name(target)} also needs "
             f"{', '.join(map(repr, missing))}. Give it a default, or merge the value into the stream."
         )
     return target
 
 
-def refusal(node: Draft, name: str) -> str:
-    """Word why a reference cannot be bound to a node."""
+def explain_rejection(node: Draft, name: str) -> str:
+    """Return the message that says why a reference cannot be bound to a node."""
     accepted = node.accepted()
     receiver = {"gate": "the router of the gate", "switch": "the selector of the switch"}.get(
         node.kind, node.describe()

@@ -1,9 +1,9 @@
-"""Checking every shape of a graph without computing anything, on the meta device."""
+"""Check every shape of a graph on the meta device, without computing anything."""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,48 +12,45 @@ from torch.utils import _pytree as pytree
 
 from flodl.core import FlodlError, ShapeError, log
 
-from ..plan.error_path import path_in
-
-if TYPE_CHECKING:
-    from ..graph import Graph
-
+from ..core import GraphCore
+from ..plan.error_path import path_of_error
 from ..plan.spec import inputs_of
 
 
-def check_shapes(graph: Graph, example: Any) -> None:
-    """Run the graph on shapes alone; an error names the node at fault.
+def check_shapes(graph: GraphCore, example: Any) -> None:
+    """Run the graph on the meta device; an error names the failing node.
 
     `example` is a tensor, a tuple of all inputs in order, or a dict of inputs by name with the
-    stream under "input". Nothing of the graph changes: a copy with weights on the meta device runs.
+    stream under "input". The graph itself does not change: a copy with meta weights runs.
     """
     if any(is_lazy(parameter) for parameter in graph.parameters()):
-        log.verbose("shapes are not checked: a lazy module has none before its first call.")
+        log.verbose("shapes are not checked: a lazy module has no shapes before its first call.")
         return
     args, named = inputs_of(pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example))
-    shadow = _shadow(graph)
-    shadow.reset_state()
+    meta_copy = _meta_copy(graph)
+    meta_copy.reset_state()
     try:
         with torch.no_grad():
-            shadow(*args, **named)
+            meta_copy(*args, **named)
     except FlodlError:
         raise
     except Exception as error:
-        path, words = path_in(error)
-        if _needs_numbers(error):
+        path, details = path_of_error(error)
+        if _needs_values(error):
             log.verbose("shape check stopped at '%s': it needs real values.", path or "the input")
             return
-        told = f"{_first_line(error)} ({words})" if words else _first_line(error)
+        message = f"{_first_line(error)} ({details})" if details else _first_line(error)
         raise ShapeError(
-            f"{told}. Make the node fit the shape that arrives, or mend the one before it.", path=path
+            f"{message}. Change the node to accept this shape, or fix the node before it.", path=path
         ) from error
 
 
-def _shadow(graph: Graph) -> Graph:
-    """Copy the graph with every tensor on the meta device, without copying a single weight."""
+def _meta_copy(graph: GraphCore) -> GraphCore:
+    """Copy the graph with every tensor on the meta device, without copying any weight."""
     memo: dict[int, Any] = {}
     for module in graph.modules():
-        held = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
-        for value in held:
+        values = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
+        for value in values:
             if isinstance(value, Tensor):
                 empty = torch.empty_like(value, device="meta")
                 is_parameter = isinstance(value, torch.nn.Parameter)
@@ -61,7 +58,7 @@ def _shadow(graph: Graph) -> Graph:
     return copy.deepcopy(graph, memo)
 
 
-def _needs_numbers(error: Exception) -> bool:
+def _needs_values(error: Exception) -> bool:
     text = str(error)
     return isinstance(error, NotImplementedError) or "meta tensor" in text or "device meta" in text
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flodl.core import RouteError
 
-from ..plan.error_path import climb
+from ..plan.error_path import prepend_path
 from ..plan.signature import Accepts, accepts
 from .control import Control, Target, combine
 
@@ -47,7 +47,7 @@ class Gate(Control):
         try:
             weights = self.router(stream, **refs)
         except Exception as error:
-            climb(error, "router")
+            prepend_path(error, "router")
             raise
         if not isinstance(weights, Tensor) or weights.dim() == 0:
             raise RouteError(
@@ -63,7 +63,7 @@ class Gate(Control):
         try:
             output = getattr(self, name)(stream)
         except Exception as error:
-            climb(error, name)
+            prepend_path(error, name)
             raise
         if not isinstance(output, Tensor):
             raise RouteError(f"the expert gives {_kind_of(output)}. A gate adds tensors.", path=name)

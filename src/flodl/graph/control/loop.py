@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from flodl.core import LoopError
 
-from ..plan.error_path import climb
+from ..plan.error_path import prepend_path
 from ..plan.memory import tensors
 from ..plan.signature import Accepts, accepts, method
 from .control import Control, Target, batch_size, on_meta, one_or_per_sample, per_sample
@@ -89,7 +89,7 @@ class Loop(Control):
                 else:
                     state = body(state, **mine)
             except Exception as error:
-                climb(error, "body", f"turn {number + 1} of {self.turns}")
+                prepend_path(error, "body", f"turn {number + 1} of {self.turns}")
                 raise
             if published is not None:
                 for name, value in published():
@@ -112,7 +112,7 @@ class Loop(Control):
             try:
                 return condition(state, **mine)
             except Exception as error:
-                climb(error, "condition")
+                prepend_path(error, "condition")
                 raise
 
         return ask

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flodl.core import ShapeError
 
-from ..plan.error_path import climb
+from ..plan.error_path import prepend_path
 from .control import Control, Target
 
 MapMode = Literal["each", "slices"]
@@ -52,7 +52,7 @@ class Map(Control):
                 return mapped
             return torch.cat([self.body(row) for row in torch.split(rows, 1)])
         except Exception as error:
-            climb(error, "body")
+            prepend_path(error, "body")
             raise
 
     def _slices(self, stream: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flodl.core import RouteError
 
-from ..plan.error_path import climb
+from ..plan.error_path import prepend_path
 from ..plan.signature import Accepts, accepts
 from .control import Control, Target, batch_size, combine, on_meta, one_or_per_sample, per_sample
 
@@ -55,7 +55,7 @@ class Switch(Control):
         try:
             choice = self.selector(stream, **refs)
         except Exception as error:
-            climb(error, "selector")
+            prepend_path(error, "selector")
             raise
         if isinstance(choice, int):
             index_given = self._check_range(int(choice))
@@ -82,7 +82,7 @@ class Switch(Control):
         try:
             return getattr(self, name)(stream)
         except Exception as error:
-            climb(error, name)
+            prepend_path(error, name)
             raise
 
     def _check_range(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Describing any setting or function in stable words, so that two of them can be compared by hash."""
+"""A stable description of any value or function, to be hashed. Every word of it enters the hash."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import nn
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, enum.Enum)
 
 
-class Wording:
-    """Collect words about values; what has no stable description counts by its type.
+class Description:
+    """Collect words that describe values; a value without a stable description is described by its type.
 
     >>> def words(value):
-    ...     wording = Wording()
-    ...     wording.value(value)
-    ...     return wording.words
+    ...     description = Description()
+    ...     description.value(value)
+    ...     return description.words
     >>> words(lambda x: x * 2) == words(lambda x: x * 2), words(lambda x: x * 2) == words(lambda x: x * 3)
     (True, False)
     """
@@ -29,22 +29,22 @@ class Wording:
         self.words: list[str] = []
         self._open: set[int] = set()
 
-    def say(self, word: str) -> None:
+    def add(self, word: str) -> None:
         """Add one word."""
         self.words.append(word)
 
     def module(self, module: nn.Module) -> None:
         """Describe a module."""
-        self.say(_qualified(type(module)))
+        self.add(_qualified(type(module)))
 
     def value(self, value: Any) -> None:
-        """Describe a value; one that contains itself is described once."""
+        """Describe a value; a value that contains itself is described once."""
         if isinstance(value, _PLAIN):
-            self.say(repr(value))
+            self.add(repr(value))
         elif isinstance(value, torch.Tensor):
-            self.say(f"tensor {tuple(value.shape)}")
+            self.add(f"tensor {tuple(value.shape)}")
         elif id(value) in self._open:
-            self.say("itself")
+            self.add("itself")
         else:
             self._open.add(id(value))
             self._structured(value)
@@ -67,50 +67,50 @@ class Wording:
         elif isinstance(value, types.FunctionType):
             self._function(value)
         elif hasattr(value, "__qualname__"):
-            self.say(_qualified(value))
+            self.add(_qualified(value))
         else:
             self._object(value)
 
     def _several(self, kind: str, *values: Any) -> None:
-        self.say(f"{kind} {len(values)}")
+        self.add(f"{kind} {len(values)}")
         for value in values:
             self.value(value)
 
     def _object(self, value: Any) -> None:
-        self.say(_qualified(type(value)))
+        self.add(_qualified(type(value)))
         if hasattr(value, "__dict__"):
-            self.value({name: held for name, held in vars(value).items() if not name.startswith("_")})
+            self.value({name: item for name, item in vars(value).items() if not name.startswith("_")})
         elif "__reduce__" in vars(type(value)):
-            # Such as operator.itemgetter(0): what pickle would keep of it.
+            # For example operator.itemgetter(0): use what pickle would store.
             self._several("made", *value.__reduce__()[1:3])
 
     def _function(self, function: types.FunctionType) -> None:
-        """Describe a Python function by what it does, so that two lambdas differ when their bodies do."""
+        """Describe a Python function by its code, so that two lambdas differ if their bodies differ."""
         self._code(function.__code__, function)
         self._several("defaults", function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():
             try:
                 self.value(cell.cell_contents)
             except ValueError:
-                self.say("empty cell")
+                self.add("empty cell")
 
     def _code(self, code: types.CodeType, function: types.FunctionType) -> None:
-        self.say(f"code {code.co_code.hex()} {code.co_names}")
+        self.add(f"code {code.co_code.hex()} {code.co_names}")
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._code(constant, function)
             else:
                 self.value(constant)
-        loaded = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+        loaded = {op.argval for op in dis.get_instructions(code) if op.opname == "LOAD_GLOBAL"}
         for name in sorted(loaded & function.__globals__.keys()):
             self._global(function.__globals__[name], function)
 
     def _global(self, value: Any, function: types.FunctionType) -> None:
-        """Describe what a function reads from its file; what comes from another file counts by its name."""
+        """Describe a global that a function reads; a function of another module is described by its name."""
         if isinstance(value, types.FunctionType) and value.__module__ != function.__module__:
-            self.say(_qualified(value))
+            self.add(_qualified(value))
         elif isinstance(value, types.ModuleType):
-            self.say(value.__name__)
+            self.add(value.__name__)
         else:
             self.value(value)
 

@@ -1,30 +1,58 @@
-"""Two fingerprints of a graph: what it computes, and which weights it can load."""
+"""The two hashes of a graph: of what it computes, and of which weights it can load."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..paths import is_graph
+from ..core import GraphCore, Initial
 from ..plan.spec import Node, Spec
-from .description import Wording
-
-if TYPE_CHECKING:
-    from ..graph import Graph
+from .description import Description
 
 
-def structural_hash(graph: Graph) -> str:
+class GraphHashes(GraphCore):
+    """Provide the structural hash and the weights hash of a graph."""
+
+    def __init__(
+        self, spec: Spec, modules: Mapping[str, nn.Module], initial: Mapping[str, Initial] | None = None
+    ) -> None:
+        super().__init__(spec, modules, initial)
+        self._update_hash()
+
+    @property
+    def structural_hash(self) -> str:
+        """Equal for graphs that compute the same function of input and weights, whatever their names.
+
+        It describes the graph as it was built, or as it was when a node was last replaced.
+        """
+        if self._modules_inside() != self._hashed:
+            self._update_hash()
+        return self._hash
+
+    @property
+    def weights_hash(self) -> str:
+        """Equal for graphs that can load each other's weights."""
+        return weights_hash(self)
+
+    def _update_hash(self) -> None:
+        """Compute the hash once: attributes that modules change while they run must not change it."""
+        self._hash = structural_hash(self)
+        has_lazy = any(is_lazy(parameter) for parameter in self.parameters())
+        self._hashed = None if has_lazy else self._modules_inside()
+
+
+def structural_hash(graph: GraphCore) -> str:
     """Hash what the graph computes: nodes, wiring, settings and shapes; not names, values or devices."""
-    wording = _GraphWording()
-    wording.graph(graph)
-    return _digest(wording.words)
+    description = _GraphDescription()
+    description.graph(graph)
+    return _digest(description.words)
 
 
-def weights_hash(graph: Graph) -> str:
-    """Hash the names and shapes of the state dict: equal hashes can exchange weights."""
+def weights_hash(graph: GraphCore) -> str:
+    """Hash the names and shapes of the state dict: graphs with equal hashes can exchange weights."""
     shapes = {name: _shape(value) for name, value in graph.state_dict().items()}
     return _digest([f"{name} {shape}" for name, shape in sorted(shapes.items())])
 
@@ -33,49 +61,49 @@ def _digest(words: list[str]) -> str:
     return hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
 
 
-class _GraphWording(Wording):
-    """Describe graphs node by node, and every other module by its settings and parts."""
+class _GraphDescription(Description):
+    """Describe graphs node by node, and all other modules by their settings and children."""
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[int, int] = {}
 
-    def graph(self, graph: Graph) -> None:
-        spec = graph._spec
-        self.say(f"graph inputs={spec.input_names} output={spec.output}")
+    def graph(self, graph: GraphCore) -> None:
+        spec = graph.spec
+        self.add(f"graph inputs={spec.input_names} output={spec.output}")
         for index, node in enumerate(spec.nodes):
-            self.say(f"node {index} {_node_words(node, spec)}")
+            self.add(f"node {index} {_describe_node(node, spec)}")
             if node.has_module or node.function is not None:
                 self.value(graph.target(node.key))
         for tag, value in graph._initial.items():
-            self.say(f"initial {spec.tagged_node[tag]}")
+            self.add(f"initial {spec.tagged_node[tag]}")
             self.value(value)
             self._tensors(graph, f"{tag}_init")
 
     def module(self, module: nn.Module) -> None:
-        """Describe a module by its type, its settings, its shapes and its parts."""
-        if is_graph(module):
+        """Describe a module by its type, settings, shapes and children."""
+        if isinstance(module, GraphCore):
             self.graph(module)
             return
-        self.say(f"module {type(module).__module__}.{type(module).__qualname__} {module.extra_repr()}")
+        self.add(f"module {type(module).__module__}.{type(module).__qualname__} {module.extra_repr()}")
         for name, value in sorted(vars(module).items()):
             if not name.startswith("_") and name not in ("training", "traces"):
-                self.say(f"setting {name}")
+                self.add(f"setting {name}")
                 self.value(value)
         self._tensors(module)
-        for name, part in module._modules.items():
-            if part is not None:
-                self.say(f"part {name}")
-                self.value(part)
+        for name, child in module._modules.items():
+            if child is not None:
+                self.add(f"part {name}")
+                self.value(child)
 
     def _tensors(self, module: nn.Module, only: str | None = None) -> None:
         for kind, table in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in table.items():
                 if tensor is not None and only in (None, name):
-                    self.say(f"{kind} {name if only is None else ''} {self._numbered(tensor)}")
+                    self.add(f"{kind} {name if only is None else ''} {self._numbered(tensor)}")
 
     def _numbered(self, tensor: Tensor) -> str:
-        # The number tells a weight that is used twice from two weights of one shape.
+        # The number distinguishes one weight that is used twice from two weights of the same shape.
         return f"{_shape(tensor)} {self._numbers.setdefault(id(tensor), len(self._numbers))}"
 
 
@@ -85,7 +113,7 @@ def _shape(value: object) -> str:
     return "not known yet" if is_lazy(value) else str(tuple(value.shape))
 
 
-def _node_words(node: Node, spec: Spec) -> str:
+def _describe_node(node: Node, spec: Spec) -> str:
     wiring = f"{node.kind} sources={node.sources} refs={node.refs}"
     merging = f" {node.merge_op} {node.merge_dim if node.merge_op == 'cat' else ''} {node.spread}"
     carrying = f" carries={spec.tagged_node[node.carries]}" if node.carries is not None else ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..control.control import Control
-from ..paths import is_graph
+from ..core import GraphCore
 from ..plan.spec import Node
 from ..plan.titles import title_of
 from ..profile.profile import Profile
@@ -14,13 +14,10 @@ from .control import Drawn, Inside, inside_of, settings_of_control
 from .model import Box, Cluster, Drawing, Edge, Timing
 from .words import family_of, settings_of, size_of, text_of
 
-if TYPE_CHECKING:
-    from ..graph import Graph
-
 _SIGNS = {"add": "+", "mul": "×"}
 
 
-def sketch(graph: Graph, profile: Profile | None = None) -> Drawing:
+def sketch(graph: GraphCore, profile: Profile | None = None) -> Drawing:
     """Draw a whole graph, with the times of a profile where one is given."""
     artist = _Artist(profile)
     inside = artist.graph_inside(graph, "", is_root=True)
@@ -43,13 +40,13 @@ class _Artist:
         self.edges: list[Edge] = []
         self._rows = {} if profile is None else {row.path: row for row in profile.rows}
 
-    def graph_inside(self, graph: Graph, path: str, *, is_root: bool = False) -> Inside:
+    def graph_inside(self, graph: GraphCore, path: str, *, is_root: bool = False) -> Inside:
         """Draw the nodes of a graph and the edges between them.
 
         The input of an inner graph is a dot where several nodes read it. Where one does, there is no dot:
         the edge from outside leads to that node.
         """
-        spec = graph._spec
+        spec = graph.spec
         prefix = f"{path}." if path else ""
         drawn = {
             index: self._node(graph, index, node, prefix + node.key)
@@ -79,8 +76,8 @@ class _Artist:
         """Draw a part of a control node."""
         return self._target(target, path, name=role, decides=decides)
 
-    def _node(self, graph: Graph, index: int, node: Node, path: str) -> Drawn:
-        tags = graph._spec.tags_of.get(index, ())
+    def _node(self, graph: GraphCore, index: int, node: Node, path: str) -> Drawn:
+        tags = graph.spec.tags_of.get(index, ())
         if node.kind == "state":
             words = f"the value of #{node.carries} in the previous call"
             return _plain(Box(path, "state", node.carries or "", text=words, timing=self._timing(path)))
@@ -88,7 +85,7 @@ class _Artist:
             return _plain(self._merge(graph, node, path, tags))
         return self._target(graph.target(node.key), path, name=node.key, tags=tags)
 
-    def _merge(self, graph: Graph, node: Node, path: str, tags: tuple[str, ...]) -> Box:
+    def _merge(self, graph: GraphCore, node: Node, path: str, tags: tuple[str, ...]) -> Box:
         timing = self._timing(path)
         if node.merge_op == "callable":
             target = graph.target(node.key)
@@ -104,7 +101,7 @@ class _Artist:
         """Draw what a node or part is: a graph and a control node as clusters, anything else as a box."""
         count, frozen = size_of(target)
         timing = self._timing(path)
-        if is_graph(target):
+        if isinstance(target, GraphCore):
             inside = self.graph_inside(target, path)
             title = target.label or name
             shown = tuple(tag for tag in tags if tag != title)

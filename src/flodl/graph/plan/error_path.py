@@ -1,4 +1,4 @@
-"""Naming the node at fault: the path of an error grows as it climbs out of nested parts."""
+"""Add the dotted path of the failing node to an error while it propagates out of nested graphs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from flodl.core import FlodlError
 _MARK = "flodl: at '"
 
 
-def climb(error: Exception, segment: str, what: str = "") -> None:
-    """Put `segment` in front of the path that the error carries, and say `what` that segment is.
+def prepend_path(error: Exception, segment: str, details: str = "") -> None:
+    """Prepend `segment` to the path in the error's note, and append `details` about that segment.
 
     >>> error = ValueError("shapes differ")
-    >>> climb(error, "linear_1", "Linear(3, 4), given (2, 8)")
-    >>> climb(error, "body", "turn 2 of 5")
+    >>> prepend_path(error, "linear_1", "Linear(3, 4), given (2, 8)")
+    >>> prepend_path(error, "body", "turn 2 of 5")
     >>> error.__notes__
     ["flodl: at 'body.linear_1', Linear(3, 4), given (2, 8), turn 2 of 5"]
     """
     if isinstance(error, FlodlError):
         error.under(segment)
-        if what:
-            error.add_note(f"flodl: {what}")
+        if details:
+            error.add_note(f"flodl: {details}")
         return
-    ending = f", {what}" if what else ""
+    ending = f", {details}" if details else ""
     notes: list[str] = getattr(error, "__notes__", [])
     for position, note in enumerate(notes):
         if note.startswith(_MARK):
@@ -35,32 +35,34 @@ def climb(error: Exception, segment: str, what: str = "") -> None:
     error.add_note(f"{_MARK}{segment}'{ending}")
 
 
-def path_in(error: Exception) -> tuple[str, str]:
-    """Give the path that `climb` has built up and the words after it; empty where there is none."""
+def path_of_error(error: Exception) -> tuple[str, str]:
+    """Return the path built by `prepend_path` and the details after it; empty strings if there is none."""
     for note in getattr(error, "__notes__", []):
         if note.startswith(_MARK):
-            path, _, words = note[len(_MARK) :].partition("'")
-            return path, words.removeprefix(", ")
+            path, _, details = note[len(_MARK) :].partition("'")
+            return path, details.removeprefix(", ")
     return "", ""
 
 
-def one_line(module: nn.Module) -> str:
-    """Show a module in one line, without its parts.
+def one_line_repr(module: nn.Module) -> str:
+    """Return the repr of a module in one line, without its children.
 
-    >>> one_line(nn.ReLU()), one_line(nn.Sequential(nn.ReLU()))
+    >>> one_line_repr(nn.ReLU()), one_line_repr(nn.Sequential(nn.ReLU()))
     ('ReLU()', 'Sequential(…)')
     """
-    shown = repr(module)
-    return f"{type(module).__name__}(…)" if "\n" in shown else shown
+    text = repr(module)
+    return f"{type(module).__name__}(…)" if "\n" in text else text
 
 
-def shape_of(value: Any) -> str:
-    """Show what flows into a node: shape and unusual dtype of a tensor, else the type.
+def describe_value(value: Any) -> str:
+    """Describe an input of a node: shape and non-default dtype of a tensor, else the type.
 
-    >>> shape_of(torch.zeros(2, 3)), shape_of(torch.zeros(2, dtype=torch.int64)), shape_of(None)
-    ('(2, 3)', '(2,) int64', 'None')
+    >>> describe_value(torch.zeros(2, 3)), describe_value(torch.zeros(2, dtype=torch.int64))
+    ('(2, 3)', '(2,) int64')
+    >>> describe_value(None)
+    'None'
     """
     if isinstance(value, Tensor):
-        usual = value.dtype == torch.get_default_dtype()
-        return str(tuple(value.shape)) + ("" if usual else f" {str(value.dtype).removeprefix('torch.')}")
+        is_default = value.dtype == torch.get_default_dtype()
+        return str(tuple(value.shape)) + ("" if is_default else f" {str(value.dtype).removeprefix('torch.')}")
     return "None" if value is None else type(value).__name__

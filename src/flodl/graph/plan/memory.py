@@ -1,4 +1,4 @@
-"""What a graph remembers of a call: tagged values, and values carried into the next call."""
+"""The values that a graph keeps after a call: tagged ones, and those carried into the next call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils import _pytree as pytree
 
 from flodl.core import StateError
 
-Carried = tuple[tuple[Any, ...], int | None]
+CarriedState = tuple[tuple[Any, ...], int | None]
 
 
 class Memory:
-    """Values of the last call, kept beside the graph and never in its state dict.
+    """The tagged and carried values of the last call. They are not part of the state dict.
 
-    It is copied and pickled without autograd history: carried values are detached copies and tagged
-    values are dropped, so that a graph can be deep-copied after a forward.
+    A copy or pickle has no autograd history: carried values are detached and tagged values are
+    dropped, so that a graph can be deep-copied after a forward.
     """
 
     def __init__(self, num_tags: int, num_carried: int) -> None:
@@ -30,37 +30,37 @@ class Memory:
         self.tag_values = (None,) * len(self.tag_values)
 
     def reset(self) -> None:
-        """Drop the carried values, so that the next call is a first one."""
+        """Drop the carried values, so that the next call starts from the initial ones."""
         self.carried = (None,) * len(self.carried)
         self.batch = None
 
     def detach(self) -> None:
-        """Cut the autograd history of everything kept, keeping the values."""
+        """Detach all values from the autograd graph."""
         self.carried = detached(self.carried)
         self.tag_values = detached(self.tag_values)
 
-    def kept(self) -> Carried:
-        """Give what is carried now, for `put_back_where`."""
+    def snapshot(self) -> CarriedState:
+        """Return the values carried now, for `restore_where`."""
         return self.carried, self.batch
 
-    def put_back_where(self, flag: Tensor, kept: Carried) -> None:
-        """Carry what was kept where the flag is set; on a device the host does not ask unless it must."""
-        now, form = pytree.tree_flatten(self.carried)
-        was, form_before = pytree.tree_flatten(kept[0])
-        alike = form == form_before and all(_alike(a, b) for a, b in zip(now, was))
-        if flag.device.type != "cpu" and alike:
-            chosen = [torch.where(flag.bool(), b, a) for a, b in zip(now, was)]
-            self.carried = pytree.tree_unflatten(chosen, form)
+    def restore_where(self, flag: Tensor, snapshot: CarriedState) -> None:
+        """Restore a snapshot if the flag is set, without a host sync if no shape has changed."""
+        current, structure = pytree.tree_flatten(self.carried)
+        saved, saved_structure = pytree.tree_flatten(snapshot[0])
+        is_same = structure == saved_structure and all(map(_same_shape_and_device, current, saved))
+        if flag.device.type != "cpu" and is_same:
+            selected = [torch.where(flag.bool(), b, a) for a, b in zip(current, saved)]
+            self.carried = pytree.tree_unflatten(selected, structure)
         elif bool(flag):
-            self.carried, self.batch = kept
+            self.carried, self.batch = snapshot
 
     def move(self, fn: Any) -> None:
-        """Apply what `Module.to` applies to parameters to the carried values."""
+        """Apply the function that `Module._apply` applies to parameters to the carried values."""
         self.carried = pytree.tree_map_only(Tensor, fn, self.carried)
         self.forget_tags()
 
     def check_batch(self, name: str, value: Any, stream: Any) -> None:
-        """Refuse a carried value whose batch is not the batch of this call."""
+        """Raise if a carried value comes from a batch of a different size."""
         if self.batch is None or not isinstance(stream, Tensor) or stream.dim() == 0:
             return
         now = stream.shape[0]
@@ -81,22 +81,22 @@ class Memory:
         self.batch = state["batch"]
 
 
-def take_back_where(kept: list[tuple[Memory, Carried]], flag: Tensor) -> None:
-    """Let memories carry what was kept of each where the flag is set."""
-    for memory, carried in kept:
-        memory.put_back_where(flag, carried)
+def restore_all_where(snapshots: list[tuple[Memory, CarriedState]], flag: Tensor) -> None:
+    """Restore the snapshot of each memory if the flag is set."""
+    for memory, snapshot in snapshots:
+        memory.restore_where(flag, snapshot)
 
 
-def _alike(one: Any, other: Any) -> bool:
-    both = isinstance(one, Tensor) and isinstance(other, Tensor)
-    return both and one.shape == other.shape and one.device == other.device
+def _same_shape_and_device(a: Any, b: Any) -> bool:
+    are_tensors = isinstance(a, Tensor) and isinstance(b, Tensor)
+    return are_tensors and a.shape == b.shape and a.device == b.device
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Give the tensors inside a nested value."""
+    """Return the tensors inside a nested value."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def detached(value: Any) -> Any:
-    """Cut the autograd history of a nested value."""
+    """Detach the tensors inside a nested value."""
     return pytree.tree_map_only(Tensor, torch.Tensor.detach, value)

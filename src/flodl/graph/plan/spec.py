@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flodl.core import InputError
-
-if TYPE_CHECKING:
-    pass
 
 Kind = Literal["input", "state", "call", "merge", "loop", "gate", "switch", "map"]
 MergeOp = Literal["add", "mean", "mul", "max", "cat", "callable"]

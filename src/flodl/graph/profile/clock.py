@@ -1,4 +1,4 @@
-"""Timing every node of a graph, and the parts of its control nodes, by marks on the device's own clock."""
+"""Time every node of a graph, and the parts of its control nodes, with timestamps of the device."""
 
 from __future__ import annotations
 
@@ -6,88 +6,86 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ..control.control import Control
+from ..core import GraphCore
 from ..plan.signature import method
-from .outline import joined
-
-if TYPE_CHECKING:
-    from ..graph import Graph
+from .outline import join_path
 
 Mark = Any
 
 
 class Clock(Protocol):
-    """Where marks come from, and how far apart two of them are."""
+    """A source of timestamps (marks)."""
 
-    def stop(self) -> Mark:
-        """Note this moment; what the caller does until `go` is nobody's time."""
+    def pause(self) -> Mark:
+        """Return a mark and pause; the time until `resume` is not counted."""
 
-    def go(self) -> None:
-        """Let time run on."""
+    def resume(self) -> None:
+        """Continue after `pause`."""
 
     def wait(self) -> None:
-        """Wait until every mark has happened."""
+        """Wait until the device has reached every mark."""
 
-    def head_start(self, seconds: float) -> None:
-        """Let the host run ahead of the device by about this long."""
+    def delay_device(self, seconds: float) -> None:
+        """Keep the device busy for about this long, so that the host runs ahead of it."""
 
     def seconds(self, start: Mark, end: Mark) -> float:
-        """Give the time between two marks."""
+        """Return the time between two marks."""
 
 
 class HostClock:
-    """Marks are host time less the pauses; an accelerator other than CUDA is waited for at each."""
+    """Marks are host time minus the pauses; each mark synchronizes with an accelerator other than CUDA."""
 
     def __init__(self, device: torch.device) -> None:
-        self._waits = device.type != "cpu"
-        self._stopped = 0
-        self._paused = 0
+        self._synchronizes = device.type != "cpu"
+        self._paused_at = 0
+        self._paused_ns = 0
 
-    def stop(self) -> int:
-        if self._waits:
+    def pause(self) -> int:
+        if self._synchronizes:
             torch.accelerator.synchronize()
-        self._stopped = time.perf_counter_ns()
-        return self._stopped - self._paused
+        self._paused_at = time.perf_counter_ns()
+        return self._paused_at - self._paused_ns
 
-    def go(self) -> None:
-        self._paused += time.perf_counter_ns() - self._stopped
+    def resume(self) -> None:
+        self._paused_ns += time.perf_counter_ns() - self._paused_at
 
     def wait(self) -> None: ...
 
-    def head_start(self, seconds: float) -> None: ...
+    def delay_device(self, seconds: float) -> None: ...
 
     def seconds(self, start: int, end: int) -> float:
         return (end - start) / 1e9
 
 
 class CudaClock:
-    """Marks are events on the current stream, so they tell device time and not launch time."""
+    """Marks are events on the current stream, so they measure device time, not launch time."""
 
     _CYCLES_PER_SECOND = 2e9
-    _LONGEST_S = 0.5
+    _MAX_DELAY_S = 0.5
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def stop(self) -> torch.cuda.Event:
+    def pause(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def go(self) -> None: ...
+    def resume(self) -> None: ...
 
     def wait(self) -> None:
         torch.cuda.synchronize(self._device)
 
-    def head_start(self, seconds: float) -> None:
-        """Keep the device busy: were it idle, the gaps between launches would count as work of the nodes."""
+    def delay_device(self, seconds: float) -> None:
+        """Keep the device busy: if it were idle, the gaps between launches would count as node time."""
         with torch.cuda.device(self._device):
-            cycles = int(min(seconds, self._LONGEST_S) * self._CYCLES_PER_SECOND)
+            cycles = int(min(seconds, self._MAX_DELAY_S) * self._CYCLES_PER_SECOND)
             torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
@@ -95,109 +93,109 @@ class CudaClock:
 
 
 @dataclass
-class _Running:
-    """A graph in the middle of a call: `done` is the last node that has finished."""
+class _RunningGraph:
+    """A graph during a call: `done` is the last finished node."""
 
-    graph: Graph
+    graph: GraphCore
     path: str
     since: Mark
     done: int
 
     @property
     def finished(self) -> bool:
-        return self.done == len(self.graph._spec.nodes) - 1
+        return self.done == len(self.graph.spec.nodes) - 1
 
-    def where(self) -> tuple[Any, str]:
-        """Give what runs now and its path."""
-        node = self.graph._spec.nodes[self.done + 1]
-        made_by_call = node.has_module or node.function is not None
-        return self.graph.target(node.key) if made_by_call else None, joined(self.path, node.key)
+    def current(self) -> tuple[Any, str]:
+        """Return the module or function that runs now, and its path."""
+        node = self.graph.spec.nodes[self.done + 1]
+        has_target = node.has_module or node.function is not None
+        return self.graph.target(node.key) if has_target else None, join_path(self.path, node.key)
 
 
 @dataclass
-class _Part:
-    """A part of a control node in the middle of a call."""
+class _RunningPart:
+    """A part of a control node during a call."""
 
     target: Any
     path: str
     since: Mark
 
-    def where(self) -> tuple[Any, str]:
+    def current(self) -> tuple[Any, str]:
         return self.target, self.path
 
 
 class Recorder:
-    """Follows one call through nested graphs; `spans` has (path, start, end) of each node and part."""
+    """Follow one call through nested graphs; `spans` contains (path, start, end) of each node and part."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.spans: list[tuple[str, Mark, Mark]] = []
-        self._open: list[_Running | _Part] = []
+        self._open: list[_RunningGraph | _RunningPart] = []
         self._calls: dict[str, int] = {}
 
     def clear(self) -> None:
-        """Get ready for another call."""
+        """Prepare for the next call."""
         self.spans = []
         self._open = []
         self._calls = {}
 
-    def start(self, graph: Graph) -> None:
-        """A graph begins."""
-        now = self.clock.stop()
+    def start(self, graph: GraphCore) -> None:
+        """Record that a graph starts."""
+        now = self.clock.pause()
         self._drop_finished()
         path = self._path_of(graph) if self._open else ""
-        self._open.append(_Running(graph, path, now, done=len(graph._spec.input_names)))
-        self.clock.go()
+        self._open.append(_RunningGraph(graph, path, now, done=len(graph.spec.input_names)))
+        self.clock.resume()
 
-    def lap(self, graph: Graph, index: int) -> None:
-        """A node of a graph has finished."""
-        now = self.clock.stop()
-        while not (isinstance(top := self._open[-1], _Running) and top.graph is graph):
+    def lap(self, graph: GraphCore, index: int) -> None:
+        """Record that a node of a graph has finished."""
+        now = self.clock.pause()
+        while not (isinstance(top := self._open[-1], _RunningGraph) and top.graph is graph):
             self._open.pop()
-        self._note(top.where()[1], top.since, now)
+        self._add_span(top.current()[1], top.since, now)
         top.done, top.since = index, now
-        self.clock.go()
+        self.clock.resume()
 
     def enter(self, target: Any) -> None:
-        """Something that is a part of a control node begins; elsewhere it is a node and has its own time."""
-        now = self.clock.stop()
+        """Record that a part of a control node starts; anything else is a node, which `lap` times."""
+        now = self.clock.pause()
         self._drop_finished()
-        holder, _ = self._open[-1].where() if self._open else (None, "")
+        holder, _ = self._open[-1].current() if self._open else (None, "")
         if isinstance(holder, Control) and any(part is target for part in holder.parts().values()):
-            self._open.append(_Part(target, self._path_of(target), now))
-        self.clock.go()
+            self._open.append(_RunningPart(target, self._path_of(target), now))
+        self.clock.resume()
 
     def leave(self, target: Any) -> None:
-        """What `enter` was told about has finished."""
-        now = self.clock.stop()
+        """Record that the target of `enter` has finished."""
+        now = self.clock.pause()
         self._drop_finished()
         top = self._open[-1] if self._open else None
-        if isinstance(top, _Part) and top.target is target:
+        if isinstance(top, _RunningPart) and top.target is target:
             self._open.pop()
-            self._note(top.path, top.since, now)
-        self.clock.go()
+            self._add_span(top.path, top.since, now)
+        self.clock.resume()
 
-    def _note(self, path: str, start: Mark, end: Mark) -> None:
+    def _add_span(self, path: str, start: Mark, end: Mark) -> None:
         self._calls[path] = self._calls.get(path, 0) + 1
         self.spans.append((path, start, end))
 
     def _drop_finished(self) -> None:
-        while self._open and isinstance(top := self._open[-1], _Running) and top.finished:
+        while self._open and isinstance(top := self._open[-1], _RunningGraph) and top.finished:
             self._open.pop()
 
     def _path_of(self, target: Any) -> str:
-        """Give the path of what begins inside the running node; of several, the one called least."""
-        holder, path = self._open[-1].where()
+        """Return the path of a target inside the running node; of several paths, the least called one."""
+        holder, path = self._open[-1].current()
         if holder is target:
             return path
-        found = [joined(path, name) for name in _names_in(holder, target)]
+        found = [join_path(path, name) for name in _names_in(holder, target)]
         return min(found, key=lambda each: self._calls.get(each, 0), default=path)
 
 
 class Stopwatch:
-    """What a timed graph talks to."""
+    """The timer that the generated code of a timed graph calls."""
 
-    def __init__(self, recorder: Recorder, graph: Graph) -> None:
+    def __init__(self, recorder: Recorder, graph: GraphCore) -> None:
         self._recorder = recorder
         self._graph = graph
 
@@ -209,7 +207,7 @@ class Stopwatch:
 
 
 class _TimedFunction:
-    """Stands in for a plain function that is a part of a control node."""
+    """Replace a plain function that is a part of a control node."""
 
     def __init__(self, recorder: Recorder, function: Callable[..., Any]) -> None:
         self._recorder = recorder
@@ -226,27 +224,27 @@ class _TimedFunction:
 
 
 class _TimedResettable(_TimedFunction):
-    """Stands in for a callable object that a loop resets; the loop looks for the method in the class."""
+    """Replace a callable object that a loop resets; the loop looks up the method on the class."""
 
     def reset(self) -> None:
         self._function.reset()  # type: ignore[attr-defined]
 
 
 @contextmanager
-def listening(root: Graph, recorder: Recorder) -> Iterator[None]:
-    """Make every graph and control node tell the recorder; the caller puts their attributes back."""
+def record_into(root: GraphCore, recorder: Recorder) -> Iterator[None]:
+    """Connect every graph and control node to the recorder; the caller restores their attributes."""
     with ExitStack() as hooks:
         for graph in list(root._graphs()):
             graph._stopwatch = Stopwatch(recorder, graph)
             graph._replan(timed=True)
-            # A compiled call would trace the stopwatch; the timed program runs as it is.
+            # A compiled call would trace the stopwatch, so the timed program runs uncompiled.
             vars(graph)["_compiled_call_impl"] = None
         hooked: set[int] = set()
         for control in [module for module in root.modules() if isinstance(module, Control)]:
             for name, part in control.parts().items():
                 if not isinstance(part, nn.Module):
-                    stand_in = _TimedResettable if method(part, "reset") else _TimedFunction
-                    vars(control)[name] = stand_in(recorder, part)
+                    wrapper = _TimedResettable if method(part, "reset") else _TimedFunction
+                    vars(control)[name] = wrapper(recorder, part)
                 elif id(part) not in hooked:
                     hooked.add(id(part))
                     before = part.register_forward_pre_hook(lambda module, _: recorder.enter(module))

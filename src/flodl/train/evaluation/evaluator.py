@@ -15,7 +15,7 @@ from flodl.core.rng_state import preserve_rng_state
 from flodl.engine.batch.samples import ambiguous_samples, leading_lengths, num_samples
 from flodl.engine.program.precision import computing_in
 from flodl.engine.settings import Precision
-from flodl.graph.run_state import carrying_nothing
+from flodl.graph import without_carried_values
 
 from ..batches.samples import counted
 from .ema import AveragedWeights
@@ -119,7 +119,7 @@ class Evaluator:
             if callable(getattr(metric, "to", None)):
                 metric.to(self.device)
             metric.reset()
-        with evaluating(self.model), carrying_nothing(self.model):
+        with evaluating(self.model), without_carried_values(self.model):
             said = False
             for batch, samples in counted(batches):
                 between()

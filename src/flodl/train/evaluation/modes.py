@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flodl.graph.tree import is_stilled, mark_stilled
+from flodl.graph import is_kept_in_eval, set_kept_in_eval
 
 
 def modes_of(model: nn.Module) -> dict[str, list[str]]:
@@ -18,7 +18,7 @@ def modes_of(model: nn.Module) -> dict[str, list[str]]:
     return {
         "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
         "evaluating": [name for name, module in modules if not module.training],
-        "stilled": [name for name, module in modules if is_stilled(module)],
+        "stilled": [name for name, module in modules if is_kept_in_eval(module)],
     }
 
 
@@ -31,7 +31,7 @@ def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
             parameter.grad = None
     for name, module in model.named_modules():
         module.training = name not in evaluating
-        mark_stilled(module, name in stilled)
+        set_kept_in_eval(module, name in stilled)
 
 
 def modes_kept(model: nn.Module) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from flodl.core import CursorError, TrainError
 from flodl.core.paths import suggestion
 from flodl.core.rng_state import RngState
 from flodl.data import Loader
-from flodl.graph.run_state import carry_again, remember, remembered
+from flodl.graph import graph_state, load_carried_values, load_graph_state
 
 from ..build import settings_of
 from ..evaluation.modes import modes_of, restore_modes
@@ -53,7 +53,7 @@ def parts_of(run: Run) -> dict[str, Any]:
         },
         "average": _averaged(run),
         "hooks": run.hooks.state_dict(),
-        "graphs": remembered(run.model),
+        "graphs": graph_state(run.model),
         "buffers": unsaved_buffers(run.model),
         "outside": {name: parameter.detach() for name, parameter in _outside(run).items()},
         "config": settings_of(run),
@@ -98,7 +98,7 @@ def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, wit
     run.hooks.load_state_dict(parts["hooks"])
     if with_modes:
         restore_modes(run.model, parts["trainer"]["modes"])
-    remember(run.model, parts["graphs"], run.device)
+    load_graph_state(run.model, parts["graphs"], run.device)
     RngState.from_state_dict(parts["rng"], run.device).restore()
 
 
@@ -115,7 +115,7 @@ def load_weights(run: Run, parts: Mapping[str, Any]) -> None:
         if name in saved:
             parameter.data.copy_(saved[name])
     restore_buffers(run.model, parts.get("buffers") or {}, run.device)
-    carry_again(run.model, parts.get("graphs") or {}, run.device)
+    load_carried_values(run.model, parts.get("graphs") or {}, run.device)
 
 
 def _kinds(run: Run) -> dict[str, str]:

@@ -16,14 +16,14 @@ from ..plan.memory import Memory, tensors
 
 
 @contextmanager
-def untouched(model: nn.Module, *values: Any) -> Iterator[None]:
+def preserve_state(model: nn.Module, *values: Any) -> Iterator[None]:
     """Let the block call the model and change its attributes; afterwards the model is as before.
 
     Buffers and tensor attributes are swapped for copies, so that the originals are not even written to:
     nothing that autograd saved of them goes stale. `values` tell on which devices random numbers are drawn.
 
     >>> norm = nn.BatchNorm1d(2)
-    >>> with untouched(norm):
+    >>> with preserve_state(norm):
     ...     _ = norm(torch.ones(4, 2))
     >>> norm.running_mean, int(norm.num_batches_tracked)
     (tensor([0., 0.]), 0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.graph.profile.untouched import untouched
+from flodl.graph.profile.preserve import preserve_state
 
 
 class Averages(nn.Module):
@@ -26,7 +26,7 @@ class Averages(nn.Module):
 def test_originals_are_not_written_to_and_one_tensor_in_two_places_stays_one():
     model = Averages(torch.zeros(2))
     mean, version = model.mean, model.mean._version
-    with untouched(model):
+    with preserve_state(model):
         assert model(torch.zeros(2)).tolist() == [1.0, 1.0]
         assert model.mean is model.view
     assert model.mean is model.view is mean
@@ -38,7 +38,7 @@ def test_everything_is_put_back_after_an_error():
     buffers = dict(model.named_buffers())
 
     def fail() -> None:
-        with untouched(model):
+        with preserve_state(model):
             model(torch.ones(3, 2))
             model.extra = 1
             raise ValueError("stop")
@@ -59,6 +59,6 @@ def test_random_numbers_go_on_where_they_were():
     random.setstate(states[0])
     numpy.random.set_state(states[1])
     torch.set_rng_state(states[2])
-    with untouched(nn.Identity()):
+    with preserve_state(nn.Identity()):
         draw()
     assert draw() == expected

@@ -1,0 +1,274 @@
+"""`GraphCore`: the `nn.Module` that runs a spec and keeps the values of the last call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from flodl.core import BuildError, InputError, StateError
+
+from .control.control import Control
+from .control.traces import Traces
+from .plan.codegen import Source, bind, generate
+from .plan.error_path import describe_value, one_line_repr, prepend_path
+from .plan.memory import Memory, restore_all_where
+from .plan.signature import Accepts, method
+from .plan.spec import Spec
+
+Initial = Any
+# This string enters the structural hash, so it must not change.
+_STORED = "held as a parameter or buffer"
+
+
+class GraphCore(nn.Module):
+    """Run a spec: bind its nodes to modules, call them in order, and remember tagged and carried values.
+
+    Everything else that a `Graph` can do (paths, metrics, pictures, checkpoints) builds on this class.
+    """
+
+    def __init__(
+        self, spec: Spec, modules: Mapping[str, nn.Module], initial: Mapping[str, Initial] | None = None
+    ) -> None:
+        super().__init__()
+        self._spec = spec
+        self._memory = Memory(len(spec.tags), len(spec.carried))
+        self._keeps_tags = True
+        self._stopwatch: Any = None
+        self._initial = {tag: _without_tensor(value) for tag, value in (initial or {}).items()}
+        self._num_inputs = 1 + len(spec.input_names)
+        # Written to the tables directly: a tag may have the name of a method ("train", "profile").
+        self._modules.update(modules)
+        for tag, value in (initial or {}).items():
+            if isinstance(value, nn.Parameter):
+                self._parameters[f"{tag}_init"] = value
+            elif isinstance(value, Tensor):
+                self._buffers[f"{tag}_init"] = value
+        self._replan()
+
+    @property
+    def spec(self) -> Spec:
+        """The frozen description of this graph."""
+        return self._spec
+
+    @property
+    def label(self) -> str | None:
+        """The name of this graph inside a parent graph."""
+        return self._spec.label
+
+    @property
+    def code(self) -> str:
+        """The generated Python source of the forward."""
+        return self._source.text
+
+    @property
+    def keeps_tags(self) -> bool:
+        """Whether tagged values stay alive after a call; if not, they are freed like all others."""
+        return self._keeps_tags
+
+    @keeps_tags.setter
+    def keeps_tags(self, keep: bool) -> None:
+        for graph in self._graphs():
+            graph._keeps_tags = keep
+            graph._memory.forget_tags()
+            graph._replan()
+
+    def forward(self, input: Any, /, *others: Any, **named: Any) -> Any:
+        if others or named or self._num_inputs != 1:
+            others = self._ordered(others, named)
+        # Other code may replace modules in the table (quantisation does). Dynamo guards the table itself.
+        if not torch.compiler.is_dynamo_compiling() and [*self._modules.values()] != self._bound:
+            self._rebind()
+        try:
+            return self._program(self, input, *others)
+        except Exception as error:
+            self._add_error_path(error, error.__traceback__)
+            raise
+
+    def reset_state(self) -> None:
+        """Drop the carried values of this graph and of everything inside it."""
+        reset_modules(self.modules())
+
+    def detach_state(self) -> None:
+        """Detach the values that this graph and everything inside it keep from the autograd graph."""
+        detach_modules(self.modules())
+
+    def keep_state(self) -> Callable[[Tensor], None]:
+        """Return a function of a flag that restores the values carried now where the flag is set."""
+        return partial(
+            restore_all_where, [(graph._memory, graph._memory.snapshot()) for graph in self._graphs()]
+        )
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this graph, or one inside it, carries values from one call to the next."""
+        return any(graph._spec.carried for graph in self._graphs())
+
+    def accepted_refs(self) -> Accepts:
+        """Return the declared inputs: the references that this graph accepts inside a parent."""
+        return Accepts(self._spec.input_names, self._spec.input_names)
+
+    def published_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the tagged values that a loop around this graph records for each iteration."""
+        if self._keeps_tags:
+            for (name, _), value in zip(self._spec.tags, self._memory.tag_values):
+                if name not in self._spec.internal_tags:
+                    yield name, value
+
+    def target(self, key: str) -> Callable[..., Any]:
+        """Return the module or function of a node."""
+        module = self._modules.get(key)
+        if module is not None:
+            return module
+        function = self._spec.nodes[self._spec.key_index[key]].function
+        assert function is not None
+        return function
+
+    def _graphs(self) -> Iterator[GraphCore]:
+        return (module for module in self.modules() if isinstance(module, GraphCore))
+
+    def _replan(self, *, timed: bool = False) -> None:
+        self._source: Source = generate(self._spec, keep_tags=self._keeps_tags, timed=timed)
+        self._rebind()
+
+    def _rebind(self) -> None:
+        for node in self._spec.nodes:
+            if node.has_module and self._modules.get(node.key) is None:
+                raise BuildError(
+                    "the module of this node was deleted. Assign a module to it again.", path=node.key
+                )
+        targets = {key: self.target(key) for _, key in self._source.bound}
+        self._program = bind(self._source, targets)
+        self._bound = [*self._modules.values()]
+
+    def _modules_inside(self) -> list[nn.Module]:
+        """Return the modules inside, without this graph itself, which would be a reference cycle."""
+        return [module for module in self.modules() if module is not self]
+
+    def _recall(self, position: int, stream: Any, graph_input: Any) -> Any:
+        """Return a carried value, or its initial value in the first call. Called by the generated code."""
+        value = self._memory.carried[position]
+        reader, _ = self._spec.carried[position]
+        tag = self._spec.nodes[reader].carries
+        assert tag is not None
+        if value is not None:
+            self._memory.check_batch(tag, value, graph_input)
+            return value
+        first = self._initial.get(tag)
+        if first == _STORED:
+            return _expand_to_batch(getattr(self, f"{tag}_init"), stream)
+        if first == "zeros":
+            return torch.zeros_like(stream)
+        return first(stream) if callable(first) else None
+
+    def _carry(self, values: tuple[Any, ...], graph_input: Any) -> None:
+        """Store the carried values and the batch size. Called by the generated code."""
+        self._memory.carried = values
+        has_batch = isinstance(graph_input, Tensor) and graph_input.dim() > 0
+        self._memory.batch = graph_input.shape[0] if has_batch else None
+
+    def _ordered(self, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the inputs after the stream in the order of their declaration."""
+        names = self._spec.input_names
+        missing = names[len(others) :]
+        if (
+            len(missing) == len(named)
+            and len(others) <= len(names)
+            and all(name in named for name in missing)
+        ):
+            return others + tuple(named[name] for name in missing)
+        wanted = ", ".join(["x", *(f"{name}=…" for name in names)])
+        got = f"{1 + len(others)} by position" + (f" and {', '.join(named)} by name" if named else "")
+        raise InputError(
+            f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}. "
+            f"Call it as model({wanted})."
+        )
+
+    def _add_error_path(self, error: Exception, traceback: TracebackType | None) -> None:
+        """Add the key of the node that raised to the path of the error."""
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == self._source.filename:
+                index = self._source.node_at_line.get(traceback.tb_lineno)
+                if index is not None:
+                    self._add_node(error, index, traceback.tb_frame.f_locals)
+                return
+            traceback = traceback.tb_next
+
+    def _add_node(self, error: Exception, index: int, values: Mapping[str, Any]) -> None:
+        node = self._spec.nodes[index]
+        target = self._modules.get(node.key)
+        if isinstance(target, Control | GraphCore):
+            prepend_path(error, node.key)
+            return
+        inputs = ", ".join(describe_value(values.get(self._source.names[source])) for source in node.inputs)
+        module = "" if target is None else one_line_repr(target) + ", "
+        prepend_path(error, node.key, f"{module}given {inputs}")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._memory.move(fn)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A node may have the name of one of our attributes ("training", "_source"); both must survive.
+        if name in self._modules and isinstance(value, nn.Module):
+            self._modules[name] = value
+        elif name in self._modules and (name == "training" or name.startswith("_")):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        del state["_program"], state["_source"], state["_stopwatch"], state["_bound"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._stopwatch = None
+        self._replan()
+
+
+def reset_modules(modules: Iterable[nn.Module]) -> None:
+    """Drop the carried values of graphs, and call `reset_state` of other modules that have it."""
+    for module in modules:
+        if isinstance(module, GraphCore):
+            module._memory.reset()
+        elif reset := method(module, "reset_state"):
+            reset()
+
+
+def detach_modules(modules: Iterable[nn.Module]) -> None:
+    """Detach what graphs and loops keep, and call `detach_state` of other modules that have it."""
+    for module in modules:
+        if isinstance(module, GraphCore):
+            module._memory.detach()
+        elif isinstance(traces := getattr(module, "traces", None), Traces):
+            traces.detach()
+        elif detach := method(module, "detach_state"):
+            detach()
+
+
+def check_initial(value: Initial, tag: str) -> Initial:
+    """Raise if a value cannot be the initial value of a carried tag."""
+    if value is None or isinstance(value, Tensor) or callable(value) or value == "zeros":
+        return value
+    raise StateError(
+        f"init={value!r} for {tag!r}. Use None, 'zeros', a tensor, a parameter to learn, or a function "
+        "of the stream."
+    )
+
+
+def _without_tensor(value: Initial) -> Initial:
+    return _STORED if isinstance(value, Tensor) else value
+
+
+def _expand_to_batch(value: Tensor, stream: Any) -> Tensor:
+    """Expand an initial value whose first dimension is 1 to the batch size."""
+    if value.dim() > 1 and value.shape[0] == 1 and isinstance(stream, Tensor) and stream.dim() > 0:
+        return value.expand(stream.shape[0], *value.shape[1:])
+    return value
