@@ -1,4 +1,4 @@
-"""Tell points inside a circle from those outside; every number comes from the command line."""
+"""Classify points as inside or outside a circle. All settings come from the command line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +11,17 @@ from flodl.cli import Args, option
 class Settings:
     """Train a classifier for points on a plane."""
 
-    epochs: int = option(10, help="Times to go through the points.")
+    epochs: int = option(10, help="Number of epochs.")
     lr: float = option(1e-2, env="CIRCLE_LR", help="The learning rate.")
-    seed: int = option(0, help="The same seed, the same result.")
-    hidden: int = option(16, help="Neurons in the hidden layer.")
-    activation: Literal["relu", "gelu"] = option("relu", help="What follows the hidden layer.")
+    seed: int = option(0, help="Random seed.")
+    hidden: int = option(16, help="Size of the hidden layer.")
+    activation: Literal["relu", "gelu"] = option("relu", help="Activation after the hidden layer.")
     output: Path | None = option(None, short="o", help="Where to save the model.")  # noqa: RUF009
 
 
 def train(settings: Settings) -> float:
-    """Train, and give the part of the points that are told right."""
-    # Imported here, so that --help and the schema cost no second of torch.
+    """Train, and return the accuracy."""
+    # Imported here, so that --help and the schema do not wait for torch.
     import torch
     from torch import nn
 
@@ -52,4 +52,4 @@ def train(settings: Settings) -> float:
 if __name__ == "__main__":
     settings = Args(Settings).parse()
     print(settings)
-    print(f"{train(settings):.0%} of the points are told right")
+    print(f"accuracy: {train(settings):.0%}")

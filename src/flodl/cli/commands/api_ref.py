@@ -62,7 +62,9 @@ def _search(entries: list[Entry], name: str) -> list[Entry]:
         if found:
             return found
     known = [_short(entry) for entry in entries]
-    methods = [f"{_short(entry)}.{one.name}" for entry in entries for one in entry.members if not one.makes]
+    methods = [
+        f"{_short(entry)}.{one.name}" for entry in entries for one in entry.members if not one.is_constructor
+    ]
     pool = methods if "." in name else [*known, *(one.partition(".")[2] for one in methods)]
     hint = suggestion(name, pool, known_as="names")
     raise SetupError(f"flodl has no public name {name!r}. {hint}")
@@ -83,7 +85,7 @@ def _listing(entries: list[Entry]) -> str:
 
 def _page(entry: Entry, name: str) -> str:
     method = name.split(".")[-1].lower()
-    selected = [one for one in entry.members if one.name.lower() == method and not one.makes]
+    selected = [one for one in entry.members if one.name.lower() == method and not one.is_constructor]
     head = f"{click.style(entry.name, fg='green')}  ({entry.kind}, {entry.file}:{entry.line})"
     lines = [head, f"  {entry.signature}", f"  {entry.doc}"]
     if entry.bases:

@@ -1,1 +1,1 @@
-"""The public names of a package, read from its source: nothing is imported, torch least of all."""
+"""The public names of a package, read from its source without importing it."""

@@ -1,4 +1,4 @@
-"""Entries of the reference: classes and functions with signatures, one-line docs, methods and examples."""
+"""Reference entries: classes and functions with signatures, one-line docs, methods and examples."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Member:
-    """A function, a method, or a way to make an object."""
+    """A method or constructor of a class."""
 
     name: str
     signature: str
     doc: str
-    returns_own_kind: bool = False
-    makes: bool = False
+    returns_self_type: bool = False
+    is_constructor: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Entry:
 
     name: str  # as users write it: flodl.Graph, flodl.optim.apply
     kind: str  # class or function
-    category: str  # the package that it is defined in
+    category: str  # the package that defines it
     file: str
     line: int
     signature: str
@@ -41,11 +41,14 @@ class Entry:
     examples: tuple[str, ...] = field(default=(), repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Give the entry as plain data."""
+        """Return the entry as JSON data."""
         rows: dict[str, list[dict[str, str]]] = {"constructors": [], "builder_methods": [], "methods": []}
-        for one in self.members:
-            group = "constructors" if one.makes else "builder_methods" if one.returns_own_kind else "methods"
-            rows[group].append({"name": one.name, "sig": one.signature, "doc": one.doc})
+        for member in self.members:
+            if member.is_constructor:
+                group = "constructors"
+            else:
+                group = "builder_methods" if member.returns_self_type else "methods"
+            rows[group].append({"name": member.name, "sig": member.signature, "doc": member.doc})
         common = {
             "name": self.name,
             "category": self.category,
@@ -59,7 +62,7 @@ class Entry:
 
 
 def read_entries(root: Path) -> list[Entry]:
-    """Give every public name of the package in that folder, each once, under its shortest name.
+    """Return every public name of the package in a folder, each once, under its shortest name.
 
     >>> import flodl
     >>> entries = read_entries(Path(flodl.__file__).parent)
@@ -72,8 +75,8 @@ def read_entries(root: Path) -> list[Entry]:
         for name in source.public_names(module):
             found = source.find(module, name)
             if found:
-                place = (str(found.file), found.node.lineno)
-                entries.setdefault(place, _entry(source, f"{module}.{name}", found))
+                location = (str(found.file), found.node.lineno)
+                entries.setdefault(location, _entry(source, f"{module}.{name}", found))
     return sorted(entries.values(), key=lambda entry: (entry.category, entry.name.split(".")[-1].lower()))
 
 
@@ -82,14 +85,14 @@ def _entry(source: Source, name: str, found: Found) -> Entry:
     parts = found.module.split(".")
     is_class = isinstance(node, ast.ClassDef)
     members = tuple(_members(source, found)) if is_class else ()
-    made = next((one.signature for one in members if one.name == node.name), f"{node.name}()")
+    constructor = next((member.signature for member in members if member.name == node.name), f"{node.name}()")
     return Entry(
         name=name,
         kind="class" if is_class else "function",
         category=parts[1] if parts[1:] else parts[0],
         file=str(found.file.relative_to(source.root.parent)),
         line=node.lineno,
-        signature=made if isinstance(node, ast.ClassDef) else _signature(node),
+        signature=constructor if isinstance(node, ast.ClassDef) else _signature(node),
         doc=_first_line(node),
         bases=tuple(map(ast.unparse, node.bases)) if isinstance(node, ast.ClassDef) else (),
         members=members,
@@ -98,19 +101,19 @@ def _entry(source: Source, name: str, found: Found) -> Entry:
 
 
 def _members(source: Source, found: Found) -> Iterator[Member]:
-    """Give the public methods of a class, those of its bases in this package included, each once."""
+    """Yield the public methods of a class once each, including those of base classes in this package."""
     seen: set[str] = set()
     for owner in _with_bases(source, found):
         assert isinstance(owner.node, ast.ClassDef)
         if owner is found and _is_dataclass(owner.node):
-            yield Member(owner.node.name, _dataclass_signature(owner.node), "", makes=True)
+            yield Member(owner.node.name, _dataclass_signature(owner.node), "", is_constructor=True)
             seen.add("__init__")
         for node in owner.node.body:
             if not isinstance(node, _FUNCTION) or node.name in seen:
                 continue
             if node.name == "__init__":
-                made = _signature(node, name=found.node.name, skip_first=True, result="")
-                yield Member(found.node.name, made, _first_line(node), makes=True)
+                signature = _signature(node, name=found.node.name, skip_first=True, result="")
+                yield Member(found.node.name, signature, _first_line(node), is_constructor=True)
             elif not node.name.startswith("_") and not _decorated(node, "setter", "overload"):
                 yield _method(node, found.node.name)
             seen.add(node.name)
@@ -118,13 +121,15 @@ def _members(source: Source, found: Found) -> Iterator[Member]:
 
 def _method(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> Member:
     result = ast.unparse(node.returns).strip("'\"") if node.returns else ""
-    own = result in ("Self", owner)
+    is_own_type = result in ("Self", owner)
     if _decorated(node, "property", "cached_property"):
         return Member(node.name, f"{node.name}: {result}" if result else node.name, _first_line(node))
     is_static = _decorated(node, "staticmethod")
     signature = _signature(node, skip_first=not is_static)
-    makes = own and _decorated(node, "classmethod", "staticmethod")
-    return Member(node.name, signature, _first_line(node), returns_own_kind=own, makes=makes)
+    is_constructor = is_own_type and _decorated(node, "classmethod", "staticmethod")
+    return Member(
+        node.name, signature, _first_line(node), returns_self_type=is_own_type, is_constructor=is_constructor
+    )
 
 
 def _with_bases(source: Source, found: Found, depth: int = 8) -> Iterator[Found]:
@@ -144,31 +149,36 @@ def _signature(
     skip_first: bool = False,
     result: str | None = None,
 ) -> str:
-    given = node.args
-    first = [*given.posonlyargs, *given.args][:1] if skip_first else []
+    arguments = node.args
+    first = [*arguments.posonlyargs, *arguments.args][:1] if skip_first else []
     shown = ast.arguments(
-        posonlyargs=[one for one in given.posonlyargs if one not in first],
-        args=[one for one in given.args if one not in first],
-        vararg=given.vararg,
-        kwonlyargs=given.kwonlyargs,
-        kw_defaults=given.kw_defaults,
-        kwarg=given.kwarg,
-        defaults=given.defaults,
+        posonlyargs=[argument for argument in arguments.posonlyargs if argument not in first],
+        args=[argument for argument in arguments.args if argument not in first],
+        vararg=arguments.vararg,
+        kwonlyargs=arguments.kwonlyargs,
+        kw_defaults=arguments.kw_defaults,
+        kwarg=arguments.kwarg,
+        defaults=arguments.defaults,
     )
     returns = f" -> {ast.unparse(node.returns)}" if node.returns and result is None else result or ""
     return f"{name or node.name}({ast.unparse(shown)}){returns}"
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
-    """Say whether the fields of a class make its constructor."""
+    """Return whether the fields of a class define its constructor."""
     decorated = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
     return decorated or any(ast.unparse(base).endswith("NamedTuple") for base in node.bases)
 
 
 def _dataclass_signature(node: ast.ClassDef) -> str:
-    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
-    words = [ast.unparse(one) for one in fields if not ast.unparse(one.annotation).startswith("ClassVar")]
-    return f"{node.name}({', '.join(words)})"
+    fields = [
+        statement
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and not ast.unparse(statement.annotation).startswith("ClassVar")
+    ]
+    return f"{node.name}({', '.join(map(ast.unparse, fields))})"
 
 
 def _decorated(node: ast.FunctionDef | ast.AsyncFunctionDef, *names: str) -> bool:
@@ -181,7 +191,7 @@ def _first_line(node: ast.AST) -> str:
 
 
 def _examples(node: ast.AST) -> tuple[str, ...]:
-    """Give the examples of a docstring, as they would be typed."""
+    """Return the examples of a docstring as they would be typed."""
     assert isinstance(node, ast.ClassDef | _FUNCTION)
     found = doctest.DocTestParser().get_examples(ast.get_docstring(node) or "")
     text = "".join(example.source for example in found)

@@ -1,4 +1,4 @@
-"""Modules as syntax trees: what a name in one of them means, followed through imports to its definition."""
+"""The modules of a package as syntax trees, and a search for the definition of a name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Found:
-    """A definition and the module that it stands in."""
+    """A definition and the module that contains it."""
 
     module: str
     file: Path
@@ -23,7 +23,7 @@ class Found:
 
 @dataclass
 class Source:
-    """The source of one package; each module is read once."""
+    """The source of one package. Each module is parsed once."""
 
     root: Path  # the folder of the package
     _trees: dict[str, ast.Module] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Source:
         return self.root.name
 
     def file_of(self, module: str) -> Path | None:
-        """Give the file of a module of this package, if there is one."""
+        """Return the file of a module of this package, or None."""
         path = self.root.parent.joinpath(*module.split("."))
         for file in (path / "__init__.py", path.with_suffix(".py")):
             if file.is_file():
@@ -42,26 +42,26 @@ class Source:
         return None
 
     def tree(self, module: str) -> ast.Module:
-        """Give the syntax tree of a module; an empty one for a module that is not of this package."""
+        """Return the syntax tree of a module, or an empty tree for a module outside this package."""
         if module not in self._trees:
             file = self.file_of(module) if module.split(".")[0] == self.package else None
             self._trees[module] = _parse(file) if file else ast.Module([], [])
         return self._trees[module]
 
     def public_names(self, module: str) -> list[str]:
-        """Give what the module lists in `__all__`."""
+        """Return the names in the `__all__` of a module."""
         for node in self.tree(module).body:
-            if isinstance(node, ast.Assign) and any(_is(target, "__all__") for target in node.targets):
+            if isinstance(node, ast.Assign) and any(_is_name(target, "__all__") for target in node.targets):
                 names = ast.literal_eval(node.value)
                 return [str(name) for name in names]
         return []
 
     def packages(self) -> list[str]:
-        """Give the packages right under this one, by their modules' names."""
+        """Return the module names of the direct sub-packages."""
         return [f"{self.package}.{path.parent.name}" for path in sorted(self.root.glob("*/__init__.py"))]
 
     def find(self, module: str, name: str, *, depth: int = 8) -> Found | None:
-        """Follow a name to the class or function that it stands for."""
+        """Follow a name through imports to the class or function that it refers to."""
         if depth == 0:
             return None
         for node in statements(self.tree(module)):
@@ -76,7 +76,7 @@ class Source:
         return None
 
     def _target(self, module: str, node: ast.ImportFrom) -> str:
-        """Give the module that an import names, whether written with dots or in full."""
+        """Return the absolute name of the module that an import refers to."""
         if not node.level:
             return node.module or ""
         file = self.file_of(module)
@@ -86,7 +86,7 @@ class Source:
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Give the statements at the top, those under `if TYPE_CHECKING:` and in `try:` included."""
+    """Yield the top-level statements, including those inside `if TYPE_CHECKING:` and `try:`."""
     for node in tree.body:
         yield node
         if isinstance(node, ast.If | ast.Try):
@@ -98,8 +98,8 @@ def _parse(file: Path) -> ast.Module:
     try:
         return ast.parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, SyntaxError, ValueError) as error:
-        raise SetupError(f"{file} cannot be read as Python: {error}.") from None
+        raise SetupError(f"{file} cannot be parsed as Python: {error}.") from None
 
 
-def _is(node: ast.expr, name: str) -> bool:
+def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name

@@ -1,1 +1,1 @@
-"""The project that `fdl init` makes: templates, and writing them whole or not at all."""
+"""The project that `fdl init` creates from templates."""

@@ -1,4 +1,4 @@
-"""From templates to a project: every file is written beside the target, then the folder gets its name."""
+"""Create a project from templates: write it to a temporary folder, then rename the folder."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ import flodl
 from flodl.core.errors import SetupError
 
 TEMPLATES = Path(__file__).parent / "templates"
-_SUFFIX = ".tmpl"  # keeps tools from taking a template for a Python file
-_EXECUTABLE = ("fdl",)
+_SUFFIX = ".tmpl"  # so that no tool mistakes a template for a Python file
+_EXECUTABLES = ("fdl",)
 
 
 def check_name(name: str) -> str:
-    """Give the name back if a folder and a package may have it.
+    """Return the name if it is valid for a folder and a package.
 
     >>> check_name("my project")
     Traceback (most recent call last):
-    flodl.core.errors.SetupError: the project name 'my project' is not usable. Begin with a letter, go on \
-with letters, digits, '_' and '-': 'my-project'.
+    flodl.core.errors.SetupError: the project name 'my project' is not valid. Start with a letter and use \
+only letters, digits, '_' and '-', for example 'my-project'.
     """
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         return name
-    usable = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_0123456789") or "my-project"
+    suggestion = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_0123456789") or "my-project"
     raise SetupError(
-        f"the project name {name!r} is not usable. Begin with a letter, go on with letters, digits, '_' and "
-        f"'-': {usable!r}."
+        f"the project name {name!r} is not valid. Start with a letter and use only letters, digits, "
+        f"'_' and '-', for example {suggestion!r}."
     )
 
 
 def write_project(target: Path, *, docker: bool) -> list[str]:
-    """Write a new project and give the names of its files; what exists is never touched."""
+    """Write a new project and return the names of its files. Existing files are never touched."""
     name = check_name(target.name)
     if os.path.lexists(target):
-        raise SetupError(f"{target} is there already, and is left as it is. Choose another name.")
+        raise SetupError(f"{target} already exists and is left unchanged. Choose another name.")
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=target.parent))
     except OSError as error:
@@ -48,17 +48,17 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
     try:
         for path, text in project_files(name, docker=docker):
             _write(work / path, text)
-        # The Python that can run it at once; a machine of its own, so not for version control.
+        # The Python that can run it now. It differs between machines, so it is not under version control.
         _write(work / ".fdl/python", f"{sys.executable}\n")
         work.chmod(0o755)
         work.rename(target)
     except OSError as error:
         if os.path.lexists(target):
             raise SetupError(
-                f"another `fdl init` has just made {target}, which is left as it is. Choose another name."
+                f"another `fdl init` has just created {target}, which is left unchanged. Choose another name."
             ) from None
         raise SetupError(
-            f"{target} cannot be made: {error.strerror or error}. Nothing is left of it."
+            f"{target} cannot be created: {error.strerror or error}. Nothing was left behind."
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -66,14 +66,14 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
 
 
 def project_files(name: str, *, docker: bool) -> Iterator[tuple[Path, str]]:
-    """Give every file of a project: its path in it, and its text."""
-    words = {"name": name, "flodl": _own_version(), "package": re.sub(r"[-_.]+", "-", name).lower()}
+    """Yield the path and the text of every file of a project."""
+    replacements = {"name": name, "flodl": _flodl_version(), "package": re.sub(r"[-_.]+", "-", name).lower()}
     for group in ("every", "docker" if docker else "native"):
         folder = TEMPLATES / group
         for template in sorted(folder.rglob(f"*{_SUFFIX}")):
             text = template.read_text(encoding="utf-8")
-            for word, value in words.items():
-                text = text.replace("{{" + word + "}}", value)
+            for placeholder, value in replacements.items():
+                text = text.replace("{{" + placeholder + "}}", value)
             path = str(template.relative_to(folder)).removesuffix(_SUFFIX).replace("dot-", ".")
             yield Path(path), text
 
@@ -81,11 +81,11 @@ def project_files(name: str, *, docker: bool) -> Iterator[tuple[Path, str]]:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="\n")
-    if path.name in _EXECUTABLE:
+    if path.name in _EXECUTABLES:
         path.chmod(0o755)
 
 
-def _own_version() -> str:
+def _flodl_version() -> str:
     try:
         return version("flodl")
     except PackageNotFoundError:

@@ -20,7 +20,7 @@ def entries():
 
 
 @pytest.mark.parametrize("name", sorted(flodl.__all__))
-def test_every_public_name_of_flodl_is_there_with_its_doc(entries, name):
+def test_every_public_name_of_flodl_is_listed_with_its_doc(entries, name):
     entry = entries[f"flodl.{name}"]
     value = getattr(flodl, name)
     assert entry.kind == ("class" if isinstance(value, type) else "function")
@@ -29,9 +29,9 @@ def test_every_public_name_of_flodl_is_there_with_its_doc(entries, name):
     assert (HERE.parent / entry.file).is_file()
 
 
-def test_every_name_of_every_package_is_there_once(entries):
-    places = [(entry.file, entry.line) for entry in entries.values()]
-    assert len(places) == len(set(places))
+def test_every_name_of_every_package_is_listed_once(entries):
+    locations = [(entry.file, entry.line) for entry in entries.values()]
+    assert len(locations) == len(set(locations))
     defined = {entry.name.split(".")[-1] for entry in entries.values()}
     assert set(flodl.optim.__all__) <= defined
     assert set(flodl.core.__all__) <= defined
@@ -47,13 +47,13 @@ def test_methods_of_base_classes_and_builders_are_listed(entries):
     assert builder["examples"]
 
 
-def test_signatures_are_as_written(entries):
+def test_signatures_match_the_source(entries):
     assert entries["flodl.TrainStep"].signature.startswith("TrainStep(model: nn.Module, optimizer: Optimizer")
-    assert entries["flodl.Progress"].signature.startswith("Progress(step: int = 0")
+    assert entries["flodl.LoadReport"].signature.startswith("LoadReport(loaded: tuple[str, ...] = (), ")
     assert entries["flodl.manual_seed"].signature == "manual_seed(seed: int) -> None"
 
 
-def test_the_listing_is_by_package(capsys):
+def test_names_are_grouped_by_package(capsys):
     assert main(["api-ref"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"flodl {flodl.__version__}\n")
@@ -76,7 +76,7 @@ def test_a_method_is_found_by_its_name(capsys):
         assert "thaw(" not in shown
 
 
-def test_a_package_and_a_part_of_a_name_give_lists(capsys):
+def test_a_package_or_part_of_a_name_shows_a_list(capsys):
     assert main(["api-ref", "optim"]) == 0
     assert "flodl.optim.CosineScheduler" in capsys.readouterr().out
     assert main(["api-ref", "router"]) == 0
@@ -86,17 +86,17 @@ def test_a_package_and_a_part_of_a_name_give_lists(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"),
+    ("name", "nearest"),
     [("FlowBilder", "FlowBuilder"), ("Graph.freez", "Graph.freeze"), ("treshold", "Threshold")],
 )
-def test_an_unknown_name_is_met_with_the_nearest(capsys, name, near):
+def test_an_unknown_name_suggests_the_nearest(capsys, name, nearest):
     assert main(["api-ref", name]) == 1
-    trouble = capsys.readouterr().err
-    assert f"flodl has no public name {name!r}. Did you mean " in trouble
-    assert near in trouble
+    message = capsys.readouterr().err
+    assert f"flodl has no public name {name!r}. Did you mean " in message
+    assert nearest in message
 
 
-def test_json_has_the_shape_that_tools_know(capsys):
+def test_json_has_the_documented_keys(capsys):
     assert main(["api-ref", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["version"] == flodl.__version__
@@ -115,7 +115,7 @@ def test_json_has_the_shape_that_tools_know(capsys):
     assert "flodl.manual_seed" in {entry["name"] for entry in found["functions"]}
 
 
-def test_another_package_can_be_read_and_need_not_be_importable(tmp_path, capsys):
+def test_another_package_can_be_read_without_importing_it(tmp_path, capsys):
     package = tmp_path / "thing"
     package.mkdir()
     (package / "__init__.py").write_text("from .inner import A, f\n__all__ = ['A', 'f']\nraise ImportError\n")
@@ -133,15 +133,15 @@ def test_another_package_can_be_read_and_need_not_be_importable(tmp_path, capsys
     assert (function["sig"], function["doc"]) == ("f(a, /, *b: int, c=3, **d) -> str", "Do it, well.")
 
 
-def test_a_folder_that_is_no_package_and_a_file_that_is_no_python_are_errors(tmp_path, capsys):
+def test_a_folder_without_a_package_or_with_invalid_python_is_an_error(tmp_path, capsys):
     assert main(["api-ref", "--path", str(tmp_path)]) == 1
     assert "is not a package" in capsys.readouterr().err
     (tmp_path / "__init__.py").write_text("def (")
     assert main(["api-ref", "--path", str(tmp_path)]) == 1
-    assert "cannot be read as Python" in capsys.readouterr().err
+    assert "cannot be parsed as Python" in capsys.readouterr().err
 
 
-def test_reading_imports_no_torch():
+def test_reading_entries_does_not_import_torch():
     code = (
         "import sys; from flodl.cli.reference.entries import read_entries; from pathlib import Path; "
         f"read_entries(Path({str(HERE)!r})); sys.exit('torch' in sys.modules)"

@@ -1,4 +1,4 @@
-"""`fdl init`: a project that trains at once, from a wheel, in an environment of its own."""
+"""`fdl init`: the new project works, also with flodl installed from a wheel."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from flodl.cli import main
 from flodl.cli.scaffold import project as scaffold
 from flodl.cli.scaffold.project import project_files
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILES = [
     ".gitignore",
     "README.md",
@@ -63,19 +63,19 @@ def test_a_dry_run_writes_nothing(work, capsys):
 
 
 @pytest.mark.parametrize("name", ["a b", "../up", "a/b", "1st", "", "ä", "a.b", "."])
-def test_names_that_no_folder_or_package_should_have_are_refused(work, capsys, name):
+def test_invalid_project_names_are_refused(work, capsys, name):
     assert main(["init", name]) == 1
-    assert f"the project name {name!r} is not usable" in capsys.readouterr().err
+    assert f"the project name {name!r} is not valid" in capsys.readouterr().err
     assert list(work.iterdir()) == []
 
 
-def test_a_name_is_needed(work, capsys):
+def test_a_name_is_required(work, capsys):
     assert main(["init"]) == 2
     assert "NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty", "file", "link"])
-def test_what_exists_is_left_as_it_is(work, capsys, kind):
+def test_existing_files_are_left_unchanged(work, capsys, kind):
     target = work / "mine"
     if kind == "file":
         target.write_text("precious")
@@ -87,21 +87,21 @@ def test_what_exists_is_left_as_it_is(work, capsys, kind):
             (target / "thesis.txt").write_text("precious")
     before = written(work)
     assert main(["init", "mine"]) == 1
-    assert "is there already, and is left as it is" in capsys.readouterr().err
+    assert "already exists and is left unchanged" in capsys.readouterr().err
     assert written(work) == before
     assert [path.name for path in work.iterdir()] == ["mine"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of POSIX")
-def test_nothing_is_left_of_a_project_that_could_not_be_written(work):
-    """A limit on the size of files plays a disk that fills up half-way."""
+def test_a_project_that_cannot_be_written_leaves_nothing_behind(work):
+    """A limit on the file size simulates a disk that fills up."""
     code = (
         "import resource, sys; from flodl.cli import main; import flodl.cli.scaffold.project; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); sys.exit(main(['init', 'mine']))"
     )
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "cannot be made: File too large. Nothing is left of it." in done.stderr
+    assert "cannot be created: File too large. Nothing was left behind." in done.stderr
     assert list(work.iterdir()) == []
 
 
@@ -130,7 +130,7 @@ def test_docker_and_native_exclude_each_other(work, capsys):
 
 
 @pytest.mark.parametrize("options", [[], ["--docker"]])
-def test_the_manifest_has_nothing_to_mend(work, capsys, monkeypatch, options):
+def test_the_manifest_passes_lint(work, capsys, monkeypatch, options):
     main(["init", "mine", *options])
     monkeypatch.chdir(work / "mine")
     capsys.readouterr()
@@ -139,7 +139,7 @@ def test_the_manifest_has_nothing_to_mend(work, capsys, monkeypatch, options):
     assert "entry: python train.py" in capsys.readouterr().out
 
 
-def test_the_code_is_clean(work):
+def test_the_code_passes_ruff(work):
     main(["init", "mine"])
     names = [str(path) for path, _text in project_files("mine", docker=False) if path.suffix == ".py"]
     for job in (["check", "--select", "E,F,I,B,UP,SIM"], ["format", "--check"]):
@@ -149,8 +149,8 @@ def test_the_code_is_clean(work):
 
 
 @needs_shell
-class TestTheScript:
-    """`./fdl` of a project finds a flodl, in a certain order."""
+class TestScript:
+    """`./fdl` of a project finds flodl in a documented order."""
 
     @pytest.fixture
     def project(self, work, monkeypatch):
@@ -164,7 +164,7 @@ class TestTheScript:
 
     @staticmethod
     def put(folder, name):
-        """Put a program into a folder that says who it is and which python comes first."""
+        """Create an fdl in a folder that prints its name and the first python on PATH."""
         folder.mkdir(parents=True, exist_ok=True)
         for program, text in (("fdl", f'echo {name} "$@"; command -v python'), ("python", "")):
             (folder / program).write_text(f"#!/bin/sh\n{text}\n")
@@ -178,7 +178,7 @@ class TestTheScript:
             cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
         )  # fmt: skip
 
-    def test_the_nearest_flodl_is_taken_and_its_python_goes_first(self, project, work):
+    def test_the_nearest_flodl_is_used_and_its_python_comes_first(self, project, work):
         on_path = self.put(work / "path", "path")
         path = f"{on_path}:/usr/bin:/bin"
 
@@ -187,9 +187,9 @@ class TestTheScript:
 
         active = work / "nothing"
         assert first() == ["path", f"{on_path}/python"]
-        made_with = self.put(work / "made/bin", "made")
-        (project / ".fdl/python").write_text(f"{made_with}/python\n")
-        assert first() == ["made", f"{made_with}/python"]
+        created_with = self.put(work / "made/bin", "made")
+        (project / ".fdl/python").write_text(f"{created_with}/python\n")
+        assert first() == ["made", f"{created_with}/python"]
         build = self.put(work / "home/.flodl/torch/cu130/bin", "build")
         (work / "home/.flodl/torch/.active").write_text("cu130\n")
         assert first() == ["build", f"{build}/python"]
@@ -198,18 +198,18 @@ class TestTheScript:
         own = self.put(project / ".venv/bin", "own")
         assert first() == ["own", f"{own}/python"]
 
-    def test_arguments_arrive_as_they_are_from_any_folder(self, project, work):
+    def test_arguments_are_passed_unchanged_from_any_folder(self, project, work):
         (project / ".venv/bin").mkdir(parents=True)
         (project / ".venv/bin/fdl").write_text('#!/bin/sh\nprintf "%s|" "$PWD" "$@"\n')
         (project / ".venv/bin/fdl").chmod(0o755)
         done = self.start(project, "run", "--out", "a  b", "", cwd=work)
         assert done.stdout == f"{work}|run|--out|a  b||"
 
-    def test_a_path_that_leads_back_to_the_script_does_not_run_in_circles(self, project):
+    def test_a_path_with_the_script_itself_does_not_recurse(self, project):
         done = self.start(project, "run", PATH=f"{project}:/nothing", cwd=project)
         assert done.returncode != 0
 
-    def test_a_failed_first_setup_leaves_no_half_environment(self, project, work):
+    def test_a_failed_setup_leaves_no_partial_environment(self, project, work):
         fake = work / "programs"
         fake.mkdir()
         (fake / "python3").write_text(
@@ -224,13 +224,12 @@ class TestTheScript:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """An environment with flodl from a wheel; torch and the rest are borrowed from this one."""
+    """An environment with flodl from a wheel. torch and other packages come from this environment."""
     if find_spec("hatchling") is None:
         pytest.skip("needs hatchling to build the wheel")
     folder = tmp_path_factory.mktemp("installed")
-    source = (
-        folder / "source"
-    )  # a copy, so that building leaves nothing behind and nobody changes it meanwhile
+    # Build from a copy, so that building leaves nothing behind and the source cannot change meanwhile.
+    source = folder / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
@@ -250,17 +249,20 @@ def installed(tmp_path_factory):
     return environment
 
 
-def test_a_project_says_in_one_line_what_is_wrong_with_a_setting(work):
+def test_an_invalid_setting_is_reported_in_one_line(work):
     assert main(["init", "my-proj"]) == 0
-    for setting, told in (("--epochs=0", "--epochs is 0. Give at least 1."), ("--lr=nan", "--lr is nan.")):
+    for setting, message in (
+        ("--epochs=0", "--epochs is 0. It must be at least 1."),
+        ("--lr=nan", "--lr is nan."),
+    ):
         train = [sys.executable, "train.py", setting]
         done = subprocess.run(train, cwd=work / "my-proj", capture_output=True, text=True)
         assert done.returncode == 2
-        assert done.stderr.startswith(f"error: {told}")
+        assert done.stderr.startswith(f"error: {message}")
 
 
 @needs_shell
-def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(installed, work):
+def test_an_installed_flodl_creates_a_project_that_trains_with_two_commands(installed, work):
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("FLODL", "FDL", "PYTHON"))
     }
@@ -298,15 +300,15 @@ def test_an_installed_flodl_makes_a_project_that_trains_with_two_commands(instal
     assert subprocess.check_output(where, text=True, env=clean).startswith(str(installed))
 
 
-def test_of_two_that_make_the_same_project_at_once_the_later_is_told(tmp_path, monkeypatch, capsys):
+def test_the_second_of_two_concurrent_inits_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write = scaffold._write
 
-    def meanwhile(path, text):
+    def write_concurrently(path, text):
         write(tmp_path / "twoi" / "file", "of the other")
         write(path, text)
 
-    monkeypatch.setattr(scaffold, "_write", meanwhile)
+    monkeypatch.setattr(scaffold, "_write", write_concurrently)
     assert main(["init", "twoi"]) == 1
-    assert "another `fdl init` has just made" in capsys.readouterr().err
+    assert "another `fdl init` has just created" in capsys.readouterr().err
     assert [path.name for path in tmp_path.rglob("*")] == ["twoi", "file"]
