@@ -1,4 +1,4 @@
-"""The `./fdl` script, run as a process in a small checkout of its own whose packages are made here."""
+"""The `./fdl` script, run as a process in a small test checkout with test packages."""
 
 import ast
 import importlib.machinery
@@ -30,7 +30,7 @@ name = "flodl"
 version = "0.1.0"
 """
 
-# A build backend of a few lines: the stand-in for hatchling, so that nothing has to be downloaded.
+# A minimal build backend that replaces hatchling, so that nothing has to be downloaded.
 BACKEND = """
 import zipfile
 
@@ -79,7 +79,7 @@ def make_checkout(folder):
 
 
 def start(checkout, *arguments, python=sys.executable, cwd=None, **environment):
-    """Run the script with a pip that knows no index but the folder of wheels given as PIP_FIND_LINKS."""
+    """Run the script with a pip whose only source is the folder of wheels in PIP_FIND_LINKS."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "FLODL_"))}
     clean |= {
         "PIP_CONFIG_FILE": os.devnull,
@@ -93,7 +93,7 @@ def start(checkout, *arguments, python=sys.executable, cwd=None, **environment):
 
 
 def load(checkout):
-    """Import the script as a module, to ask its functions."""
+    """Import the script as a module."""
     loader = importlib.machinery.SourceFileLoader("bootstrap", str(checkout / "fdl"))
     spec = importlib.util.spec_from_loader("bootstrap", loader)
     module = importlib.util.module_from_spec(spec)
@@ -102,13 +102,13 @@ def load(checkout):
 
 
 def make_ready(checkout, **facts):
-    """Put a finished environment into the checkout, with a stand-in for the program."""
+    """Create a complete environment in the checkout, with a fake program."""
     folder = checkout / ".venv" / "bin"
     folder.mkdir(parents=True)
     (folder / "python").symlink_to(sys.executable)
     (checkout / ".venv/pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n")
     (folder / "fdl").write_text("import os, sys\nprint('program', os.getcwd(), sys.argv[1:])\nsys.exit(7)\n")
-    stamp = {**load(checkout).surroundings(), "torch": "auto", "extras": "", **facts}
+    stamp = {**load(checkout).current_state(), "torch": "auto", "extras": "", **facts}
     (checkout / ".venv" / "fdl-stamp").write_text("".join(f"{k}={v}\n" for k, v in stamp.items()))
 
 
@@ -117,7 +117,7 @@ def checkout(tmp_path):
     return make_checkout(tmp_path / "a folder with spaces")
 
 
-def test_a_ready_environment_is_used_at_once_from_any_folder(checkout, tmp_path):
+def test_a_ready_environment_is_used_from_any_folder(checkout, tmp_path):
     make_ready(checkout)
     done = start(checkout, "quickstart", "--out", "a b", cwd=tmp_path)
     assert done.stdout == f"program {tmp_path} ['quickstart', '--out', 'a b']\n"
@@ -131,7 +131,7 @@ def test_a_link_to_the_script_finds_its_checkout(checkout, tmp_path):
     assert start(tmp_path / "bin", "version").returncode == 7
 
 
-def test_the_python_of_the_checkout_comes_first_for_what_fdl_starts(checkout):
+def test_the_python_of_the_checkout_comes_first_for_child_processes(checkout):
     make_ready(checkout)
     program = "import os\nprint(os.environ['VIRTUAL_ENV'], os.environ['PATH'].split(os.pathsep)[0])\n"
     (checkout / ".venv/bin/fdl").write_text(program)
@@ -139,7 +139,7 @@ def test_the_python_of_the_checkout_comes_first_for_what_fdl_starts(checkout):
     assert done.stdout == f"{checkout}/.venv {checkout}/.venv/bin\n"
 
 
-def test_a_ready_start_imports_nothing_heavy(checkout):
+def test_a_ready_start_imports_no_slow_modules(checkout):
     make_ready(checkout)
     (checkout / ".venv/bin/fdl").write_text("")
     done = subprocess.run(
@@ -151,7 +151,7 @@ def test_a_ready_start_imports_nothing_heavy(checkout):
     assert not imported & {"subprocess", "shutil", "hashlib", "json", "re", "pathlib", "time", "fcntl"}
 
 
-def test_the_stamp_covers_what_it_was_made_from(checkout):
+def test_the_stamp_depends_on_everything_that_was_installed(checkout):
     make_ready(checkout, extras="test", torch="cpu")
     script = load(checkout)
     assert script.is_ready("test", "cpu")
@@ -167,37 +167,37 @@ def test_the_stamp_covers_what_it_was_made_from(checkout):
     assert not script.is_ready("", "")
 
 
-def test_a_moved_checkout_is_not_ready_and_says_why(checkout):
+def test_a_moved_checkout_is_not_ready_and_the_reason_is_given(checkout):
     make_ready(checkout)
     moved = checkout.rename(checkout.parent / "moved")
     script = load(moved)
     assert not script.is_ready("", "")
-    assert script.flaw_of_environment(script.read_stamp(), "auto") == f"it was made for {checkout}"
+    assert script.environment_defect(script.read_stamp(), "auto") == f"it was created for {checkout}"
 
 
-def test_an_environment_whose_python_vanished_is_flawed(checkout):
+def test_an_environment_without_its_python_is_unusable(checkout):
     make_ready(checkout)
     (checkout / ".venv/bin/python").unlink()
     (checkout / ".venv/bin/python").symlink_to("/nowhere/python3")
     script = load(checkout)
     assert not script.is_ready("", "")
-    assert script.flaw_of_environment(script.read_stamp(), "auto") == "its Python is gone or has changed"
+    assert script.environment_defect(script.read_stamp(), "auto") == "its Python is missing or has changed"
 
 
-def test_an_environment_without_its_settings_is_never_installed_into(checkout):
+def test_an_environment_without_pyvenv_cfg_is_unusable(checkout):
     make_ready(checkout)
     (checkout / ".venv/pyvenv.cfg").unlink()
     script = load(checkout)
-    assert script.flaw_of_environment(script.read_stamp(), "auto") == "it is not whole"
+    assert script.environment_defect(script.read_stamp(), "auto") == "it is incomplete"
 
 
-def test_another_torch_needs_another_environment(checkout):
+def test_a_different_torch_needs_a_new_environment(checkout):
     make_ready(checkout)
     (checkout / ".venv/fdl-torch").write_text("cpu")
     script = load(checkout)
-    assert script.flaw_of_environment(script.read_stamp(), "cpu") == ""
-    flaw = script.flaw_of_environment(script.read_stamp(), "default")
-    assert flaw == "FLODL_TORCH asks for default, and it has cpu"
+    assert script.environment_defect(script.read_stamp(), "cpu") == ""
+    defect = script.environment_defect(script.read_stamp(), "default")
+    assert defect == "FLODL_TORCH requests default, but it has cpu"
 
 
 CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
@@ -217,7 +217,7 @@ CPU_INDEX = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
         ("torch==2.12.1", "linux", False, False, ["torch==2.12.1"]),
     ],
 )
-def test_the_build_of_torch_fits_the_machine(
+def test_the_build_of_torch_depends_on_the_machine(
     checkout, monkeypatch, choice, platform, configured, gpu, arguments
 ):
     script = load(checkout)
@@ -231,7 +231,7 @@ def test_a_checkout_without_pyproject_is_refused(checkout):
     (checkout / "pyproject.toml").unlink()
     done = start(checkout, "version")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: this is not a whole checkout of flodl")
+    assert done.stderr.startswith("error: this checkout of flodl is incomplete")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_checkout_without_pyproject_is_refused(checkout):
         ),
         (
             "ERROR: No matching distribution found for torch==2.13.0",
-            "the package index has nothing that fits",
+            "the package index has no matching package",
         ),
     ],
 )
@@ -260,17 +260,17 @@ def unsupported(script, monkeypatch):
     monkeypatch.setattr(script, "sys", fake)
 
 
-def test_an_unsupported_python_with_no_other_around_is_told_so(checkout, monkeypatch):
+def test_an_unsupported_python_without_an_alternative_is_an_error(checkout, monkeypatch):
     script = load(checkout)
     unsupported(script, monkeypatch)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(
-        script.SetupFailed, match=r"needs Python 3\.11, 3\.12 or 3\.13; this is 3\.9\.1 \(py\)"
+        script.SetupFailed, match=r"needs Python 3\.11, 3\.12 or 3\.13, but this is 3\.9\.1 \(py\)"
     ):
         script.use_supported_python()
 
 
-def test_an_unsupported_python_hands_over_to_one_that_works(checkout, monkeypatch, tmp_path):
+def test_an_unsupported_python_restarts_in_a_supported_one(checkout, monkeypatch, tmp_path):
     script = load(checkout)
     unsupported(script, monkeypatch)
     name = f"python3.{sys.version_info[1]}"
@@ -281,7 +281,7 @@ def test_an_unsupported_python_hands_over_to_one_that_works(checkout, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path / 'broken'}:{tmp_path / 'good'}")
 
     class Replaced(Exception):
-        """The process would be another one from here on."""
+        """Raised in place of execv."""
 
     def replace(*call):
         raise Replaced(call)
@@ -292,7 +292,7 @@ def test_an_unsupported_python_hands_over_to_one_that_works(checkout, monkeypatc
     assert replaced.value.args == ((good, [good, str(checkout / "fdl"), "version"]),)
 
 
-def test_the_script_can_be_read_by_old_versions_of_python():
+def test_old_versions_of_python_can_parse_the_script():
     ast.parse(SCRIPT.read_text(), feature_version=(3, 7))
 
 
@@ -312,7 +312,7 @@ def test_a_second_start_waits_for_the_first(checkout):
     assert waiting.returncode == 7
 
 
-def test_setting_up_for_real_then_again_then_with_more_then_in_vain(checkout, tmp_path):
+def test_setup_then_reuse_then_an_extra_then_a_failure(checkout, tmp_path):
     make_ready(checkout)
     (checkout / ".venv/bin/python").unlink()
     (checkout / ".venv/bin/python").symlink_to("/nowhere/python3")
@@ -325,8 +325,8 @@ def test_setting_up_for_real_then_again_then_with_more_then_in_vain(checkout, tm
     first = start(checkout, "version", "-v", cwd=tmp_path, **offline)
     assert first.returncode == 0, first.stderr
     assert first.stdout == f"{tmp_path} ['version', '-v'] ['flodl', 'torch']\n"
-    assert "Making .venv again: its Python is gone or has changed." in first.stderr
-    assert "[2/3] PyTorch: torch 2.13.0, from where pip is configured to look" in first.stderr
+    assert "Recreating .venv: its Python is missing or has changed." in first.stderr
+    assert "[2/3] PyTorch: torch 2.13.0, from the index that pip is configured to use" in first.stderr
     assert "torch-2.13.0" in (checkout / ".venv/fdl-setup.log").read_text()
 
     second = start(checkout, "version", **offline)
@@ -334,7 +334,7 @@ def test_setting_up_for_real_then_again_then_with_more_then_in_vain(checkout, tm
 
     third = start(checkout, "test", **offline)
     assert third.returncode == 0, third.stderr
-    assert "[1/3] .venv is there" in third.stderr
+    assert "[1/3] .venv already exists" in third.stderr
     assert third.stdout.endswith("['checker', 'flodl', 'torch']\n")
 
     (wheels / "checker-1.0-py3-none-any.whl").unlink()
@@ -342,16 +342,16 @@ def test_setting_up_for_real_then_again_then_with_more_then_in_vain(checkout, tm
     (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
     broken = start(checkout, "version", **offline)
     assert (broken.returncode, broken.stdout) == (1, "")
-    assert "error: set-up stopped at [3/3] flodl and what it needs: .[test]\n" in broken.stderr
+    assert "error: setup failed at [3/3] flodl and its dependencies: .[test]\n" in broken.stderr
     assert "No matching distribution found for missing" in broken.stderr
-    assert "Likely cause: the package index has nothing that fits" in broken.stderr
+    assert "Likely cause: the package index has no matching package" in broken.stderr
     assert not (checkout / ".venv/fdl-stamp").exists()
 
 
 def test_an_interrupt_leaves_no_stamp(checkout):
     make_ready(checkout)
     (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
-    # Whatever pip is asked, it does not answer.
+    # A python whose pip never answers.
     (checkout / ".venv/bin/python").unlink()
     (checkout / ".venv/bin/python").write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\nexec sleep 60\n')
     (checkout / ".venv/bin/python").chmod(0o755)
@@ -365,13 +365,13 @@ def test_an_interrupt_leaves_no_stamp(checkout):
             break
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    assert "Stopped. The next start of ./fdl goes on from here." in running.communicate(timeout=60)[1]
+    assert "Stopped. Run ./fdl again to continue." in running.communicate(timeout=60)[1]
     assert running.returncode == 130
     assert not stamp.exists()
 
 
 @pytest.mark.parametrize("choice", ["bogus", "cuda", "torchvision", "torch-nightly"])
-def test_a_choice_that_is_no_build_of_torch_is_refused_before_anything_is_touched(tmp_path, choice):
+def test_an_invalid_flodl_torch_is_refused_before_anything_is_changed(tmp_path, choice):
     script = tmp_path / "fdl"
     shutil.copy(Path(__file__).parents[2] / "fdl", script)
     (tmp_path / "pyproject.toml").write_text("")
@@ -380,5 +380,5 @@ def test_a_choice_that_is_no_build_of_torch_is_refused_before_anything_is_touche
         [sys.executable, script, "version"], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert f"FLODL_TORCH={choice} names no build of PyTorch." in done.stderr
+    assert f"FLODL_TORCH={choice} is not a build of PyTorch." in done.stderr
     assert not (tmp_path / ".venv").exists()
