@@ -1,6 +1,6 @@
-"""One real browser for the tests of a file; where there is none they are skipped, with how to get one.
+"""A real browser for the tests of a file; without one they are skipped, with the command that installs it.
 
-What is waited for may take long on a machine that is busy: limits are there for what never comes.
+Timeouts are long because the machine may be busy; they only end tests that would never finish.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from flodl.monitor import Monitor
 
-PATIENCE_MS = 60_000
+TIMEOUT_MS = 60_000
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -39,25 +39,25 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """One page, with everything that it said and asked for."""
+    """One page, with its console output and its requests."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda message: self.said.append(message.text))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda request: self.asked.append(request.url))
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.messages.append(message.text))
+        page.on("pageerror", lambda error: self.messages.append(str(error)))
+        page.on("dialog", lambda dialog: (self.messages.append("dialog"), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
         page.goto(address)
         page.wait_for_selector("html[data-ready]")
-        self.asked = [url for url in self.asked if url != address]
+        self.requests = [url for url in self.requests if url != address]
 
     def epochs(self) -> list[str]:
-        """The numbers of the epochs in the table, newest first."""
+        """Return the epochs in the table, newest first."""
         return self.page.locator("#epochs-table tbody tr td:first-child").all_text_contents()
 
-    def waits_for_epochs(self, count: int) -> None:
+    def wait_for_epochs(self, count: int) -> None:
         self.page.wait_for_function(
             "count => document.querySelectorAll('#epochs-table tbody tr').length === count", arg=count
         )
@@ -65,8 +65,8 @@ class Visit:
     def visible(self) -> list[str]:
         return self.page.locator("#legend .entry[aria-pressed=true] .label").all_text_contents()
 
-    def axis(self) -> list[float]:
-        """The first and the last place on the axis of the metrics, as they are shown."""
+    def x_range(self) -> list[float]:
+        """Return the visible range of the metrics axis."""
         return self.page.evaluate(
             "() => { const { min, max } = shownPage.panels.metrics.chart.plot.scales.x; return [min, max]; }"
         )
@@ -88,7 +88,7 @@ def visit(browser: Any) -> Iterator[Any]:
     def open_page(address: str, *, context: Any = None, **options: Any) -> Visit:
         options = {"viewport": {"width": 1200, "height": 900}, **options}
         page = browser.new_page(**options) if context is None else context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(TIMEOUT_MS)
         pages.append(page)
         return Visit(page, address)
 
@@ -99,9 +99,9 @@ def visit(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitor]:
-    """A run with its page, which stays after the end until the test is over."""
+    """Yield a run with a live page, which stays open after the end of the run."""
     monkeypatch.setattr("flodl.monitor.live_page._LINGER_S", 600.0)
-    made = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
-    made.serve(port=0)
-    yield made
-    made.close()
+    created = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
+    created.serve(port=0)
+    yield created
+    created.close()

@@ -1,4 +1,4 @@
-"""The panels of the live page, one by one: what they show, where they stand, how they are used."""
+"""The panels of the live page: content, layout and interaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHART = "shownPage.panels.metrics.chart"
 
 
 def archived(folder: Path, *events: Event, name: str = "run") -> str:
-    """Write a run that has ended, and give the address of its archive."""
+    """Write a finished run and return the address of its archive."""
     with Journal.open(folder / "run") as journal:
         journal.write(Event("run_start", {"name": name, "total_epochs": 3}, time_s=0.0))
         for event in events:
@@ -32,7 +32,7 @@ def epoch(number: int, **metrics: float) -> Event:
 
 
 def columns(page: Any) -> list[list[str]]:
-    """The panels that are shown, from the top, column by column."""
+    """Return the visible panels of each column, from top to bottom."""
     script = (
         "() => [...document.querySelectorAll('.column')]"
         ".map((column) => [...column.children].filter(({ hidden }) => !hidden).map(({ id }) => id))"
@@ -40,15 +40,13 @@ def columns(page: Any) -> list[list[str]]:
     return page.evaluate(script)
 
 
-def test_numbers_that_are_not_finite_are_named_and_marked_live_and_archived(
-    visit: Any, monitor: Monitor
-) -> None:
+def test_non_finite_numbers_are_named_and_marked_live_and_in_archives(visit: Any, monitor: Monitor) -> None:
     monitor.log(0, {"loss": math.nan, "gain": math.inf, "low": -math.inf, "ok": 1.0})
     monitor.log_step(0, {"loss": 1.0})
     live = visit(monitor.url)
     monitor.log(1, {"loss": 2.0, "gain": math.nan, "low": 1.0, "ok": 1.0})
     monitor.log_step(1, {"loss": math.nan})
-    live.waits_for_epochs(2)
+    live.wait_for_epochs(2)
     live.page.wait_for_function("() => shownPage.run.metrics.loss.y.length === 2")
     assert live.page.evaluate("shownPage.run.metrics.loss.y") == [1, "nan"]
     monitor.finish()
@@ -59,34 +57,32 @@ def test_numbers_that_are_not_finite_are_named_and_marked_live_and_archived(
             ["NaN", "∞", "−∞", "1.0000"],
         ]
         assert "× marks 4 values" in (seen.page.locator("#metrics-note").text_content() or "")
-        assert seen.said == []
+        assert seen.messages == []
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_where_every_value_is_nan_the_axes_stand(visit: Any, tmp_path: Path, scale: str) -> None:
+def test_the_axes_are_shown_if_every_value_is_nan(visit: Any, tmp_path: Path, scale: str) -> None:
     seen = visit(archived(tmp_path, *(epoch(number, loss=math.nan) for number in range(3))))
     seen.page.locator(f"[data-scale={scale}]").click()
     plot = seen.page.locator("#metrics-chart .u-over").bounding_box()
     assert plot["x"] - seen.page.locator("#metrics-chart").bounding_box()["x"] >= 40
     assert seen.page.evaluate(f"{CHART}.plot.scales.y.min") is not None
-    assert seen.said == []
+    assert seen.messages == []
 
 
-def test_after_a_zoom_into_detail_the_pointer_reads_the_points_that_are_shown(
-    visit: Any, monitor: Monitor
-) -> None:
+def test_after_loading_detail_the_readout_shows_the_visible_points(visit: Any, monitor: Monitor) -> None:
     for step in range(20_000):
         monitor.log_step(step, {"loss": float(step)})
     seen = visit(monitor.url)
     seen.drag(0.7, 0.8)
     seen.page.wait_for_function("() => shownPage.panels.metrics.detail !== null")
     heading = seen.page.locator("#metrics-chart .readout h3").text_content() or ""
-    low, high = seen.axis()
+    low, high = seen.x_range()
     assert low <= int(heading.removeprefix("step ")) <= high
     assert seen.page.locator("#column").text_content() == heading
 
 
-def test_smoothed_values_are_read_beside_the_measured_ones(visit: Any, tmp_path: Path) -> None:
+def test_the_readout_shows_smoothed_and_measured_values(visit: Any, tmp_path: Path) -> None:
     seen = visit(archived(tmp_path, epoch(0, loss=4.0), epoch(1, loss=0.0123456)))
     seen.page.locator("#smoothing").fill("0.5")
     seen.page.locator("#metrics-chart").focus()
@@ -95,26 +91,26 @@ def test_smoothed_values_are_read_beside_the_measured_ones(visit: Any, tmp_path:
     assert seen.page.locator(".readout .number").all_text_contents() == ["1.3416", "0.01235"]
 
 
-def test_what_is_read_stays_while_new_values_arrive(visit: Any, monitor: Monitor) -> None:
+def test_the_readout_stays_while_new_values_arrive(visit: Any, monitor: Monitor) -> None:
     for number in range(3):
         monitor.log(number, {"loss": float(number)})
     seen = visit(monitor.url)
     seen.page.locator("#metrics-chart").focus()
     seen.page.keyboard.press("Home")
     monitor.log(3, {"loss": 3.0})
-    seen.waits_for_epochs(4)
+    seen.wait_for_epochs(4)
     assert seen.page.locator("#column").text_content() == "epoch 1"
     assert seen.page.locator("#legend .number").text_content() == "0"
 
 
-def test_the_keys_read_within_the_zoomed_stretch(visit: Any, tmp_path: Path) -> None:
+def test_the_keys_read_within_the_zoomed_range(visit: Any, tmp_path: Path) -> None:
     seen = visit(archived(tmp_path, *(epoch(number, loss=1.0) for number in range(20))))
     page, heading = seen.page, seen.page.locator("#metrics-chart .readout h3")
     page.locator("#metrics-chart").focus()
     page.keyboard.press("ArrowRight")
     assert heading.text_content() == "epoch 1"
     page.keyboard.press("+")
-    low, high = seen.axis()
+    low, high = seen.x_range()
     page.keyboard.press("ArrowRight")
     assert low <= int((heading.text_content() or "").removeprefix("epoch ")) <= high
     page.keyboard.press("End")
@@ -123,7 +119,7 @@ def test_the_keys_read_within_the_zoomed_stretch(visit: Any, tmp_path: Path) -> 
     assert heading.text_content() == f"epoch {math.ceil(low)}"
 
 
-def test_fingers_read_zoom_and_let_go(visit: Any, tmp_path: Path) -> None:
+def test_touch_reads_and_zooms(visit: Any, tmp_path: Path) -> None:
     address = archived(tmp_path, *(epoch(number, loss=1.0) for number in range(20)))
     seen = visit(address, viewport={"width": 390, "height": 844}, has_touch=True)
     box = seen.page.locator("#metrics-chart .u-over").bounding_box()
@@ -140,15 +136,15 @@ def test_fingers_read_zoom_and_let_go(visit: Any, tmp_path: Path) -> None:
     touch("touchStart", 0.4, 0.6)
     touch("touchMove", 0.2, 0.8)
     touch("touchEnd")
-    low, high = seen.axis()
+    low, high = seen.x_range()
     assert (low, high) == pytest.approx((1 + 19 / 3, 1 + 38 / 3), abs=0.5)
     assert seen.page.locator("#reset").is_enabled()
-    assert seen.said == []
+    assert seen.messages == []
 
 
-def test_an_axis_of_one_epoch_names_no_other(visit: Any, tmp_path: Path) -> None:
+def test_an_axis_of_one_epoch_has_one_label(visit: Any, tmp_path: Path) -> None:
     seen = visit(archived(tmp_path, epoch(0, loss=1.0)))
-    assert seen.page.evaluate("shownPage.panels.metrics.shownPlaces([0, 0.5, 1, 1.5, 2])") == [
+    assert seen.page.evaluate("shownPage.panels.metrics.formatTicks([0, 0.5, 1, 1.5, 2])") == [
         "",
         "",
         "1",
@@ -158,9 +154,9 @@ def test_an_axis_of_one_epoch_names_no_other(visit: Any, tmp_path: Path) -> None
     assert seen.page.evaluate(f"{CHART}.options.xAxis.label") == "epoch"
 
 
-def test_a_run_that_has_ended_promises_no_epoch(visit: Any, tmp_path: Path) -> None:
+def test_a_finished_run_without_epochs_says_so(visit: Any, tmp_path: Path) -> None:
     seen = visit(archived(tmp_path))
-    assert seen.page.locator("#metrics-chart .empty").text_content() == "No epoch was told"
+    assert seen.page.locator("#metrics-chart .empty").text_content() == "No epoch was recorded"
 
 
 def test_names_and_values_of_any_length_stay_readable(visit: Any, tmp_path: Path) -> None:
@@ -186,7 +182,7 @@ def test_names_and_values_of_any_length_stay_readable(visit: Any, tmp_path: Path
         assert page.locator("h1").bounding_box()["height"] < 100
 
 
-def test_panels_that_have_something_fill_two_columns_and_one_on_a_phone(visit: Any, tmp_path: Path) -> None:
+def test_visible_panels_fill_two_columns_or_one_on_a_phone(visit: Any, tmp_path: Path) -> None:
     address = archived(
         tmp_path,
         epoch(0, loss=1.0),
@@ -198,7 +194,7 @@ def test_panels_that_have_something_fill_two_columns_and_one_on_a_phone(visit: A
     assert columns(phone) == [["epochs", "events", "tiers", "graph"], []]
 
 
-def test_the_training_step_says_each_thing_once(visit: Any, tmp_path: Path) -> None:
+def test_the_training_step_panel_repeats_nothing(visit: Any, tmp_path: Path) -> None:
     first = Event("tier", {"tier": "eager", "reason": "it is small", "step": 0})
     page = visit(archived(tmp_path / "one", first)).page
     assert page.locator("#tiers").get_by_text("it is small").count() == 1
@@ -221,7 +217,7 @@ def test_the_focus_stays_on_a_rank_while_its_values_change(visit: Any, monitor: 
     assert row[:3] == ["rank 2", "—", "7"]
 
 
-def test_of_many_devices_the_load_is_drawn_first(visit: Any, tmp_path: Path) -> None:
+def test_of_many_devices_only_the_utilization_is_shown_first(visit: Any, tmp_path: Path) -> None:
     gpus = [
         {"device": at, "name": "card", "util_pct": 50.0, "vram_used_bytes": 1.0, "vram_total_bytes": 2.0}
         for at in range(8)
@@ -241,10 +237,10 @@ def test_the_picture_can_be_opened_in_full_size(visit: Any, monitor: Monitor) ->
         opened.value.wait_for_load_state()
         assert opened.value.evaluate("document.documentElement.tagName") == "svg"
         opened.value.close()
-        assert seen.said == []
+        assert seen.messages == []
 
 
-def test_events_stand_in_the_order_of_their_time(visit: Any, tmp_path: Path) -> None:
+def test_events_are_sorted_by_time(visit: Any, tmp_path: Path) -> None:
     late, early = (
         Event("alert", {"message": "late"}, time_s=5.0),
         Event("save", {"path": "early"}, time_s=2.0),

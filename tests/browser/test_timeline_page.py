@@ -1,4 +1,4 @@
-"""The page of a timeline in a real browser: silent, without requests, names as text, working controls."""
+"""The timeline page in a real browser: no errors or requests, names as text, working controls."""
 
 import pytest
 
@@ -9,18 +9,18 @@ from flodl.monitor.timeline.html import page
 EVIL = "</script><script>alert(1)</script>"
 
 
-def a_record():
+def make_record():
     samples = []
     for index in range(1, 101):
-        waits = 40 <= index < 60
+        is_waiting = 40 <= index < 60
         gpu = {
             "device": 0,
             "name": EVIL,
-            "util_pct": 0.0 if waits else 95.0,
+            "util_pct": 0.0 if is_waiting else 95.0,
             "vram_used_bytes": 1,
             "vram_total_bytes": 2,
         }
-        phases = {"data": 0.1} if waits else {"step": 0.08, EVIL: 0.02}
+        phases = {"data": 0.1} if is_waiting else {"step": 0.08, EVIL: 0.02}
         samples.append(
             Sample(
                 index / 10, phases, 2, 30.0, 110.0, ram_used_bytes=2**30, ram_total_bytes=2**33, gpus=(gpu,)
@@ -32,21 +32,21 @@ def a_record():
 
 @pytest.fixture
 def visit(browser, tmp_path):
-    path = write_atomic(tmp_path / "timeline.html", page(a_record(), title=EVIL))
-    said, asked = [], []
+    path = write_atomic(tmp_path / "timeline.html", page(make_record(), title=EVIL))
+    messages, requests = [], []
 
     def open_page(**options):
         found = browser.new_page(viewport={"width": 1200, "height": 900}, **options)
-        found.on("console", lambda message: said.append(message.text))
-        found.on("pageerror", lambda error: said.append(str(error)))
-        found.on("dialog", lambda dialog: (said.append("dialog"), dialog.dismiss()))
-        found.on("request", lambda request: asked.append(request.url))
+        found.on("console", lambda message: messages.append(message.text))
+        found.on("pageerror", lambda error: messages.append(str(error)))
+        found.on("dialog", lambda dialog: (messages.append("dialog"), dialog.dismiss()))
+        found.on("request", lambda request: requests.append(request.url))
         found.goto(path.as_uri())
         return found
 
     yield open_page
-    assert said == []
-    assert set(asked) == {path.as_uri()}
+    assert messages == []
+    assert set(requests) == {path.as_uri()}
 
 
 def window(found):
@@ -59,8 +59,8 @@ def test_everything_is_shown_as_text(visit):
     assert found.locator("#verdict strong").text_content() == "compute-bound"
     assert found.locator(".lane h2").all_text_contents() == [
         "GPU 0",
-        "Where the time goes",
-        "Processor",
+        "Time by phase",
+        "CPU",
         "Memory",
     ]
     assert found.locator(".lane .note").first.text_content() == EVIL
@@ -68,7 +68,7 @@ def test_everything_is_shown_as_text(visit):
     assert found.locator("#gaps .label").all_text_contents() == ["GPU 0 at 4.00 s: waiting for data (100 %)"]
 
 
-def test_a_gap_can_be_visited_and_left_again(visit):
+def test_a_click_on_a_gap_zooms_to_it(visit):
     found = visit()
     whole = window(found)
     found.locator("#gaps .row").click()
@@ -109,7 +109,7 @@ def test_keys_move_and_zoom(visit):
     assert window(found)[0][1] - window(found)[0][0] > high - low
 
 
-def test_the_cursor_reads_all_lanes(visit):
+def test_the_cursor_shows_the_values_of_all_lanes(visit):
     found = visit()
     box = found.locator(".lane .u-over").first.bounding_box()
     found.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -118,7 +118,7 @@ def test_the_cursor_reads_all_lanes(visit):
     assert "at 5.0" in found.locator("#summary").text_content()
 
 
-def test_what_was_noted_at_one_moment_is_listed_and_can_be_gone_to(visit):
+def test_notes_are_listed_and_can_be_jumped_to(visit):
     found = visit()
     notes = found.locator("#notes .row")
     assert notes.locator(".label").all_text_contents() == [f"{EVIL}: {EVIL}"]
@@ -132,14 +132,14 @@ def test_a_kind_of_mark_can_be_hidden(visit):
     button = found.locator("#kinds .row").first
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
-    assert found.evaluate("timeline.shownMarks().length") == 2
+    assert found.evaluate("timeline.visibleMarks().length") == 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_lines_take_the_colours_of_the_theme(visit, scheme):
+def test_the_lines_have_the_colors_of_the_theme(visit, scheme):
     found = visit(color_scheme=scheme)
-    ground = found.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert ground == ("rgb(244, 245, 247)" if scheme == "light" else "rgb(14, 17, 22)")
+    background = found.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(244, 245, 247)" if scheme == "light" else "rgb(14, 17, 22)")
     before = found.evaluate("timeline.lanes[0].plot.series[1].stroke()")
     found.locator("#theme").click()
     found.locator("#theme").click() if scheme == "light" else None

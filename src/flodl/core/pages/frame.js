@@ -10,21 +10,21 @@ function element(tag, className = "", text = null) {
   return made;
 }
 
-function swatch(colour, shape = "") {
+function swatch(color, shape = "") {
   const made = element("span", `swatch ${shape}`);
-  made.style.setProperty("--colour", `var(${colour})`);
+  made.style.setProperty("--color", `var(${color})`);
   made.setAttribute("aria-hidden", "true");
   return made;
 }
 
-function shownNumber(value) {
+function formatNumber(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size < 0.001 || size >= 1e6) return value.toExponential(2);
   return size < 100 ? value.toFixed(4) : value.toFixed(2);
 }
 
-function shownTick(value) {
+function formatTick(value) {
   const size = Math.abs(value);
   const short = Number(value.toPrecision(6));
   return size !== 0 && (size < 0.001 || size >= 1e6) ? short.toExponential().replace("e+", "e") : String(short);
@@ -33,9 +33,9 @@ function shownTick(value) {
 const SPECIAL = { nan: "NaN", inf: "∞", "-inf": "−∞" };
 
 // JSON has neither NaN nor infinity: they arrive as strings.
-function shownValue(value) {
+function formatValue(value) {
   if (value === null || value === undefined) return "—";
-  return typeof value === "string" ? (SPECIAL[value] ?? value) : shownNumber(value);
+  return typeof value === "string" ? (SPECIAL[value] ?? value) : formatNumber(value);
 }
 
 function plural(count, word) {
@@ -43,7 +43,7 @@ function plural(count, word) {
 }
 
 // A canvas cannot use CSS variables, so each color is read from the page, again for each theme.
-function drawnColour(host, variable, percent = 100) {
+function drawnColor(host, variable, percent = 100) {
   host.style.setProperty("outline-color", percent === 100 ? `var(${variable})` : `color-mix(in srgb, var(${variable}) ${percent}%, transparent)`);
   const found = getComputedStyle(host).outlineColor;
   host.style.removeProperty("outline-color");

@@ -7,7 +7,7 @@ const DASH_NAMES = ["solid", "dashed", "dotted"];
 
 function look(index) {
   const turn = Math.floor(index / PALETTE_SIZE) % DASHES.length;
-  return { colour: `--series-${index % PALETTE_SIZE}`, dash: DASHES[turn], dashName: DASH_NAMES[turn] };
+  return { color: `--series-${index % PALETTE_SIZE}`, dash: DASHES[turn], dashName: DASH_NAMES[turn] };
 }
 
 // Separate the numbers from the strings that stand for NaN and infinity.
@@ -42,13 +42,13 @@ function valueScale(log) {
 }
 
 // NaN and infinity are not on the scale: a cross at the edge shows where they occurred.
-function drawCrosses(plot, { x, special, colour }) {
+function drawCrosses(plot, { x, special, color }) {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio || 1;
   const arm = 4 * ratio;
   ctx.save();
   ctx.lineWidth = 1.75 * ratio;
-  ctx.strokeStyle = colour;
+  ctx.strokeStyle = color;
   ctx.beginPath();
   special.forEach((word, at) => {
     if (word === null) return;

@@ -1,11 +1,11 @@
 "use strict";
-// Lines over an axis, on top of uPlot: a read-out beside the pointer, zoom, pan, log scale, smoothing.
+// A line chart on top of uPlot: a readout at the pointer, zoom, pan, log scale, smoothing.
 
-const MOST_READINGS = 12;
+const MAX_READINGS = 12;
 
 class LineChart {
-  // options: empty() says why there is nothing, axisLabel(value) heads the read-out, xAxis and yTick are for the
-  // ticks, yRange(), whole() gives the ends of the axis, onZoom(window), onRead(place)
+  // options: empty() returns the text of an empty chart, axisLabel(value) the heading of the readout, fullRange()
+  // the ends of the axis; xAxis, yTick and yRange() configure the axes; onZoom(window) and onRead(x) are callbacks.
   constructor(host, options) {
     Object.assign(this, { host, options, lines: [], hidden: new Set(), log: false, smoothing: 0, plot: null, window: null });
     this.readout = element("div", "readout");
@@ -15,7 +15,7 @@ class LineChart {
     host.addEventListener("keydown", (event) => this.onKey(event));
     host.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     host.addEventListener("pointerdown", (event) => this.onPan(event), { capture: true });
-    followFingers(this);
+    enableTouch(this);
     host.addEventListener("mousedown", (event) => event.shiftKey && event.stopPropagation(), { capture: true });
   }
 
@@ -39,7 +39,7 @@ class LineChart {
   setAxisName(name) {
     if (this.options.xAxis.label === name) return;
     this.options.xAxis.label = name;
-    this.lines = []; // whatever comes next is drawn anew
+    this.lines = []; // forces a rebuild
   }
 
   build() {
@@ -48,7 +48,7 @@ class LineChart {
     this.host.querySelector(".empty")?.remove();
     if (!this.lines.some(({ x }) => x.length)) {
       this.readout.hidden = true;
-      this.host.append(element("p", "empty", this.options.empty?.() ?? "Nothing yet"));
+      this.host.append(element("p", "empty", this.options.empty?.() ?? "No data yet"));
       return;
     }
     this.columns = this.makeColumns();
@@ -58,17 +58,17 @@ class LineChart {
 
   makeColumns() {
     const prepared = this.lines.map((line) => (this.log ? { ...line, y: positiveOnly(line.y) } : line));
-    const [xs, ...raw] = joinedColumns(prepared);
+    const [xs, ...raw] = alignColumns(prepared);
     this.smooth = raw.map((values, at) => (this.smoothing ? this.smoothColumn(xs, values, this.lines[at]) : null));
     return [xs, ...raw.flatMap((values, at) => [values, this.smooth[at] ?? values.map(() => null)])];
   }
 
-  // Of a line in detail, the whole line is smoothed: the mean at a place stays what it is, however one zooms.
+  // A zoomed line is smoothed over its full length, so that zooming does not change the smoothed values.
   smoothColumn(xs, values, line) {
-    const { x, y } = line.whole ?? line;
-    const own = smoothedOver(x, this.log ? positiveOnly(y) : y, this.smoothing);
-    if (!line.whole && x.length === xs.length) return own;
-    const smooth = valuesAt(x, own, xs);
+    const { x, y } = line.full ?? line;
+    const own = smoothByDistance(x, this.log ? positiveOnly(y) : y, this.smoothing);
+    if (!line.full && x.length === xs.length) return own;
+    const smooth = interpolate(x, own, xs);
     return values.map((value, at) => (value === null || value === undefined ? value : smooth[at]));
   }
 
@@ -78,24 +78,24 @@ class LineChart {
 
   plotOptions() {
     const shared = {
-      stroke: drawnColour(this.host, "--quiet"),
+      stroke: drawnColor(this.host, "--quiet"),
       font: drawnFont(12),
-      grid: { stroke: drawnColour(this.host, "--grid"), width: 1 },
-      ticks: { stroke: drawnColour(this.host, "--grid"), width: 1, size: 5 },
+      grid: { stroke: drawnColor(this.host, "--grid"), width: 1 },
+      ticks: { stroke: drawnColor(this.host, "--grid"), width: 1, size: 5 },
     };
     return {
       ...this.size(),
       padding: [10, 20, 0, 0],
       legend: { show: false },
       focus: { alpha: 0.25 },
-      cursor: { drag: { x: true, y: false, dist: 5 }, points: { size: 7 }, dataIdx: (plot, series, at) => this.nearestFilled(series, at) },
+      cursor: { drag: { x: true, y: false, dist: 5 }, points: { size: 7 }, dataIdx: (plot, series, at) => this.nearestValue(series, at) },
       scales: {
         x: { time: false, range: (plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
         y: this.options.yRange ? { range: this.options.yRange } : valueScale(this.log),
       },
       axes: [
         { ...shared, size: 30, ...this.options.xAxis },
-        { ...shared, size: (plot, values) => this.axisWidth(plot, values), values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : (this.options.yTick ?? shownTick)(tick))) },
+        { ...shared, size: (plot, values) => this.axisWidth(plot, values), values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : (this.options.yTick ?? formatTick)(tick))) },
       ],
       series: [{}, ...this.lines.flatMap((line) => this.strokes(line))],
       hooks: {
@@ -112,20 +112,20 @@ class LineChart {
   }
 
   strokes(line) {
-    const colour = drawnColour(this.host, line.colour);
-    const shared = { stroke: colour, dash: line.dash, show: this.isVisible(line), spanGaps: false, points: { size: 5, fill: colour, width: 0, show: (plot, series) => this.isSparse(series) } };
+    const color = drawnColor(this.host, line.color);
+    const shared = { stroke: color, dash: line.dash, show: this.isVisible(line), spanGaps: false, points: { size: 5, fill: color, width: 0, show: (plot, series) => this.isSparse(series) } };
     const faint = { ...shared, width: 1, alpha: 0.28, points: { show: false } };
     const strong = { ...shared, width: 1.75 };
     return this.smoothing ? [faint, strong] : [strong, { ...shared, show: false }];
   }
 
-  // Points of their own where a line would be too short to see.
+  // Draw points if the line has few of them.
   isSparse(series) {
     const line = this.lines[Math.floor((series - 1) / 2)];
     return line !== undefined && line.x.length <= 24;
   }
 
-  nearestFilled(series, at) {
+  nearestValue(series, at) {
     if (series === 0) return at;
     const values = this.columns[series];
     for (let away = 0; away < 400; away++) {
@@ -165,7 +165,7 @@ class LineChart {
   }
 
   zoomTo(low, high) {
-    const [first, last] = this.options.whole?.() ?? this.full();
+    const [first, last] = this.options.fullRange?.() ?? this.full();
     const span = Math.min(high - low, last - first);
     const start = Math.min(Math.max(low, first), last - span);
     if (span <= 0) return;
@@ -242,7 +242,7 @@ class LineChart {
   read() {
     const { left, top } = this.plot.cursor;
     const away = left === undefined || left < 0;
-    // By its place: the number that the cursor keeps may belong to the points of before.
+    // From the position: the index in the cursor may belong to the previous data.
     const x = away ? null : this.columns[0][this.plot.posToIdx(left)];
     this.readout.hidden = away;
     this.options.onRead?.(x);
@@ -256,25 +256,25 @@ class LineChart {
     const found = [];
     this.lines.forEach((line, number) => {
       if (!this.isVisible(line) || !line.x.length) return;
-      const at = nearest(line.x, x);
+      const at = nearestIndex(line.x, x);
       const raw = line.special[at] ?? line.y[at];
       if (raw === null || raw === undefined) return;
       const column = this.smooth[number];
-      const smooth = column ? column[this.nearestFilled(2 + 2 * number, nearest(this.columns[0], line.x[at]))] : null;
+      const smooth = column ? column[this.nearestValue(2 + 2 * number, nearestIndex(this.columns[0], line.x[at]))] : null;
       const value = smooth ?? raw;
       const height = typeof value === "number" ? this.plot.valToPos(value, "y") : 0;
       found.push({ line, raw, height, smooth });
     });
-    const chosen = [...found].sort((a, b) => Math.abs(a.height - top) - Math.abs(b.height - top)).slice(0, MOST_READINGS);
-    const rows = chosen.sort((a, b) => a.height - b.height).map(({ line, smooth, raw }) => {
+    const closest = [...found].sort((a, b) => Math.abs(a.height - top) - Math.abs(b.height - top)).slice(0, MAX_READINGS);
+    const rows = closest.sort((a, b) => a.height - b.height).map(({ line, smooth, raw }) => {
       const reading = element("div", "reading");
-      const shown = this.options.yTick ?? shownReading;
-      reading.append(swatch(line.colour, "point"), element("span", "label", line.readName ?? line.name));
-      if (this.smoothing) reading.append(element("span", "number", shown(smooth)));
-      reading.append(element("span", this.smoothing ? "number measured" : "number", shown(raw)));
+      const format = this.options.yTick ?? formatReading;
+      reading.append(swatch(line.color, "point"), element("span", "label", line.readName ?? line.name));
+      if (this.smoothing) reading.append(element("span", "number", format(smooth)));
+      reading.append(element("span", this.smoothing ? "number measured" : "number", format(raw)));
       return reading;
     });
-    if (found.length > chosen.length) rows.push(element("p", "", `and ${found.length - chosen.length} more`));
+    if (found.length > closest.length) rows.push(element("p", "", `and ${found.length - closest.length} more`));
     const heading = `${this.options.axisLabel(x)}${this.smoothing ? " · smoothed, measured" : ""}`;
     this.readout.replaceChildren(element("h3", "", heading), ...rows);
   }
@@ -293,7 +293,7 @@ class LineChart {
 
   drawMarks(plot) {
     for (const line of this.lines.filter((each) => this.isVisible(each))) {
-      drawCrosses(plot, { x: line.x, special: line.special, colour: drawnColour(this.host, line.colour) });
+      drawCrosses(plot, { x: line.x, special: line.special, color: drawnColor(this.host, line.color) });
     }
   }
 }

@@ -1,37 +1,37 @@
 "use strict";
-// Several runs side by side: how each stands, and in which settings they differ.
+// The comparison of runs: the state of each, and the settings in which they differ.
 
-// Runs of the same name get as much of their paths as tells them apart, or else a number.
-function nameApart(runs) {
-  const isTaken = (name) => runs.filter(({ status }) => status.name === name).length > 1;
+// Runs with the same name are distinguished by part of their path, or else by a number.
+function assignDisplayNames(runs) {
+  const isAmbiguous = (name) => runs.filter(({ status }) => status.name === name).length > 1;
   const longer = runs.map(({ status: { name }, folder }) => {
-    if (!isTaken(name) || !folder || folder === name) return name;
+    if (!isAmbiguous(name) || !folder || folder === name) return name;
     return folder.endsWith(`/${name}`) ? folder : `${name} (${folder})`;
   });
   runs.forEach((run, at) => {
-    const isOnce = longer.indexOf(longer[at]) === longer.lastIndexOf(longer[at]);
-    run.shownName = isOnce ? longer[at] : `${longer[at]} (${at + 1})`;
+    const isUnique = longer.indexOf(longer[at]) === longer.lastIndexOf(longer[at]);
+    run.displayName = isUnique ? longer[at] : `${longer[at]} (${at + 1})`;
   });
 }
 
-function showRuns(runs, looks) {
+function showRuns(runs, styles) {
   const names = [...new Set(runs.flatMap(({ history }) => history.flatMap(({ metrics }) => Object.keys(metrics))))].slice(0, 6);
   const heads = [["Run"], ["State"], ["Epoch", "number"], ...names.map((name) => [name, "number"]), ["Per epoch", "number"], ["Elapsed", "number"]];
   const rows = runs.map((run, at) => {
     const last = run.history[run.history.length - 1];
     const durations = run.history.map(({ duration }) => duration).filter((value) => typeof value === "number");
-    const made = row([
+    const line = row([
       [""],
-      [STATE_WORDS[run.status.state] ?? run.status.state, "quiet"],
+      [STATE_LABELS[run.status.state] ?? run.status.state, "quiet"],
       [`${last?.epoch ?? 0}${run.status.total_epochs ? ` / ${run.status.total_epochs}` : ""}`, "number"],
-      ...names.map((name) => [shownValue(last?.metrics[name]), "number"]),
-      [durations.length ? shownDuration(median(durations)) : "—", "number"],
-      [run.elapsed() === null ? "—" : shownClock(run.elapsed()), "number"],
+      ...names.map((name) => [formatValue(last?.metrics[name]), "number"]),
+      [durations.length ? formatDuration(median(durations)) : "—", "number"],
+      [run.elapsed() === null ? "—" : formatClock(run.elapsed()), "number"],
     ]);
-    made.firstElementChild.append(swatch(looks.of(at).colour, "point"), document.createTextNode(` ${run.shownName}`));
-    made.firstElementChild.className = "run-name";
-    made.firstElementChild.title = run.shownName;
-    return made;
+    line.firstElementChild.append(swatch(styles.of(at).color, "point"), document.createTextNode(` ${run.displayName}`));
+    line.firstElementChild.className = "run-name";
+    line.firstElementChild.title = run.displayName;
+    return line;
   });
   byId("runs").hidden = false;
   fillTable(byId("runs-table"), heads, rows);
@@ -42,7 +42,7 @@ function showDifferences(runs) {
   runs.forEach(({ config }, at) => {
     for (const { path, value } of config) {
       if (!values.has(path)) values.set(path, runs.map(() => undefined));
-      values.get(path)[at] = shownSetting(value);
+      values.get(path)[at] = formatSetting(value);
     }
   });
   const different = [...values].filter(([, each]) => each.some((value) => value !== each[0]));
@@ -51,12 +51,12 @@ function showDifferences(runs) {
   byId("config-title").textContent = "Settings that differ";
   byId("config-aside").textContent = `${different.length} of ${values.size}`;
   const rows = different.map(([path, each]) => row([[path], ...each.map((value) => [value ?? "—", "code"])]));
-  fillTable(byId("config-table"), [["Setting"], ...runs.map(({ shownName }) => [shownName])], rows);
+  fillTable(byId("config-table"), [["Setting"], ...runs.map(({ displayName }) => [displayName])], rows);
 }
 
 function showComparisonHeader(runs) {
   const running = runs.filter((run) => run.running).length;
-  document.title = runs.map(({ shownName }) => shownName).join(" · ");
+  document.title = runs.map(({ displayName }) => displayName).join(" · ");
   byId("name").textContent = `${runs.length} runs`;
   byId("subtitle").textContent = running ? `${running} still running` : "all have ended";
   byId("dot").dataset.state = running ? "running" : "finished";

@@ -1,40 +1,40 @@
 "use strict";
-// Where the data come from: inside this file, or from the run by one request and then by messages.
+// The source of the data: this file, or the server, with one request followed by a stream of messages.
 
-// A browser keeps six connections to one server. So the server lets a few of its pages hold a stream open, and
-// the others ask again and again: however many are open, there is room for a request.
-const ASK_EVERY_MS = 1000;
+// A browser opens at most six connections to a server. So the server allows a few streams per browser, and the other
+// pages poll: there is always a connection left for requests.
+const POLL_INTERVAL_MS = 1000;
 const MESSAGES = ["epoch", "tick", "told", "graph", "complete", "reset"];
 
-async function unpacked(text) {
+async function decompress(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).json();
 }
 
-async function ask(address) {
-  const answer = await fetch(address);
-  if (!answer.ok) throw Object.assign(new Error(`${address}: ${answer.status}`), { status: answer.status });
-  return answer.json();
+async function fetchJson(address) {
+  const response = await fetch(address);
+  if (!response.ok) throw Object.assign(new Error(`${address}: ${response.status}`), { status: response.status });
+  return response.json();
 }
 
-// Of the run that is shown, not of one that took its port: the server compares.
-function askOf(run, address, query = "") {
-  return ask(`${address}?rank=${run.rank}&server=${run.server}${query}`);
+// The server rejects the request if it now serves a different run.
+function fetchForRun(run, address, query = "") {
+  return fetchJson(`${address}?rank=${run.rank}&server=${run.server}${query}`);
 }
 
-// The same for all pages of one browser: the server counts their streams by it.
-function browserName() {
+// An id shared by all pages of one browser, by which the server counts streams.
+function browserId() {
   try {
     const known = localStorage.getItem("flodl-browser") ?? String(Math.random()).slice(2);
     localStorage.setItem("flodl-browser", known);
     return known;
   } catch {
-    return ""; // no storage: nothing to count by
+    return ""; // no storage available
   }
 }
 
-// Messages of the server as they stand in an answer that has ended.
+// Parse the server-sent events in a complete response.
 function* readMessages(text) {
   for (const block of text.split("\n\n")) {
     const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
@@ -42,7 +42,7 @@ function* readMessages(text) {
   }
 }
 
-// Follow a run from the number of the last event that is known.
+// Follow a run from the last known event on.
 class Follower {
   constructor(run, { onChange, onReset }) {
     Object.assign(this, { run, onChange, onReset, closed: false, source: null });
@@ -53,30 +53,30 @@ class Follower {
     return `events?after=${this.run.last_id}&rank=${this.run.rank}&server=${this.run.server}`;
   }
 
-  // The browser reconnects by itself, unless the server has said that this page is one too many.
+  // The browser reconnects by itself, unless the server has rejected the stream because of too many pages.
   listen() {
-    this.source = new EventSource(`${this.address}&browser=${browserName()}`);
+    this.source = new EventSource(`${this.address}&browser=${browserId()}`);
     for (const name of MESSAGES) {
-      this.source.addEventListener(name, (event) => this.take(name, Number(event.lastEventId), JSON.parse(event.data)));
+      this.source.addEventListener(name, (event) => this.handle(name, Number(event.lastEventId), JSON.parse(event.data)));
     }
-    this.source.addEventListener("open", () => this.say(""));
-    this.source.addEventListener("error", () => (this.source.readyState === EventSource.CLOSED ? this.askAgain() : this.lost()));
+    this.source.addEventListener("open", () => this.showStatus(""));
+    this.source.addEventListener("error", () => (this.source.readyState === EventSource.CLOSED ? this.poll() : this.onLost()));
   }
 
-  async askAgain() {
+  async poll() {
     if (this.closed) return;
     try {
-      const answer = await fetch(`${this.address}&once=1`);
-      if (!answer.ok) throw new Error(String(answer.status));
-      for (const { name, id, data } of readMessages(await answer.text())) this.take(name, id, data);
-      this.say("");
+      const response = await fetch(`${this.address}&once=1`);
+      if (!response.ok) throw new Error(String(response.status));
+      for (const { name, id, data } of readMessages(await response.text())) this.handle(name, id, data);
+      this.showStatus("");
     } catch {
-      this.lost();
+      this.onLost();
     }
-    setTimeout(() => this.askAgain(), ASK_EVERY_MS);
+    setTimeout(() => this.poll(), POLL_INTERVAL_MS);
   }
 
-  take(name, id, data) {
+  handle(name, id, data) {
     const { run } = this;
     if (this.closed) return;
     if (name === "reset") {
@@ -84,24 +84,24 @@ class Follower {
       this.onReset();
       return;
     }
-    if (id < run.last_id) return; // told before
-    run.hear();
+    if (id < run.last_id) return; // already received
+    run.onMessage();
     if (name === "epoch") run.addEpoch(data);
     else if (name === "tick") run.addTick(data);
-    else if (name === "told") run.addTold(data);
+    else if (name === "told") run.addEvent(data);
     else if (name === "graph") run.graph = data;
     else if (run.running) run.status.state = "finished";
     run.last_id = id;
     this.onChange(name);
   }
 
-  // After the end of a run the server still tells what comes late, and then goes.
-  lost() {
-    if (this.run.running) this.say("connection lost, trying again");
+  // After the end of a run, the server sends late events and then closes.
+  onLost() {
+    if (this.run.running) this.showStatus("connection lost, reconnecting");
     else this.close();
   }
 
-  say(text) {
+  showStatus(text) {
     byId("connection").hidden = !text;
     byId("connection").textContent = text;
   }
@@ -109,6 +109,6 @@ class Follower {
   close() {
     this.closed = true;
     this.source?.close();
-    this.say("");
+    this.showStatus("");
   }
 }

@@ -1,13 +1,13 @@
 "use strict";
-// A row for each epoch, newest first; a column for every metric that any epoch has.
+// The table of epochs: newest first, with a column for every metric of any epoch.
 
-const MOST_ROWS = 100;
+const MAX_ROWS = 100;
 
 class EpochsPanel {
   constructor(run) {
-    Object.assign(this, { run, all: false });
+    Object.assign(this, { run, showAll: false });
     byId("epochs-more").addEventListener("click", () => {
-      this.all = true;
+      this.showAll = true;
       this.show();
     });
   }
@@ -19,14 +19,14 @@ class EpochsPanel {
     const names = [...new Set(history.flatMap(({ metrics }) => Object.keys(metrics)))];
     const heads = [["Epoch", "number"], ...names.map((name) => [name, "number"]), ["Time", "number"]];
     const newest = [...history].reverse();
-    const shown = this.all ? newest : newest.slice(0, MOST_ROWS);
+    const shown = this.showAll ? newest : newest.slice(0, MAX_ROWS);
     const rows = shown.map(({ epoch, metrics, duration }) =>
-      row([[String(epoch), "number quiet"], ...names.map((name) => [shownValue(metrics[name]), "number"]), [shownDuration(duration), "number quiet"]]),
+      row([[String(epoch), "number quiet"], ...names.map((name) => [formatValue(metrics[name]), "number"]), [formatDuration(duration), "number quiet"]]),
     );
     fillTable(byId("epochs-table"), heads, rows);
     byId("epochs-more").hidden = shown.length === newest.length;
     byId("epochs-more").textContent = `Show all ${newest.length}`;
     const starts = this.run.status.num_starts;
-    byId("epochs-aside").textContent = starts > 1 ? `continued ${plural(starts - 1, "time")}` : "";
+    byId("epochs-aside").textContent = starts > 1 ? `resumed ${plural(starts - 1, "time")}` : "";
   }
 }

@@ -1,5 +1,5 @@
 "use strict";
-// What happened besides the numbers: a lane over the time, and a list that can be filtered.
+// The events of a run: a lane over time, and a list that can be filtered.
 
 const KINDS = {
   alert: ["Alerts", "--series-7"],
@@ -9,13 +9,13 @@ const KINDS = {
   sync: ["Syncs", "--series-5"],
   run: ["Run", "--series-10"],
 };
-const MOST_LISTED = 200;
+const MAX_LISTED = 200;
 const SVG = "http://www.w3.org/2000/svg";
 
 const LEVELS = { error: "--bad", warning: "--warn", info: "--accent" };
 
-// An alert has the colour of its level, everything else that of its kind.
-function colourOf(event) {
+// An alert has the color of its level, other events that of their kind.
+function colorOf(event) {
   if (event.kind === "alert") return LEVELS[event.level] ?? LEVELS.warning;
   return KINDS[kindOf(event)]?.[1] ?? "--quiet";
 }
@@ -24,9 +24,9 @@ function kindOf({ kind }) {
   return kind.startsWith("run_") ? "run" : kind;
 }
 
-// What an event says, as [in bold, the rest].
-function told(event) {
-  const took = typeof event.duration_s === "number" ? shownDuration(event.duration_s) : "";
+// Describe an event as [bold text, other text].
+function describeEvent(event) {
+  const took = typeof event.duration_s === "number" ? formatDuration(event.duration_s) : "";
   const of = event.rank ? ` · rank ${event.rank}` : "";
   switch (event.kind) {
     case "alert":
@@ -56,8 +56,8 @@ class EventsPanel {
 
   show() {
     const { events } = this.run;
-    const worth = events.some(({ kind }) => !kind.startsWith("run_"));
-    byId("events").hidden = !worth && events.length < 2;
+    const hasEvents = events.some(({ kind }) => !kind.startsWith("run_"));
+    byId("events").hidden = !hasEvents && events.length < 2;
     const newest = events.length ? events[events.length - 1].id : 0;
     if (newest !== this.count) {
       this.count = newest;
@@ -73,11 +73,11 @@ class EventsPanel {
 
   showChips() {
     const chips = this.present().map((kind) => {
-      const [label, colour] = KINDS[kind];
+      const [label, color] = KINDS[kind];
       const chip = element("button", "chip");
       const count = this.run.events.filter((event) => kindOf(event) === kind).length;
       chip.type = "button";
-      chip.append(swatch(colour, "point"), document.createTextNode(`${label} ${count}`));
+      chip.append(swatch(color, "point"), document.createTextNode(`${label} ${count}`));
       chip.setAttribute("aria-pressed", String(!this.hidden.has(kind)));
       chip.addEventListener("click", () => {
         if (!this.hidden.delete(kind)) this.hidden.add(kind);
@@ -91,27 +91,27 @@ class EventsPanel {
   }
 
   showList() {
-    const visible = this.run.events.filter((event) => !this.hidden.has(kindOf(event))).sort((a, b) => a.time_s - b.time_s).slice(-MOST_LISTED).reverse();
+    const visible = this.run.events.filter((event) => !this.hidden.has(kindOf(event))).sort((a, b) => a.time_s - b.time_s).slice(-MAX_LISTED).reverse();
     const dated = this.isDated();
     byId("events-list").classList.toggle("dated", dated);
     byId("events-list").replaceChildren(
       ...visible.map((event) => {
-        const item = element("li", "told");
-        const [bold, rest] = told(event);
+        const item = element("li", "event");
+        const [bold, rest] = describeEvent(event);
         const what = element("span", "what");
         if (event.kind === "alert") {
           const level = element("i", "level", event.level ?? "warning");
-          level.style.setProperty("--colour", `var(${colourOf(event)})`);
+          level.style.setProperty("--color", `var(${colorOf(event)})`);
           what.append(level, document.createTextNode(" "));
         }
         what.append(element("b", "", bold), document.createTextNode(" "), element("span", "", rest));
-        item.append(element("time", "", shownMoment(event.time_s, dated)), swatch(colourOf(event), "point"), what);
+        item.append(element("time", "", formatMoment(event.time_s, dated)), swatch(colorOf(event), "point"), what);
         return item;
       }),
     );
   }
 
-  // Whether the clock alone would not tell two moments apart.
+  // Whether the events span several days, so that times need a date.
   isDated() {
     const times = this.run.events.map(({ time_s }) => time_s);
     return spansDays(Math.min(...times), Math.max(this.run.now(), ...times));
@@ -127,7 +127,7 @@ class EventsPanel {
     const dated = spansDays(begin, end);
     const [width, left, high] = [Math.max(host.clientWidth, 200), 72, 18];
     const x = (time) => left + ((time - begin) / (end - begin)) * (width - left - 6);
-    const svg = this.node("svg", { viewBox: `0 0 ${width} ${kinds.length * high + 14}`, role: "img", "aria-label": "Events over the time" });
+    const svg = this.node("svg", { viewBox: `0 0 ${width} ${kinds.length * high + 14}`, role: "img", "aria-label": "Events over time" });
     kinds.forEach((kind, at) => {
       const y = at * high + high / 2;
       const label = this.node("text", { x: 0, y: y + 4 });
@@ -135,25 +135,25 @@ class EventsPanel {
       svg.append(label, this.node("line", { class: "guide", x1: left, x2: width - 4, y1: y, y2: y }));
       for (const event of this.run.events.filter((each) => kindOf(each) === kind)) {
         const mark = this.node("line", { class: "mark", x1: x(event.time_s), x2: x(event.time_s), y1: y - 5, y2: y + 5 });
-        mark.style.stroke = `var(${colourOf(event)})`;
+        mark.style.stroke = `var(${colorOf(event)})`;
         const title = this.node("title", {});
-        title.textContent = `${shownMoment(event.time_s, dated)} ${told(event).join(" ")}`;
+        title.textContent = `${formatMoment(event.time_s, dated)} ${describeEvent(event).join(" ")}`;
         mark.append(title);
         svg.append(mark);
       }
     });
     const foot = kinds.length * high + 10;
     const from = this.node("text", { x: left, y: foot });
-    from.textContent = shownMoment(begin, dated);
+    from.textContent = formatMoment(begin, dated);
     const to = this.node("text", { x: width - 4, y: foot, "text-anchor": "end" });
-    to.textContent = shownMoment(end, dated);
+    to.textContent = formatMoment(end, dated);
     svg.append(from, to);
     host.replaceChildren(svg);
   }
 
   node(tag, attributes) {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    return made;
+    const created = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
+    return created;
   }
 }

@@ -1,7 +1,7 @@
 "use strict";
-// What is set and what was built: configuration, training step, architecture, ranks.
+// The panels for configuration, training step, architecture and ranks.
 
-function shownSetting(value) {
+function formatSetting(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
@@ -12,20 +12,20 @@ function showConfig(run) {
   const withOrigin = config.some(({ origin }) => origin);
   const heads = [["Setting"], ["Value"], ...(withOrigin ? [["From"]] : [])];
   const rows = config.map(({ path, value, origin }) =>
-    row([[path], [shownSetting(value), "code"], ...(withOrigin ? [[origin ?? "", "quiet"]] : [])]),
+    row([[path], [formatSetting(value), "code"], ...(withOrigin ? [[origin ?? "", "quiet"]] : [])]),
   );
   fillTable(byId("config-table"), heads, rows);
   byId("config-aside").textContent = plural(config.length, "setting");
 }
 
-let shownTiers = "";
+let renderedTiers = "";
 
 function showTiers(run) {
   const tiers = run.events.filter(({ kind }) => kind === "tier");
   byId("tiers").hidden = !tiers.length;
   const newest = `${run.status.started_s} ${tiers[tiers.length - 1]?.id}`;
-  if (!tiers.length || newest === shownTiers) return;
-  shownTiers = newest;
+  if (!tiers.length || newest === renderedTiers) return;
+  renderedTiers = newest;
   const now = [...tiers].reverse().find(({ what }) => what === undefined) ?? tiers[tiers.length - 1];
   const numbers = element("dl", "tier-now");
   const add = (name, text) => {
@@ -35,13 +35,13 @@ function showTiers(run) {
   };
   add("Tier", now.tier ?? "—");
   if (now.gain) add("Gain over eager", `${now.gain.toFixed(2)}×`);
-  if (now.step_s) add("Step", shownDuration(now.step_s));
-  if (now.eager_step_s) add("Eager step", shownDuration(now.eager_step_s));
+  if (now.step_s) add("Step", formatDuration(now.step_s));
+  if (now.eager_step_s) add("Eager step", formatDuration(now.eager_step_s));
   byId("tiers-body").replaceChildren(numbers, element("p", "reason", now.reason ?? ""));
-  if (tiers.length < 2) return; // all of it has been said
+  if (tiers.length < 2) return; // the table would only repeat the text above
   const table = element("table");
   const rows = tiers.map((tier) => row([[String(tier.step ?? ""), "number quiet"], [tier.what ?? tier.tier ?? ""], [tier.reason ?? "", "quiet"]]));
-  fillTable(table, [["Step", "number"], ["What"], ["Why"]], rows);
+  fillTable(table, [["Step", "number"], ["Decision"], ["Reason"]], rows);
   const scroll = element("div", "scroll");
   scroll.tabIndex = 0;
   scroll.setAttribute("role", "region");
@@ -50,7 +50,7 @@ function showTiers(run) {
   byId("tiers-body").append(scroll);
 }
 
-let shownPicture = null;
+let renderedPicture = null;
 
 function showGraph(run, address) {
   const { graph } = run;
@@ -58,12 +58,12 @@ function showGraph(run, address) {
   byId("graph").hidden = !known;
   if (!known) return;
   const { total, trainable } = graph.parameters ?? {};
-  const sizes = total === undefined ? [] : [`${shownCount(total)} parameters`, ...(trainable === total ? [] : [`${shownCount(trainable)} trained`])];
+  const sizes = total === undefined ? [] : [`${formatCount(total)} parameters`, ...(trainable === total ? [] : [`${formatCount(trainable)} trainable`])];
   byId("graph-aside").textContent = [graph.label, ...sizes, graph.hash?.slice(0, 8)].filter(Boolean).join(" · ");
   const picture = byId("picture");
   picture.parentElement.hidden = !(graph.path && address);
-  if (graph.path && address && address !== shownPicture) {
-    shownPicture = address;
+  if (graph.path && address && address !== renderedPicture) {
+    renderedPicture = address;
     picture.src = address;
     picture.alt = `Architecture of ${graph.label ?? "the model"}`;
     picture.hidden = false;
@@ -72,16 +72,16 @@ function showGraph(run, address) {
   }
 }
 
-let shownRanks = null;
+let renderedRanks = null;
 
-// Root, then hosts, then ranks; a click shows the page of that rank. Drawn when there is news alone: somebody
-// may be on a button of it, or have the list open.
+// Ranks grouped by host; a click shows the page of a rank. Redrawn only if the data changed, because a button may have
+// the focus or the list may be open.
 function showRanks(run, choose) {
   const { ranks } = run;
   byId("ranks").hidden = ranks.length < 2;
   byId("rank").hidden = ranks.length < 2 || !choose;
-  if (ranks.length < 2 || ranks === shownRanks) return;
-  shownRanks = ranks;
+  if (ranks.length < 2 || ranks === renderedRanks) return;
+  renderedRanks = ranks;
   const focused = document.activeElement?.dataset.rank;
   const names = [...new Set(ranks.flatMap(({ metrics }) => Object.keys(metrics ?? {})))].slice(0, 4);
   const heads = [["Rank"], ["Epoch", "number"], ["Step", "number"], ...names.map((name) => [name, "number"]), ["CPU", "number"], ["GPU", "number"], ["GPU memory", "number"]];
@@ -89,7 +89,7 @@ function showRanks(run, choose) {
   const rows = hosts.flatMap((host) => {
     const members = ranks.filter((rank) => rank.host === host);
     const head = element("tr", "host");
-    const cell = element("td", "", `${host || "host unknown"} · ${plural(members.length, "rank")}`);
+    const cell = element("td", "", `${host || "unknown host"} · ${plural(members.length, "rank")}`);
     cell.colSpan = heads.length;
     head.append(cell);
     return [head, ...members.map((rank) => rankRow(rank, names, run.rank, choose))];
@@ -97,10 +97,10 @@ function showRanks(run, choose) {
   fillTable(byId("ranks-table"), heads, rows);
   byId("ranks-aside").textContent = `${plural(ranks.length, "rank")} on ${plural(hosts.length, "host")}`;
   if (focused) byId("ranks-table").querySelector(`[data-rank="${focused}"]`)?.focus();
-  showChoiceOfRanks(ranks, run.rank);
+  showRankSelector(ranks, run.rank);
 }
 
-function showChoiceOfRanks(ranks, current) {
+function showRankSelector(ranks, current) {
   const select = byId("rank");
   if (select.options.length !== ranks.length) {
     select.replaceChildren(...ranks.map(({ rank }) => new Option(`rank ${rank}`, String(rank))));
@@ -110,22 +110,22 @@ function showChoiceOfRanks(ranks, current) {
 
 function rankRow(rank, names, current, choose) {
   const { resources = {}, metrics = {} } = rank;
-  const shown = (value, show) => (typeof value === "number" ? show(value) : "—");
-  const percent = (value) => shown(value, () => `${Math.round(value)}%`);
-  const made = row([
+  const orDash = (value, format) => (typeof value === "number" ? format(value) : "—");
+  const percent = (value) => orDash(value, () => `${Math.round(value)}%`);
+  const line = row([
     [""],
-    [shown(rank.epoch, () => String(rank.epoch + 1)), "number"],
-    [shown(rank.global_step ?? rank.step, String), "number"],
-    ...names.map((name) => [shownValue(metrics[name]), "number"]),
+    [orDash(rank.epoch, () => String(rank.epoch + 1)), "number"],
+    [orDash(rank.global_step ?? rank.step, String), "number"],
+    ...names.map((name) => [formatValue(metrics[name]), "number"]),
     [percent(resources.cpu_pct), "number"],
     [percent(resources["gpus.0.util_pct"]), "number"],
-    [shown(resources["gpus.0.vram_used_bytes"], shownBytes), "number"],
+    [orDash(resources["gpus.0.vram_used_bytes"], formatBytes), "number"],
   ]);
   const button = element("button", "link", `rank ${rank.rank}`);
   button.type = "button";
   button.dataset.rank = rank.rank;
   if (choose) button.addEventListener("click", () => choose(rank.rank));
-  made.firstElementChild.append(choose ? button : document.createTextNode(`rank ${rank.rank}`));
-  if (rank.rank === current) made.setAttribute("aria-current", "true");
-  return made;
+  line.firstElementChild.append(choose ? button : document.createTextNode(`rank ${rank.rank}`));
+  if (rank.rank === current) line.setAttribute("aria-current", "true");
+  return line;
 }

@@ -1,13 +1,13 @@
 "use strict";
-// How things are shown: durations, sizes, counts, times, tables.
+// Format durations, sizes, counts and times; build tables.
 
-// Under the pointer a small number has four digits that count: there is room, and people look closely.
-function shownReading(value) {
+// In the readout, small numbers have four significant digits.
+function formatReading(value) {
   const size = Math.abs(value);
-  return typeof value === "number" && size >= 0.001 && size < 0.1 ? value.toPrecision(4) : shownValue(value);
+  return typeof value === "number" && size >= 0.001 && size < 0.1 ? value.toPrecision(4) : formatValue(value);
 }
 
-function shownDuration(seconds) {
+function formatDuration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds) || seconds < 0) return "—";
   if (seconds > 0 && seconds < 0.01) return `${(seconds * 1000).toPrecision(2)}ms`;
   if (seconds < 1) return `${Math.floor(seconds * 1000)}ms`;
@@ -19,26 +19,26 @@ function shownDuration(seconds) {
   return `${Math.floor(whole / 86400)}d ${pad(Math.floor(whole / 3600) % 24)}h`;
 }
 
-// A clock that counts: no tenths, so that it does not flicker.
-function shownClock(seconds) {
-  return seconds < 60 ? `${Math.floor(seconds)}s` : shownDuration(seconds);
+// A running clock: without tenths, so that it does not flicker.
+function formatClock(seconds) {
+  return seconds < 60 ? `${Math.floor(seconds)}s` : formatDuration(seconds);
 }
 
-function shownBytes(count) {
+function formatBytes(count) {
   for (const [power, unit] of [[4, "TB"], [3, "GB"], [2, "MB"], [1, "KB"]]) {
     if (count >= 1024 ** power) return `${(count / 1024 ** power).toFixed(power > 2 ? 1 : 0)} ${unit}`;
   }
   return `${Math.round(count)} B`;
 }
 
-function shownCount(count) {
+function formatCount(count) {
   for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
     if (count >= size) return `${(count / size).toFixed(1)}${unit}`;
   }
   return String(count);
 }
 
-function shownTime(seconds) {
+function formatTime(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 }
 
@@ -46,31 +46,31 @@ function spansDays(from, to) {
   return new Date(from * 1000).toDateString() !== new Date(to * 1000).toDateString();
 }
 
-// With the date where a run goes on for days.
-function shownMoment(seconds, dated) {
-  if (!dated) return shownTime(seconds);
-  return `${new Date(seconds * 1000).toLocaleDateString([], { month: "short", day: "numeric" })} ${shownTime(seconds)}`;
+// With the date if a run takes several days.
+function formatMoment(seconds, dated) {
+  if (!dated) return formatTime(seconds);
+  return `${new Date(seconds * 1000).toLocaleDateString([], { month: "short", day: "numeric" })} ${formatTime(seconds)}`;
 }
 
 function row(cells, tag = "td") {
-  const made = element("tr");
+  const line = element("tr");
   for (const [text, className] of cells) {
     const cell = element(tag, className ?? "", tag === "th" ? null : text);
     if (tag === "th") {
       cell.scope = "col";
       cell.append(longName(text));
     }
-    made.append(cell);
+    line.append(cell);
   }
-  return made;
+  return line;
 }
 
-// A name that may be broken after its dots; of a very long one the whole is told under the pointer.
+// A name that may wrap after its dots; the tooltip shows the full name.
 function longName(name) {
-  const made = element("span", "name");
-  name.split(/(?<=[._/])/).forEach((part, at) => made.append(...(at ? [element("wbr")] : []), part));
-  made.title = name;
-  return made;
+  const label = element("span", "name");
+  name.split(/(?<=[._/])/).forEach((part, at) => label.append(...(at ? [element("wbr")] : []), part));
+  label.title = name;
+  return label;
 }
 
 function fillTable(table, heads, rows) {

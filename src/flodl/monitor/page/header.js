@@ -1,7 +1,7 @@
 "use strict";
-// The top of the page: what runs, how far it is, how long it will still take.
+// The top of the page: name, state, progress and remaining time of the run.
 
-const STATE_WORDS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running", empty: "nothing yet" };
+const STATE_LABELS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running", empty: "no data yet" };
 
 class Header {
   constructor(run, { isLive }) {
@@ -9,17 +9,17 @@ class Header {
   }
 
   stat(name, text, small = "") {
-    let shown = this.values.get(name);
-    if (!shown) {
+    let value = this.values.get(name);
+    if (!value) {
       const box = element("div");
-      shown = element("dd");
-      box.append(element("dt", "", name), shown);
+      value = element("dd");
+      box.append(element("dt", "", name), value);
       byId("stats").append(box);
-      this.values.set(name, shown);
+      this.values.set(name, value);
     }
-    shown.parentElement.hidden = text === null;
+    value.parentElement.hidden = text === null;
     if (text === null) return;
-    shown.replaceChildren(document.createTextNode(text), element("small", "", small));
+    value.replaceChildren(document.createTextNode(text), element("small", "", small));
   }
 
   show() {
@@ -37,9 +37,9 @@ class Header {
     const silent_s = this.isLive ? this.run.silence() : null;
     byId("dot").dataset.state = status.state;
     byId("dot").classList.toggle("quiet", silent_s !== null);
-    const silence = silent_s === null ? "" : `nothing heard for ${shownClock(silent_s)}`;
+    const silence = silent_s === null ? "" : `no events for ${formatClock(silent_s)}`;
     const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => `${name} ${version}`);
-    const text = [STATE_WORDS[status.state] ?? status.state, silence, facts.host, graph?.device, ...versions].filter(Boolean).join(" · ");
+    const text = [STATE_LABELS[status.state] ?? status.state, silence, facts.host, graph?.device, ...versions].filter(Boolean).join(" · ");
     if (byId("subtitle").textContent !== text) byId("subtitle").textContent = text;
   }
 
@@ -48,16 +48,16 @@ class Header {
     const { run } = this;
     const { status } = run;
     const last = run.history[run.history.length - 1];
-    const running = run.running && run.withinEpoch() > 0 ? 1 : 0;
+    const running = run.running && run.epochFraction() > 0 ? 1 : 0;
     const total = status.total_epochs;
     const epoch = Math.min((last?.epoch ?? 0) + running, total || Infinity);
     this.stat("Epoch", String(epoch), total ? ` / ${total}` : "");
-    const left = run.timeLeft();
-    this.stat("Remaining", left === null ? null : shownClock(left));
+    const left = run.remainingSeconds();
+    this.stat("Remaining", left === null ? null : formatClock(left));
     const elapsed = run.elapsed();
-    this.stat("Elapsed", elapsed === null ? null : shownClock(elapsed));
+    this.stat("Elapsed", elapsed === null ? null : formatClock(elapsed));
     const durations = run.history.map(({ duration }) => duration).filter((value) => typeof value === "number");
-    this.stat("Per epoch", durations.length ? shownDuration(median(durations.slice(-5))) : null);
+    this.stat("Per epoch", durations.length ? formatDuration(median(durations.slice(-5))) : null);
     const percent = Math.round(run.fraction() * 1000) / 10;
     byId("progress").setAttribute("aria-valuenow", String(percent));
     byId("progress").firstElementChild.style.width = `${percent}%`;
@@ -66,9 +66,9 @@ class Header {
   showNotice() {
     const { status } = this.run;
     const notice = byId("notice");
-    const lost = "The process that wrote this journal is gone and did not say why: it was killed, or its machine is another one. Everything that it wrote is shown.";
-    const empty = "The journal is empty: no run has begun to write it.";
-    const text = status.state === "empty" ? (status.message ?? empty) : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run has ${status.state}.`) : "";
+    const lost = "The process that wrote this journal has ended without recording why: it was killed, or it ran on another machine. Everything that it wrote is shown.";
+    const empty = "The journal is empty: no run has written to it yet.";
+    const text = status.state === "empty" ? (status.message ?? empty) : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run ${status.state}.`) : "";
     notice.hidden = !text;
     notice.dataset.level = status.state;
     notice.textContent = text;

@@ -1,6 +1,6 @@
 "use strict";
-// Where the panels stand: each that has something to show goes to the shorter of two columns, or to the one that
-// a phone has. By rough heights, not by measured ones: nothing jumps while a run grows.
+// The layout of the panels: each visible panel goes to the shorter of two columns, or into one column on a phone.
+// Heights are estimates instead of measurements, so that panels do not jump while a run grows.
 
 const HEIGHTS = { resources: 3, epochs: 3, events: 3, tiers: 2, config: 3, graph: 5 };
 const NARROW = matchMedia("(max-width: 900px)");

@@ -1,9 +1,9 @@
 "use strict";
-// The names of the lines, in groups: click to see one alone, Shift-click to hide it.
+// The legend: the names of the lines in groups. Click to show only one, Shift-click to hide it.
 
 class Legend {
   constructor(host, chart, { filter = null, showAll = null, onChange = null } = {}) {
-    Object.assign(this, { host, chart, filterInput: filter, showAllButton: showAll, onChange, entries: new Map(), signature: "", place: null });
+    Object.assign(this, { host, chart, filterInput: filter, showAllButton: showAll, onChange, entries: new Map(), signature: "", x: null });
     showAll?.addEventListener("click", () => this.setHidden(new Set()));
     filter?.addEventListener("input", () => this.filter());
   }
@@ -15,12 +15,12 @@ class Legend {
       this.signature = signature;
       this.build();
     }
-    this.read(this.place);
+    this.showValues(this.x);
   }
 
   build() {
     this.entries.clear();
-    this.groups = groupsOf(this.lines).map(({ name, members }) => this.makeGroup(name, members));
+    this.groups = groupLines(this.lines).map(({ name, members }) => this.makeGroup(name, members));
     this.host.replaceChildren(...this.groups.map(({ box }) => box));
     if (this.filterInput) this.filterInput.hidden = this.lines.length <= 10;
     this.refresh();
@@ -46,37 +46,37 @@ class Legend {
     button.type = "button";
     button.title = line.name;
     const number = element("span", "number");
-    button.append(swatch(line.colour, line.dashName === "solid" ? "" : line.dashName), element("span", "label", line.label), number);
+    button.append(swatch(line.color, line.dashName === "solid" ? "" : line.dashName), element("span", "label", line.label), number);
     button.addEventListener("click", (event) => (event.shiftKey ? this.toggle(line) : this.solo([line])));
     const current = () => this.lines.find(({ key }) => key === line.key) ?? null;
-    for (const arrive of ["pointerenter", "focus"]) button.addEventListener(arrive, () => this.chart.highlight(current()));
-    for (const leave of ["pointerleave", "blur"]) button.addEventListener(leave, () => this.chart.highlight(null));
+    for (const type of ["pointerenter", "focus"]) button.addEventListener(type, () => this.chart.highlight(current()));
+    for (const type of ["pointerleave", "blur"]) button.addEventListener(type, () => this.chart.highlight(null));
     this.entries.set(line.key, { button, number });
     return button;
   }
 
-  // Once more on what already stands alone brings everything back.
+  // A second click on the only visible lines shows all lines again.
   solo(members) {
     const keys = new Set(members.map(({ key }) => key));
     const visible = this.lines.filter(({ key }) => !this.chart.hidden.has(key));
-    const alone = visible.length === keys.size && visible.every(({ key }) => keys.has(key));
-    this.setHidden(new Set(alone ? [] : this.lines.filter(({ key }) => !keys.has(key)).map(({ key }) => key)));
+    const isSolo = visible.length === keys.size && visible.every(({ key }) => keys.has(key));
+    this.setHidden(new Set(isSolo ? [] : this.lines.filter(({ key }) => !keys.has(key)).map(({ key }) => key)));
   }
 
-  // Begin with one group alone: of those with the most lines, the plainest name that passes the test.
+  // Show only one group: of those with the most lines, the one with the simplest name that passes the test.
   soloGroup(test) {
     const most = Math.max(0, ...this.groups.map(({ members }) => members.length));
     const depth = ({ members }) => members[0].group.split(/[./]/).length;
     const shared = this.groups.filter(({ members }) => members.length === most).sort((a, b) => depth(a) - depth(b));
-    const chosen = shared.find(({ members }) => test(members[0].group)) ?? shared[0];
-    if (!chosen || this.groups.length < 2) return;
-    this.solo(chosen.members);
+    const best = shared.find(({ members }) => test(members[0].group)) ?? shared[0];
+    if (!best || this.groups.length < 2) return;
+    this.solo(best.members);
     const { host } = this;
-    host.scrollTop = chosen.box.offsetTop - host.offsetTop;
+    host.scrollTop = best.box.offsetTop - host.offsetTop;
   }
 
-  // Show these lines and no others, without a word to those who listen: nobody has chosen them.
-  begin(keys) {
+  // Show only these lines, without calling onChange: this is not a choice of the user.
+  showInitially(keys) {
     this.chart.setVisible(new Set(this.lines.map(({ key }) => key).filter((key) => !keys.has(key))));
     this.refresh();
   }
@@ -100,21 +100,21 @@ class Legend {
   }
 
   filter() {
-    const words = this.filterInput.value.toLowerCase();
+    const text = this.filterInput.value.toLowerCase();
     for (const { box, members } of this.groups) {
-      for (const line of members) this.entries.get(line.key).button.hidden = !line.name.toLowerCase().includes(words);
+      for (const line of members) this.entries.get(line.key).button.hidden = !line.name.toLowerCase().includes(text);
       box.hidden = members.every((line) => this.entries.get(line.key).button.hidden);
     }
   }
 
-  // The values at a place on the axis, or the latest ones.
-  read(x) {
-    this.place = x;
+  // Show the values at a position on the axis, or the latest ones.
+  showValues(x) {
+    this.x = x;
     for (const line of this.lines) {
       const { number } = this.entries.get(line.key);
       if (!line.x.length) continue;
-      const at = x === null ? line.x.length - 1 : nearest(line.x, x);
-      number.textContent = shownValue(line.special[at] ?? line.y[at]);
+      const at = x === null ? line.x.length - 1 : nearestIndex(line.x, x);
+      number.textContent = formatValue(line.special[at] ?? line.y[at]);
     }
   }
 }

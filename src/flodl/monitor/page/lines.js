@@ -1,8 +1,8 @@
 "use strict";
-// The lines of a run: their names and groups, their places on the axis, and how they grow.
+// The lines of a run: names, groups, smoothing and updates.
 
-// The look of a line belongs to its name, so that it stays when others come and go.
-class Looks {
+// Each line keeps its style, even if other lines are added or removed.
+class LineStyles {
   constructor() {
     this.order = new Map();
   }
@@ -16,35 +16,35 @@ class Looks {
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
 // layer2 before layer10
-function natural(a, b) {
+function compareNatural(a, b) {
   return COLLATOR.compare(a, b);
 }
 
-const MANY = 12;
-const FEW = 8;
-const TELLING = /loss|acc|err|score|perplexity|f1|auc|reward|lr/i;
+const MANY_LINES = 12;
+const MAX_INITIAL_LINES = 8;
+const IMPORTANT = /loss|acc|err|score|perplexity|f1|auc|reward|lr/i;
 
-// The few of many lines to begin with: those whose names people look at first, short names before long ones.
-function firstLines(lines) {
-  if (lines.length <= MANY) return lines;
+// The lines to show first if there are many: those with important names, short names first.
+function initialLines(lines) {
+  if (lines.length <= MANY_LINES) return lines;
   const depth = ({ name }) => name.split(/[./]/).length;
-  const telling = lines.filter(({ name }) => TELLING.test(name));
-  return [...(telling.length ? telling : lines)].sort((a, b) => depth(a) - depth(b) || natural(a.name, b.name)).slice(0, FEW);
+  const important = lines.filter(({ name }) => IMPORTANT.test(name));
+  return [...(important.length ? important : lines)].sort((a, b) => depth(a) - depth(b) || compareNatural(a.name, b.name)).slice(0, MAX_INITIAL_LINES);
 }
 
-// How names are put into groups: by all but the last part, or, where that gives a crowd of groups with hardly
-// anything in them (layer1.norm, layer2.norm, …), by the last part.
-function grouping(names) {
+// Group names by all but the last part, or by the last part if that avoids many groups with few members
+// (layer1.norm, layer2.norm, …).
+function chooseGrouping(names) {
   const count = (of) => new Set(names.map((name) => of(name).group)).size;
-  const crowded = names.length > MANY && count(placed) > names.length / 2;
-  return crowded && count(placedByLast) <= names.length / 2 ? placedByLast : placed;
+  const crowded = names.length > MANY_LINES && count(splitName) > names.length / 2;
+  return crowded && count(splitNameByLast) <= names.length / 2 ? splitNameByLast : splitName;
 }
 
 const LOSS = /loss|perplexity|nll/i;
 
-// Groups in the order of the legend: those with a loss before the others, then names without a group. So names
-// that stand alone are two groups if there are losses among them.
-function groupsOf(lines) {
+// Groups in the order of the legend: those with a loss first, then names without a group. Names without a group form
+// two groups if some of them are losses.
+function groupLines(lines) {
   const losses = new Set(lines.filter(({ name }) => LOSS.test(name)));
   const withLoss = new Set([...losses].map(({ group }) => group));
   const groups = new Map();
@@ -55,37 +55,37 @@ function groupsOf(lines) {
     groups.get(key).members.push(line);
   }
   for (const { members } of groups.values()) members.sort((a, b) => losses.has(b) - losses.has(a));
-  return [...groups.values()].sort((a, b) => b.isFirst - a.isFirst || (b.name === "") - (a.name === "") || natural(a.name, b.name));
+  return [...groups.values()].sort((a, b) => b.isFirst - a.isFirst || (b.name === "") - (a.name === "") || compareNatural(a.name, b.name));
 }
 
-function placedByLast(name) {
-  const { group, label } = placed(name);
+function splitNameByLast(name) {
+  const { group, label } = splitName(name);
   return group ? { group: label, label: group } : { group: "", label };
 }
 
-// `encoder.scan.loss` belongs to the group `encoder.scan`; a name without dots stands alone.
-function placed(name) {
+// `encoder.scan.loss` belongs to the group `encoder.scan`; a name without dots has no group.
+function splitName(name) {
   const cut = name.lastIndexOf(".");
   const grouped = cut > 0 && cut < name.length - 1;
   return { group: grouped ? name.slice(0, cut) : "", label: grouped ? name.slice(cut + 1) : name };
 }
 
-function makeLine(key, name, x, y, style, place = placed(name)) {
+function makeLine(key, name, x, y, style, { group, label } = splitName(name)) {
   const { numbers, special } = parted(y);
-  return { key, name, ...place, ...style, x, y: numbers, special };
+  return { key, name, group, label, ...style, x, y: numbers, special };
 }
 
-const SMOOTHED_PLACES = 2000;
-const MOST_GAPS = 200;
+const SMOOTHED_UNITS = 2000;
+const MAX_GAPS = 200;
 
-// An exponential mean over the distance between points, not over their number: it hardly depends on how many of
-// them are kept. `factor` is what remains after the usual distance of two points, or a small part of all.
-function smoothedOver(x, y, factor) {
-  const gaps = x.slice(1).map((place, at) => place - x[at]);
-  // An odd stride: where peaks and dips were kept, short and long distances take turns.
-  const stride = Math.floor(gaps.length / MOST_GAPS) | 1;
-  const some = gaps.filter((_, at) => at % stride === 0);
-  const unit = gaps.length ? Math.max(median(some), (x[x.length - 1] - x[0]) / SMOOTHED_PLACES) : 1;
+// An exponential moving average over the distance between points instead of their number, so that it hardly depends on
+// downsampling. `factor` is the weight that remains after the usual distance between two points.
+function smoothByDistance(x, y, factor) {
+  const gaps = x.slice(1).map((next, at) => next - x[at]);
+  // An odd stride, because downsampling leaves alternating short and long distances.
+  const stride = Math.floor(gaps.length / MAX_GAPS) | 1;
+  const sample = gaps.filter((_, at) => at % stride === 0);
+  const unit = gaps.length ? Math.max(median(sample), (x[x.length - 1] - x[0]) / SMOOTHED_UNITS) : 1;
   let mean = 0;
   let weight = 0;
   let last = null;
@@ -93,7 +93,7 @@ function smoothedOver(x, y, factor) {
     if (value === null || value === undefined) return null;
     const kept = last === null ? 0 : factor ** ((x[at] - last) / unit);
     last = x[at];
-    // A point stands for half of the way to each side: a peak and a dip side by side count the same.
+    // A point represents half of the distance to each side, so that adjacent peaks and dips have equal weight.
     const before = gaps[at - 1] ?? gaps[at] ?? unit;
     const share = 1 - factor ** ((before + (gaps[at] ?? before)) / 2 / unit);
     mean = kept * mean + share * value;
@@ -102,40 +102,40 @@ function smoothedOver(x, y, factor) {
   });
 }
 
-// The values of a line at other places: on it, between two of its points, and at its ends as there.
-function valuesAt(x, y, places) {
+// Interpolate a line at other positions; beyond its ends, the last values are used.
+function interpolate(x, y, positions) {
   const known = x.map((_, at) => at).filter((at) => y[at] !== null);
   let next = 0;
-  return places.map((place) => {
-    while (next < known.length && x[known[next]] < place) next += 1;
+  return positions.map((position) => {
+    while (next < known.length && x[known[next]] < position) next += 1;
     const [left, right] = [known[next - 1] ?? known[next], known[next] ?? known[next - 1]];
     if (left === undefined) return null;
-    if (left === right || x[right] === place) return y[right];
-    return y[left] + ((place - x[left]) / (x[right] - x[left])) * (y[right] - y[left]);
+    if (left === right || x[right] === position) return y[right];
+    return y[left] + ((position - x[left]) / (x[right] - x[left])) * (y[right] - y[left]);
   });
 }
 
-// The place of the value nearest to `at` in sorted `xs`.
-function nearest(xs, at) {
+// The index of the value nearest to `x` in sorted `xs`.
+function nearestIndex(xs, x) {
   let low = 0;
   let high = xs.length - 1;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (xs[middle] < at) low = middle + 1;
+    if (xs[middle] < x) low = middle + 1;
     else high = middle;
   }
-  return low > 0 && at - xs[low - 1] <= xs[low] - at ? low - 1 : low;
+  return low > 0 && x - xs[low - 1] <= xs[low] - x ? low - 1 : low;
 }
 
-// Lines with different places on the axis, as columns over all of those places.
-function joinedColumns(lines) {
+// Lines with different positions on the axis, as columns over all of these positions.
+function alignColumns(lines) {
   if (!lines.length) return [[]];
   const same = lines.every(({ x }) => x === lines[0].x || (x.length === lines[0].x.length && x.every((v, i) => v === lines[0].x[i])));
   if (same) return [lines[0].x, ...lines.map(({ y }) => y)];
   return uPlot.join(lines.map(({ x, y }) => [x, y]));
 }
 
-// Add points to a line. A run that went back passes some places twice: the second time counts.
+// Append points to a line. After a run went back, repeated steps replace the earlier points.
 function extendLine(line, x, y) {
   for (let at = 0; at < x.length; at++) {
     while (line.x.length && line.x[line.x.length - 1] >= x[at]) {
@@ -147,9 +147,9 @@ function extendLine(line, x, y) {
   }
 }
 
-// Halve a line that has grown too long: of every four points the lowest and the highest stay.
-function thinLine(line, most) {
-  if (line.x.length <= most) return;
+// Halve a line that is too long: of every four points, keep the lowest and the highest.
+function thinLine(line, maxPoints) {
+  if (line.x.length <= maxPoints) return;
   const keep = [];
   const value = (at) => (typeof line.y[at] === "number" ? line.y[at] : Infinity);
   for (let start = 0; start < line.x.length; start += 4) {

@@ -1,17 +1,17 @@
 "use strict";
-// The metrics of a run, or of several: over the epochs, or over the steps in as much detail as there is.
+// The metrics of one run or of several runs, over epochs or over steps.
 
 const WHOLE_STEPS = [1, 2, 5].flatMap((unit) => [0, 1, 2, 3, 4, 5, 6, 7].map((power) => unit * 10 ** power)).sort((a, b) => a - b);
 
 class MetricsPanel {
-  // fetchPoints(window) gives finer lines for a window of steps, or null where there are none to be had.
+  // fetchPoints(window) returns more detailed lines for a window of steps, or null.
   constructor(runs, fetchPoints = null) {
-    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, looks: new Looks(), waiting: 0, picked: false });
+    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, styles: new LineStyles(), timer: 0, hasSelection: false });
     this.chart = new LineChart(byId("metrics-chart"), {
-      empty: () => (this.runs.some((run) => run.running) ? "The first epoch will appear here" : "No epoch was told"),
+      empty: () => (this.runs.some((run) => run.running) ? "The first epoch will appear here" : "No epoch was recorded"),
       axisLabel: (x) => `${this.axis === "step" ? "step" : "epoch"} ${x}`,
-      xAxis: { incrs: WHOLE_STEPS, label: "epoch", labelSize: 20, labelFont: drawnFont(12), values: (plot, ticks) => this.shownPlaces(ticks) },
-      whole: () => this.whole(),
+      xAxis: { incrs: WHOLE_STEPS, label: "epoch", labelSize: 20, labelFont: drawnFont(12), values: (plot, ticks) => this.formatTicks(ticks) },
+      fullRange: () => this.fullRange(),
       onZoom: (window) => this.onZoom(window),
       onRead: (x) => this.onRead(x),
     });
@@ -20,12 +20,12 @@ class MetricsPanel {
     for (const button of document.querySelectorAll("[data-scale]")) button.addEventListener("click", () => this.setLog(button.dataset.scale === "log"));
     byId("reset").addEventListener("click", () => this.chart.resetZoom());
     byId("smoothing").addEventListener("input", ({ target }) => this.setSmoothing(Number(target.value)));
-    this.bringBack(rememberedView());
+    this.restoreView(loadView());
   }
 
-  // What was chosen before the page was read again.
-  bringBack({ axis, log, smoothing, hidden }) {
-    if (axis === "epoch" || axis === "step") Object.assign(this, { axis, chosen: true });
+  // Restore the view from before a reload.
+  restoreView({ axis, log, smoothing, hidden }) {
+    if (axis === "epoch" || axis === "step") Object.assign(this, { axis, axisChosen: true });
     if (log === true) this.setLog(true);
     if (smoothing > 0 && smoothing < 1) {
       byId("smoothing").value = smoothing;
@@ -33,14 +33,14 @@ class MetricsPanel {
     }
     if (Array.isArray(hidden)) {
       this.chart.hidden = new Set(hidden);
-      this.picked = true;
+      this.hasSelection = true;
     }
-    this.remember();
+    this.storeView();
   }
 
-  remember() {
+  storeView() {
     const { log, smoothing, hidden } = this.chart;
-    rememberView({ axis: this.chosen ? this.axis : null, log, smoothing, hidden: this.picked ? [...hidden] : null });
+    saveView({ axis: this.axisChosen ? this.axis : null, log, smoothing, hidden: this.hasSelection ? [...hidden] : null });
   }
 
   hasSteps() {
@@ -53,46 +53,46 @@ class MetricsPanel {
 
   show() {
     const hasBoth = this.hasSteps() && this.hasEpochs();
-    // Epochs as soon as there are two; before that, steps show more.
-    if (!this.chosen || !hasBoth) this.axis = this.hasSteps() && this.runs.every((run) => run.history.length < 2) ? "step" : "epoch";
+    // Show epochs once there are two of them; before that, steps show more.
+    if (!this.axisChosen || !hasBoth) this.axis = this.hasSteps() && this.runs.every((run) => run.history.length < 2) ? "step" : "epoch";
     byId("axis").hidden = !hasBoth;
     for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === this.axis));
     this.lines = this.makeLines();
-    // What was hidden in another run may be all that there is in this one.
+    // The lines hidden in a previous run may be all lines of this one.
     if (this.lines.length && !this.lines.some((line) => this.chart.isVisible(line))) this.chart.hidden = new Set();
     this.chart.setAxisName(this.axis);
     this.chart.show(this.lines);
     this.legend.show(this.lines);
-    // Until somebody picks, a few of many: hundreds of lines at once tell nothing.
-    if (!this.picked && this.runs.length === 1) this.legend.begin(new Set(firstLines(this.lines).map(({ key }) => key)));
-    this.note();
+    // Until the user selects lines, show only a few of many.
+    if (!this.hasSelection && this.runs.length === 1) this.legend.showInitially(new Set(initialLines(this.lines).map(({ key }) => key)));
+    this.updateNote();
   }
 
-  // There is no epoch before the first and none after the last.
-  shownPlaces(ticks) {
-    const [first, last] = this.whole();
-    const shown = (tick) => (tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e4 ? `${tick / 1e3}k` : String(tick));
-    return ticks.map((tick) => (tick < first || tick > last ? "" : shown(tick)));
+  // No label before the first epoch or after the last one.
+  formatTicks(ticks) {
+    const [first, last] = this.fullRange();
+    const format = (tick) => (tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e4 ? `${tick / 1e3}k` : String(tick));
+    return ticks.map((tick) => (tick < first || tick > last ? "" : format(tick)));
   }
 
   onPick() {
-    this.picked = true;
-    this.remember();
-    this.note();
+    this.hasSelection = true;
+    this.storeView();
+    this.updateNote();
   }
 
   makeLines() {
-    const several = this.runs.length > 1;
+    const isComparison = this.runs.length > 1;
     return this.runs.flatMap((run, number) => {
       const series = [...(this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run))];
-      if (series.length > MANY) series.sort(([a], [b]) => natural(a, b));
-      const placedIn = grouping(series.map(([name]) => name));
-      return series.map(([name, { x, y, whole }]) => {
+      if (series.length > MANY_LINES) series.sort(([a], [b]) => compareNatural(a, b));
+      const split = chooseGrouping(series.map(([name]) => name));
+      return series.map(([name, { x, y, full }]) => {
         const key = `${number}\u0000${name}`;
-        const place = several ? { group: name, label: run.shownName } : placedIn(name);
-        const line = makeLine(key, name, x, y, this.looks.of(several ? number : name), place);
-        if (whole) line.whole = { x: whole.x, y: parted(whole.y).numbers };
-        return several ? { ...line, readName: `${name} · ${run.shownName}` } : line;
+        const grouped = isComparison ? { group: name, label: run.displayName } : split(name);
+        const line = makeLine(key, name, x, y, this.styles.of(isComparison ? number : name), grouped);
+        if (full) line.full = { x: full.x, y: parted(full.y).numbers };
+        return isComparison ? { ...line, readName: `${name} · ${run.displayName}` } : line;
       });
     });
   }
@@ -112,12 +112,12 @@ class MetricsPanel {
   stepSeries(run) {
     const finer = this.chart.window && this.detail && this.detail.run === run ? this.detail.lines : null;
     const series = new Map(Object.entries(finer ?? run.metrics));
-    for (const [name, line] of finer ? series : []) series.set(name, { ...line, whole: run.metrics[name] });
+    for (const [name, line] of finer ? series : []) series.set(name, { ...line, full: run.metrics[name] });
     return series;
   }
 
-  // From the first to the last place, also where only a part is shown in detail.
-  whole() {
+  // The first and the last position, even if only a part is loaded in detail.
+  fullRange() {
     if (this.axis !== "step" || !this.detail) return this.chart.full();
     const lines = Object.values(this.detail.run.metrics).filter(({ x }) => x.length);
     return [Math.min(...lines.map(({ x }) => x[0])), Math.max(...lines.map(({ x }) => x[x.length - 1]))];
@@ -125,8 +125,8 @@ class MetricsPanel {
 
   setAxis(axis) {
     this.axis = axis;
-    this.chosen = true;
-    this.remember();
+    this.axisChosen = true;
+    this.storeView();
     this.detail = null;
     this.chart.window = null;
     this.show();
@@ -137,31 +137,31 @@ class MetricsPanel {
     for (const button of document.querySelectorAll("[data-scale]")) button.setAttribute("aria-pressed", String((button.dataset.scale === "log") === log));
     this.chart.log = log;
     this.chart.build();
-    this.remember();
-    this.note();
+    this.storeView();
+    this.updateNote();
   }
 
   setSmoothing(factor) {
     byId("smoothing-value").textContent = factor ? factor.toFixed(2) : "off";
     this.chart.smoothing = factor;
     this.chart.build();
-    this.remember();
+    this.storeView();
   }
 
   onZoom(window) {
     byId("reset").disabled = window === null;
     if (this.axis !== "step" || !this.fetchPoints) return;
-    clearTimeout(this.waiting);
+    clearTimeout(this.timer);
     if (window === null) {
       if (this.detail) {
         this.detail = null;
-        setTimeout(() => this.show(), 0); // not now: uPlot is in the middle of its own change
+        setTimeout(() => this.show(), 0); // later: uPlot is still applying its own change
       }
       return;
     }
     const key = window.join();
     if (this.detail?.key === key) return;
-    this.waiting = setTimeout(async () => {
+    this.timer = setTimeout(async () => {
       const lines = await this.fetchPoints(window);
       if (lines && this.chart.window?.join() === key) {
         this.detail = { key, lines, run: this.runs[0] };
@@ -172,30 +172,30 @@ class MetricsPanel {
 
   onRead(x) {
     byId("column").textContent = x === null ? "latest" : `${this.axis} ${x}`;
-    if (this.lines) this.legend.read(x);
+    if (this.lines) this.legend.showValues(x);
   }
 
-  note() {
+  updateNote() {
     if (!this.lines) return;
     const shown = this.lines.filter((line) => this.chart.isVisible(line));
     const count = (test) => shown.reduce((sum, line) => sum + line.y.filter(test).length, 0);
-    const special = shown.reduce((sum, line) => sum + line.special.filter((word) => word !== null).length, 0);
-    const below = this.chart.log ? count((value) => value !== null && value <= 0) : 0;
+    const special = shown.reduce((sum, line) => sum + line.special.filter((name) => name !== null).length, 0);
+    const nonPositive = this.chart.log ? count((value) => value !== null && value <= 0) : 0;
     const names = [...new Set(shown.map(({ name }) => name))];
     byId("shown-name").hidden = this.runs.length < 2 || names.length !== 1;
     byId("shown-name").textContent = names[0] ?? "";
     const parts = [];
     if (shown.length < this.lines.length) parts.push(`${shown.length} of ${plural(this.lines.length, "line")} shown.`);
-    if (below) parts.push(`${plural(below, "value")} at or below zero cannot be shown on a log scale.`);
+    if (nonPositive) parts.push(`${plural(nonPositive, "value")} at or below zero cannot be shown on a log scale.`);
     if (special) parts.push(`× marks ${plural(special, "value")} that ${special === 1 ? "is" : "are"} NaN or infinite.`);
     byId("metrics-note").textContent = parts.join(" ");
   }
 }
 
-// The view is remembered for this tab and this address alone; where nothing may be stored, the page begins as ever.
+// The view is stored for this tab and this address; without storage, the page uses its defaults.
 const VIEW = `flodl-view ${location.pathname}`;
 
-function rememberedView() {
+function loadView() {
   try {
     return JSON.parse(sessionStorage.getItem(VIEW)) ?? {};
   } catch {
@@ -203,10 +203,10 @@ function rememberedView() {
   }
 }
 
-function rememberView(view) {
+function saveView(view) {
   try {
     sessionStorage.setItem(VIEW, JSON.stringify(view));
   } catch {
-    // it is not remembered
+    // the view is not stored
   }
 }

@@ -1,19 +1,19 @@
 "use strict";
-// What the machine does: bars for now, lines for the past, all in percent of what there is.
+// The hardware usage: bars for the current values, lines for the history, in percent.
 
-// Seconds, minutes, hours and days that people count in: no tick says the same as the one before.
+// Steps of the time axis in seconds, up to weeks, so that no two ticks have the same label.
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2419200];
 
 class ResourcesPanel {
   constructor(run) {
-    Object.assign(this, { run, looks: new Looks(), picked: false });
+    Object.assign(this, { run, styles: new LineStyles(), hasSelection: false });
     this.chart = new LineChart(byId("resources-chart"), {
-      axisLabel: (x) => shownMoment(x, this.isDated()),
-      xAxis: { incrs: TIME_STEPS, values: (plot, ticks) => this.shownTicks(ticks), space: 84 },
+      axisLabel: (x) => formatMoment(x, this.isDated()),
+      xAxis: { incrs: TIME_STEPS, values: (plot, ticks) => this.formatTicks(ticks), space: 84 },
       yRange: () => [0, 100],
       yTick: (value) => `${Math.round(value)}%`,
     });
-    this.legend = new Legend(byId("resources-legend"), this.chart, { onChange: () => (this.picked = true) });
+    this.legend = new Legend(byId("resources-legend"), this.chart, { onChange: () => (this.hasSelection = true) });
   }
 
   isDated() {
@@ -21,19 +21,19 @@ class ResourcesPanel {
     return x.length > 0 && spansDays(x[0], x[x.length - 1]);
   }
 
-  shownTicks(ticks) {
+  formatTicks(ticks) {
     const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1;
     const digits = step >= 60 ? 5 : 8;
     const dated = this.isDated();
     return ticks.map((tick) => {
-      const clock = shownTime(tick).slice(0, digits);
+      const clock = formatTime(tick).slice(0, digits);
       if (!dated) return clock;
-      const date = shownMoment(tick, true).slice(0, -9);
+      const date = formatMoment(tick, true).slice(0, -9);
       return step >= 86400 ? date : `${date} ${clock}`;
     });
   }
 
-  // name in the journal, what people call it, and what it is measured against
+  // The label of each gauge, its series, and the series of its limit.
   gauges() {
     const { lines } = this.run.resources;
     const found = [];
@@ -60,14 +60,14 @@ class ResourcesPanel {
     byId("bars").replaceChildren(...gauges.map((gauge) => this.bar(gauge)));
     const lines = gauges.map(({ label, used, total }) => {
       const { x, y } = this.run.resources.lines[used];
-      const whole = total ? this.last(total) : 100;
-      const shares = y.map((value) => (typeof value === "number" ? (100 * value) / whole : null));
-      return makeLine(label, label, x, shares, this.looks.of(label), { group: "", label });
+      const limit = total ? this.last(total) : 100;
+      const shares = y.map((value) => (typeof value === "number" ? (100 * value) / limit : null));
+      return makeLine(label, label, x, shares, this.styles.of(label), { group: "", label });
     });
     this.chart.show(lines);
     this.legend.show(lines);
-    // Many devices: until somebody picks, how busy they are.
-    if (!this.picked && lines.length > MANY) this.legend.begin(new Set(gauges.filter(({ total }) => !total).map(({ label }) => label)));
+    // With many devices, show only their utilization until the user selects lines.
+    if (!this.hasSelection && lines.length > MANY_LINES) this.legend.showInitially(new Set(gauges.filter(({ total }) => !total).map(({ label }) => label)));
   }
 
   last(name) {
@@ -80,14 +80,14 @@ class ResourcesPanel {
     const share = total ? (100 * value) / this.last(total) : value;
     const box = element("div");
     const head = element("div", "bar-head");
-    const shown = total ? `${shownBytes(value)} of ${shownBytes(this.last(total))}` : `${Math.round(value)}%`;
-    head.append(element("span", "", label), element("span", "number", shown));
+    const text = total ? `${formatBytes(value)} of ${formatBytes(this.last(total))}` : `${Math.round(value)}%`;
+    head.append(element("span", "", label), element("span", "number", text));
     const track = element("div", "track");
-    // Memory that runs out ends a run; a busy processor does not.
+    // Only memory is a problem when it is nearly full.
     if (total && share > 80) track.dataset.level = share > 95 ? "bad" : "warn";
     const fill = element("span");
     fill.style.width = `${Math.min(Math.max(share, 0), 100)}%`;
-    fill.style.setProperty("--colour", `var(${this.looks.of(label).colour})`);
+    fill.style.setProperty("--color", `var(${this.styles.of(label).color})`);
     track.append(fill);
     box.append(head, track);
     return box;

@@ -1,29 +1,29 @@
 "use strict";
-// Fingers on a chart: one reads the values, two zoom and pan; up and down still scrolls the page.
+// Touch input on a chart: one finger reads values, two zoom and pan; vertical moves still scroll the page.
 
-function followFingers(chart) {
+function enableTouch(chart) {
   const { host } = chart;
-  const across = (touch) => touch.clientX - chart.plot.over.getBoundingClientRect().left;
-  let held = null; // the places on the axis that lie under the two fingers
+  const offset = (touch) => touch.clientX - chart.plot.over.getBoundingClientRect().left;
+  let pinned = null; // the positions on the axis under the two fingers
 
   host.addEventListener("touchstart", ({ touches }) => {
-    held = chart.plot && touches.length === 2 ? [...touches].map((touch) => chart.plot.posToVal(across(touch), "x")) : null;
+    pinned = chart.plot && touches.length === 2 ? [...touches].map((touch) => chart.plot.posToVal(offset(touch), "x")) : null;
   }, { passive: true });
 
   host.addEventListener("touchmove", (event) => {
     if (!chart.plot) return;
-    const places = [...event.touches].map(across);
-    if (held && places.length === 2 && Math.abs(places[1] - places[0]) > 8) {
+    const offsets = [...event.touches].map(offset);
+    if (pinned && offsets.length === 2 && Math.abs(offsets[1] - offsets[0]) > 8) {
       event.preventDefault();
-      const each = (held[1] - held[0]) / (places[1] - places[0]);
-      const low = held[0] - places[0] * each;
-      if (each > 0) chart.zoomTo(low, low + each * chart.plot.over.clientWidth);
-    } else if (places.length === 1) {
-      chart.plot.setCursor({ left: places[0], top: event.touches[0].clientY - chart.plot.over.getBoundingClientRect().top });
+      const scale = (pinned[1] - pinned[0]) / (offsets[1] - offsets[0]);
+      const low = pinned[0] - offsets[0] * scale;
+      if (scale > 0) chart.zoomTo(low, low + scale * chart.plot.over.clientWidth);
+    } else if (offsets.length === 1) {
+      chart.plot.setCursor({ left: offsets[0], top: event.touches[0].clientY - chart.plot.over.getBoundingClientRect().top });
     }
   }, { passive: false });
 
   host.addEventListener("touchend", ({ touches }) => {
-    if (touches.length < 2) held = null;
+    if (touches.length < 2) pinned = null;
   });
 }

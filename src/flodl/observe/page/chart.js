@@ -57,10 +57,10 @@ class Chart {
 
   axes() {
     const shared = {
-      stroke: drawnColour(this.host, "--quiet"),
+      stroke: drawnColor(this.host, "--quiet"),
       font: drawnFont(12),
-      grid: { stroke: drawnColour(this.host, "--grid"), width: 1 },
-      ticks: { stroke: drawnColour(this.host, "--grid"), width: 1, size: 6 },
+      grid: { stroke: drawnColor(this.host, "--grid"), width: 1 },
+      ticks: { stroke: drawnColor(this.host, "--grid"), width: 1, size: 6 },
     };
     const wholeSteps = [1, 2, 5].flatMap((unit) => [0, 1, 2, 3, 4, 5, 6].map((power) => unit * 10 ** power));
     return [
@@ -75,14 +75,14 @@ class Chart {
       },
       {
         ...shared,
-        values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : shownTick(tick))),
+        values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : formatTick(tick))),
         size: (plot, texts) => 22 + 7 * Math.max(3, ...(texts ?? []).map((text) => text.length)),
       },
     ];
   }
 
   lines(metric) {
-    const stroke = drawnColour(this.host, metric.colour);
+    const stroke = drawnColor(this.host, metric.color);
     const isolated = (plot, at, show) => (show ? null : isolatedPoints(plot.data[at]));
     const shared = { stroke, dash: metric.dash, spanGaps: false, pxAlign: 0 };
     const few = this.data.epochs.length <= 40;
@@ -108,8 +108,8 @@ class Chart {
   }
 
   drawSpecial(plot) {
-    for (const { special, colour } of this.data.series.filter(({ visible }) => visible)) {
-      drawCrosses(plot, { x: this.data.epochs, special, colour: drawnColour(this.host, colour) });
+    for (const { special, color } of this.data.series.filter(({ visible }) => visible)) {
+      drawCrosses(plot, { x: this.data.epochs, special, color: drawnColor(this.host, color) });
     }
   }
 

@@ -33,7 +33,7 @@ function isolatedPoints(values) {
 }
 
 function shownAt(metric, at) {
-  return shownValue(metric.special[at] ?? metric.values[at]);
+  return formatValue(metric.special[at] ?? metric.values[at]);
 }
 
 function lastIndex(metric) {
@@ -52,6 +52,6 @@ function extremes(metric, epochs) {
     if (high < 0 || value > metric.values[high]) high = at;
   });
   if (low < 0) return "no finite value";
-  const at = (index) => `${shownNumber(metric.values[index])} at epoch ${epochs[index]}`;
+  const at = (index) => `${formatNumber(metric.values[index])} at epoch ${epochs[index]}`;
   return `min ${at(low)}, max ${at(high)}`;
 }

@@ -46,7 +46,7 @@ class Legend {
     button.type = "button";
     button.title = `${metric.name}\n${extremes(metric, this.data.epochs)}`;
     const number = element("span", "number");
-    button.append(swatch(metric.colour, metric.dashName), element("span", "label", metric.label), number);
+    button.append(swatch(metric.color, metric.dashName), element("span", "label", metric.label), number);
     button.addEventListener("click", (event) => {
       if (event.shiftKey || event.ctrlKey || event.metaKey) this.toggle(metric);
       else this.solo([metric]);

@@ -40,8 +40,8 @@ function fillReadout(at, pointerTop) {
   const rows = chosen.map((metric) => {
     const row = element("div", "reading");
     const smooth = chart.smoothedAt(metric, at);
-    row.append(swatch(metric.colour, "point"), element("span", "label", metric.name));
-    if (smooth !== null) row.append(element("span", "number", shownNumber(smooth)));
+    row.append(swatch(metric.color, "point"), element("span", "label", metric.name));
+    if (smooth !== null) row.append(element("span", "number", formatNumber(smooth)));
     row.append(element("span", smooth === null ? "number" : "number measured", shownAt(metric, at)));
     return row;
   });

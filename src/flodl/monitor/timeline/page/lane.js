@@ -1,19 +1,19 @@
 "use strict";
-// One lane: lines over the time, the marks and gaps behind them, and the values under the cursor above.
+// One lane: lines over time with marks and gaps, and the values at the cursor.
 
-const MARK_COLOURS = { gc: "--series-7", sync: "--series-4", save: "--series-2", epoch: "--quiet", data: "--series-1", alert: "--series-3", tier: "--series-5", evaluate: "--series-6" };
-const PHASE_COLOURS = { step: "--series-0", evaluate: "--series-6", data: "--series-1", sync: "--series-4", save: "--series-2", other: "--series-10" };
+const MARK_COLORS = { gc: "--series-7", sync: "--series-4", save: "--series-2", epoch: "--quiet", data: "--series-1", alert: "--series-3", tier: "--series-5", evaluate: "--series-6" };
+const PHASE_COLORS = { step: "--series-0", evaluate: "--series-6", data: "--series-1", sync: "--series-4", save: "--series-2", other: "--series-10" };
 
-// A sample speaks of the time before it, so lines are steps that reach back.
+// A sample describes the time before it, so lines are steps that extend to the left.
 const STEPPED = uPlot.paths.stepped({ align: -1 });
-// More marks than this would cover the lines: they become ticks at the top.
-const MOST_TALL_MARKS = 120;
+// More marks than this would cover the lines, so they become ticks at the top.
+const MAX_TALL_MARKS = 120;
 
-function markColour(kind) {
-  return MARK_COLOURS[kind] ?? "--series-9";
+function markColor(kind) {
+  return MARK_COLORS[kind] ?? "--series-9";
 }
 
-function shownTime(seconds) {
+function formatSeconds(seconds) {
   const size = Math.abs(seconds);
   if (size < 1) return `${(seconds * 1000).toFixed(size < 0.01 ? 1 : 0)} ms`;
   if (size < 60) return `${seconds.toFixed(size < 10 ? 2 : 1)} s`;
@@ -46,7 +46,7 @@ class Lane {
   }
 
   variable(line, at) {
-    if (this.lane.stacked) return PHASE_COLOURS[line.name] ?? `--series-${(at + 7) % 12}`;
+    if (this.lane.stacked) return PHASE_COLORS[line.name] ?? `--series-${(at + 7) % 12}`;
     return `--series-${at}`;
   }
 
@@ -54,10 +54,10 @@ class Lane {
     return { width: Math.max(this.host.clientWidth, 160), height: this.host.clientHeight };
   }
 
-  // Stacked lines are drawn from the top of the stack down, each over the one before.
+  // Stacked lines are drawn from top to bottom, each over the previous one.
   order() {
-    const places = this.lane.lines.map((line, at) => at);
-    return this.lane.stacked ? places.reverse() : places;
+    const indices = this.lane.lines.map((line, at) => at);
+    return this.lane.stacked ? indices.reverse() : indices;
   }
 
   columns() {
@@ -71,10 +71,10 @@ class Lane {
   build(window) {
     if (this.plot) this.plot.destroy();
     const axis = {
-      stroke: drawnColour(this.host, "--quiet"),
+      stroke: drawnColor(this.host, "--quiet"),
       font: drawnFont(11),
-      grid: { stroke: drawnColour(this.host, "--grid"), width: 1 },
-      ticks: { stroke: drawnColour(this.host, "--grid"), width: 1, size: 4 },
+      grid: { stroke: drawnColor(this.host, "--grid"), width: 1 },
+      ticks: { stroke: drawnColor(this.host, "--grid"), width: 1, size: 4 },
     };
     const top = this.lane.top;
     const options = {
@@ -109,11 +109,11 @@ class Lane {
 
   line(line, at) {
     const variable = this.variable(line, at);
-    const fill = this.lane.stacked ? drawnColour(this.host, variable) : line.fill ? drawnColour(this.host, variable, 18) : undefined;
-    return { stroke: drawnColour(this.host, variable), fill, width: this.lane.stacked ? 0 : 1.5, points: { show: false }, paths: STEPPED, spanGaps: false, pxAlign: 0 };
+    const fill = this.lane.stacked ? drawnColor(this.host, variable) : line.fill ? drawnColor(this.host, variable, 18) : undefined;
+    return { stroke: drawnColor(this.host, variable), fill, width: this.lane.stacked ? 0 : 1.5, points: { show: false }, paths: STEPPED, spanGaps: false, pxAlign: 0 };
   }
 
-  spans(plot, start, length) {
+  span(plot, start, length) {
     const { bbox } = plot;
     const left = plot.valToPos(start, "x", true);
     const right = plot.valToPos(start + length, "x", true);
@@ -124,9 +124,9 @@ class Lane {
   drawGaps(plot) {
     if (this.lane.device === undefined) return;
     plot.ctx.save();
-    plot.ctx.fillStyle = drawnColour(this.host, "--series-7", 14);
+    plot.ctx.fillStyle = drawnColor(this.host, "--series-7", 14);
     for (const gap of this.timeline.data.gaps.filter(({ device }) => device === this.lane.device)) {
-      const span = this.spans(plot, gap.start, gap.end - gap.start);
+      const span = this.span(plot, gap.start, gap.end - gap.start);
       if (span) plot.ctx.fillRect(span[0], plot.bbox.top, span[1] - span[0], plot.bbox.height);
     }
     plot.ctx.restore();
@@ -134,18 +134,18 @@ class Lane {
 
   drawMarks(plot) {
     const { ctx, bbox } = plot;
-    const found = this.timeline.shownMarks().map((mark) => ({ ...mark, span: this.spans(plot, mark.start, mark.length) }));
+    const found = this.timeline.visibleMarks().map((mark) => ({ ...mark, span: this.span(plot, mark.start, mark.length) }));
     const marks = found.filter(({ span }) => span);
-    const height = marks.length > MOST_TALL_MARKS ? 8 * devicePixelRatio : bbox.height;
+    const height = marks.length > MAX_TALL_MARKS ? 8 * devicePixelRatio : bbox.height;
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
     for (const { kind, length, span } of marks) {
-      const wide = span[1] - span[0];
-      if (wide > 1.5 * devicePixelRatio) {
-        ctx.fillStyle = drawnColour(this.host, markColour(kind), 22);
-        ctx.fillRect(span[0], bbox.top, wide, height);
+      const width = span[1] - span[0];
+      if (width > 1.5 * devicePixelRatio) {
+        ctx.fillStyle = drawnColor(this.host, markColor(kind), 22);
+        ctx.fillRect(span[0], bbox.top, width, height);
       }
-      ctx.strokeStyle = drawnColour(this.host, markColour(kind));
+      ctx.strokeStyle = drawnColor(this.host, markColor(kind));
       ctx.setLineDash(length ? [] : [3 * devicePixelRatio, 3 * devicePixelRatio]);
       ctx.beginPath();
       ctx.moveTo(span[0], bbox.top);
@@ -160,6 +160,6 @@ class Lane {
       const value = at === null || at === undefined ? null : this.lane.lines[line].values[at];
       number.textContent = value === null || value === undefined ? "" : `${value.toFixed(this.lane.unit === "%" ? 0 : 1)} ${this.lane.unit}`;
     });
-    this.timeline.readTime(at);
+    this.timeline.showTime(at);
   }
 }

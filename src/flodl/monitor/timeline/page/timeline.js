@@ -1,5 +1,5 @@
 "use strict";
-// Puts the page together: lanes that zoom as one, lists, keys, theme.
+// The page: lanes that zoom together, lists, keyboard and theme.
 
 class Timeline {
   constructor(data) {
@@ -20,7 +20,7 @@ class Timeline {
     this.following = false;
   }
 
-  // One lane was zoomed: the others follow, and do not answer.
+  // One lane was zoomed: the others follow, without triggering further updates.
   follow(leader, low, high) {
     if (this.following || low === null || low === undefined) return;
     if (leader.plot === null) return;
@@ -28,15 +28,15 @@ class Timeline {
   }
 
   setWindow(low, high, leader) {
-    const least = (this.full[1] - this.full[0]) / 10000;
-    const wide = Math.max(high - low, least);
-    const start = Math.min(Math.max(low, this.full[0]), Math.max(this.full[1] - wide, this.full[0]));
-    this.window = [start, Math.min(start + wide, this.full[1])];
+    const minWidth = (this.full[1] - this.full[0]) / 10000;
+    const width = Math.max(high - low, minWidth);
+    const start = Math.min(Math.max(low, this.full[0]), Math.max(this.full[1] - width, this.full[0]));
+    this.window = [start, Math.min(start + width, this.full[1])];
     this.following = true;
     for (const lane of this.lanes) {
       if (lane !== leader || start !== low) lane.plot.setScale("x", { min: this.window[0], max: this.window[1] });
     }
-    // uPlot tells of a new scale in a microtask, so the answer must wait for that.
+    // uPlot reports a new scale in a microtask, so this has to wait for it.
     queueMicrotask(() => (this.following = false));
     byId("reset").disabled = this.window[0] <= this.full[0] && this.window[1] >= this.full[1];
   }
@@ -50,7 +50,7 @@ class Timeline {
     this.setWindow(...this.full);
   }
 
-  shownMarks() {
+  visibleMarks() {
     return this.data.marks.filter(({ kind }) => !this.hidden.has(kind));
   }
 
@@ -60,29 +60,29 @@ class Timeline {
     return !this.hidden.has(kind);
   }
 
-  readTime(at) {
+  showTime(at) {
     const { facts, times } = this.data;
-    const whole = `${shownTime(facts.duration_s)} · ${plural(facts.num_steps, "step")} · ${plural(facts.num_samples, "sample")}`;
+    const summary = `${formatSeconds(facts.duration_s)} · ${plural(facts.num_steps, "step")} · ${plural(facts.num_samples, "sample")}`;
     const dropped = facts.num_dropped ? ` · the first ${facts.num_dropped} marks were dropped` : "";
-    byId("summary").textContent = at === null || at === undefined ? whole + dropped : [`at ${shownTime(times[at])}`, ...this.notesAt(at)].join(" · ");
+    byId("summary").textContent = at === null || at === undefined ? summary + dropped : [`at ${formatSeconds(times[at])}`, ...this.notesAt(at)].join(" · ");
   }
 
-  // What the marks at a sample say, in words.
+  // The labels of the marks near a sample.
   notesAt(at) {
     const { times } = this.data;
     const [low, high] = [times[at - 1] ?? 0, times[at + 1] ?? times[at]];
-    const near = this.shownMarks().filter(({ start, length, label }) => label && start <= high && start + length >= low);
+    const near = this.visibleMarks().filter(({ start, length, label }) => label && start <= high && start + length >= low);
     return near.slice(0, 3).map(({ kind, label }) => `${kind}: ${label}`);
   }
 
   onKey(event) {
     const [low, high] = this.window;
-    const wide = high - low;
+    const width = high - low;
     const moves = {
-      ArrowLeft: [low - wide / 4, high - wide / 4],
-      ArrowRight: [low + wide / 4, high + wide / 4],
-      "+": [low + wide / 4, high - wide / 4],
-      "-": [low - wide / 2, high + wide / 2],
+      ArrowLeft: [low - width / 4, high - width / 4],
+      ArrowRight: [low + width / 4, high + width / 4],
+      "+": [low + width / 4, high - width / 4],
+      "-": [low - width / 2, high + width / 2],
       Escape: this.full,
     };
     const target = moves[event.key];
@@ -98,7 +98,7 @@ const timeline = new Timeline(data);
 const [bound, reason] = [data.verdict.bound, data.verdict.line.slice(data.verdict.bound.length + 1)];
 byId("verdict").children[0].textContent = bound;
 byId("verdict").children[1].textContent = reason;
-timeline.readTime(null);
+timeline.showTime(null);
 fillKinds(timeline);
 fillGaps(timeline);
 fillNotes(timeline);

@@ -1,10 +1,11 @@
-"""The live page over time: another run in its place, a silence, a reload, a zoom, and what then stays."""
+"""The live page over time: a new run on the same port, silence, reloads, and smoothing under zoom."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,68 +14,68 @@ from flodl.monitor.exports import save_html
 from flodl.monitor.server import FollowedRuns, Server
 
 CHART = "shownPage.panels.metrics.chart"
-# The smoothed value at a step, as it is drawn.
+# The smoothed value at a step, as drawn.
 SMOOTHED_AT = f"step => {CHART}.smooth[0][{CHART}.columns[0].indexOf(step)]"
 
 
 def run_at(folder: Path, port: int, *, epochs: int) -> Monitor:
-    made = Monitor(50, folder, name=folder.name, console=False, resources=False, step_rate=None)
-    made.serve(port=port)
+    created = Monitor(50, folder, name=folder.name, console=False, resources=False, step_rate=None)
+    created.serve(port=port)
     for epoch in range(epochs):
-        made.log(epoch, {f"{folder.name}.loss": 1.0}, duration=1.0)
-    return made
+        created.log(epoch, {f"{folder.name}.loss": 1.0}, duration=1.0)
+    return created
 
 
 @pytest.mark.parametrize("later", [1, 9])
-def test_a_page_whose_port_another_run_has_taken_shows_that_run_alone(
+def test_a_page_shows_only_the_new_run_after_it_took_over_the_port(
     visit: Any, tmp_path: Path, later: int
 ) -> None:
     first = run_at(tmp_path / "rc1", 0, epochs=3)
-    port = first._server.port
+    port = urlsplit(first.url).port
     seen = visit(first.url)
-    seen.waits_for_epochs(3)
-    first._server.close()  # as by a kill: the page has not heard of an end
+    seen.wait_for_epochs(3)
+    first._page._server.close()  # like a kill: the page receives no end event
     second = run_at(tmp_path / "rc2", port, epochs=later)
     try:
-        assert second._server.port == port
+        assert urlsplit(second.url).port == port
         seen.page.wait_for_function("() => document.getElementById('name').textContent === 'rc2'")
-        seen.waits_for_epochs(later)
+        seen.wait_for_epochs(later)
         assert "rc2" in seen.page.title()
         assert seen.page.locator("#epochs-table th").all_text_contents() == ["Epoch", "rc2.loss", "Time"]
         second.log(later, {"rc2.loss": 0.5}, duration=1.0)
-        seen.waits_for_epochs(later + 1)
+        seen.wait_for_epochs(later + 1)
     finally:
         second.close()
         first.close()
 
 
-def test_an_epoch_that_comes_again_takes_those_after_it_away(visit: Any, monitor: Monitor) -> None:
+def test_a_repeated_epoch_replaces_all_epochs_after_it(visit: Any, monitor: Monitor) -> None:
     for epoch in range(4):
         monitor.log(epoch, {"loss": 1.0}, duration=1.0)
     seen = visit(monitor.url)
-    seen.waits_for_epochs(4)
+    seen.wait_for_epochs(4)
     monitor.log(1, {"loss": 0.5}, duration=1.0)
-    seen.waits_for_epochs(2)
+    seen.wait_for_epochs(2)
     assert seen.epochs() == ["2", "1"]
     assert [record["epoch"] for record in monitor.history] == [1, 2]
 
 
-def test_a_silence_longer_than_usual_is_told_until_something_is_heard(visit: Any, monitor: Monitor) -> None:
+def test_an_unusual_silence_is_shown_until_the_next_event(visit: Any, monitor: Monitor) -> None:
     now_s = time.time()
     for second in range(10):
         monitor.emit(Event("resources", {"cpu_pct": 1.0}, time_s=now_s - 10 + second))
     page = visit(monitor.url).page
-    page.evaluate("shownPage.run.heard_ms = performance.now() - 8000")
-    told = "() => document.getElementById('subtitle').textContent.includes('nothing heard for')"
-    page.wait_for_function(told)
-    assert page.locator("#subtitle").text_content().startswith("running · nothing heard for ")
+    page.evaluate("shownPage.run.last_message_ms = performance.now() - 8000")
+    is_silent = "() => document.getElementById('subtitle').textContent.includes('no events for')"
+    page.wait_for_function(is_silent)
+    assert page.locator("#subtitle").text_content().startswith("running · no events for ")
     assert page.locator("#dot.quiet[data-state=running]").count() == 1
     monitor.alert("awake")
-    page.wait_for_function(f"() => !({told})()")
+    page.wait_for_function(f"() => !({is_silent})()")
     page.wait_for_selector("#dot:not(.quiet)")
 
 
-def test_a_run_that_tells_little_is_not_called_silent(visit: Any, monitor: Monitor) -> None:
+def test_a_run_with_rare_events_is_not_silent(visit: Any, monitor: Monitor) -> None:
     for epoch in range(3):
         monitor.emit(Event("epoch", {"epoch": epoch, "metrics": {}}, time_s=60.0 * epoch))
     page = visit(monitor.url).page
@@ -83,13 +84,13 @@ def test_a_run_that_tells_little_is_not_called_silent(visit: Any, monitor: Monit
     silences = page.evaluate(
         "() => [[60, 60], 200, [60, 60], 400].reduce((found, given, at, all) => {"
         " if (at % 2) { shownPage.run.pauses = all[at - 1];"
-        " shownPage.run.heard_ms = performance.now() - given * 1000;"
+        " shownPage.run.last_message_ms = performance.now() - given * 1000;"
         " found.push(shownPage.run.silence() === null); } return found; }, [])"
     )
     assert silences == [True, False]
 
 
-def test_what_was_chosen_is_there_again_after_a_reload(visit: Any, monitor: Monitor) -> None:
+def test_the_view_is_restored_after_a_reload(visit: Any, monitor: Monitor) -> None:
     for epoch in range(3):
         monitor.log_step(epoch, {"a": 1.0, "b": 2.0}, epoch=epoch)
         monitor.log(epoch, {"a": 1.0, "b": 2.0}, duration=1.0)
@@ -109,14 +110,14 @@ def test_what_was_chosen_is_there_again_after_a_reload(visit: Any, monitor: Moni
         assert page.locator("#smoothing").input_value() == "0.5"
         assert page.locator("#smoothing-value").text_content() == "0.50"
         assert page.evaluate(f"[{CHART}.log, {CHART}.smoothing]") == [True, 0.5]
-        assert seen.said == []
+        assert seen.messages == []
 
 
-def test_where_nothing_may_be_stored_the_page_works_all_the_same(browser: Any, monitor: Monitor) -> None:
+def test_the_page_works_without_storage(browser: Any, monitor: Monitor) -> None:
     monitor.log(0, {"loss": 1.0}, duration=1.0)
     page = browser.new_page()
-    said: list[str] = []
-    page.on("pageerror", lambda error: said.append(str(error)))
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.add_init_script(
         "for (const name of ['sessionStorage', 'localStorage']) Object.defineProperty(window, name,"
         " { get() { throw new DOMException('blocked', 'SecurityError'); } });"
@@ -126,10 +127,10 @@ def test_where_nothing_may_be_stored_the_page_works_all_the_same(browser: Any, m
     page.locator("[data-scale=log]").click()
     assert page.evaluate(f"{CHART}.log")
     page.close()
-    assert said == []
+    assert errors == []
 
 
-def test_a_smoothed_line_stays_where_it_is_when_one_zooms(visit: Any, monitor: Monitor) -> None:
+def test_zooming_does_not_change_a_smoothed_line(visit: Any, monitor: Monitor) -> None:
     for step in range(20_000):
         monitor.log_step(step, {"loss": 1.0 + step / 20_000 + (step * 7919 % 101) / 100})
     seen = visit(monitor.url)
@@ -148,20 +149,20 @@ def test_a_smoothed_line_stays_where_it_is_when_one_zooms(visit: Any, monitor: M
     assert sum(drawn) / len(drawn) == pytest.approx(1.5 + steps[len(steps) // 2] / 20_000, abs=0.1)
 
 
-def test_smoothing_goes_by_distance_and_not_by_the_number_of_points(visit: Any, tmp_path: Path) -> None:
+def test_smoothing_depends_on_distance_instead_of_the_number_of_points(visit: Any, tmp_path: Path) -> None:
     with Monitor(2, tmp_path / "run", console=False, resources=False) as monitor:
         monitor.log(0, {"loss": 1.0}, duration=1.0)
     page = visit(save_html(tmp_path / "run.html", [tmp_path / "run"]).as_uri()).page
     dense, sparse = page.evaluate(
         "() => { const places = (gap) => Array.from({ length: 12000 / gap + 1 }, (_, at) => at * gap);"
         " const line = (gap) => { const x = places(gap);"
-        " return smoothedOver(x, x.map((place) => Math.sin(place / 900)), 0.95)[9000 / gap]; };"
+        " return smoothByDistance(x, x.map((place) => Math.sin(place / 900)), 0.95)[9000 / gap]; };"
         " return [line(1), line(6)]; }"
     )
     assert dense == pytest.approx(sparse, abs=0.01)
 
 
-def test_runs_of_the_same_name_are_told_apart(visit: Any, tmp_path: Path) -> None:
+def test_runs_with_the_same_name_are_distinguished(visit: Any, tmp_path: Path) -> None:
     folders = [tmp_path / group / "s0" for group in ("gA", "gB")]
     for folder in folders:
         with Monitor(2, folder, console=False, resources=False) as monitor:
@@ -176,7 +177,7 @@ def test_runs_of_the_same_name_are_told_apart(visit: Any, tmp_path: Path) -> Non
     assert len(set(page.locator(cell).all_text_contents())) == 2
 
 
-def test_a_phone_shows_the_losses_first_and_that_there_is_more(visit: Any, tmp_path: Path) -> None:
+def test_a_phone_shows_losses_first_and_hints_at_more(visit: Any, tmp_path: Path) -> None:
     plain = {f"plain{at}": 1.0 for at in range(8)}
     layers = {f"block{at}.norm": 1.0 for at in range(12)}
     with Monitor(2, tmp_path / "run", console=False, resources=False) as monitor:
