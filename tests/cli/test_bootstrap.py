@@ -302,7 +302,7 @@ def test_a_second_start_waits_for_the_first(checkout):
     stamp = checkout / ".venv/fdl-stamp"
     ready = stamp.read_text()
     stamp.unlink()
-    with script.hold_lock():
+    with script.acquire_lock():
         waiting = subprocess.Popen(
             [sys.executable, str(checkout / "fdl"), "version"], stderr=subprocess.PIPE, text=True
         )

@@ -56,8 +56,8 @@ def test_the_exact_docker_command_of_an_entry(project, stand_in, outside, capfd)
         "cd '/src/jobs/train job' && python train.py --name 'it'\"'\"'s' --lr 'a b'",
     ]  # fmt: skip
     assert capfd.readouterr().err.startswith("fdl: [dev] python train.py --name ")
-    kept = json.loads((root / ".fdl/resolved.json").read_text())
-    assert kept["lr"] == {"value": "a b", "origin": "--lr"}
+    table = json.loads((root / ".fdl/resolved.json").read_text())
+    assert table["lr"] == {"value": "a b", "origin": "--lr"}
 
 
 def test_the_exact_docker_command_of_a_script(project, stand_in, outside):
@@ -84,13 +84,13 @@ def test_flags_are_passed_to_a_container(project, stand_in, outside, flags, vari
         }
     )
     called = stand_in("docker")
-    given = [word for variable in variables for word in ("-e", variable)]
+    options = [word for variable in variables for word in ("-e", variable)]
     assert main([*flags, "train"]) == 0
     root = ["-e", "FDL_PROJECT_ROOT=/workspace"]
     end = ["dev", "bash", "-c", "cd /workspace/train && tool"]
-    assert called()[1:] == ["compose", "run", "--rm", *root, *given, *end]
+    assert called()[1:] == ["compose", "run", "--rm", *root, *options, *end]
     assert main([*flags, "t"]) == 0
-    assert called()[1:] == ["compose", "run", "--rm", *given, "dev", "bash", "-c", "pytest"]
+    assert called()[1:] == ["compose", "run", "--rm", *options, "dev", "bash", "-c", "pytest"]
 
 
 def test_inside_a_container_nothing_is_wrapped(project, monkeypatch, capfd):
