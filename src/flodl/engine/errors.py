@@ -1,4 +1,4 @@
-"""Why a step cannot be captured."""
+"""The error of a step that cannot be captured."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from flodl.core import StepError
 
 
 class NotCapturable(StepError):
-    """The region did something that a recording cannot hold; says what, and on which line."""
+    """The region does something that cannot be recorded; the message names it, and the line."""

@@ -1,4 +1,4 @@
-"""The short way of a recorded step: what it looks at before every replay. The replay itself needs a GPU."""
+"""The fast path of a recorded step: what it checks before every replay. The replay itself needs a GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from flodl.engine import TrainStep
 from flodl.engine.batch.signature import same_layout
+from flodl.engine.capture.dependencies import Dependencies
 from flodl.engine.capture.recording import Recording
-from flodl.engine.capture.runner import RecordedRunner, _together
-from flodl.engine.guards.cheap import Footing
-from flodl.engine.optimizer.prepare import host_settings
+from flodl.engine.capture.runner import RecordedRunner
 
 
 class Replays:
@@ -28,7 +27,7 @@ class Replays:
 
 
 class Ready:
-    """A step after its first updates, and the lane over a recording of it."""
+    """A step after its first update, and the fast path over a recording of it."""
 
     def __init__(self, *, frozen: bool = False) -> None:
         torch.manual_seed(0)
@@ -42,23 +41,19 @@ class Ready:
         step(*self.batch)
         self.optimizer.param_groups[0]["betas"] = [0.9, 0.99]
         body = step._body
-        body.rates = [(group, group["lr"]) for group in self.optimizer.param_groups]
+        body.updater.rates = [(group, group["lr"]) for group in self.optimizer.param_groups]
         self.graph = Replays()
-        # What a recording rests on, without a device to record on.
+        # What a recording depends on, without a device to record on.
         runner = RecordedRunner.__new__(RecordedRunner)
-        runner.body, runner._foreign, runner._footing = body, {}, Footing(body)
-        runner._rates = body.rates
-        runner._places = [parameter.data_ptr() for parameter in body.parameters]
-        runner._settings = _together(host_settings(self.optimizer))
-        runner._optimizer_state = self.optimizer.state
-        runner._num_states, runner._groups = len(self.optimizer.state), [*self.optimizer.param_groups]
+        runner.body, runner._foreign = body, {}
+        runner._dependencies = Dependencies(body, update_inside=True)
         result = SimpleNamespace(loss=torch.ones(()))
         inputs = [tensor.clone() for tensor in self.batch]
         runner._last = Recording(self.graph, inputs, result, (), same_layout(self.batch))  # type: ignore[arg-type]
         self.runner = runner
 
     def replays(self, *batch: Tensor, turns: int = 10) -> bool:
-        """Say whether the short way replays a batch."""
+        """Return whether the fast path replays a batch."""
         lane = self.runner.lane(turns)
         assert lane is not None
         before = self.graph.count
@@ -140,7 +135,7 @@ def test_the_short_way_ends_after_its_turns() -> None:
     assert [lane(ready.batch) is not None for _ in range(4)] == [True, True, False, False]
 
 
-def test_groups_that_share_a_learning_rate_take_the_long_way() -> None:
+def test_groups_that_share_a_learning_rate_take_the_slow_path() -> None:
     ready = Ready()
     group, rate = ready.runner._rates[0]
     ready.runner._rates = ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
@@ -155,7 +150,7 @@ def test_groups_that_share_a_learning_rate_take_the_long_way() -> None:
     )
 
 
-def test_batches_that_are_negative_when_they_are_read_take_the_long_way() -> None:
+def test_batches_that_are_negative_when_they_are_read_take_the_slow_path() -> None:
     ready = Ready()
     y = ready.batch[1]
     negative = torch.zeros(5, 3, dtype=torch.complex64).conj().imag
@@ -163,7 +158,7 @@ def test_batches_that_are_negative_when_they_are_read_take_the_long_way() -> Non
     assert not ready.replays(negative, y)
 
 
-def test_a_step_within_an_autocast_of_another_dtype_takes_the_long_way() -> None:
+def test_a_step_within_an_autocast_of_another_dtype_takes_the_slow_path() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ready = Ready()
         assert ready.replays()
@@ -171,14 +166,14 @@ def test_a_step_within_an_autocast_of_another_dtype_takes_the_long_way() -> None
         assert not ready.replays()
 
 
-def test_a_step_within_an_autocast_takes_the_long_way() -> None:
+def test_a_step_within_an_autocast_takes_the_slow_path() -> None:
     ready = Ready()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not ready.replays()
     assert ready.replays()
 
 
-def test_a_model_with_scripted_parts_takes_the_long_way() -> None:
+def test_a_model_with_scripted_parts_takes_the_slow_path() -> None:
     ready = Ready()
-    ready.runner._footing.others = [nn.Identity()]
+    ready.runner._dependencies._guard.other_modules = [nn.Identity()]
     assert ready.runner.lane(10) is None

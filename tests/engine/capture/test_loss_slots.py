@@ -1,4 +1,4 @@
-"""Places for losses: one is given again only when nobody can see that it was."""
+"""LossSlots for losses: one is given again only when nobody can see that it was."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from flodl.engine.capture import loss_slots
-from flodl.engine.capture.loss_slots import Places
+from flodl.engine.capture.loss_slots import LossSlots
 
 
-def new_places() -> Places:
-    return Places(range(3), torch.device("cpu"))
+def new_places() -> LossSlots:
+    return LossSlots(range(3), torch.device("cpu"))
 
 
-def given(places: Places) -> list[Tensor]:
+def given(places: LossSlots) -> list[Tensor]:
     return [tensor for tensor, _ in places.entries]
 
 

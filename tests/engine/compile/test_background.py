@@ -267,6 +267,7 @@ FOUND = """
 import sys
 import torch
 from torch import nn
+from flodl.engine.batch.samples import num_samples
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile.background import BackgroundCompilation
 from flodl.engine.compile.runner import compile_program

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from flodl.engine import TrainStep
 from flodl.engine.verify.gradients import full_float32
-from flodl.engine.guards.thorough import Ground
+from flodl.engine.guards.thorough import ThoroughGuard
 from flodl.engine.program.precision import computing_in
 from flodl.engine.device.torch_flags import cudnn_allows_tf32, current_flags, matmul_precision, set_flags
 matmul = torch.backends.cuda.matmul
@@ -45,7 +45,7 @@ assert matmul.fp32_precision == "ieee"
 
 def test_a_changed_flag_is_noticed_under_either_name():
     run("""
-ground = Ground(nn.Linear(2, 2))
+ground = ThoroughGuard(nn.Linear(2, 2))
 assert ground.what_changed() is None
 torch.set_float32_matmul_precision("high")
 assert "float32_matmul_precision" in ground.what_changed()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 
-from flodl.engine.guards.thorough import Ground
+from flodl.engine.guards.thorough import ThoroughGuard
 
 
 def new_model() -> nn.Sequential:
@@ -71,7 +71,7 @@ def hook_a_gradient_that_was_added_up(model: nn.Sequential) -> None:
 )
 def test_what_changed_is_named(change, what: str) -> None:
     model = new_model()
-    ground = Ground(model)
+    ground = ThoroughGuard(model)
     assert ground.what_changed() is None
     change(model)
     assert ground.what_changed() == f"{what} changed"
@@ -87,7 +87,7 @@ def test_what_changed_is_named(change, what: str) -> None:
     ],
 )
 def test_hooks_of_all_modules_are_seen(register) -> None:
-    ground = Ground(new_model(), with_tensors=False)
+    ground = ThoroughGuard(new_model(), with_tensors=False)
     handle = register(lambda *_: None)
     try:
         assert ground.what_changed().startswith("the hooks of all modules ")
@@ -108,7 +108,7 @@ def test_training_itself_changes_nothing(kind) -> None:
     model = new_model()
     optimizer = kind(model.parameters(), lr=0.1)
     train(model, optimizer)
-    ground = Ground(model, optimizer=optimizer)
+    ground = ThoroughGuard(model, optimizer=optimizer)
     train(model, optimizer)
     model.load_state_dict(model.state_dict())
     assert ground.what_changed() is None
@@ -133,7 +133,7 @@ def test_other_state_of_the_optimizer_is_seen(change, what: str) -> None:
     model = new_model()
     optimizer = torch.optim.Adam(model.parameters())
     train(model, optimizer)
-    ground = Ground(model, optimizer=optimizer)
+    ground = ThoroughGuard(model, optimizer=optimizer)
     change(optimizer, model[0].weight)
     assert ground.what_changed() == f"the state of the optimizer for '0.weight ({what})' changed"
 
@@ -143,7 +143,7 @@ def test_state_for_a_parameter_that_learns_later_is_in_no_recording() -> None:
     model[0].bias.requires_grad_(False)
     optimizer = torch.optim.Adam(model.parameters())
     train(model, optimizer)
-    ground = Ground(model, optimizer=optimizer)
+    ground = ThoroughGuard(model, optimizer=optimizer)
     model[0].bias.requires_grad_(True)
     train(model, optimizer)
     assert ground.what_changed() is None
@@ -151,7 +151,7 @@ def test_state_for_a_parameter_that_learns_later_is_in_no_recording() -> None:
 
 def test_compiled_code_finds_its_tensors_by_itself() -> None:
     model = new_model()
-    ground = Ground(model, with_tensors=False)
+    ground = ThoroughGuard(model, with_tensors=False)
     replace_buffer(model)
     assert ground.what_changed() is None
     add_hook(model)

@@ -22,7 +22,7 @@ from .recording import Recording, T, fresh_casts, new_stream, record
 
 
 class Captured:
-    """A function recorded once per shape of its inputs; made by `capture`."""
+    """A function recorded once per signature of its inputs; created by `capture`."""
 
     def __init__(self, fn: Callable[..., Any], *, max_captures: int, warmup: int) -> None:
         self._fn = fn
@@ -42,19 +42,19 @@ class Captured:
             return self._fn(*batch, **named)
         devices = [leaf.device for leaf in tensors_of((batch, named)) if leaf.is_cuda]
         with torch.cuda.device(devices[0]) if devices else nullcontext():
-            return self._called(batch, named)
+            return self._replay(batch, named)
 
-    def _called(self, batch: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        # Named arguments are one more part of the batch, in an order that does not depend on the call.
+    def _replay(self, batch: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        # Keyword arguments become one more item of the batch, in an order that does not depend on the call.
         given = (*batch, dict(sorted(named.items()))) if named else batch
         fn = _by_name(self._fn) if named else self._fn
         if self._weights is not None and self._weights.have_changed():
-            torch.cuda.synchronize()  # replays may be under way
+            torch.cuda.synchronize()  # replays may still run
             self._recordings.clear()
-            # Of the old pool a part may still be held, and then nothing more is taken from it.
+            # Part of the old pool may still be in use, and then torch allocates nothing more from it.
             self._weights, self._pool = None, torch.cuda.graph_pool_handle()
-        shape = (bool(named), autocast_state("cuda"), *signature(given))
-        recording = self._recordings.get(shape)
+        key = (bool(named), autocast_state("cuda"), *signature(given))
+        recording = self._recordings.get(key)
         if recording is None:
             if len(self._recordings) >= self._max:
                 return fn(*given)
@@ -63,15 +63,15 @@ class Captured:
                     fn(*given)
             self._weights = self._weights or _Weights(self._fn)
             with fresh_casts():
-                recording = self._recordings[shape] = record(fn, given, pool=self._pool)
+                recording = self._recordings[key] = record(fn, given, pool=self._pool)
         result = recording.replay(tensors_of(given))
         return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)
 
 
 class _Weights:
-    """Where the parameters and buffers of a module lie, and whether its parts train; nothing of a function.
+    """The parameters, buffers and training modes of a module; nothing for a plain function.
 
-    They are held, so that no recording reads memory that was given away.
+    The tensors are kept alive, so that no recording reads freed memory.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> [_Weights(fn).have_changed() for fn in (model, model.forward, print)]
@@ -96,23 +96,23 @@ class _Weights:
         self._training = [(module, module.training) for module in modules]
 
     def have_changed(self) -> bool:
-        """Say whether a weight or a part was moved, replaced or switched since."""
+        """Return whether a tensor or submodule was moved, replaced or switched since."""
         return (
             any(module.training is not trained for module, trained in self._training)
             or any(len(held) != len(was) for held, was in self._parts)
             or any(not all(map(operator.is_, held.values(), was)) for held, was in self._parts)
-            or any(data_ptr(tensor) != lay for tensor, _, lay in self._tensors)
+            or any(data_ptr(tensor) != pointer for tensor, _, pointer in self._tensors)
         )
 
 
 def _owned(module: torch.nn.Module) -> list[dict[str, Any]]:
-    """Give what a module keeps its parts in; a scripted one keeps them elsewhere."""
+    """Return the dictionaries in which a module keeps its members; a scripted module has none."""
     kinds = (getattr(module, kind) for kind in ("_parameters", "_buffers", "_modules"))
     return [held for held in kinds if held and isinstance(held, dict)]
 
 
 def _by_name(fn: Callable[..., T]) -> Callable[..., T]:
-    """Let a function take its named arguments as a last one.
+    """Let a function take its keyword arguments as a dictionary in last position.
 
     >>> _by_name(dict)([], {"a": 1})
     {'a': 1}
@@ -121,16 +121,16 @@ def _by_name(fn: Callable[..., T]) -> Callable[..., T]:
 
 
 def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -> Captured:
-    """Record a fixed-shape region on CUDA and replay it; each new shape is recorded once, up to a limit.
+    """Record a region on CUDA and replay it; each new signature is recorded once, up to a limit.
 
-    Meant for regions without lasting effects, such as an evaluation forward:
-    `forward = capture(model.eval())`. Without a CUDA device the function is called as it is.
+    It is meant for regions without side effects, such as an evaluation forward:
+    `forward = capture(model.eval())`. Without a CUDA device the function is called directly.
     """
     if not callable(fn):
         raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
     for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
         if not is_integer(value, at_least=least):
-            raise StepError(f"capture: {name}={value!r}. Give a whole number from {least} up.")
+            raise StepError(f"capture: {name}={value!r}. Give an integer of at least {least}.")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 
 

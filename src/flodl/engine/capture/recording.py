@@ -1,4 +1,4 @@
-"""Recording device work once and replaying it: the whole step as one launch."""
+"""Recording a region as a CUDA graph and replaying it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..batch.tree import leaves_of, refill, static_copy, tensors_of
 from ..device.error_text import error_summary, source_line
 from ..device.gc_and_sync import waits_are_errors
 from ..errors import NotCapturable
-from .mailbox import Mailbox, opened
+from .mailbox import Mailbox, open_mailbox
 
 T = TypeVar("T")
-# Torch still knows where these were; they stay, so that nothing else comes to lie there.
+# Torch still refers to these by address; they are kept so that the addresses are not reused.
 _BROKEN: list[torch.cuda.CUDAGraph] = []
 
 
@@ -31,22 +31,22 @@ class Recording(Generic[T]):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     result: T
-    # Where one input stands in several places, which a batch must then do as well.
+    # The indices of inputs that are the same tensor, which must then hold for a batch as well.
     shared: tuple[int, ...]
-    # Says of tensors whether they have the form of the batch that was recorded.
+    # Returns whether tensors have the layout of the batch that was recorded.
     fits: Callable[..., bool]
-    # Where the recording reads addresses instead of having its inputs filled.
+    # Set if the recording reads its inputs by address instead of having them copied.
     mailbox: Mailbox | None = None
 
     @property
     def run(self) -> Callable[[], None]:
-        """What a graph's own `replay` calls, without the way there."""
+        """The C++ replay of the graph, without torch's Python wrapper."""
         return super(torch.cuda.CUDAGraph, self.graph).replay
 
     def replay(self, batch: Sequence[Tensor]) -> T:
         """Write the batch into the static inputs and run; the result is overwritten by the next replay."""
         if self.mailbox is not None:
-            # What lies at the address of a tensor with a negative bit is not what it says.
+            # The bytes at the address of a tensor with the negative bit are not its values.
             self.mailbox.post(self.run, [leaf.resolve_neg() for leaf in batch])
             return self.result
         refill(self.inputs, batch)
@@ -64,26 +64,26 @@ def record(
 ) -> Recording[T]:
     """Record one run of `region(*batch)` without executing it.
 
-    The region must have run before, so that lazy set-up is done. If it cannot be recorded, the
-    device is left usable and `NotCapturable` names the line that prevented it. With `loss_of`, the
-    recording reads its batch and writes that loss by addresses, where Triton is there to do it.
+    The region must have run before, so that lazy setup is done. If it cannot be recorded, the device stays
+    usable and `NotCapturable` names the line that prevented it. With `loss_of`, the recording reads its
+    batch and writes that loss by address, if Triton is available.
     """
     if any(isinstance(leaf, np.ndarray) for leaf in leaves_of(batch)):
         raise NotCapturable(
-            "the batch holds a NumPy array, which a recording would keep as it is; "
+            "the batch holds a NumPy array, whose values a recording would repeat; "
             "give a tensor on the device"
         )
     given = tensors_of(batch)
     if any(leaf.device.type == "cpu" for leaf in given):
         raise NotCapturable(
-            "the batch holds a tensor on the CPU, which a recording would keep as it is; "
-            "give it on the device"
+            "the batch holds a tensor on the CPU, whose values a recording would repeat; "
+            "move it to the device"
         )
     static = static_copy(batch)
     inputs = tensors_of(static)
-    # A copy is dense; by its address a batch is read as it lies.
+    # A copy is dense; read by address, a batch has its own strides.
     by_address = loss_of is not None and all(leaf.is_contiguous() and not leaf.is_neg() for leaf in given)
-    mailbox = opened(inputs) if by_address else None
+    mailbox = open_mailbox(inputs) if by_address else None
     graph = torch.cuda.CUDAGraph()
     stream, pool = stream or new_stream(), pool or torch.cuda.graph_pool_handle()
     usual = torch.cuda.current_stream()
@@ -107,9 +107,9 @@ def record(
 
 @contextmanager
 def fresh_casts() -> Iterator[None]:
-    """Let an autocast around it cast weights anew in a recording, and keep none of what it cast there.
+    """Clear the autocast cache around a recording.
 
-    A copy from before would be read by every replay as it was; one that was recorded means nothing outside.
+    Every replay would read a cast copy from before; a copy made while recording is invalid outside.
     """
     torch.clear_autocast_cache()
     try:
@@ -120,7 +120,7 @@ def fresh_casts() -> Iterator[None]:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Keep Python from collecting: an old recording that is destroyed within another one breaks it."""
+    """Disable garbage collection: destroying an old recording while recording breaks the new one."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +131,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def rehearse(region: Callable[[], T]) -> T:
-    """Run a region for real and refuse any wait for the device, which no recording can hold.
+    """Run a region for real and refuse any host sync, which cannot be recorded.
 
     A recording that breaks in the middle costs more to recover from than a rehearsal that stops.
     """
@@ -147,9 +147,9 @@ def rehearse(region: Callable[[], T]) -> T:
 def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
     """Leave the device usable after a broken recording.
 
-    Torch leaves its stream as the current one, and goes on taking memory from its pool, which would keep
-    all other memory from being given back. The random generator still believes that it is being recorded;
-    an empty recording that ends well sets it free, and keeps the state that earlier recordings draw from.
+    Torch leaves its stream as the current one and keeps allocating from its pool, which would keep all other
+    memory from being freed. The random generator still believes that it is being captured; an empty recording
+    that succeeds resets it, and keeps the state that earlier recordings draw from.
     """
     torch.cuda.set_stream(usual)
     with suppress(RuntimeError, AttributeError, TypeError):
@@ -164,11 +164,10 @@ def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Say in one line what prevented a recording, with the user's source line."""
-    told = error_summary(error)
-    return f"{told}{source_line(error)}"
+    """Return in one line what prevented a recording, with the user's source line."""
+    return f"{error_summary(error)}{source_line(error)}"
 
 
 def new_stream(device: torch.device | None = None) -> torch.cuda.Stream:
-    """Give a stream of its own to record on."""
+    """Return a new stream to record on."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -10,8 +10,8 @@ import torch
 from flodl.core.rng_state import RngState
 
 from ..batch.signature import Signature
-from ..guards.cheap import Footing
-from ..guards.recompile import GuardFailed, no_compiling
+from ..guards.cheap import CheapGuard
+from ..guards.recompile import GuardFailed, no_recompiling
 from ..program.outcome import Outcome
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro, Phase
@@ -27,13 +27,13 @@ class CompiledRunner(EagerRunner):
         super().__init__(body)
         self._known: set[tuple[Phase, Signature]] = set()
         self._num_groups = len(body.optimizer.param_groups)
-        self._footing = Footing(body)
+        self._guard = CheapGuard(body)
 
     def what_changed(self) -> str | None:
         """Name what has changed since the step was compiled, in clearer words than a guard's."""
         if len(self.body.optimizer.param_groups) != self._num_groups:
             return "the optimizer has a different number of groups"
-        return self._footing.what_changed()
+        return self._guard.what_changed()
 
     def fits(self, micro: Micro) -> bool:
         """Return whether code for such a micro-batch was compiled."""
@@ -53,7 +53,7 @@ class CompiledRunner(EagerRunner):
         rng_state = RngState.capture(self.body.device)
         saved = self._save_reachable() if self.body.has_graph_breaks else None
         try:
-            with no_compiling():
+            with no_recompiling():
                 return super().run_without_update(micro)
         except GuardFailed:
             rng_state.restore()

@@ -1,4 +1,4 @@
-"""Guards of compiled code: a step that would be recompiled fails instead."""
+"""Refusing recompilation: compiled code whose guards fail raises instead of recompiling."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 
 
 class GuardFailed(Exception):
-    """Something that the compiled code rests on has changed; says what."""
+    """A guard of the compiled code failed; the message names it."""
 
 
 @contextmanager
-def no_compiling() -> Iterator[None]:
-    """Refuse to compile again, and name the guard that asked for it."""
-    with _only_what_is_compiled:
+def no_recompiling() -> Iterator[None]:
+    """Raise `GuardFailed` instead of recompiling, and name the guard that failed."""
+    with _no_recompilation:
         try:
             yield
         except RuntimeError as error:
             if "fail_on_recompile" not in str(error):
                 raise
-            raise GuardFailed(f"the compiled code no longer fits ({_guard_of(str(error))})") from error
+            raise GuardFailed(f"the compiled code no longer fits ({_failed_guard(str(error))})") from error
 
 
-class _OnlyWhatIsCompiled:
-    """Torch's stance against compiling again, one for all threads: the last one out takes it back."""
+class _NoRecompilation:
+    """Torch's stance against recompiling, shared by all threads: the last one to leave resets it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class _OnlyWhatIsCompiled:
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                # Set where it is made.
+                # Takes effect when it is constructed.
                 self._stance = torch.compiler.set_stance("fail_on_recompile")
             self._inside += 1
 
@@ -49,15 +49,15 @@ class _OnlyWhatIsCompiled:
                 self._stance.__exit__(None, None, None)
 
 
-_only_what_is_compiled = _OnlyWhatIsCompiled()
+_no_recompilation = _NoRecompilation()
 
 
-def _guard_of(told: str) -> str:
-    """Find the guard that failed, and the line it came from, in what torch says about it.
+def _failed_guard(message: str) -> str:
+    """Return the guard that failed, and its source line, from torch's error message.
 
-    >>> _guard_of("Detected recompile\\n  - 0/1: G['scale'] == 1.0     # x * scale # a.py:5\\n  - User")
+    >>> _failed_guard("Detected recompile\\n  - 0/1: G['scale'] == 1.0     # x * scale # a.py:5\\n  - User")
     "G['scale'] == 1.0 # x * scale # a.py:5"
     """
-    lines = [" ".join(line.split()) for line in told.splitlines() if line.strip()]
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
     named = [found[1] for line in lines if (found := re.match(r"- \d+/\d+: (.+)", line))]
     return named[0] if named else lines[-1]

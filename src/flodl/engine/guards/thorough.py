@@ -1,4 +1,4 @@
-"""What a recording rests on that Python alone would notice: modules, hooks, tensors, torch's switches."""
+"""Guard for what neither a replay nor a guard of torch.compile notices: modules, hooks, tensors, flags."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-class Ground:
-    """A model's parts as they were when its step was recorded or compiled.
+class ThoroughGuard:
+    """The modules, hooks, tensors and flags as they were when the step was recorded or compiled.
 
-    Neither a replay nor a guard of torch's compiler sees a module that was swapped, a hook that was
-    added later or a switch of torch that was turned. Looking takes too long for every step, so it is
-    done every so many. Compiled code that Python calls looks its tensors up by itself. The `optimizer` is
-    given where its update was recorded too, with the places of what it keeps.
+    Neither a replay nor a guard of torch.compile notices a module that was swapped, a hook that was added
+    later or a flag of torch that was changed. The check takes too long for every step, so it runs every few
+    hundred steps. Compiled code that Python calls looks up its tensors itself (`with_tensors=False`). Pass
+    the `optimizer` if its update was recorded too, to check the data pointers of its state.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    >>> ground = Ground(model)
+    >>> guard = ThoroughGuard(model)
     >>> model[1] = nn.GELU()
-    >>> ground.what_changed()
+    >>> guard.what_changed()
     "the module '1' changed"
     """
 
@@ -38,7 +38,7 @@ class Ground:
         self._model = model
         self._with_tensors = with_tensors
         self._state: dict[Tensor, Any] = {} if optimizer is None else optimizer.state
-        # What it keeps for parameters that it meets later is in no recording yet.
+        # State for parameters that are added later is not in any recording yet.
         self._kept = [
             (parameter, key)
             for parameter, state in self._state.items()
@@ -50,7 +50,7 @@ class Ground:
         self._parts = self._parts_now()
 
     def what_changed(self) -> str | None:
-        """Name the first part that no longer is as it was; None where all are."""
+        """Return the first part that differs, or None."""
         if self._marks_now() == self._marks:
             return None
         now = self._parts_now()
@@ -61,7 +61,7 @@ class Ground:
         return None
 
     def _marks_now(self) -> list[object]:
-        """What can be seen without names, which take most of the time (0.6 ms for 120 modules)."""
+        """Return everything without names, which take most of the time (0.6 ms for 120 modules)."""
         marks: list[object] = [value for _, value in _switches()]
         for module in self._modules:
             marks.extend(map(id, module._modules.values()))
@@ -81,12 +81,12 @@ class Ground:
             parts.update(_tensors(self._model))
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         for (parameter, key), pointer in self._optimizer_now():
-            name = names.get(id(parameter), "a parameter outside of the model")
+            name = names.get(id(parameter), "a parameter outside the model")
             parts["state of the optimizer for", f"{name} ({key})"] = pointer
         return parts
 
     def _optimizer_now(self) -> Iterator[tuple[tuple[Tensor, str], int | None]]:
-        """Give where that which the optimizer kept lies now, which is nowhere if it is gone."""
+        """Yield the data pointers of the optimizer's state; None for state that is gone."""
         for parameter, key in self._kept:
             kept = self._state.get(parameter, {}).get(key)
             yield (parameter, key), data_ptr(kept) if isinstance(kept, Tensor) else None
@@ -101,7 +101,7 @@ def _parts(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
 
 
 def _mark(parameter: Tensor) -> tuple[object, ...]:
-    """Which tensor it is, where its numbers lie, and what is called with its gradient."""
+    """Return the identity, data pointer and gradient hooks of a parameter."""
     hooks = (key for kind in _HOOKS_OF_TENSORS for key in getattr(parameter, kind) or ())
     return id(parameter), data_ptr(parameter), *hooks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..capture.runner import RecordedRunner, Runner
-from ..guards.thorough import Ground
+from ..guards.thorough import ThoroughGuard
 from ..program.program import StepBody
 
 # An inspection takes up to a millisecond. It is due after this many steps or this much time.
@@ -16,7 +16,7 @@ class Inspection:
 
     def __init__(self, body: StepBody) -> None:
         self._body = body
-        self._guard: Ground | None = None
+        self._guard: ThoroughGuard | None = None
         self._last_step = 0
 
     @property
@@ -28,7 +28,7 @@ class Inspection:
         """Remember the model as it is now, for a runner that was just promoted."""
         updates = isinstance(runner, RecordedRunner) and runner.update_inside
         self._last_step = step
-        self._guard = Ground(
+        self._guard = ThoroughGuard(
             self._body.model,
             with_tensors=self._body.device.type == "cuda",
             optimizer=self._body.optimizer if updates else None,

@@ -15,7 +15,7 @@ from ..compile.runner import CompiledRunner, compile_program
 from ..device.error_text import error_summary
 from ..device.timing import now_s
 from ..errors import NotCapturable
-from ..guards.cheap import Footing
+from ..guards.cheap import CheapGuard
 from ..guards.recompile import GuardFailed
 from ..optimizer.prepare import Readiness
 from ..program.program import StepBody
@@ -50,7 +50,7 @@ class CandidateBuilder:
         self._tune = tune
         # Known from the start if the worker process has measured it.
         self._layout = layout
-        self._footing: Footing | None = None
+        self._guard: CheapGuard | None = None
 
     @property
     def summary(self) -> str:
@@ -65,14 +65,14 @@ class CandidateBuilder:
 
     def what_changed(self) -> str | None:
         """Name what has changed since the candidate was made."""
-        changed = self._footing.what_changed() if self._footing is not None else None
+        changed = self._guard.what_changed() if self._guard is not None else None
         return changed or (self.candidate.what_changed() if self.candidate is not None else None)
 
     def prepare(self, window: list[Micro], before: Snapshot) -> Runner:
         """Return the candidate, prepared for a window, and restore the state."""
         started = time.perf_counter()
         if self.candidate is None:
-            self._footing = Footing(self._body)
+            self._guard = CheapGuard(self._body)
             self.candidate = self._build(window, before)
         self._learn(self.candidate, window, before)
         self.cost_s += time.perf_counter() - started
