@@ -59,8 +59,8 @@ def test_everything_is_shown_as_text(visit):
     assert found.locator("#verdict strong").text_content() == "compute-bound"
     assert found.locator(".lane h2").all_text_contents() == [
         "GPU 0",
-        "Time by phase",
-        "CPU",
+        "Where the time goes",
+        "Processor",
         "Memory",
     ]
     assert found.locator(".lane .note").first.text_content() == EVIL

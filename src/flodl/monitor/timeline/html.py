@@ -79,7 +79,7 @@ def _lanes(record: Record) -> Iterable[dict[str, Any]]:
             "lines": lines,
         }
     yield {
-        "title": "Time by phase",
+        "title": "Where the time goes",
         "note": "of the host",
         "unit": "%",
         "top": 100,
@@ -87,7 +87,7 @@ def _lanes(record: Record) -> Iterable[dict[str, Any]]:
         "lines": _phase_lines(samples),
     }
     yield {
-        "title": "CPU",
+        "title": "Processor",
         "note": "all cores in total; the process in percent of one core",
         "unit": "%",
         "lines": [
