@@ -1,4 +1,4 @@
-"""What the command line sets for the whole process is set back after each test."""
+"""Fixtures for the tests of the command line; global state is restored after each test."""
 
 import os
 import textwrap
@@ -8,7 +8,7 @@ import torch
 
 from flodl.core import log
 
-_OWN = (
+_VARIABLES = (
     "FDL_ENV",
     "FLODL_COLOR",
     "FORCE_COLOR",
@@ -21,12 +21,12 @@ _OWN = (
 
 
 @pytest.fixture(autouse=True)
-def unchanged_surroundings(monkeypatch):
+def restored_state(monkeypatch):
     monkeypatch.setenv("FLODL_VERBOSITY", "normal")
     monkeypatch.setenv("NO_COLOR", "")
     monkeypatch.setenv("FDL_NO_UPDATE_CHECK", "1")
-    for name in _OWN:
-        monkeypatch.setenv(name, "")  # remembered, so that what a test leaves there is put back
+    for name in _VARIABLES:
+        monkeypatch.setenv(name, "")  # registered, so that monkeypatch restores it
         monkeypatch.delenv(name)
     verbosity, num_threads = log.verbosity(), torch.get_num_threads()
     log.set_verbosity("normal")
@@ -37,7 +37,7 @@ def unchanged_surroundings(monkeypatch):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Make a project of the files given by name, and go into it."""
+    """Create a project from files by name, and change to its folder."""
 
     def make(files):
         for name, text in files.items():
@@ -52,7 +52,7 @@ def project(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Put an executable in front of PATH that writes down its arguments, its folder and some variables."""
+    """Put a fake executable on the PATH that records its folder and arguments."""
 
     def make(name, code=0):
         folder = tmp_path / "stand-ins"

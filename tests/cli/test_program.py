@@ -26,14 +26,14 @@ def test_help_lists_the_commands(capsys, arguments):
         assert summary.split()[0] in shown
 
 
-def test_every_listed_command_is_there_and_explains_itself(capsys):
+def test_every_listed_command_exists_and_has_help(capsys):
     for name in SUMMARIES:
         assert main([name, "--help"]) == 0
         assert f"Usage: fdl {name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("group", ["config", "libtorch", "schema"])
-def test_a_group_lists_its_commands_in_whole_sentences(capsys, group):
+def test_a_group_lists_its_commands_with_full_summaries(capsys, group):
     assert main([group]) == 0
     listed = capsys.readouterr().out.partition("Commands:\n")[2]
     assert listed
@@ -55,7 +55,7 @@ def test_a_group_lists_its_commands_in_whole_sentences(capsys, group):
         ["train", "--help"],
     ],
 )
-def test_looking_around_imports_no_torch(arguments, project):
+def test_help_and_inspection_do_not_import_torch(arguments, project):
     project(
         {
             "fdl.yml": "commands: {train: }",
@@ -70,20 +70,18 @@ def test_looking_around_imports_no_torch(arguments, project):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_unknown_command_is_met_with_the_nearest(capsys):
+def test_an_unknown_command_gets_a_suggestion(capsys):
     assert main(["quikstart"]) == 1
-    trouble = capsys.readouterr().err
-    assert (
-        trouble == "error: there is no command 'quikstart'. Did you mean 'quickstart'?\nTry 'fdl --help'.\n"
-    )
+    errors = capsys.readouterr().err
+    assert errors == "error: there is no command 'quikstart'. Did you mean 'quickstart'?\nTry 'fdl --help'.\n"
 
 
-def test_an_unknown_option_is_met_with_the_help_of_its_command(capsys):
+def test_an_unknown_option_gets_a_suggestion_and_the_help_command(capsys):
     assert main(["version", "--jsn"]) == 2
-    trouble = capsys.readouterr().err
-    assert "--jsn" in trouble
-    assert "Did you mean" in trouble
-    assert "Try 'fdl version --help'." in trouble
+    errors = capsys.readouterr().err
+    assert "--jsn" in errors
+    assert "Did you mean" in errors
+    assert "Try 'fdl version --help'." in errors
 
 
 @pytest.mark.parametrize(
@@ -104,19 +102,19 @@ def test_an_unknown_option_is_met_with_the_help_of_its_command(capsys):
 def test_verbosity_is_set_here_and_for_children(capsys, arguments, level):
     assert main(arguments) == 0
     assert log.verbosity() == level
-    given = any(argument.startswith(("-v", "-q", "--quiet")) for argument in arguments)
-    assert os.environ["FLODL_VERBOSITY"] == (str(int(level)) if given else "normal")
+    passed = any(argument.startswith(("-v", "-q", "--quiet")) for argument in arguments)
+    assert os.environ["FLODL_VERBOSITY"] == (str(int(level)) if passed else "normal")
 
 
 @pytest.mark.parametrize(
     "arguments", [["--no-color", "version"], ["version", "--no-color"], ["--no-ansi", "version"]]
 )
-def test_colour_can_be_refused_here_and_for_children(capsys, arguments):
+def test_colour_can_be_disabled_here_and_for_children(capsys, arguments):
     assert main(arguments) == 0
     assert (os.environ["NO_COLOR"], os.environ["FLODL_COLOR"]) == ("1", "never")
 
 
-def test_colour_can_be_demanded_against_the_environment(capsys, monkeypatch):
+def test_ansi_overrides_no_color(capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert main(["--ansi", "nonsense"]) == 1
     assert os.environ["FLODL_COLOR"] == "always"
@@ -126,13 +124,13 @@ def test_colour_can_be_demanded_against_the_environment(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "arguments", [["--ansi", "--no-ansi", "version"], ["--ansi", "version", "--no-ansi"]]
 )
-def test_colour_cannot_be_both(capsys, arguments):
+def test_ansi_and_no_ansi_are_mutually_exclusive(capsys, arguments):
     assert main(arguments) == 1
     assert "--ansi and --no-ansi are mutually exclusive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("variables", "wanted"),
+    ("variables", "expected"),
     [
         ({}, None),
         ({"NO_COLOR": "1"}, False),
@@ -143,10 +141,10 @@ def test_colour_cannot_be_both(capsys, arguments):
         ({"FLODL_COLOR": "auto", "FORCE_COLOR": "1"}, True),
     ],
 )
-def test_a_flag_comes_before_no_color_before_force_color(monkeypatch, variables, wanted):
+def test_precedence_is_flag_then_no_color_then_force_color(monkeypatch, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert environment.color_setting() is wanted
+    assert environment.color_setting() is expected
 
 
 def failing(monkeypatch, error):
@@ -157,22 +155,22 @@ def failing(monkeypatch, error):
     monkeypatch.setattr(version_command, "command", broken)
 
 
-def test_an_error_of_flodl_is_one_line_and_code_1(capsys, monkeypatch):
-    failing(monkeypatch, SetupError("the thing is 3; give 2."))
+def test_a_flodl_error_is_one_line_and_exit_code_1(capsys, monkeypatch):
+    failing(monkeypatch, SetupError("expected 2, got 3."))
     assert main(["version"]) == 1
-    assert capsys.readouterr().err == "error: the thing is 3; give 2.\n"
+    assert capsys.readouterr().err == "error: expected 2, got 3.\n"
 
 
-def test_debugging_shows_where_an_error_came_from(capsys, monkeypatch):
-    failing(monkeypatch, SetupError("the thing is 3; give 2."))
+def test_vv_shows_the_traceback(capsys, monkeypatch):
+    failing(monkeypatch, SetupError("expected 2, got 3."))
     assert main(["-vv", "version"]) == 1
-    trouble = capsys.readouterr().err
-    assert "Traceback" in trouble
-    assert trouble.endswith("error: the thing is 3; give 2.\n")
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors
+    assert errors.endswith("error: expected 2, got 3.\n")
 
 
-def test_a_mistake_in_flodl_itself_is_not_hidden(monkeypatch):
-    failing(monkeypatch, ZeroDivisionError("a mistake"))
+def test_a_bug_in_flodl_is_not_hidden(monkeypatch):
+    failing(monkeypatch, ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         main(["version"])
 
@@ -183,7 +181,7 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_reader_that_stops_listening_is_no_drama():
+def test_a_closed_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)
     code = "import sys; from flodl.cli import main; sys.exit(main())"
@@ -192,12 +190,12 @@ def test_a_reader_that_stops_listening_is_no_drama():
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_the_version_is_told(capsys):
+def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"flodl {flodl.__version__}\n"
 
 
-def test_versions_are_told_as_text_and_as_json(capsys):
+def test_versions_are_printed_as_text_and_as_json(capsys):
     assert main(["version"]) == 0
     assert f"torch     {version('torch')}\n" in capsys.readouterr().out
     assert main(["version", "--json"]) == 0
@@ -211,12 +209,12 @@ def test_versions_are_told_as_text_and_as_json(capsys):
     assert flodl.__version__ == version("flodl")
 
 
-def test_the_lazy_group_answers_completion():
+def test_the_lazy_group_completes_commands():
     with click.Context(program, info_name="fdl") as ctx:
         assert [item.value for item in program.shell_complete(ctx, "q")] == ["quickstart"]
 
 
-def test_in_a_deleted_folder_everything_is_still_explained(tmp_path, monkeypatch, capsys):
+def test_in_a_deleted_folder_errors_are_explained(tmp_path, monkeypatch, capsys):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -230,8 +228,8 @@ def test_in_a_deleted_folder_everything_is_still_explained(tmp_path, monkeypatch
             assert "the working directory is gone. Go into one that exists" in shown.err
 
 
-def test_a_folder_that_cannot_be_looked_into_is_one_without_a_manifest(project, capsys):
-    """A name that is too long is refused by the system in the same way, also for those who may see all."""
+def test_an_unreadable_folder_counts_as_a_folder_without_a_manifest(project, capsys):
+    """The system refuses a name that is too long in the same way, even for root."""
     project({"fdl.yml": f"commands: {{far: {{path: {'x' * 300}}}, near: {{run: echo}}}}"})
     assert main(["--help"]) == 0
     assert "near" in capsys.readouterr().out
@@ -242,37 +240,37 @@ def test_a_folder_that_cannot_be_looked_into_is_one_without_a_manifest(project, 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["api-ref"]])
-def test_an_output_that_is_full_is_said(project, words):
+def test_a_full_output_device_is_reported(project, words):
     project({"fdl.yml": "description: x"})
     code = "import sys; from flodl.cli import main; sys.exit(main())"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code, *words], stdout=full, stderr=subprocess.PIPE, text=True
         )
-    assert (done.returncode, done.stderr) == (1, "error: No space left on device. -vv shows where.\n")
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device. -vv shows the traceback.\n")
 
 
-def test_a_reader_that_has_gone_is_nobodys_mistake(project):
+def test_a_pipe_closed_by_its_reader_is_not_an_error(project):
     project({"fdl.yml": "description: x"})
     code = "import sys; from flodl.cli import main; sys.exit(main(['--help']))"
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
-    os.close(writing)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_name_that_is_like_none_gets_the_commands_of_the_project(project, capsys):
+def test_a_name_unlike_any_command_gets_the_commands_of_the_project(project, capsys):
     root = project({"fdl.yml": "commands: {zebra: {run: echo}, yak: {run: echo}}"})
     assert main(["qqqqq"]) == 1
     assert (
-        f"{root}/fdl.yml has yak, zebra; `fdl --help` lists those of fdl itself." in capsys.readouterr().err
+        f"{root}/fdl.yml has yak, zebra; `fdl --help` lists the built-in commands." in capsys.readouterr().err
     )
 
 
 @pytest.mark.parametrize("words", [["config", "shw"], ["schema", "lst"], ["libtorch", "lst"]])
-def test_a_group_refuses_what_it_does_not_know_with_the_nearest(words, capsys):
+def test_an_unknown_command_of_a_group_gets_a_suggestion(words, capsys):
     assert main(words) == 1
-    trouble = capsys.readouterr().err
-    assert f"`fdl {words[0]}` has no command {words[1]!r}. Did you mean" in trouble
-    assert f"Try 'fdl {words[0]} --help'." in trouble
+    errors = capsys.readouterr().err
+    assert f"`fdl {words[0]}` has no command {words[1]!r}. Did you mean" in errors
+    assert f"Try 'fdl {words[0]} --help'." in errors

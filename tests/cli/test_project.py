@@ -1,4 +1,4 @@
-"""The project around a command line: which overlay is meant, what the help says, what a typo meets."""
+"""The project of a command line: the selected overlay, help and typos."""
 
 import pytest
 
@@ -20,7 +20,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(
-    ("words", "variable", "said"),
+    ("words", "variable", "output"),
     [
         (["hello"], "", "base"),
         (["--env", "ci", "hello"], "", "ci"),
@@ -35,45 +35,45 @@ FILES = {
         (["hello", "--", "--env", "prod"], "", "base --env prod"),
     ],
 )
-def test_an_overlay_is_chosen_by_flag_by_variable_or_by_first_word(
-    project, capfd, monkeypatch, words, variable, said
+def test_an_overlay_is_selected_by_flag_variable_or_first_word(
+    project, capfd, monkeypatch, words, variable, output
 ):
     project(FILES)
     monkeypatch.setenv("FDL_ENV", variable)
     assert main(words) == 0
-    assert capfd.readouterr().out == f"{said}\n"
+    assert capfd.readouterr().out == f"{output}\n"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--env"], "--env requires a value, and nothing follows"),
+        (["--env"], "--env requires a value, got nothing"),
         (["--env=", "hello"], "--env requires a value"),
-        (["--env", "--quiet", "hello"], "--env requires a value, and '--quiet' follows"),
-        (["--env", "ci", "hello", "--env=prod"], "--env is given more than once: ci, prod"),
+        (["--env", "--quiet", "hello"], "--env requires a value, got '--quiet'"),
+        (["--env", "ci", "hello", "--env=prod"], "--env was given more than once: ci, prod"),
         (["--env", "nope", "hello"], "--env asks for the environment 'nope', but there is no"),
     ],
 )
-def test_an_overlay_that_is_not_named_well_is_refused(project, capsys, words, message):
+def test_an_invalid_overlay_is_an_error(project, capsys, words, message):
     project(FILES)
     assert main(words) == 1
     assert message in capsys.readouterr().err
 
 
-def test_a_variable_that_names_no_overlay_is_refused(project, capsys, monkeypatch, tmp_path):
+def test_a_variable_that_names_an_unknown_overlay_is_an_error(project, capsys, monkeypatch, tmp_path):
     project(FILES)
     monkeypatch.setenv("FDL_ENV", "nope")
     assert main(["hello"]) == 1
     assert "FDL_ENV asks for the environment 'nope'" in capsys.readouterr().err
 
 
-def test_outside_of_a_project_no_overlay_can_be_asked_for(capsys, monkeypatch, tmp_path):
+def test_outside_a_project_an_overlay_is_an_error(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["--env", "ci", "hello"]) == 1
-    assert "--env asks for the environment 'ci', and there is no fdl.yml in" in capsys.readouterr().err
+    assert "--env asks for the environment 'ci', but there is no fdl.yml in" in capsys.readouterr().err
 
 
-def test_a_variable_keeps_the_first_word_a_command(project, capfd, monkeypatch):
+def test_with_a_variable_the_first_word_is_always_a_command(project, capfd, monkeypatch):
     project({**FILES, "fdl.hello.yml": ""})
     monkeypatch.setenv("FDL_ENV", "ci")
     assert main(["hello"]) == 0
@@ -81,7 +81,7 @@ def test_a_variable_keeps_the_first_word_a_command(project, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["hello", "version", "quickstart"])
-def test_a_first_word_that_is_both_is_ambiguous(project, capsys, name):
+def test_a_first_word_that_is_a_command_and_an_overlay_is_ambiguous(project, capsys, name):
     project({**FILES, f"fdl.{name}.yml": ""})
     assert main([name]) == 1
     assert (
@@ -106,19 +106,19 @@ def test_the_help_shows_the_project(project, capsys):
     assert "  ci    (active)\n  prod" in shown.out
 
 
-def test_an_overlay_can_take_a_command_away(project, capsys):
+def test_an_overlay_can_remove_a_command(project, capsys):
     project(FILES)
     assert main(["prod", "plain"]) == 1
     assert "there is no command 'plain'" in capsys.readouterr().err
 
 
-def test_a_typo_meets_the_nearest_name_of_fdl_or_of_the_project(project, capsys):
+def test_a_typo_gets_the_nearest_command(project, capsys):
     project(FILES)
     assert main(["helo"]) == 1
     assert "there is no command 'helo'. Did you mean 'hello'" in capsys.readouterr().err
 
 
-def test_a_command_of_fdl_wins_over_one_of_the_project_and_run_reaches_both(project, capfd):
+def test_a_built_in_command_hides_a_project_command_but_run_finds_it(project, capfd):
     project({"fdl.yml": "commands: {version: {run: echo mine}, run: {run: echo default}}"})
     assert main(["version"]) == 0
     assert capfd.readouterr().out.startswith("flodl")
@@ -152,7 +152,7 @@ def test_a_command_of_fdl_wins_over_one_of_the_project_and_run_reaches_both(proj
         ),
     ],
 )
-def test_every_kind_explains_itself_on_standard_output(project, capsys, words, pieces):
+def test_every_kind_of_command_has_help_on_standard_output(project, capsys, words, pieces):
     project(FILES)
     assert main(words) == 0
     shown = capsys.readouterr()
@@ -161,7 +161,7 @@ def test_every_kind_explains_itself_on_standard_output(project, capsys, words, p
         assert piece in shown.out
 
 
-def test_help_of_a_preset_lists_what_is_still_to_be_given(project, capsys):
+def test_help_of_a_preset_lists_the_missing_arguments(project, capsys):
     project(
         {
             "fdl.yml": "commands: {train: }",
@@ -174,7 +174,7 @@ def test_help_of_a_preset_lists_what_is_still_to_be_given(project, capsys):
     assert shown.startswith("Usage: fdl train quick <data> [OPTIONS]\n\nArguments:\n  <data>  The data\n")
 
 
-def test_help_of_an_entry_lists_what_its_schema_says(project, capsys):
+def test_help_of_an_entry_lists_its_schema(project, capsys):
     project(
         {
             "fdl.yml": "commands: {train: }",
@@ -210,7 +210,7 @@ def test_help_of_an_entry_lists_what_its_schema_says(project, capsys):
         assert piece in shown
 
 
-def test_verbosity_before_the_dashes_is_ours_and_passed_on_in_the_environment(project, capfd):
+def test_verbosity_before_the_dashes_is_passed_on_in_the_environment(project, capfd):
     project({"fdl.yml": "commands: {say: {run: 'echo $FLODL_VERBOSITY $FLODL_COLOR'}}"})
     assert main(["say", "-vv", "--no-ansi", "--", "-v"]) == 0
     assert capfd.readouterr().out == "3 never -v\n"
@@ -226,7 +226,7 @@ def test_run_shows_what_would_run_and_starts_nothing(project, capsys):
     )
 
 
-def test_run_says_it_to_programs_too(project, capsys):
+def test_a_dry_run_prints_json(project, capsys):
     import json
 
     root = project(FILES)
@@ -241,7 +241,7 @@ def test_run_says_it_to_programs_too(project, capsys):
     }
 
 
-def test_run_without_a_name_needs_a_command_of_that_name(project, capsys):
+def test_run_without_a_name_needs_a_command_called_run(project, capsys):
     project(FILES)
     assert main(["run"]) == 1
     assert "name a command" in capsys.readouterr().err
@@ -249,7 +249,7 @@ def test_run_without_a_name_needs_a_command_of_that_name(project, capsys):
     assert "Did you mean 'hello'" in capsys.readouterr().err
 
 
-def test_run_outside_of_a_project_says_what_is_missing(capsys, monkeypatch, tmp_path):
+def test_run_outside_a_project_is_an_error(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["run"]) == 1
     assert "no fdl.yml found in" in capsys.readouterr().err

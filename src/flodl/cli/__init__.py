@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        # `fdl` itself reads no dataclass: a start of it should not pay for what does.
+        # `fdl` itself does not use Args, so it should not pay for the import.
         if name in ("Args", "argument", "option"):
             return getattr(import_module(".args", __name__), name)
         raise AttributeError(f"module 'flodl.cli' has no attribute {name!r}")
 
 
-_NOWHERE_TO_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+_WRITE_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 __all__ = ["Args", "argument", "main", "option"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `fdl` with these arguments, or those of the process, and give its exit code.
+    """Run `fdl` with these arguments, or those of the process, and return its exit code.
 
-    0 is success, 1 an error that flodl explains, 2 options that cannot be understood, 130 Ctrl-C; a command
-    of a project gives the code of what it started.
+    0 is success, 1 an error that flodl explains, 2 invalid options, 130 Ctrl-C. A project command returns the
+    exit code of the program it started.
 
     >>> main(["--version"])
     flodl ...
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         code = _run(arguments)
-        if sys.stdout is not None:  # it is None where it was closed before we began
+        if sys.stdout is not None:  # None if it was closed before the start
             sys.stdout.flush()
     except OSError as error:
         return _output_failed(error)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _mention_updates() -> None:
-    """Tell a person at a terminal of a newer flodl; whatever goes wrong here, the command did its work."""
+    """Print a notice about a newer flodl on a terminal; ignore failures, because the command has finished."""
     with contextlib.suppress(Exception):
         if sys.stderr.isatty():
             from .updates.notice import mention_updates
@@ -67,24 +67,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = program.main(arguments, prog_name="fdl", standalone_mode=False)
     except click.UsageError as error:
-        name = _help_for(error)
-        _complain(f"{error.format_message()}\nTry '{name} --help'.")
+        name = _command_with_help(error)
+        _print_error(f"{error.format_message()}\nTry '{name} --help'.")
         return error.exit_code
     except click.ClickException as error:
-        _complain(error.format_message())
+        _print_error(error.format_message())
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("Stopped.", err=True)
         return 130
     except FlodlError as error:
         _show_traceback()
-        _complain(str(error))
+        _print_error(str(error))
         return 1
     return result if isinstance(result, int) else 0
 
 
-def _help_for(error: click.UsageError) -> str:
-    """Name the command whose help explains more: a title may be that of a command of the project."""
+def _command_with_help(error: click.UsageError) -> str:
+    """Return the command whose help explains the error; it may be a project command."""
     if error.ctx is None:
         return "fdl"
     path = error.ctx.command_path
@@ -92,17 +92,17 @@ def _help_for(error: click.UsageError) -> str:
 
 
 def _output_failed(error: OSError) -> int:
-    """Say what the system refused; a reader that has gone, as with `| head`, is nobody's mistake."""
-    if error.errno == errno.EPIPE or error.errno in _NOWHERE_TO_WRITE:
+    """Print a failed system call; a closed pipe, as with `| head`, is not an error."""
+    if error.errno == errno.EPIPE or error.errno in _WRITE_FAILED:
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            # What is still in the buffer would fail once more when the interpreter ends.
+            # Flushing the rest of the buffer would fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 1
     _show_traceback()
     with contextlib.suppress(OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        _complain(f"{place}{error.strerror or error}. -vv shows where.")
+        path = f"{error.filename}: " if error.filename else ""
+        _print_error(f"{path}{error.strerror or error}. -vv shows the traceback.")
     return 1
 
 
@@ -113,6 +113,6 @@ def _show_traceback() -> None:
         traceback.print_exc()
 
 
-def _complain(message: str) -> None:
-    word = click.style("error:", fg="red")
-    click.echo(f"{word} {message}", err=True, color=color_setting())
+def _print_error(message: str) -> None:
+    label = click.style("error:", fg="red")
+    click.echo(f"{label} {message}", err=True, color=color_setting())

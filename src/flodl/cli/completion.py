@@ -1,4 +1,4 @@
-"""What a shell may offer next, at any depth of a project."""
+"""Completion candidates for commands, options and values at any depth of a project."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flodl.core.errors import FlodlError
 from .args.click_adapter import run_completer
 from .args.parameter import Parameter
 from .execution.entry_schema import load_schema
-from .listing import summary_of
 from .manifest.command_kind import Kind, kind_or_none
 from .manifest.loader import Manifest
 from .manifest.lookup import Target, resolve_target
 from .options import NO_APPEND_HELP
 from .project import Project
+from .project_summary import summary_of
 
-TAB_LIMIT_S = 1.5  # nobody waits longer for a TAB; a program that is slower is asked when it is started
+TAB_LIMIT_S = 1.5  # nobody waits longer for a TAB; slower programs are queried when they run
 GLOBAL_FLAGS = {
-    "--help": "Show what this command takes.",
-    "--env": "Lay an overlay over the manifest.",
+    "--help": "Show the help of this command.",
+    "--env": "Apply an overlay to the manifest.",
     "--verbose": "Print more.",
     "--quiet": "Print errors only.",
     "--ansi": "Print in colour.",
@@ -30,8 +30,8 @@ GLOBAL_FLAGS = {
 }
 
 
-def top_words(project: Project) -> list[CompletionItem]:
-    """Give the commands and the environments of the project."""
+def project_words(project: Project) -> list[CompletionItem]:
+    """Return the commands and environments of the project."""
     manifest = project.manifest
     if manifest is None:
         return []
@@ -40,17 +40,17 @@ def top_words(project: Project) -> list[CompletionItem]:
 
 
 def words_after(manifest: Manifest, words: tuple[str, ...], incomplete: str) -> list[CompletionItem]:
-    """Give what may follow these words; mistakes in a manifest give nothing."""
-    words = tuple(word for word in words if word != "=")  # bash makes a word of its own of it
+    """Return the candidates after these words, or none if the manifest has errors."""
+    words = tuple(word for word in words if word != "=")  # bash splits it off as a separate word
     try:
         target = resolve_target(manifest, words[0], words[1:])
-        found = _after(target, incomplete)
+        found = _candidates(target, incomplete)
     except FlodlError:
         return []
     return [item for item in found if item.type != "plain" or item.value.startswith(incomplete)]
 
 
-def _after(target: Target, incomplete: str) -> list[CompletionItem]:
+def _candidates(target: Target, incomplete: str) -> list[CompletionItem]:
     tail = target.tail
     if "--" in tail:
         return _files(target.manifest.folder, incomplete)
@@ -65,10 +65,10 @@ def _after(target: Target, incomplete: str) -> list[CompletionItem]:
         found = _values(target, known, value) if known else []
         known_words = (item for item in found if item.type != "file")
         return [CompletionItem(f"{name}={item.value}", type=item.type) for item in known_words]
-    before = tail[-1] if tail else ""
-    if before == "--env":
+    previous = tail[-1] if tail else ""
+    if previous == "--env":
         return [CompletionItem(name) for name in Project().overlays()]
-    known = options.get(before[2:]) if before.startswith("--") else shorts.get(before)
+    known = options.get(previous[2:]) if previous.startswith("--") else shorts.get(previous)
     if known and known.takes_value:
         return _values(target, known, incomplete)
     if incomplete.startswith("-"):
@@ -90,21 +90,21 @@ def _values(target: Target, one: Parameter, incomplete: str) -> list[CompletionI
 
 
 def _files(folder: Path, incomplete: str) -> list[CompletionItem]:
-    """Offer files as the program will look for them: from its own folder, wherever the shell is.
+    """Return the files in the folder in which the program runs.
 
-    Where that is the same, the shell does it, and better.
+    If that is the working directory, the shell completes files itself, and does it better.
     """
     if os.path.isabs(incomplete) or incomplete.startswith("~") or folder.resolve() == Path.cwd().resolve():
         return [CompletionItem(incomplete, type="file")]
-    before, begun = os.path.split(incomplete)
+    parent, prefix = os.path.split(incomplete)
     try:
-        found = sorted(os.scandir(folder / before), key=lambda entry: entry.name)
+        found = sorted(os.scandir(folder / parent), key=lambda entry: entry.name)
     except OSError:
         return []
     return [
-        CompletionItem(os.path.join(before, entry.name) + ("/" if entry.is_dir() else ""), type="path")
+        CompletionItem(os.path.join(parent, entry.name) + ("/" if entry.is_dir() else ""), type="path")
         for entry in found
-        if entry.name.startswith(begun) and (begun or not entry.name.startswith("."))
+        if entry.name.startswith(prefix) and (prefix or not entry.name.startswith("."))
     ]
 
 

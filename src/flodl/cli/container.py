@@ -1,12 +1,12 @@
-"""Whether this process is in a container."""
+"""Detect whether this process runs in a container."""
 
 from __future__ import annotations
 
 import os
 
-MARKS = ("/.dockerenv", "/run/.containerenv")  # docker leaves the first one, podman the second
+MARKERS = ("/.dockerenv", "/run/.containerenv")  # files of docker and podman
 
 
 def inside_container() -> bool:
-    """Say whether this process is in a container already."""
-    return any(os.path.exists(mark) for mark in MARKS)
+    """Return whether this process runs in a container."""
+    return any(os.path.exists(marker) for marker in MARKERS)

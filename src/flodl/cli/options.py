@@ -1,4 +1,4 @@
-"""The options that stand before or after the name of any command: how much to print, and in colour or not."""
+"""The options of every command: verbosity and colour."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
-_LONGEST_SUMMARY = 200
+_MAX_SUMMARY = 200
 _COLOUR_FLAG = "flodl.cli.colour"
-NO_APPEND_HELP = "Leave out what the manifest appends to a script."
+NO_APPEND_HELP = "Omit what the manifest appends to a script."
 _NO_APPEND = "flodl.cli.no_append"
 _MANY_V = re.compile(r"-v+\Z")
 
 
 class UnknownCommand(click.UsageError):
-    """A name that no command has."""
+    """The error for an unknown command."""
 
     exit_code = 1
 
 
 class CommandGroup(click.Group):
-    """A group that answers an unknown name with the nearest one, and lists its commands in sentences."""
+    """A group that suggests the nearest command for an unknown one, and lists full summaries."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
         for name in self.list_commands(ctx):
             if found := self.get_command(ctx, name):
-                rows.append((name, found.get_short_help_str(limit=_LONGEST_SUMMARY)))
+                rows.append((name, found.get_short_help_str(limit=_MAX_SUMMARY)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -47,10 +47,10 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def talk_options(function: F) -> F:
+def output_options(function: F) -> F:
     """Add `-v`, `-q`, `--ansi` and `--no-ansi` to a command.
 
-    What they say holds for this process and, through the environment, for those that it starts.
+    They apply to this process and, through the environment, to its child processes.
     """
     for names, settings in reversed(_OPTIONS):
         function = click.option(*names, expose_value=False, **settings)(function)
@@ -58,49 +58,49 @@ def talk_options(function: F) -> F:
 
 
 def no_append_option(function: F) -> F:
-    """Add `--no-append` to a command in front of the name of one of the project's."""
+    """Add `--no-append` to a command that precedes the name of a project command."""
 
-    def note(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    def remember(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
         if wanted:
             ctx.meta[_NO_APPEND] = True
 
-    return click.option("--no-append", is_flag=True, expose_value=False, callback=note, help=NO_APPEND_HELP)(
-        function
-    )
+    return click.option(
+        "--no-append", is_flag=True, expose_value=False, callback=remember, help=NO_APPEND_HELP
+    )(function)
 
 
 def take_no_append(ctx: click.Context, words: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Say whether `--no-append` stands before or among the words, and give them without it."""
+    """Return whether `--no-append` was given before or among the words, and the words without it."""
     end = words.index("--") if "--" in words else len(words)
     own = tuple(word for word in words[:end] if word != "--no-append")
     return len(own) < end or _NO_APPEND in ctx.meta, own + words[end:]
 
 
-def take_talk(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Take these options out of words that are passed on to something else; what follows `--` is not ours."""
-    left: list[str] = []
+def take_output_options(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Apply these options and return the other words; words after `--` are not fdl's."""
+    rest: list[str] = []
     for position, word in enumerate(words):
         if word == "--":
-            left += words[position:]
+            rest += words[position:]
             break
         if _MANY_V.match(word) or word == "--verbose":
-            louder = 1 if word == "--verbose" else len(word) - 1
-            _set_verbosity(min(log.Verbosity.NORMAL + louder, log.Verbosity.TRACE))
+            steps = 1 if word == "--verbose" else len(word) - 1
+            _set_verbosity(min(log.Verbosity.NORMAL + steps, log.Verbosity.TRACE))
         elif word in ("-q", "--quiet"):
             _set_verbosity(log.Verbosity.QUIET)
         elif word in ("--ansi", "--no-ansi", "--no-color"):
             _set_colour(ctx, wanted=word == "--ansi")
         else:
-            left.append(word)
-    return tuple(left)
+            rest.append(word)
+    return tuple(rest)
 
 
-def _talk(_ctx: click.Context, _option: click.Parameter, count: int) -> None:
+def _raise_verbosity(_ctx: click.Context, _option: click.Parameter, count: int) -> None:
     if count:
         _set_verbosity(min(log.Verbosity.NORMAL + count, log.Verbosity.TRACE))
 
 
-def _be_quiet(_ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+def _set_quiet(_ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
         _set_verbosity(log.Verbosity.QUIET)
 
@@ -110,37 +110,41 @@ def _set_verbosity(level: int) -> None:
     os.environ["FLODL_VERBOSITY"] = str(int(level))
 
 
-def _demand_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+def _enable_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
         _set_colour(ctx, wanted=True)
 
 
-def _refuse_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+def _disable_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
         _set_colour(ctx, wanted=False)
 
 
 def _set_colour(ctx: click.Context, *, wanted: bool) -> None:
     if ctx.meta.setdefault(_COLOUR_FLAG, wanted) != wanted:
-        raise SetupError("--ansi and --no-ansi are mutually exclusive. Give one of them.")
+        raise SetupError("--ansi and --no-ansi are mutually exclusive. Pass one of them.")
     ctx.color = wanted
     os.environ["FLODL_COLOR"] = "always" if wanted else "never"
     if not wanted:
-        os.environ["NO_COLOR"] = "1"  # for children that know nothing of flodl
+        os.environ["NO_COLOR"] = "1"  # for child processes that do not use flodl
 
 
 _OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (
         ["-v", "--verbose"],
-        {"count": True, "callback": _talk, "help": "Print more; -vv to debug, -vvv for every small thing."},
+        {
+            "count": True,
+            "callback": _raise_verbosity,
+            "help": "Print more; -vv for debugging, -vvv for every detail.",
+        },
     ),
-    (["-q", "--quiet"], {"is_flag": True, "callback": _be_quiet, "help": "Print errors only."}),
+    (["-q", "--quiet"], {"is_flag": True, "callback": _set_quiet, "help": "Print errors only."}),
     (
         ["--ansi"],
-        {"is_flag": True, "callback": _demand_colour, "help": "Print in colour, also into a file."},
+        {"is_flag": True, "callback": _enable_colour, "help": "Print in colour, even to a file."},
     ),
     (
         ["--no-ansi", "--no-color"],
-        {"is_flag": True, "callback": _refuse_colour, "help": "Print plain text, as with NO_COLOR=1."},
+        {"is_flag": True, "callback": _disable_colour, "help": "Print plain text, as with NO_COLOR=1."},
     ),
 ]

@@ -1,4 +1,4 @@
-"""The top of the command line: its options, its own commands and those of the project."""
+"""The top-level command: its options, the built-in commands and those of the project."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from flodl.core.errors import FlodlError
 from flodl.core.paths import nearest, suggestion
 
 from .commands import SUMMARIES
-from .options import UnknownCommand, no_append_option, talk_options
-from .project import Project, overlays_nearby, project_of, select_overlay
+from .options import UnknownCommand, no_append_option, output_options
+from .project import Project, available_overlays, project_of, select_overlay
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 T = TypeVar("T")
-_NOWHERE = "flodl.cli.nowhere"  # set while completing, when the words before lead nowhere
+_UNKNOWN = "flodl.cli.unknown"  # set during completion if the command is unknown
 
 
 class LazyGroup(click.Group):
-    """A group that imports `commands/<name>.py` when that command is asked for, and none to list them.
+    """A group that imports `commands/<name>.py` when that command is used, and none to list them.
 
-    Other names are looked up in the manifest of the project, which is read when it is needed.
+    Other names are looked up in the manifest of the project, which is loaded on demand.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -57,11 +57,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        found = _quietly(ctx, lambda: self.get_command(ctx, args[0]))
+        found = _ignore_errors_in_completion(ctx, lambda: self.get_command(ctx, args[0]))
         if found is None and not ctx.resilient_parsing:
-            raise UnknownCommand(f"there is no command {args[0]!r}. {_known(ctx, args[0])}", ctx)
+            raise UnknownCommand(f"there is no command {args[0]!r}. {_suggest(ctx, args[0])}", ctx)
         if found is None:
-            ctx.meta[_NOWHERE] = True
+            ctx.meta[_UNKNOWN] = True
         return (args[0] if found else None), found, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,31 +71,31 @@ class LazyGroup(click.Group):
         try:
             if project.file is None:
                 return
-            from .listing import write_project
+            from .project_summary import write_project
 
             manifest = project.manifest
             assert manifest is not None
             write_project(formatter, manifest, project.overlays())
         except (FlodlError, OSError) as error:
-            # What fdl itself can do has to be shown whatever the project is like.
+            # The built-in commands have to be shown even if the project is broken.
             click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from .completion import top_words
+        from .completion import project_words
 
-        if ctx.meta.get(_NOWHERE):
+        if ctx.meta.get(_UNKNOWN):
             return []
         if not incomplete.startswith("-"):
-            known = _quietly(ctx, lambda: top_words(project_of(ctx))) or []
+            known = _ignore_errors_in_completion(ctx, lambda: project_words(project_of(ctx))) or []
             items = [CompletionItem(name, help=words) for name, words in SUMMARIES.items()]
             return [item for item in [*items, *known] if item.value.startswith(incomplete)]
         return click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _known(ctx: click.Context, name: str) -> str:
-    """Say which commands there are; a key of the manifest that is not known may hide some."""
+def _suggest(ctx: click.Context, name: str) -> str:
+    """Return a hint about the known commands; raise if an unknown key of the manifest may hide some."""
     manifest = project_of(ctx).manifest
     if manifest is not None:
         from .manifest.model import ManifestModel
@@ -107,7 +107,7 @@ def _known(ctx: click.Context, name: str) -> str:
     if close or not own:
         return suggestion(name, [*own, *SUMMARIES], known_as="commands")
     assert manifest is not None
-    return f"{manifest.path} has {', '.join(own)}; `fdl --help` lists those of fdl itself."
+    return f"{manifest.path} has {', '.join(own)}; `fdl --help` lists the built-in commands."
 
 
 def _project_commands(ctx: click.Context) -> list[str]:
@@ -115,10 +115,10 @@ def _project_commands(ctx: click.Context) -> list[str]:
     return sorted(manifest.commands.entries) if manifest else []
 
 
-def _quietly(ctx: click.Context, work: Callable[[], T]) -> T | None:
-    """Do a piece of work; while a shell completes, what goes wrong is nobody's concern."""
+def _ignore_errors_in_completion(ctx: click.Context, function: Callable[[], T]) -> T | None:
+    """Call a function; during completion, return None if it fails."""
     try:
-        return work()
+        return function()
     except (FlodlError, OSError):
         if ctx.resilient_parsing:
             return None
@@ -132,7 +132,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
 
 
 def _complete_overlays(ctx: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in overlays_nearby() if name.startswith(incomplete)]
+    return [name for name in available_overlays() if name.startswith(incomplete)]
 
 
 _VERSION = click.option(
@@ -144,13 +144,13 @@ _VERSION = click.option(
     callback=_print_version,
     help="Show the version and exit.",
 )
-# Taken out of the words before click sees them, wherever it stands; here for the help and for completion.
+# select_overlay removes it before click parses the words; it is here for the help and for completion.
 _ENV = click.option(
     "--env",
     metavar="NAME",
     expose_value=False,
     shell_complete=_complete_overlays,
-    help="Lay fdl.NAME.yml over fdl.yml, as with FDL_ENV=NAME.",
+    help="Apply the overlay fdl.NAME.yml, as with FDL_ENV=NAME.",
 )
 
 
@@ -160,7 +160,7 @@ _ENV = click.option(
 @_VERSION
 @_ENV
 @no_append_option
-@talk_options
+@output_options
 @click.pass_context
 def program(ctx: click.Context) -> None:
     """flodl: models as graphs on PyTorch."""

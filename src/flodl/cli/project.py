@@ -1,4 +1,4 @@
-"""The project around the working directory: which manifest, with which overlay."""
+"""The project of the working directory: its manifest and the selected overlay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Project:
-    """What a command line says about the project; its manifest is read when it is first asked for."""
+    """The project of a command line; its manifest is loaded on first use."""
 
     def __init__(self, overlay: str = "", source: str = "") -> None:
         self.overlay = overlay
@@ -31,7 +31,7 @@ class Project:
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        """The manifest with its overlay, or nothing outside of any project."""
+        """The manifest with its overlay, or None outside a project."""
         from .manifest.discovery import working_folder
         from .manifest.loader import load
 
@@ -39,13 +39,13 @@ class Project:
             if self.overlay:
                 raise ManifestError(
                     f"{self.source} asks for the environment {self.overlay!r}, "
-                    f"and there is no fdl.yml in {working_folder()} or above it."
+                    f"but there is no fdl.yml in {working_folder()} or a parent folder."
                 )
             return None
         return load(self.file, overlay=self.overlay, source=self.source)
 
     def require(self) -> Manifest:
-        """Give the manifest, or say that there is none."""
+        """Return the manifest; raise if there is none."""
         from .manifest.discovery import require_manifest
 
         require_manifest()
@@ -53,32 +53,32 @@ class Project:
         return self.manifest
 
     def overlays(self) -> list[str]:
-        """Give the names of the overlays that there are."""
+        """Return the names of the overlays."""
         from .manifest.discovery import overlay_names
 
         return overlay_names(self.file) if self.file else []
 
 
 def project_of(ctx: click.Context) -> Project:
-    """Give the project that the whole command line is about."""
+    """Return the project of the command line."""
     found = ctx.find_object(Project)
     return found if found is not None else Project()
 
 
 def select_overlay(words: list[str], builtin: Iterable[str]) -> tuple[Project, list[str]]:
-    """Find out which overlay is meant, and give the words without what said so.
+    """Return the project with the selected overlay, and the words without the selection.
 
-    `--env NAME` anywhere before `--` comes first, then `FDL_ENV`, then a first word that is the name of one.
+    Precedence: `--env NAME` anywhere before `--`, then `FDL_ENV`, then a first word that names an overlay.
     """
-    named, rest = _take_env(words)
-    if named:
-        return Project(named, "--env"), rest
-    if named := environment.overlay_name():
-        return Project(named, "FDL_ENV"), rest
+    overlay, rest = _take_env(words)
+    if overlay:
+        return Project(overlay, "--env"), rest
+    if overlay := environment.overlay_name():
+        return Project(overlay, "FDL_ENV"), rest
     project = Project()
-    # What begins with a dash before it is a flag of fdl, and none of those that are left takes a value.
+    # Words with a dash before it are flags of fdl; none of the remaining ones takes a value.
     first = next((word for word in rest if word == "--" or not word.startswith("-")), "--")
-    if first == "--" or first not in overlays_nearby():
+    if first == "--" or first not in available_overlays():
         return project, rest
     if first in builtin or first in _base_commands(project):
         raise ManifestError(
@@ -89,11 +89,11 @@ def select_overlay(words: list[str], builtin: Iterable[str]) -> tuple[Project, l
     return Project(first, "the first word"), rest
 
 
-def overlays_nearby() -> list[str]:
-    """Look for overlays without importing what reads them: most command lines need none."""
+def available_overlays() -> list[str]:
+    """Return the names of the overlays without importing the loader, which most commands do not need."""
     try:
         return Project().overlays()
-    except FlodlError:  # of a folder that is gone, a manifest that is none; commands that need one say so
+    except FlodlError:  # a missing folder or an unreadable manifest: commands that need it report that
         return []
 
 
@@ -102,25 +102,25 @@ def _base_commands(project: Project) -> Iterable[str]:
 
 
 def _take_env(words: list[str]) -> tuple[str, list[str]]:
-    left: list[str] = []
+    rest: list[str] = []
     found: list[str] = []
-    waiting = iter(words)
-    for word in waiting:
+    remaining = iter(words)
+    for word in remaining:
         if word == "--":
-            left += [word, *waiting]
+            rest += [word, *remaining]
         elif word == "--env":
-            found.append(_checked(next(waiting, None)))
+            found.append(_require_name(next(remaining, None)))
         elif word.startswith("--env="):
-            found.append(_checked(word.removeprefix("--env=")))
+            found.append(_require_name(word.removeprefix("--env=")))
         else:
-            left.append(word)
+            rest.append(word)
     if len(found) > 1:
-        raise ManifestError(f"--env is given more than once: {', '.join(found)}. Name one environment.")
-    return (found[0] if found else ""), left
+        raise ManifestError(f"--env was given more than once: {', '.join(found)}. Choose one environment.")
+    return (found[0] if found else ""), rest
 
 
-def _checked(name: str | None) -> str:
+def _require_name(name: str | None) -> str:
     if name is None or not name or name.startswith("-"):
-        said = "nothing" if not name else repr(name)
-        raise ManifestError(f"--env requires a value, and {said} follows. Write --env NAME.")
+        actual = "nothing" if not name else repr(name)
+        raise ManifestError(f"--env requires a value, got {actual}. Write --env NAME.")
     return name

@@ -134,7 +134,7 @@ def test_lint_finds_everything_at_once(project, capsys):
 def test_lint_accepts_a_valid_manifest(project, capsys):
     project(FILES)
     assert main(["config", "lint"]) == 0
-    assert "nothing to mend" in capsys.readouterr().out
+    assert "no problems found" in capsys.readouterr().out
 
 
 def test_lint_terminates_on_manifests_that_name_each_other(project, capsys):

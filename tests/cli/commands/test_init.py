@@ -58,7 +58,7 @@ def test_json_names_the_files(work, capsys):
 
 def test_a_dry_run_writes_nothing(work, capsys):
     assert main(["init", "one", "--dry-run"]) == 0
-    assert "Would make" in capsys.readouterr().out
+    assert "Would create" in capsys.readouterr().out
     assert list(work.iterdir()) == []
 
 

@@ -119,7 +119,7 @@ def test_a_slow_entry_is_asked_again_when_there_is_more_time(tool):
 def test_a_schema_that_cannot_be_cached_is_reported(tool, capsys):
     (tool / "train/.fdl").write_text("in the way")
     assert main(["train", "--refresh-schema"]) == 0
-    assert "not kept, because" in capsys.readouterr().out
+    assert "not saved, because" in capsys.readouterr().out
 
 
 def test_an_invalid_cache_is_ignored(tool):
@@ -208,7 +208,7 @@ def test_without_a_compose_file_docker_cannot_be_asked(project, capsys, monkeypa
 
 def test_cached_schemas_are_listed_refreshed_and_cleared(tool, capsys):
     assert main(["schema", "list"]) == 0
-    assert "No schema is kept" in capsys.readouterr().out
+    assert "No schema is cached" in capsys.readouterr().out
     main(["train", "--refresh-schema"])
     orphan = tool / "old/.fdl/schema-cache/old.json"
     orphan.parent.mkdir(parents=True)
@@ -231,7 +231,7 @@ def test_cached_schemas_are_listed_refreshed_and_cleared(tool, capsys):
     shown = capsys.readouterr()
     assert "train: 1 options, 1 arguments" in shown.out
     assert "1 refreshed, 1 failed." in shown.out
-    assert "there is no fdl.yml in" in shown.err
+    assert "no longer has an fdl.yml" in shown.err
 
     assert main(["schema", "clear", "--dry-run"]) == 0
     assert "would delete" in capsys.readouterr().out

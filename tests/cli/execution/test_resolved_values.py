@@ -38,7 +38,7 @@ def test_an_invalid_table_is_ignored(monkeypatch, text):
 
 
 @pytest.mark.parametrize(("active", "first"), [("", True), (sys.prefix, True), ("/some/other/venv", False)])
-def test_python_is_that_of_the_active_environment_or_this_one(monkeypatch, active, first):
+def test_python_comes_from_the_active_environment_or_this_one(monkeypatch, active, first):
     monkeypatch.setenv("VIRTUAL_ENV", active)
     monkeypatch.setenv("PATH", "/usr/bin")
     folders = child_environment()["PATH"].split(":")

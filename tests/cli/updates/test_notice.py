@@ -22,7 +22,7 @@ pytestmark = [
 FDL = """
 import sys
 from flodl.cli import container, main
-container.MARKS = (sys.argv.pop(1),)
+container.MARKERS = (sys.argv.pop(1),)
 sys.exit(main())
 """
 PIP = """

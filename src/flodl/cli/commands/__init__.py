@@ -1,19 +1,19 @@
-"""The commands of `fdl`: `commands/<name>.py` has a click command called `command`.
+"""The built-in commands: `commands/<name>.py` defines a click command called `command`.
 
-The summaries stand here, so that listing them imports no command. A dash in a name is an underscore in the
-name of its file.
+The summaries are here, so that listing them imports no command. A dash in a name becomes an underscore in the
+file name.
 """
 
 SUMMARIES = {
     "quickstart": "Train a small model on generated digits in less than a minute.",
-    "init": "Make the folder NAME with a project that trains at once.",
+    "init": "Create the folder NAME with a project that is ready to train.",
     "run": "Run a command of this project's fdl.yml, or show what would run.",
     "config": "Show every value of fdl.yml with its file and line, or check the file.",
-    "schema": "List, refresh or clear what is known about the options of entries.",
-    "monitor": "Show the page of a run: training now, ended or killed.",
-    "bench": "Measure a training step as plain torch runs it and on each tier.",
-    "setup": "Find the build of torch that fits this machine, and install it.",
-    "diagnose": "Show the machine, torch and settings, and what is wrong with them.",
+    "schema": "List, refresh or clear the cached schemas of entries.",
+    "monitor": "Show the dashboard of a run that is training, has finished or was killed.",
+    "bench": "Measure a training step with plain torch and on each tier.",
+    "setup": "Install the build of torch that fits this machine.",
+    "diagnose": "Show the machine, torch and settings, and problems with them.",
     "libtorch": "Use torch from C++: find, show and switch between libtorch folders.",
     "completions": "Print the completion script for bash, zsh or fish.",
     "api-ref": "List the public names, or explain one of them.",

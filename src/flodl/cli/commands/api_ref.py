@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 import flodl
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--path", "root", type=click.Path(path_type=Path), help="The folder of a different package to read."
 )
-@talk_options
+@output_options
 def command(name: str | None, as_json: bool, root: Path | None) -> None:
     """List the public names with signature and one-line doc; with NAME, show one of them in full.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import flodl
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 from flodl.core import log
 from flodl.core.device import parse_device
 from flodl.core.errors import FlodlError, SetupError
@@ -53,7 +53,7 @@ MEASURE_S = 20.0  # excluding setup
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write the numbers to this file.",
 )
-@talk_options
+@output_options
 def command(
     target: str | None,
     steps: int | None,

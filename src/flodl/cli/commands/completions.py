@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 
 SHELLS = {
     "bash": 'eval "$(fdl completions bash)"    # in ~/.bashrc',
@@ -106,7 +106,7 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)";
 
 @click.command("completions", epilog="\b\n" + "\n".join(SHELLS.values()))
 @click.argument("shell", type=click.Choice(list(SHELLS)), default="bash")
-@talk_options
+@output_options
 def command(shell: str) -> None:
     """Print the completion script for bash, zsh or fish.
 

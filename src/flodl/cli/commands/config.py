@@ -1,4 +1,4 @@
-"""`fdl config`: the manifest as it counts, and what is wrong with it."""
+"""`fdl config`: show the effective manifest or check it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import click
 from flodl.cli.manifest.document import Table
 from flodl.cli.manifest.loader import Manifest, load
 from flodl.cli.manifest.render import as_yaml, origins_of
-from flodl.cli.options import CommandGroup, talk_options
-from flodl.cli.project import overlays_nearby, project_of
+from flodl.cli.options import CommandGroup, output_options
+from flodl.cli.project import available_overlays, project_of
 
 
 def _complete_overlays(ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in overlays_nearby() if name.startswith(incomplete)]
+    return [name for name in available_overlays() if name.startswith(incomplete)]
 
 
 @click.group("config", cls=CommandGroup, invoke_without_command=True)
-@talk_options
+@output_options
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Show every value of fdl.yml with its file and line, or check the file."""
@@ -29,21 +29,21 @@ def command(ctx: click.Context) -> None:
 @command.command("show")
 @click.argument("env", required=False, shell_complete=_complete_overlays)
 @click.option("--json", "as_json", is_flag=True, help="Print {path: {value, origin}} for programs.")
-@talk_options
+@output_options
 @click.pass_context
 def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
-    """Show the manifest with everything laid over it, each value with the place that it came from.
+    """Show the manifest after merging, each value with its origin.
 
-    ENV names an overlay (fdl.ENV.yml); it counts more than --env and FDL_ENV. A value that is not known to
-    fdl is shown all the same, and named on standard error.
+    ENV names an overlay (fdl.ENV.yml) and takes precedence over --env and FDL_ENV. Unknown keys are shown
+    too, and reported on standard error.
     """
     manifest = _manifest(ctx, env)
     if as_json:
         click.echo(json.dumps(origins_of(manifest.document, manifest.project), indent=2))
     else:
         if manifest.overlay:
-            said = f" ({manifest.overlay_source})" if manifest.overlay_source else ""
-            click.echo(f"# environment: {manifest.overlay}{said}")
+            source = f" ({manifest.overlay_source})" if manifest.overlay_source else ""
+            click.echo(f"# environment: {manifest.overlay}{source}")
         click.echo(as_yaml(manifest.document, manifest.project), nl=False)
     return _report(unknown_keys(manifest))
 
@@ -51,15 +51,15 @@ def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
 @command.command("lint")
 @click.argument("env", required=False, shell_complete=_complete_overlays)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
-@talk_options
+@output_options
 @click.pass_context
 def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
     """Check the manifest, its overlays and the manifests of its commands.
 
-    Unknown keys, contradictions, missing folders, scripts and services, and the values of entries and presets
-    against what the entry takes: it is asked with --fdl-schema if it knows that, and nothing else is
-    started. The exit code is 1 if there is anything to mend; what could not be checked, or may work on
-    another machine, is a note on standard error.
+    Reports unknown keys, contradictions, missing folders, scripts and services, and values of entries and
+    presets that the entry does not accept. An entry that supports --fdl-schema is run with it; nothing else
+    is started. The exit code is 1 if there are errors. Anything that could not be checked, or may work on a
+    different machine, is a note on standard error.
     """
     from flodl.cli.commands import SUMMARIES
     from flodl.cli.execution.lint import lint as lint_project
@@ -77,12 +77,12 @@ def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
         click.echo(json.dumps(problems, indent=2))
         return int(bool(problems))
     if not problems:
-        click.echo(f"{path}: nothing to mend.")
+        click.echo(f"{path}: no problems found.")
     return _report(problems)
 
 
 def unknown_keys(manifest: Manifest) -> list[str]:
-    """Give what is wrong with the keys and values of this one document."""
+    """Return the problems with the keys and values of this document."""
     from flodl.cli.manifest.model import CommandModel, ManifestModel
     from flodl.cli.manifest.validation import problems_in
 

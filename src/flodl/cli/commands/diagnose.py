@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 from flodl.core.formats import format_bytes
 
 
 @click.command("diagnose")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@talk_options
+@output_options
 def command(as_json: bool) -> None:
     """Show system, GPUs, torch, libtorch and settings, and problems with them.
 

@@ -1,4 +1,4 @@
-"""`fdl init`: a new project that trains at once."""
+"""`fdl init`: create a new project."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import json
 import click
 
 from flodl.cli.machine.terminal import line_printer
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 
 
 @click.command("init")
 @click.argument("name")
 @click.option("--docker", is_flag=True, help="Run the commands in containers: adds Dockerfiles and services.")
-@click.option("--native", is_flag=True, help="Run the commands on this machine, as without any option.")
-@click.option("--dry-run", is_flag=True, help="List the files, and write none.")
+@click.option("--native", is_flag=True, help="Run the commands on this machine, the default.")
+@click.option("--dry-run", is_flag=True, help="List the files without writing them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@talk_options
+@output_options
 def command(name: str, docker: bool, native: bool, dry_run: bool, as_json: bool) -> None:
-    """Make the folder NAME with a project that trains at once.
+    """Create the folder NAME with a project that is ready to train.
 
-    A model, a training script with typed settings, fdl.yml, a test, and ./fdl to run it all. A folder that
-    exists is never touched.
+    It has a model, a training script with typed settings, fdl.yml, a test, and ./fdl to run everything. An
+    existing folder is never changed.
     """
     from flodl.cli.manifest.discovery import working_folder
     from flodl.cli.scaffold.project import check_name, project_files, write_project
@@ -33,7 +33,7 @@ def command(name: str, docker: bool, native: bool, dry_run: bool, as_json: bool)
         names = sorted(str(path) for path, _text in project_files(name, docker=docker))
     else:
         names = write_project(target, docker=docker)
-    echo(f"{'Would make' if dry_run else 'Made'} {target}:\n" + "\n".join(f"  {one}" for one in names))
+    echo(f"{'Would create' if dry_run else 'Created'} {target}:\n" + "\n".join(f"  {one}" for one in names))
     if as_json:
         click.echo(json.dumps({"path": str(target), "files": names, "written": not dry_run}))
     elif not dry_run:

@@ -15,7 +15,7 @@ from flodl.cli.machine.detection import detect
 from flodl.cli.machine.hardware import Hardware
 from flodl.cli.machine.store import Store, cannot_write, find_store
 from flodl.cli.machine.terminal import confirm, line_printer
-from flodl.cli.options import CommandGroup, talk_options
+from flodl.cli.options import CommandGroup, output_options
 from flodl.core.errors import SetupError
 
 _CUDA = {build.cuda: build.name for build in builds.BUILDS if build.cuda}
@@ -29,7 +29,7 @@ def _complete_variants(_ctx: click.Context, _parameter: click.Parameter, start: 
 
 
 @click.group("libtorch", cls=CommandGroup, invoke_without_command=True)
-@talk_options
+@output_options
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Use torch from C++: find, show and switch between libtorch folders.
@@ -42,7 +42,7 @@ def command(ctx: click.Context) -> None:
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-@talk_options
+@output_options
 def list_(as_json: bool) -> None:
     """List every libtorch."""
     store = find_store()
@@ -68,7 +68,7 @@ def list_(as_json: bool) -> None:
 @command.command()
 @click.argument("variant", required=False, shell_complete=_complete_variants)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@talk_options
+@output_options
 def info(variant: str | None, as_json: bool) -> None:
     """Show the active libtorch, or VARIANT: version, CUDA, folders."""
     one = _resolve(variant)
@@ -95,7 +95,7 @@ def info(variant: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("folder", type=click.Choice(_FOLDERS))
 @click.option("--variant", help="A variant other than the active one.", shell_complete=_complete_variants)
-@talk_options
+@output_options
 def path(folder: str, variant: str | None) -> None:
     """Print one folder: cmake -DCMAKE_PREFIX_PATH="$(fdl libtorch path cmake)" …"""
     one = _resolve(variant)
@@ -106,7 +106,7 @@ def path(folder: str, variant: str | None) -> None:
 @command.command()
 @click.option("--variant", help="A variant other than the active one.", shell_complete=_complete_variants)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@talk_options
+@output_options
 def env(variant: str | None, as_json: bool) -> None:
     """Print the environment for CMake, tch and the loader: eval "$(fdl libtorch env)"."""
     exports = _resolve(variant).exports()
@@ -121,7 +121,7 @@ def env(variant: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("variant", required=False, shell_complete=_complete_variants)
-@talk_options
+@output_options
 def activate(variant: str | None) -> None:
     """Make VARIANT the active one."""
     store = find_store()
@@ -136,7 +136,7 @@ def activate(variant: str | None) -> None:
 @click.argument("variant", required=False, shell_complete=_complete_variants)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted without deleting it.")
-@talk_options
+@output_options
 def remove(variant: str | None, yes: bool, dry_run: bool) -> None:
     """Delete an unpacked archive."""
     store = find_store()
@@ -174,7 +174,7 @@ def remove(variant: str | None, yes: bool, dry_run: bool) -> None:
 @click.option("--force", is_flag=True, help="Download even if the same version exists.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Print the URL and the folder without downloading.")
-@talk_options
+@output_options
 def download(
     cpu: bool,
     cuda: str | None,

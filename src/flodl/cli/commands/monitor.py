@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 from flodl.core.errors import MonitorError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -37,7 +37,7 @@ _MAX_CHECKED_BYTES = 200_000_000
 )
 @click.option("--token", help="The token to require; generated if other machines can reach the page.")
 @click.option("--open/--no-open", "open_browser", default=False, help="Open the page in a browser.")
-@talk_options
+@output_options
 def command(
     runs: tuple[Path, ...],
     html: Path | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 from flodl.core import log
 from flodl.core.errors import SetupError
 from flodl.core.formats import format_count, format_duration, format_metric
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--monitor", "live", is_flag=True, help="Show the training on a live page.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object; progress goes to stderr.")
-@talk_options
+@output_options
 def command(epochs: int, images: int, seed: int, out: Path, live: bool, as_json: bool) -> None:
     """Train a small model on generated digits in less than a minute.
 

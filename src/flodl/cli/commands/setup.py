@@ -18,7 +18,7 @@ from flodl.cli.machine.hardware import Hardware
 from flodl.cli.machine.pip import Sources, flodl_requirement
 from flodl.cli.machine.store import Store, find_store, python_of
 from flodl.cli.machine.terminal import confirm, line_printer
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 from flodl.core.errors import SetupError
 from flodl.core.formats import format_bytes
 
@@ -83,7 +83,7 @@ def _complete_installed(_ctx: click.Context, _option: click.Parameter, start: st
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Print the commands without running them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@talk_options
+@output_options
 def command(**settings: Any) -> None:
     """Install the build of torch that fits this machine.
 

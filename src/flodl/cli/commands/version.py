@@ -9,12 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 import flodl
-from flodl.cli.options import talk_options
+from flodl.cli.options import output_options
 
 
 @click.command("version")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@talk_options
+@output_options
 def command(as_json: bool) -> None:
     """Show the versions of flodl, PyTorch and Python, and the platform.
 

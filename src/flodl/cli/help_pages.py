@@ -1,4 +1,4 @@
-"""Help pages for what a manifest describes. They are always shown: only what runs is checked."""
+"""Help pages for commands of a manifest, which is not validated for this."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .args.schema import Schema
 from .execution.entry_schema import load_schema
 from .execution.settings import collect_settings
 from .execution.shell_line import quote
-from .listing import summary_of
 from .manifest.command_kind import Kind, kind_or_none
 from .manifest.document import Leaf, Table
 from .manifest.loader import Manifest
 from .manifest.lookup import Target
 from .manifest.render import flow
+from .project_summary import summary_of
 
 Rows = list[tuple[str, str]]
 
 
 def help_page(ctx: click.Context, target: Target) -> str:
-    """Give the help of a command of the project."""
+    """Return the help page of a project command."""
     formatter = ctx.make_formatter()
     {Kind.RUN: _write_run, Kind.PATH: _write_path, Kind.PRESET: _write_preset}[target.kind](formatter, target)
     return formatter.getvalue().rstrip("\n")
@@ -34,7 +34,7 @@ def _write_run(formatter: click.HelpFormatter, target: Target) -> None:
         append.partition("-- ") if append.startswith("-- ") or " -- " in append else (append, "", "")
     )
     formatter.write_usage(target.title, "[-- ARGS... [-- RUNNER_ARGS...]]")
-    _write_words(formatter, target.spec.value("description"))
+    _write_description(formatter, target.spec.value("description"))
     line = " ".join(
         part for part in (run, pre.strip(), "[ARGS...]", "--" if post else "", post.strip()) if part
     )
@@ -45,7 +45,7 @@ def _write_run(formatter: click.HelpFormatter, target: Target) -> None:
         formatter.write_dl(rows)
     formatter.write_paragraph()
     formatter.write_text(
-        "Words after `--` go to the script. `--no-append` leaves out what the manifest appends."
+        "Arguments after `--` go to the script. `--no-append` omits what the manifest appends."
     )
 
 
@@ -57,10 +57,10 @@ def _write_path(formatter: click.HelpFormatter, target: Target) -> None:
     slot = str(manifest.document.value("arg-name") or "preset")
     slots = "|".join(filter(None, [f"<{slot}>" if presets else "", "<command>" if others else ""]))
     arguments = schema.arguments if schema else []
-    words = [f"[{slots}]" if slots else "", *map(_slot, arguments), "[OPTIONS]"]
+    words = [f"[{slots}]" if slots else "", *map(_placeholder, arguments), "[OPTIONS]"]
     formatter.write_usage(target.title, " ".join(filter(None, words)))
-    _write_words(formatter, manifest.describe())
-    _write_rows(formatter, "Arguments", [(_slot(one), _explain(one)) for one in arguments])
+    _write_description(formatter, manifest.describe())
+    _write_rows(formatter, "Arguments", [(_placeholder(one), _description(one)) for one in arguments])
     _write_rows(formatter, f"{slot.capitalize()}s", [(name, summary_of(manifest, name)) for name in presets])
     _write_rows(formatter, "Commands", [(name, summary_of(manifest, name)) for name in others])
     _write_options(formatter, schema)
@@ -73,9 +73,9 @@ def _write_preset(formatter: click.HelpFormatter, target: Target) -> None:
     manifest = target.manifest
     schema = _schema(manifest)
     arguments = schema.arguments if schema else []
-    formatter.write_usage(target.title, " ".join([*map(_slot, arguments), "[OPTIONS]"]))
-    _write_words(formatter, target.spec.value("description"))
-    _write_rows(formatter, "Arguments", [(_slot(one), _explain(one)) for one in arguments])
+    formatter.write_usage(target.title, " ".join([*map(_placeholder, arguments), "[OPTIONS]"]))
+    _write_description(formatter, target.spec.value("description"))
+    _write_rows(formatter, "Arguments", [(_placeholder(one), _description(one)) for one in arguments])
     settings = collect_settings(manifest.document, target.spec, project=manifest.project)
     _write_rows(formatter, "Values", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
     words = str(manifest.document.value("entry") or "").split()
@@ -85,11 +85,11 @@ def _write_preset(formatter: click.HelpFormatter, target: Target) -> None:
     _write_options(formatter, schema)
 
 
-def _write_words(formatter: click.HelpFormatter, words: object) -> None:
-    if isinstance(words, str) and words.strip():
+def _write_description(formatter: click.HelpFormatter, text: object) -> None:
+    if isinstance(text, str) and text.strip():
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(words.strip())
+            formatter.write_text(text.strip())
 
 
 def _write_rows(formatter: click.HelpFormatter, title: str, rows: Rows) -> None:
@@ -104,17 +104,20 @@ def _write_options(formatter: click.HelpFormatter, schema: Schema | None) -> Non
         label = f"-{one.short}, --{name}" if one.short else f"--{name}"
         if one.type == "bool" and one.default in (True, "true"):
             label = f"{label} / --no-{name}"
-        rows.append((f"{label} {one.scalar.upper()}" if one.takes_value else label, _explain(one)))
-    rows += [("-h, --help", "Show this page."), ("--refresh-schema", "Ask the entry again what it takes.")]
+        rows.append((f"{label} {one.scalar.upper()}" if one.takes_value else label, _description(one)))
+    rows += [
+        ("-h, --help", "Show this page."),
+        ("--refresh-schema", "Query the entry for its options again."),
+    ]
     _write_rows(formatter, "Options", rows)
 
 
-def _slot(one: Parameter) -> str:
-    marks = f"<{one.long}>{'...' if one.variadic else ''}"
-    return marks if one.required else f"[{marks}]"
+def _placeholder(one: Parameter) -> str:
+    text = f"<{one.long}>{'...' if one.variadic else ''}"
+    return text if one.required else f"[{text}]"
 
 
-def _explain(one: Parameter) -> str:
+def _description(one: Parameter) -> str:
     notes = []
     if one.is_list and one.kind == "option":
         notes.append("(repeat or comma-separate)")

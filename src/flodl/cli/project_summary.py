@@ -1,4 +1,4 @@
-"""What the help of `fdl` says about a project: its commands in a line each, and its environments."""
+"""The part of `fdl --help` about the project: one line per command, and the environments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .manifest.lookup import load_child
 
 
 def summary_of(manifest: Manifest, name: str) -> str:
-    """Give one line about a command: its description, that of its manifest, or what it runs."""
+    """Return one line about a command: its description, that of its manifest, or what it runs."""
     node = manifest.commands.entries[name]
-    words = node.value("description") if isinstance(node, Table) else None
-    if isinstance(words, str) and words.strip():
-        return words.strip().splitlines()[0]
+    text = node.value("description") if isinstance(node, Table) else None
+    if isinstance(text, str) and text.strip():
+        return text.strip().splitlines()[0]
     kind = kind_or_none(name, node)
     if kind is Kind.RUN and isinstance(node, Table):
         return str(node.value("run")).strip().splitlines()[0]
@@ -30,7 +30,7 @@ def summary_of(manifest: Manifest, name: str) -> str:
 
 
 def write_project(formatter: click.HelpFormatter, manifest: Manifest, overlays: list[str]) -> None:
-    """Add what the project has to the help of `fdl` itself."""
+    """Write the commands and environments of the project to the help of `fdl`."""
     title = manifest.describe() or str(manifest.folder)
     rows = [(name, summary_of(manifest, name)) for name in sorted(manifest.commands.entries)]
     if rows:
@@ -40,4 +40,6 @@ def write_project(formatter: click.HelpFormatter, manifest: Manifest, overlays: 
         with formatter.section("Environments"):
             formatter.write_dl([(name, "(active)" if name == manifest.overlay else "") for name in overlays])
     formatter.write_paragraph()
-    formatter.write_text("`fdl COMMAND --help` says more; `fdl config show` gives every value and its place.")
+    formatter.write_text(
+        "`fdl COMMAND --help` explains a command; `fdl config show` lists every value and its origin."
+    )

@@ -1,7 +1,7 @@
-"""The traps that were found in the reference, each with what happens here instead.
+"""The pitfalls of the reference implementation, and the behaviour of flodl instead.
 
-The numbers are those of the list of divergences. Two are not here: 4 belongs to `add`, a command that does
-not exist yet, and 16, the update check, needs a terminal and a pip: updates/test_notice.py has it.
+The numbers are those of the list of divergences. Two are missing: 4 is about `add`, a command that does not
+exist yet; 16, the update check, needs a terminal and pip and is in updates/test_notice.py.
 """
 
 import json
@@ -13,7 +13,7 @@ from flodl.cli import Args, container, main, option
 from flodl.core.errors import ArgsError
 
 
-def test_1_an_entry_in_a_command_of_an_overlay_is_refused_with_its_right_place(project, capsys):
+def test_1_an_entry_in_a_command_of_an_overlay_is_an_error_that_names_the_right_file(project, capsys):
     project(
         {
             "fdl.yml": "commands: {train: }",
@@ -22,17 +22,17 @@ def test_1_an_entry_in_a_command_of_an_overlay_is_refused_with_its_right_place(p
         }
     )
     assert main(["--env", "ci", "config", "lint"]) == 1
-    trouble = capsys.readouterr().err
-    assert "fdl.ci.yml:1: commands.train.entry: unknown key" in trouble
-    assert "belongs in the fdl.yml of the folder that `path:` names" in trouble
+    errors = capsys.readouterr().err
+    assert "fdl.ci.yml:1: commands.train.entry: unknown key" in errors
+    assert "belongs in the fdl.yml of the folder that `path:` names" in errors
 
 
-def test_2_a_reserved_short_name_is_refused_when_it_is_defined():
+def test_2_a_reserved_short_name_is_an_error_at_definition():
     with pytest.raises(ArgsError, match=r"at 'Job\.epochs': -e is reserved"):
         Args(make_dataclass("Job", [("epochs", int, option(1, short="e"))]))
 
 
-def test_3_short_names_are_never_made_up_and_no_variable_adds_words(monkeypatch, project, capfd):
+def test_3_short_names_are_never_generated_and_no_variable_adds_words(monkeypatch, project, capfd):
     monkeypatch.setenv("FDL_EXTRA_ARGS", "surprise")
     project({"fdl.yml": "commands: {say: {run: echo said}}"})
     assert main(["say"]) == 0
@@ -41,11 +41,11 @@ def test_3_short_names_are_never_made_up_and_no_variable_adds_words(monkeypatch,
         Args(make_dataclass("Job", [("lr", float, 0.1)])).parse(["-l", "1"])
 
 
-def test_5_the_gpus_stand_under_gpus(monkeypatch, tmp_path, capsys):
+def test_5_the_json_report_lists_gpus_under_gpus(monkeypatch, tmp_path, capsys):
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho '0, NVIDIA H200, 143771, 580.95.05, 9.0'\n")
     smi.chmod(0o755)
-    (tmp_path / "torch.py").write_text("raise ImportError('no need of it here')")
+    (tmp_path / "torch.py").write_text("raise ImportError('not needed here')")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FLODL_HOME", str(tmp_path / "home"))
@@ -58,14 +58,14 @@ def test_5_the_gpus_stand_under_gpus(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     "flag", ["-v", "-q", "--ansi", "--no-ansi", "--env=x", "--help", "--no-append", "--refresh-schema"]
 )
-def test_6_what_stands_behind_the_dashes_is_not_ours(project, capfd, flag):
+def test_6_words_after_the_dashes_belong_to_the_program(project, capfd, flag):
     project({"fdl.yml": "commands: {say: {run: echo}, train: }", "train/fdl.yml": "entry: echo"})
     assert main(["say", "--", flag]) == 0
     assert main(["train", "--", flag]) == 0
     assert capfd.readouterr().out == f"{flag}\n-- {flag}\n"
 
 
-def test_7_a_manifest_that_cannot_be_read_is_reported_and_help_still_shows_fdl(project, capsys):
+def test_7_an_unreadable_manifest_is_reported_and_help_still_works(project, capsys):
     project({"fdl.yml": "commands:\n  a: [\n"})
     assert main(["a"]) == 1
     assert "fdl.yml:2: " in capsys.readouterr().err
@@ -104,12 +104,12 @@ def test_9_all_help_is_on_standard_output(project, capsys, words):
 def test_10_surplus_arguments_are_errors_and_negative_numbers_are_values(capsys):
     args = Args(make_dataclass("Job", [("shift", int), ("lr", float, 0.1)]))
     assert args.parse(["-3", "--lr", "-1e-3"]) == args.type(-3, -1e-3)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as error:
         args.parse(["1", "2"])
-    assert ended.value.code == 2
+    assert error.value.code == 2
 
 
-def test_11_completion_is_asked_for_at_every_tab_and_goes_to_any_depth(project, capsys):
+def test_11_completion_is_computed_at_every_tab_at_any_depth(project, capsys):
     from flodl.cli.completion import words_after
     from flodl.cli.manifest.loader import load
 
@@ -121,11 +121,11 @@ def test_11_completion_is_asked_for_at_every_tab_and_goes_to_any_depth(project, 
         }
     )
     assert main(["completions", "bash"]) == 0
-    assert "commands" not in capsys.readouterr().out  # the script knows nothing of the project
+    assert "commands" not in capsys.readouterr().out  # the script does not depend on the project
     assert [item.value for item in words_after(load(root / "fdl.yml"), ("a", "b"), "")] == ["c"]
 
 
-def test_12_words_for_a_container_are_quoted_by_the_book(project, stand_in, monkeypatch):
+def test_12_words_for_a_container_are_shell_quoted(project, stand_in, monkeypatch):
     monkeypatch.setattr(container, "inside_container", lambda: False)
     project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool\ndocker: dev"})
     called = stand_in("docker")
@@ -156,5 +156,5 @@ def test_14_config_show_gives_file_and_line(project, capsys):
     assert "run: x    # fdl.yml:3" in capsys.readouterr().out
 
 
-def test_15_an_unknown_shell_ends_with_2(capsys):
+def test_15_an_unknown_shell_exits_with_2(capsys):
     assert main(["completions", "badshell"]) == 2
