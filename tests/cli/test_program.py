@@ -225,7 +225,7 @@ def test_in_a_deleted_folder_errors_are_explained(tmp_path, monkeypatch, capsys)
         assert code == (0 if words in (["--help"], ["version"]) else 1)
         assert "Traceback" not in shown.err
         if words != ["version"]:
-            assert "the working directory is gone. Go into one that exists" in shown.err
+            assert "the working directory no longer exists. Change to one that does" in shown.err
 
 
 def test_an_unreadable_folder_counts_as_a_folder_without_a_manifest(project, capsys):
