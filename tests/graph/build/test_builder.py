@@ -105,7 +105,7 @@ def test_an_unread_untagged_branch_is_mentioned_once(capsys):
     FlowBuilder().fork(Double()).build()
     assert (
         capsys.readouterr().err
-        == "note: nothing reads 'double_1'. It runs in every call; tag it to read it.\n"
+        == "note: nothing reads 'double_1', but it runs in every call. Tag it to read it.\n"
     )
     FlowBuilder().fork(Double()).tag("side").build()
     assert capsys.readouterr().err == ""
@@ -118,7 +118,7 @@ def open_streams() -> FlowBuilder:
 @pytest.mark.parametrize("needs_one_stream", ["through", "also", "fork", "loop_body", "map", "tag"])
 def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
     argument = "name" if needs_one_stream == "tag" else Double()
-    with pytest.raises(BuildError, match=f"{needs_one_stream} needs one stream, 2 are open"):
+    with pytest.raises(BuildError, match=f"{needs_one_stream} needs one stream, but 2 are open"):
         getattr(open_streams(), needs_one_stream)(argument)
 
 
@@ -128,63 +128,67 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (
             lambda: open_streams().split([Double(), Triple()]),
             BuildError,
-            "split needs one stream, 2 are open",
+            "split needs one stream, but 2 are open",
         ),
         (lambda: open_streams().also_with(Double(), Double()), BuildError, "also_with needs one stream"),
         (
             lambda: open_streams().gate(SoftmaxRouter(2, 2), [Double(), Triple()]),
             BuildError,
-            "gate needs one stream, 2 are open",
+            "gate needs one stream, but 2 are open",
         ),
         (
             lambda: open_streams().switch(FixedSelector(0), [Double(), Triple()]),
             BuildError,
-            "switch needs one stream, 2 are open",
+            "switch needs one stream, but 2 are open",
         ),
         (lambda: open_streams().build(), BuildError, "2 streams are still open. Call merge before build."),
-        (lambda: FlowBuilder().merge("add"), BuildError, "merge needs several open streams, there is one"),
+        (
+            lambda: FlowBuilder().merge("add"),
+            BuildError,
+            "merge needs several open streams, but there is one",
+        ),
         (lambda: open_streams().merge("sum"), BuildError, "merge has no operation 'sum'."),
-        (lambda: open_streams().merge("cat", dim="last"), BuildError, "merge has dim='last'"),
+        (lambda: open_streams().merge("cat", dim="last"), BuildError, "merge got dim='last'"),
         (
             lambda: open_streams().merge(torch.stack),
             BuildError,
             "merge cannot read the parameters of stack. Wrap it in a function of the list",
         ),
-        (lambda: FlowBuilder().split([Double()]), BuildError, "split has 1 branch. Give it at least 2"),
-        (lambda: FlowBuilder().split([]), BuildError, "split has 0 branches. Give it at least 2"),
-        (lambda: FlowBuilder().split(Double()), BuildError, "split got one module. Give it a list"),
-        (lambda: FlowBuilder().split(3), BuildError, "split got a int. Give it a list of modules."),
-        (lambda: FlowBuilder().gate(Double(), [Double()]), BuildError, "gate has 1 expert."),
-        (lambda: FlowBuilder().switch(Double(), [Double()]), BuildError, "switch has 1 branch."),
+        (lambda: FlowBuilder().split([Double()]), BuildError, "split got 1 branch. Pass at least 2"),
+        (lambda: FlowBuilder().split([]), BuildError, "split got 0 branches. Pass at least 2"),
+        (lambda: FlowBuilder().split(Double()), BuildError, "split got one module. Pass a list"),
+        (lambda: FlowBuilder().split(3), BuildError, "split got a int. Pass a list of modules."),
+        (lambda: FlowBuilder().gate(Double(), [Double()]), BuildError, "gate got 1 expert."),
+        (lambda: FlowBuilder().switch(Double(), [Double()]), BuildError, "switch got 1 branch."),
         (lambda: FlowBuilder(nn.Linear), BuildError, "the class Linear, not an instance. Write Linear(…)."),
         (lambda: FlowBuilder(Double())(X), BuildError, "this is a builder, not a model yet. Call .build()"),
-        (lambda: FlowBuilder("linear"), BuildError, "got a str. Give an nn.Module or a function."),
+        (lambda: FlowBuilder("linear"), BuildError, "got a str. Pass an nn.Module or a function."),
         (lambda: FlowBuilder(FlowBuilder()), BuildError, "a builder that is not built. Call .build()"),
         (lambda: FlowBuilder().through(FlowBuilder().loop_body(double)), BuildError, "is not built"),
         (
             lambda: FlowBuilder().loop_body(double).tag("x"),
             BuildError,
-            "the loop has no end yet, before .tag",
+            ".tag comes before the end of the loop",
         ),
-        (lambda: FlowBuilder().map(double).build(), BuildError, "the map has no source yet, before .build"),
-        (lambda: FlowBuilder().loop_body(double).for_n(0), LoopError, "for_n has 0 turns"),
-        (lambda: FlowBuilder().loop_body(double).for_n(True), LoopError, "for_n has True turns"),
-        (lambda: FlowBuilder().loop_body(double).for_n(2.0), LoopError, "for_n has 2.0 turns"),
+        (lambda: FlowBuilder().map(double).build(), BuildError, ".build comes before the source of the map"),
+        (lambda: FlowBuilder().loop_body(double).for_n(0), LoopError, "for_n got 0 turns"),
+        (lambda: FlowBuilder().loop_body(double).for_n(True), LoopError, "for_n got True turns"),
+        (lambda: FlowBuilder().loop_body(double).for_n(2.0), LoopError, "for_n got 2.0 turns"),
         (
             lambda: FlowBuilder().loop_body(double).while_cond(double, 0),
             LoopError,
-            "while_cond has 0 turns. A loop runs at least once: give a whole number from 1 up.",
+            "while_cond got 0 turns. Pass an integer of at least 1.",
         ),
         (
             lambda: FlowBuilder().loop_body(double).until_cond(double, -1),
             LoopError,
-            "until_cond has -1 turns",
+            "until_cond got -1 turns",
         ),
         (lambda: FlowBuilder().map(double).slices(0), BuildError, "slices(0): the number of slices"),
         (
             lambda: FlowBuilder(Double()).tag("hidden").map(double).over("hiden"),
             RefError,
-            "map over 'hiden': there is no such tag so far. Did you mean 'hidden'?",
+            "map over 'hiden': this tag does not exist yet. Did you mean 'hidden'?",
         ),
         (lambda: FlowBuilder().tag("a.b"), TagError, "the tag 'a.b' has a dot"),
         (lambda: FlowBuilder().tag(""), TagError, "the tag '' is empty"),
@@ -192,10 +196,10 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (
             lambda: FlowBuilder(Double()).tag("x").through(Triple()).tag("x"),
             TagError,
-            "'x' exists already, on double",
+            "'x' already exists, on double",
         ),
         (lambda: open_streams().tag_group("a").tag_group("a"), TagError, "'a' is already a group"),
-        (lambda: FlowBuilder().tag_group("a"), TagError, "needs several open streams, there is one"),
+        (lambda: FlowBuilder().tag_group("a"), TagError, "needs several open streams, but there is one"),
         (
             lambda: FlowBuilder().tag("a").split([Double(), Triple()]).tag_group("a"),
             TagError,
@@ -204,10 +208,10 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (
             lambda: FlowBuilder().tag("a_1").split([Double(), Triple()]).tag_group("a"),
             TagError,
-            "the tag 'a_1' exists already, on an input. Use another name.",
+            "the tag 'a_1' already exists, on an input. Use a different name.",
         ),
-        (lambda: open_streams().tag_group("a").merge("add").tag("a"), TagError, "'a' is a tag group already"),
-        (lambda: FlowBuilder().tag("a").input("a"), TagError, "the tag 'a' exists already"),
+        (lambda: open_streams().tag_group("a").merge("add").tag("a"), TagError, "'a' is already a tag group"),
+        (lambda: FlowBuilder().tag("a").input("a"), TagError, "the tag 'a' already exists"),
         (lambda: FlowBuilder().input("a", "a"), TagError, "declares a name twice"),
         (lambda: FlowBuilder().input(), BuildError, "input() declares nothing"),
         *(
@@ -228,10 +232,14 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (
             lambda: FlowBuilder().gate(SoftmaxRouter(2, 2), [Blend(), Double()]),
             RefError,
-            "an expert gets the stream alone, but blend also needs 'ctx'",
+            "an expert receives only the stream, but blend also needs 'ctx'",
         ),
-        (lambda: FlowBuilder().switch(FixedSelector(0), [Blend(), Double()]), RefError, "a branch gets the"),
-        (lambda: FlowBuilder().map(Blend()), RefError, "the body of a map gets the stream alone"),
+        (
+            lambda: FlowBuilder().switch(FixedSelector(0), [Blend(), Double()]),
+            RefError,
+            "a branch receives only the stream",
+        ),
+        (lambda: FlowBuilder().map(Blend()), RefError, "the body of a map receives only the stream"),
         (
             lambda: FlowBuilder().gate(SoftmaxRouter(2, 3), [Double(), Triple()]),
             RouteError,
@@ -367,5 +375,5 @@ def test_a_loop_or_map_without_an_end_is_refused_by_the_next_call():
 def test_a_loop_ends_once():
     loop = FlowBuilder(Double()).loop_body(Triple())
     loop.for_n(2)
-    with pytest.raises(BuildError, match="has its end already"):
+    with pytest.raises(BuildError, match="is already complete"):
         loop.for_n(2)

@@ -209,7 +209,7 @@ MESSAGES = {
         "x.gz could not be downloaded after 1 attempts; the last was http://127.0.0.1:9/x.gz: "
         "[Errno 111] Connection refused. Check the network, or put the file at {}/x.gz yourself.",
     ),
-    BuildError: (build_error, "through needs one stream, 2 are open. Call merge first."),
+    BuildError: (build_error, "through needs one stream, but 2 are open. Call merge first."),
     TagError: (
         tag_error,
         "the tag 'a.b' has a dot, which separates the segments of a path. "
@@ -252,8 +252,8 @@ MESSAGES = {
     ),
     ScheduleError: (
         schedule_error,
-        "CosineScheduler: total=0, expected a whole number of at least 1. "
-        "Give the number of optimizer updates that the fall takes.",
+        "CosineScheduler: total=0, expected an integer of at least 1. "
+        "Give the number of optimizer updates that the decay takes.",
     ),
     StepError: (step_error, "accumulate=0. Give a whole number from 1 up."),
     TrainError: (
@@ -292,8 +292,8 @@ MESSAGES = {
         "model.svg_with_profile(example=x).",
     ),
     ArgsError: (args_error, "at 'Job.env': --env is reserved for fdl. Choose another name."),
-    ManifestError: (manifest_error, "{}/fdl.yml:2: 'a' stands twice in one map. Keep one of them."),
-    SetupError: (setup_error, "--out {}/file/run: Not a directory. Name a folder that can be made."),
+    ManifestError: (manifest_error, "{}/fdl.yml:2: the key 'a' appears twice in one map. Keep one of them."),
+    SetupError: (setup_error, "--out {}/file/run: Not a directory. Choose a folder that can be created."),
 }
 
 

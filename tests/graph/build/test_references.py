@@ -57,10 +57,10 @@ def test_plain_functions_take_references_too():
         (lambda: FlowBuilder().using("x"), "using has no node to bind to"),
         (
             lambda: FlowBuilder().tag("a").split([Double(), Double()]).merge("add").using("a"),
-            "using has no node to bind to: a sum, a merge or the bare input takes no references",
+            "using has no node to bind to: a sum, a merge and the input take no references",
         ),
         (lambda: FlowBuilder().tag("a").through(Total()).using("a", "a"), "names a tag twice"),
-        (lambda: FlowBuilder().tag("a").through(Total()).using("a").using("a"), "uses 'a' already"),
+        (lambda: FlowBuilder().tag("a").through(Total()).using("a").using("a"), "already uses 'a'"),
         (
             lambda: FlowBuilder().tag("cx").through(Blend()).using("cx"),
             "blend takes no reference 'cx': it takes 'ctx'. Add a keyword parameter 'cx' (or **refs)",
@@ -81,18 +81,18 @@ def test_plain_functions_take_references_too():
         ),
         (
             lambda: FlowBuilder(Total()).tag("a").using("a"),
-            "that value is made from it, which would be a cycle",
+            "that value depends on it, which would be a cycle",
         ),
         (lambda: FlowBuilder().also(Total()).tag("a").using("a"), "which would be a cycle"),
-        (lambda: FlowBuilder().tag("a").through(Total()).using("a", init="zeros"), "needs no first value"),
+        (lambda: FlowBuilder().tag("a").through(Total()).using("a", init="zeros"), "needs no initial value"),
         (
             lambda: FlowBuilder(Total()).using("memry").through(Double()).tag("memory").build(),
-            "using refers to 'memry', which no tag defines. Add the tag, or fix the name. "
+            "using refers to 'memry', but no tag has this name. Add the tag, or fix the name. "
             "Did you mean 'memory'?",
         ),
         (
             lambda: FlowBuilder(Total()).using("h", init="zeros").through(Total()).using("h", init=X),
-            "'h' has two first values",
+            "'h' has two initial values",
         ),
     ],
 )

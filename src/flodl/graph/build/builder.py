@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -17,7 +16,7 @@ from ..core import Initial, check_initial
 from ..graph import Graph
 from ..plan.signature import takes_one_sequence
 from ..plan.spec import Kind, MergeOp
-from .continuations import LoopBuilder, MapBuilder
+from .continuations import LoopBuilder, Make, MapBuilder
 from .draft import (
     Draft,
     Target,
@@ -191,8 +190,9 @@ class FlowBuilder(Unfinished):
 
     def loop_body(self, body: Target) -> LoopBuilder[FlowBuilder]:
         """Start a loop over the stream; for_n, while_cond or until_cond must follow."""
-        body, stream = check_target(body, "loop_body"), self._stream("loop_body")
-        loop = LoopBuilder[FlowBuilder](body, partial(self._close, source=stream))
+        body = check_target(body, "loop_body")
+        self._stream("loop_body")
+        loop = LoopBuilder[FlowBuilder](body, self._close)
         self._unclosed = loop
         return loop
 
@@ -250,13 +250,14 @@ class FlowBuilder(Unfinished):
             check_shapes(graph, example)
         return graph
 
-    def _close(self, unfinished: Unfinished, control: Loop | Map, source: Draft | None) -> FlowBuilder:
-        """Add a loop or map whose second half was called; without a source, it reads the stream."""
+    def _close(self, unfinished: Unfinished, make: Make) -> FlowBuilder:
+        """Add the loop or map that `make` returns; if `make` raises, the chain does not change."""
         if unfinished.is_closed:
             raise BuildError("this loop or map is already complete. Start another with loop_body or map.")
         if self._unclosed is not unfinished:
             self._check_closed()
         self._unclosed = None
+        control, source = make()
         stream = self._stream(control.kind)
         unfinished.is_closed = True
         node = self._call(control, source or stream)

@@ -10,20 +10,23 @@ from flodl.core.paths import suggestion
 
 from ..control import Loop, Map
 from ..control.loop import Asked
+from ..control.map import MapMode
 from .draft import Draft, Target, Unfinished, check_target
 
 Flow = TypeVar("Flow")
+# Called by the builder once the loop or map may be closed: returns it, and its source if not the stream.
+Make = Callable[[], tuple[Loop | Map, Draft | None]]
 
 
 class LoopBuilder(Unfinished, Generic[Flow]):
     """A loop that still needs its number of turns or its condition; `close` adds it to the chain."""
 
-    def __init__(self, body: Target, close: Callable[[LoopBuilder[Flow], Loop], Flow]) -> None:
+    def __init__(self, body: Target, close: Callable[[LoopBuilder[Flow], Make], Flow]) -> None:
         self._body, self._close = body, close
 
     def for_n(self, n: int) -> Flow:
         """Run the body exactly `n` times."""
-        return self._close(self, Loop(self._body, turns=_check_turns(n, "for_n")))
+        return self._close(self, lambda: (Loop(self._body, turns=_check_turns(n, "for_n")), None))
 
     def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
         """Evaluate the condition before each turn and stop when it is above zero: 0 to `max_iter` turns."""
@@ -34,11 +37,12 @@ class LoopBuilder(Unfinished, Generic[Flow]):
         return self._close_with(cond, max_iter, "after", masked, "until_cond")
 
     def _close_with(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> Flow:
-        turns = _check_turns(max_iter, method)
-        condition = check_target(cond, method)
-        return self._close(
-            self, Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked)
-        )
+        def make() -> tuple[Loop, None]:
+            turns = _check_turns(max_iter, method)
+            condition = check_target(cond, method)
+            return Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked), None
+
+        return self._close(self, make)
 
     def __getattr__(self, name: str) -> Any:
         raise BuildError(
@@ -47,34 +51,45 @@ class LoopBuilder(Unfinished, Generic[Flow]):
 
 
 class MapBuilder(Unfinished, Generic[Flow]):
-    """A map that still needs its source; `close` adds it to the chain, with its source if given."""
+    """A map that still needs its source; `close` adds it to the chain."""
 
     def __init__(
         self,
         body: Target,
         batched: bool,
         tagged: Mapping[str, Draft],
-        close: Callable[[MapBuilder[Flow], Map, Draft | None], Flow],
+        close: Callable[[MapBuilder[Flow], Make], Flow],
     ) -> None:
         self._body, self._batched, self._tagged, self._close = body, batched, tagged, close
 
     def each(self) -> Flow:
         """Map the rows of the stream."""
-        return self._close(self, Map(self._body, mode="each", batched=self._batched), None)
+        return self._close(self, lambda: (self._map("each"), None))
 
     def over(self, tag: str) -> Flow:
         """Map the rows of a tagged value. The result becomes the stream."""
-        source = self._tagged.get(tag)
-        if source is None:
-            hint = suggestion(tag, self._tagged, known_as="tags")
-            raise RefError(f"map over {tag!r}: this tag does not exist yet. {hint}")
-        return self._close(self, Map(self._body, mode="each", batched=self._batched), source)
+
+        def make() -> tuple[Map, Draft]:
+            source = self._tagged.get(tag)
+            if source is None:
+                hint = suggestion(tag, self._tagged, known_as="tags")
+                raise RefError(f"map over {tag!r}: this tag does not exist yet. {hint}")
+            return self._map("each"), source
+
+        return self._close(self, make)
 
     def slices(self, n: int) -> Flow:
         """Map `n` equal slices of the last dimension."""
-        if not isinstance(n, int) or n < 1:
-            raise BuildError(f"slices({n!r}): the number of slices must be an integer of at least 1.")
-        return self._close(self, Map(self._body, mode="slices", count=n, batched=self._batched), None)
+
+        def make() -> tuple[Map, None]:
+            if not isinstance(n, int) or n < 1:
+                raise BuildError(f"slices({n!r}): the number of slices must be an integer of at least 1.")
+            return self._map("slices", n), None
+
+        return self._close(self, make)
+
+    def _map(self, mode: MapMode, count: int = 1) -> Map:
+        return Map(self._body, mode=mode, count=count, batched=self._batched)
 
     def __getattr__(self, name: str) -> Any:
         raise BuildError(f".{name} comes before the source of the map. Call each, over or slices first.")
