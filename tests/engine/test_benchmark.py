@@ -83,8 +83,8 @@ def test_one_tensor_is_a_batch_too_and_values_beside_the_loss_do_not_hurt() -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda: 3, "the function gives a int. Return (model, optimizer, step_fn, batch)."),
-        (lambda: (1, 2), "the function gives 2 values. Return (model, optimizer, step_fn, batch)."),
+        (lambda: 3, "the function returns a int. Return (model, optimizer, step_fn, batch)."),
+        (lambda: (1, 2), "the function returns 2 values. Return (model, optimizer, step_fn, batch)."),
         (lambda: (mse, *tiny_work()[1:]), "the model is a function."),
     ],
 )

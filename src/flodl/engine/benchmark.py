@@ -1,4 +1,4 @@
-"""How fast a step is on each tier, measured side by side on this machine."""
+"""Measures how fast a step is on each tier; the code behind `fdl bench`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .report import StepReport
 from .settings import StepFunction, TierChoice
 from .step import TrainStep
 
-# A plain torch loop runs beside the tiers, so that nobody has to take eager's word for it.
+# A plain torch loop is measured too, as an independent baseline.
 Rival = Literal["torch", "eager", "captured", "compiled"]
 RIVALS: tuple[str, ...] = get_args(Rival)
 
-# Enough for the warm-up, two compared updates and the windows that a tier is timed over.
+# Enough for the warm-up, two compared updates and the measured windows of a tier.
 READY_STEPS = 16
 
 Work = tuple[nn.Module, Optimizer, StepFunction, tuple[Any, ...]]
@@ -35,7 +35,7 @@ MakeWork = Callable[[], Work]
 
 @dataclass(frozen=True)
 class Timing:
-    """What one rival took: seconds per step of every round, and how it got there."""
+    """The result of one rival: seconds per step in every round, the tier that ran, and why."""
 
     rival: str
     ran: str
@@ -46,12 +46,12 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """The middle of the rounds, in seconds per step."""
+        """The median of the rounds, in seconds per step."""
         return statistics.median(self.samples_s)
 
     @property
     def jitter(self) -> float:
-        """The scaled median absolute deviation, over the median.
+        """The scaled median absolute deviation, relative to the median.
 
         >>> Timing("eager", "eager", "", 0.0, (1.0, 1.0, 1.1)).jitter
         0.0
@@ -60,7 +60,7 @@ class Timing:
         return 1.4826 * statistics.median(abs(sample - middle) for sample in self.samples_s) / middle
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the timing as plain data, ready for JSON."""
+        """Return the timing as plain data for JSON."""
         return {
             "rival": self.rival,
             "ran": self.ran,
@@ -82,23 +82,23 @@ def compare(
     device: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Timing]:
-    """Measure the same work on each tier; they take turns, each round in another order.
+    """Measure the same work on each tier, in turns and in a different order each round.
 
-    `make()` gives `(model, optimizer, step_fn, batch)` and is called once for each rival, from the same
-    seed. Where a tier cannot be had, what ran instead is measured, and the reason is kept.
+    `make()` returns `(model, optimizer, step_fn, batch)` and is called once for each rival, with the same
+    seed. If a tier is not available, the tier that ran instead is measured, and the reason is kept.
     """
     ready = [_get_ready(make, _rival(name), device, say) for name in rivals]
     samples: list[list[float]] = [[] for _ in ready]
     for turn in range(rounds):
         say(f"round {turn + 1} of {rounds}")
         order = list(range(len(ready)))
-        for place in order[turn % len(order) :] + order[: turn % len(order)]:
-            samples[place].append(ready[place].seconds_per_step(steps))
+        for index in order[turn % len(order) :] + order[: turn % len(order)]:
+            samples[index].append(ready[index].seconds_per_step(steps))
     return [entrant.timing(taken) for entrant, taken in zip(ready, samples)]
 
 
 def small_work(device: str) -> Work:
-    """Give a model that everybody has: a residual tower, small enough that the host has a say."""
+    """Return a small residual model, for which the overhead of the host matters."""
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(8)]
     model = nn.Sequential(*(_Residual(block) for block in blocks)).to(device)
@@ -147,7 +147,7 @@ class _Entrant:
 
     def timing(self, samples: Sequence[float]) -> Timing:
         if self._step is None:
-            ran, reason, report = "torch", "a plain loop, as torch runs it", None
+            ran, reason, report = "torch", "a plain torch loop", None
         else:
             report = self._step.report()
             ran, reason = report.tier, report.reason
@@ -165,10 +165,10 @@ def _get_ready(make: MakeWork, rival: Rival, device: str | None, say: Callable[[
 
 
 def _checked(work: object, device: str | None) -> Work:
-    """Refuse what is no work for a step, and move the rest to the device that was asked for."""
+    """Raise if this is not work for a step; else move it to the requested device."""
     if not isinstance(work, tuple) or len(work) != 4:
-        given = f"{len(work)} values" if isinstance(work, tuple) else f"a {type(work).__name__}"
-        raise StepError(f"the function gives {given}. Return (model, optimizer, step_fn, batch).")
+        got = f"{len(work)} values" if isinstance(work, tuple) else f"a {type(work).__name__}"
+        raise StepError(f"the function returns {got}. Return (model, optimizer, step_fn, batch).")
     model, optimizer, step_fn, batch = work
     check_arguments(model, optimizer, step_fn)
     batch = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
@@ -183,8 +183,8 @@ def _plain_loop(work: Work) -> Callable[..., object]:
 
     def step(*batch: Any) -> Tensor:
         optimizer.zero_grad()
-        given = step_fn(model, *batch)
-        loss: Tensor = given[0] if isinstance(given, tuple) else given
+        result = step_fn(model, *batch)
+        loss: Tensor = result[0] if isinstance(result, tuple) else result
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()

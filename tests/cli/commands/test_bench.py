@@ -64,7 +64,7 @@ def test_without_a_target_the_built_in_model_is_measured(capsys):
     assert header.split() == ["ms/step", "jitter", "vs", "torch", "setup"]
     assert (first.split()[0], second.split()[0], blank) == ("torch", "eager", "")
     assert first.split()[3] == "1.00×"
-    assert reasons[:2] == ["torch: a plain loop, as torch runs it", "eager: tier='eager' was asked for"]
+    assert reasons[:2] == ["torch: a plain torch loop", "eager: tier='eager' was asked for"]
     assert "round 2 of 2" in shown.err
 
 
@@ -129,7 +129,7 @@ def test_quiet_prints_only_the_table(capsys, work):
         (["bench_work:wrok"], "bench_work has no function 'wrok'. Did you mean 'work'"),
         (["nothing.py:work"], "there is no file nothing.py. Use a path relative to "),
         (["no_such_module:work"], "the module 'no_such_module' was not found from "),
-        (["bench_work:broken"], "the function gives a int. Return (model, optimizer, step_fn, batch)."),
+        (["bench_work:broken"], "the function returns a int. Return (model, optimizer, step_fn, batch)."),
         (["bench_work:work", "--tiers", "eagre"], "there is no tier 'eagre'. Did you mean 'eager'?"),
         (["bench_work:work", "--tiers", ","], "--tiers is empty."),
     ],

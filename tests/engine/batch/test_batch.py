@@ -167,7 +167,7 @@ def test_tensors_of_different_lengths_are_said_once_unless_the_count_is_told(acc
 
     assert train(samples=None, accumulate=accumulate) == [
         "samples: the first tensor of a batch has 6 rows and others have 9; "
-        "it weighs as 6 samples, unless told otherwise"
+        "it weighs as 6 samples, unless you pass a number"
     ]
     assert train(samples=6, accumulate=accumulate) == []
     assert train(samples=3, accumulate=accumulate) == []
@@ -247,7 +247,7 @@ def test_a_batch_that_does_not_lie_by_rows_is_not_cut_where_memory_runs_out(samp
     with pytest.raises(torch.OutOfMemoryError) as caught:
         step.call(sequences(7)[0], samples=samples)
     expected = (
-        "it has 5 samples, and tensors of it have 7" if samples else "7 samples, and tensors of it have 5"
+        "it has 5 samples, but it has tensors with 7" if samples else "7 samples, but it has tensors with 5"
     )
     assert expected in caught.value.__notes__[0]
     # Others went in pieces before.
@@ -266,7 +266,7 @@ def test_a_batch_without_rows_is_not_cut_either() -> None:
     step._body.step_fn = hungry
     with pytest.raises(torch.OutOfMemoryError) as caught:
         step.call((["a", "b"],), samples=2)
-    assert "it has 2 samples, and no tensor with rows" in caught.value.__notes__[0]
+    assert "it has 2 samples, but no tensor with rows" in caught.value.__notes__[0]
 
 
 def test_a_tensor_that_is_there_twice_has_another_signature_than_two_equal_ones() -> None:

@@ -143,10 +143,10 @@ def test_arrays_are_padded_like_tensors_and_an_empty_batch_is_not() -> None:
 def test_a_batch_that_does_not_lie_by_rows_is_not_padded() -> None:
     step = new_step(masked, tail="pad")
     x, y = torch.zeros(7, 4, 4).double(), torch.zeros(4, 2).double()
-    expected = "tail='pad' cannot pad this batch: it has 4 samples, and tensors of it have 7 rows"
+    expected = "tail='pad' cannot pad this batch: it has 4 samples, but it has tensors with 7 rows"
     with pytest.raises(StepError, match=expected):
         step.call((x, y), samples=4)
-    with pytest.raises(StepError, match="it has 7 samples, and tensors of it have 4 rows"):
+    with pytest.raises(StepError, match="it has 7 samples, but it has tensors with 4 rows"):
         step(x, y)
     assert step.is_between_updates
     step(*batch(4))

@@ -113,9 +113,9 @@ def test_a_history_that_stays_from_step_to_step_lasts() -> None:
     before = ReachableState(model)
     model.last = model(torch.ones(1, 3))
     after = ReachableState(model)
-    (lasting,) = before.lasting(after)
-    assert lasting is turned
-    before.cut_history([lasting])
+    (persistent,) = before.persistent_histories(after)
+    assert persistent is turned
+    before.cut_history([persistent])
     model.turned = model.last = None
     before.restore()
     assert model.turned.grad_fn is not None

@@ -1,4 +1,4 @@
-"""How many samples a batch has."""
+"""The number of samples in a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def num_samples(batch: tuple[Any, ...]) -> int:
 
 
 def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
-    """Give the leading lengths of the tensors and arrays of a batch, each once, that of the first one first.
+    """Return the distinct lengths of the tensors and arrays of a batch, in order of appearance.
 
     >>> import torch
     >>> leading_lengths((torch.zeros(4, 3), torch.zeros(4), torch.zeros(9)))
@@ -42,36 +42,36 @@ def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
 
 
 def ambiguous_samples(lengths: Sequence[int]) -> str:
-    """Say what a batch weighs whose tensors differ in their leading lengths, and how to tell.
+    """Return a warning about a batch whose tensors have different lengths.
 
-    >>> ambiguous_samples([7, 4])
-    'the first tensor of a batch has 7 rows and others have 4; it weighs as 7 samples, unless told otherwise'
+    >>> print(ambiguous_samples([7, 4]))
+    the first tensor of a batch has 7 rows and others have 4; it weighs as 7 samples, unless you pass a number
     """
     others = ", ".join(map(str, lengths[1:]))
     return (
         f"the first tensor of a batch has {lengths[0]} rows and others have {others}; "
-        f"it weighs as {lengths[0]} samples, unless told otherwise"
+        f"it weighs as {lengths[0]} samples, unless you pass a number"
     )
 
 
 def why_not_splittable(batch: tuple[Any, ...], samples: int) -> str | None:
-    """Say why a batch cannot be cut or filled along its samples; None where every tensor has a row for each.
+    """Return why a batch cannot be split or padded by samples; None if every tensor has one row per sample.
 
     >>> import torch
     >>> why_not_splittable((torch.zeros(7, 4, 3), torch.zeros(4)), 4)
-    'it has 4 samples, and tensors of it have 7 rows'
+    'it has 4 samples, but it has tensors with 7 rows'
     """
     lengths = leading_lengths(batch)
     if not lengths and samples > 1:
-        return f"it has {samples} samples, and no tensor with rows"
+        return f"it has {samples} samples, but no tensor with rows"
     others = [length for length in lengths if length != samples]
     if not others:
         return None
-    return f"it has {samples} samples, and tensors of it have {' and '.join(map(str, others))} rows"
+    return f"it has {samples} samples, but it has tensors with {' and '.join(map(str, others))} rows"
 
 
 def split_batch(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
-    """Cut a batch into at most `count` parts along its samples; what has no rows goes to every part.
+    """Split a batch by samples into at most `count` parts; values without rows go into every part.
 
     >>> import torch
     >>> [part[0].tolist() for part in split_batch((torch.arange(5), "name"), 2)]
@@ -80,10 +80,10 @@ def split_batch(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     total = num_samples(batch)
     size = max(1, -(-total // count))
 
-    def cut(start: int) -> tuple[Any, ...]:
+    def part_from(start: int) -> tuple[Any, ...]:
         part: tuple[Any, ...] = map_tensors(
             lambda leaf: leaf[start : start + size] if leaf.ndim > 0 else leaf, batch
         )
         return part
 
-    return [cut(start) for start in range(0, total, size)] or [batch]
+    return [part_from(start) for start in range(0, total, size)] or [batch]

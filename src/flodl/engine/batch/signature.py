@@ -21,40 +21,40 @@ def signature(batch: tuple[Any, ...]) -> Signature:
     >>> signature((torch.zeros(2, 3),))[0][0]
     torch.Size([2, 3])
     """
-    # The common case, a flat tuple of different tensors, in one call: it runs in every step.
-    forms: list[Hashable] = []
+    # The common case, a flat tuple of different tensors, in one pass: it runs in every step.
+    found: list[Hashable] = []
     for leaf in batch:
         if type(leaf) is not Tensor or leaf.is_nested:
             break
-        forms.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad))
+        found.append((leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad))
     else:
-        return tuple(forms) if len({*map(id, batch)}) == len(batch) else (*forms, *shared_indices(batch))
+        return tuple(found) if len({*map(id, batch)}) == len(batch) else (*found, *shared_indices(batch))
     leaves, structure = pytree.tree_flatten(batch)
-    return (*(_form(leaf) for leaf in leaves), structure, *shared_indices(tensors_of(batch)))
+    return (*(_container_signature(leaf) for leaf in leaves), structure, *shared_indices(tensors_of(batch)))
 
 
 def shared_indices(leaves: Sequence[Any]) -> tuple[int, ...]:
-    """Give, for leaves of which one is there twice, where each was seen first; nothing where all differ.
+    """Return the index of the first occurrence of each leaf; empty if all differ.
 
     >>> x = torch.zeros(2)
     >>> shared_indices([x, torch.zeros(2), x]), shared_indices([x])
     ((0, 1, 0), ())
     """
-    first = {id(leaf): place for place, leaf in reversed(list(enumerate(leaves)))}
+    first = {id(leaf): index for index, leaf in reversed(list(enumerate(leaves)))}
     return () if len(first) == len(leaves) else tuple(first[id(leaf)] for leaf in leaves)
 
 
-def _form(value: Any) -> Hashable:
-    """Give the form of what torch's pytree takes for a leaf, of which some are containers all the same."""
+def _container_signature(value: Any) -> Hashable:
+    """Return the signature of a pytree leaf, which may be a container unknown to torch."""
     parts = container_items(value)
     if parts is None:
-        return _leaf(value)
+        return _leaf_signature(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     leaves, structure = pytree.tree_flatten(list(parts.values()))
-    return (kind, tuple(parts), structure, *(_form(leaf) for leaf in leaves))
+    return (kind, tuple(parts), structure, *(_container_signature(leaf) for leaf in leaves))
 
 
-def _leaf(leaf: Any) -> Hashable:
+def _leaf_signature(leaf: Any) -> Hashable:
     if _has_no_shape(leaf):
         return (type(leaf), id(leaf))
     if isinstance(leaf, Tensor):
@@ -69,12 +69,12 @@ def _leaf(leaf: Any) -> Hashable:
 
 
 def _has_no_shape(leaf: Any) -> bool:
-    """Say whether this is a nested tensor of the older layout, which says nothing of its sides."""
+    """Return whether this is a nested tensor of the older layout, whose shape is unknown."""
     return isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout is torch.strided
 
 
 def opaque_part(batch: tuple[Any, ...]) -> Any:
-    """Give a part of a batch that is only the same where it is the very same object; None where none is.
+    """Return a part of a batch that can only be compared by identity; None if there is none.
 
     >>> class Pair: ...
     >>> pair = Pair()
@@ -90,14 +90,14 @@ def opaque_part(batch: tuple[Any, ...]) -> Any:
 
 
 def same_layout(inputs: Sequence[Tensor]) -> Callable[..., bool]:
-    """Give what says of as many values whether they are tensors of exactly the form of these.
+    """Return a function that checks whether values are tensors with exactly the layout of these.
 
     >>> fits = same_layout([torch.zeros(2, 3), torch.zeros(2)])
     >>> fits(torch.ones(2, 3), torch.ones(2)), fits(torch.ones(3, 2), torch.ones(2)), fits("a", "b")
     (True, False, False)
     """
     try:
-        # What torch's compiler asks of its inputs, in one call; in Python it takes five times as long.
+        # The guards of torch's compiler, in one call; in Python the check takes five times as long.
         guards = torch._C._dynamo.guards.TensorGuards(
             *inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None
         )
@@ -106,5 +106,7 @@ def same_layout(inputs: Sequence[Tensor]) -> Callable[..., bool]:
             return check
     except (AttributeError, TypeError, ValueError):
         pass
-    forms = [_leaf(leaf) for leaf in inputs]
-    return lambda *given: [_leaf(leaf) if type(leaf) is Tensor else None for leaf in given] == forms
+    expected = [_leaf_signature(leaf) for leaf in inputs]
+    return lambda *values: (
+        [_leaf_signature(leaf) if type(leaf) is Tensor else None for leaf in values] == expected
+    )

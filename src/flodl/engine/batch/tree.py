@@ -1,4 +1,4 @@
-"""The tensors of a batch of any structure."""
+"""Functions over the leaves of a batch with any nested structure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 
 def container_items(value: Any) -> dict[Any, Any] | None:
-    """Give what a container holds that torch's pytree does not know, by key or field; None for a leaf."""
+    """Return the items of a container that torch's pytree does not know, by key or field; None for a leaf."""
     if isinstance(value, Mapping):
         return {key: value[key] for key in value}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -24,7 +24,7 @@ def container_items(value: Any) -> dict[Any, Any] | None:
 
 
 def leaves_of(batch: Any) -> Iterator[Any]:
-    """Give everything in a batch that is no container, in order.
+    """Yield everything in a batch that is not a container, in order.
 
     >>> from collections import UserDict
     >>> list(leaves_of((UserDict(ids=[1, 2]), "word")))
@@ -39,7 +39,7 @@ def leaves_of(batch: Any) -> Iterator[Any]:
 
 
 def map_tensors(change: Callable[[Any], Any], batch: Any) -> Any:
-    """Give a batch of the same structure whose tensors and arrays were changed; containers are copied.
+    """Return a batch of the same structure with each tensor and array replaced; containers are copied.
 
     >>> from collections import UserDict
     >>> map_tensors(lambda leaf: leaf + 1, (UserDict(ids=torch.tensor([1, 2])), "word"))
@@ -52,25 +52,25 @@ def map_tensors(change: Callable[[Any], Any], batch: Any) -> Any:
         parts = container_items(leaf)
         if parts is None:
             return leaf
-        return _with_parts(leaf, {key: map_tensors(change, part) for key, part in parts.items()})
+        return _with_items(leaf, {key: map_tensors(change, part) for key, part in parts.items()})
 
     return pytree.tree_map(one, batch)
 
 
-def _with_parts(container: Any, parts: dict[Any, Any]) -> Any:
-    """Copy a container and put other parts into the copy; one that cannot be written to becomes a dict."""
+def _with_items(container: Any, parts: dict[Any, Any]) -> Any:
+    """Copy a container with new items; a mapping that cannot be written to becomes a dict."""
     if not isinstance(container, Mapping):
-        twin = copy.copy(container)
+        copied = copy.copy(container)
         for name, part in parts.items():
-            # Past what a frozen dataclass forbids.
-            object.__setattr__(twin, name, part)
-        return twin
+            # Works for a frozen dataclass too.
+            object.__setattr__(copied, name, part)
+        return copied
     try:
         written: Any = copy.copy(container)
-        # A mapping of one's own keeps its items in a dict of its own, which a copy still shares.
-        for name, kept in list(getattr(written, "__dict__", {}).items()):
-            if isinstance(kept, dict):
-                written.__dict__[name] = copy.copy(kept)
+        # A custom mapping keeps its items in an inner dict, which a shallow copy still shares.
+        for name, inner in list(getattr(written, "__dict__", {}).items()):
+            if isinstance(inner, dict):
+                written.__dict__[name] = copy.copy(inner)
         for key, part in parts.items():
             written[key] = part
     except TypeError:
@@ -79,30 +79,32 @@ def _with_parts(container: Any, parts: dict[Any, Any]) -> Any:
 
 
 def tensors_of(batch: tuple[Any, ...]) -> list[Tensor]:
-    """Give the tensors of a batch, in order."""
+    """Return the tensors of a batch, in order."""
     if all(type(leaf) is Tensor for leaf in batch):
         return list(batch)
     return [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
 
 
 def static_copy(batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy a batch into tensors of its own, keeping the strides; a tensor that is there twice stays one."""
-    made: dict[int, Any] = {}
+    """Copy a batch into new tensors with the same strides; a tensor that occurs twice is copied once."""
+    copies: dict[int, Any] = {}
 
     def copy_of(leaf: Any) -> Any:
-        if id(leaf) not in made:
-            made[id(leaf)] = _blank(leaf).copy_(leaf.detach()) if isinstance(leaf, Tensor) else leaf.copy("K")
-        return made[id(leaf)]
+        if id(leaf) not in copies:
+            copies[id(leaf)] = (
+                _empty(leaf).copy_(leaf.detach()) if isinstance(leaf, Tensor) else leaf.copy("K")
+            )
+        return copies[id(leaf)]
 
     copied: tuple[Any, ...] = map_tensors(copy_of, batch)
     return copied
 
 
-def _blank(leaf: Tensor) -> Tensor:
-    """Give a tensor that lies in memory as this one does, as far as it can be written to."""
+def _empty(leaf: Tensor) -> Tensor:
+    """Return an empty tensor with the same strides, or contiguous if those overlap."""
     if leaf.layout is not torch.strided:
         return torch.empty_like(leaf)
-    if any(step == 0 and length > 1 for step, length in zip(leaf.stride(), leaf.shape)):
+    if any(stride == 0 and length > 1 for stride, length in zip(leaf.stride(), leaf.shape)):
         return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device)
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
 

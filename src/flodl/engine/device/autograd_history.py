@@ -1,7 +1,7 @@
-"""Autograd history that outlives its step.
+"""Finds and cuts autograd history that outlives its step.
 
-While a tensor of an earlier step is held with its history, torch adds up gradients where that step did, on
-its stream; a recording runs on a stream of its own and breaks.
+While a tensor of an earlier step keeps its history alive, torch accumulates gradients on the stream of that
+step. A recording runs on another stream and breaks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MARK = "flodl.history"
 _MAX_DEPTH = 8
 
 
-def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
-    """Detach what the modules of a model keep of earlier steps; the values stay as they are.
+def cut_history(model: nn.Module, persistent: Collection[Tensor] = ()) -> None:
+    """Detach the tensors of earlier steps that the modules of a model keep; their values do not change.
 
-    Those that are `lasting`, since they stay from step to step, keep their history.
+    Tensors in `persistent`, which stay the same from step to step, keep their history.
 
     >>> model = nn.Linear(2, 1)
     >>> model.last = [model(Tensor([[1.0, 2.0]]))]
@@ -32,16 +32,16 @@ def cut_history(model: nn.Module, lasting: Collection[Tensor] = ()) -> None:
     """
     for module in model.modules():
         if hasattr(type(module), "has_state"):
-            # A graph also asks modules of others, of whom one may not be in the state to answer.
+            # A graph also calls modules of the user, which may raise.
             with suppress(Exception):
                 module.detach_state()  # type: ignore[operator]
         kept = vars(module)
         for name in kept.keys() - _REGISTERED:
-            kept[name] = without_history(kept[name], lasting)
+            kept[name] = without_history(kept[name], persistent)
 
 
 def attribute_path(tensor: Tensor, model: nn.Module) -> str:
-    """Name the attribute of a module that is a tensor; nothing where it lies deeper.
+    """Return the path of the module attribute that is a tensor; empty if it is nested deeper.
 
     >>> model = nn.Sequential(nn.Linear(2, 2))
     >>> model[0].turned = model[0].weight.t()
@@ -56,7 +56,7 @@ def attribute_path(tensor: Tensor, model: nn.Module) -> str:
 
 
 def has_live_history(parameters: Iterable[Tensor]) -> bool:
-    """Say whether somebody still holds a tensor that was computed from one of the parameters.
+    """Return whether a tensor computed from one of the parameters is still alive.
 
     >>> model = nn.Linear(2, 1)
     >>> has_live_history(model.parameters())
@@ -65,42 +65,42 @@ def has_live_history(parameters: Iterable[Tensor]) -> bool:
     >>> has_live_history(model.parameters())
     True
     """
-    learning = [parameter for parameter in parameters if parameter.requires_grad]
-    # The place where a gradient is added up lives as long as a history leads to it, with what is noted there.
-    for parameter in learning:
-        _notes_of(parameter)[_MARK] = True
-    return any(_MARK in _notes_of(parameter) for parameter in learning)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    # The gradient accumulator and its metadata live as long as a history refers to it.
+    for parameter in trainable:
+        _accumulator_metadata(parameter)[_MARK] = True
+    return any(_MARK in _accumulator_metadata(parameter) for parameter in trainable)
 
 
-def _notes_of(parameter: Tensor) -> dict[str, Any]:
-    notes: Any = get_gradient_edge(parameter).node.metadata
-    return notes  # type: ignore[no-any-return]
+def _accumulator_metadata(parameter: Tensor) -> dict[str, Any]:
+    metadata: Any = get_gradient_edge(parameter).node.metadata
+    return metadata  # type: ignore[no-any-return]
 
 
-def without_history(value: Any, lasting: Collection[Tensor] = (), depth: int = 0) -> Any:
-    """Give a value without its history; containers and dataclasses stay the objects that they are."""
+def without_history(value: Any, persistent: Collection[Tensor] = (), depth: int = 0) -> Any:
+    """Return a value without its history; lists, dicts and dataclasses are changed in place."""
     if isinstance(value, Tensor):
-        keeps = value.grad_fn is None or any(value is one for one in lasting)
+        keeps = value.grad_fn is None or any(value is one for one in persistent)
         return value if keeps else _detached(value)
-    if depth > _MAX_DEPTH:  # as in a list that holds itself
+    if depth > _MAX_DEPTH:  # such as a list that contains itself
         return value
     if isinstance(value, list | deque | dict):
         for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-            if (cut := without_history(item, lasting, depth + 1)) is not item:
+            if (cut := without_history(item, persistent, depth + 1)) is not item:
                 value[key] = cut
     elif isinstance(value, tuple):
-        items = [without_history(item, lasting, depth + 1) for item in value]
+        items = [without_history(item, persistent, depth + 1) for item in value]
         if any(cut is not item for cut, item in zip(items, value)):
             return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
     elif is_dataclass(value) and not isinstance(value, type):
         for name, item in list(vars(value).items()) if hasattr(value, "__dict__") else ():
-            if (cut := without_history(item, lasting, depth + 1)) is not item:
-                object.__setattr__(value, name, cut)  # past what a frozen one forbids
+            if (cut := without_history(item, persistent, depth + 1)) is not item:
+                object.__setattr__(value, name, cut)  # works for a frozen one too
     return value
 
 
 def _detached(value: Tensor) -> Tensor:
-    """Give a tensor without its history, with the gradient that it was asked to keep."""
+    """Return a tensor without its history, with its retained gradient."""
     cut = value.detach()
     if value.retains_grad:
         cut.grad = value.grad

@@ -1,4 +1,4 @@
-"""What code hears that asks whether its work is being recorded: the same in every tier."""
+"""One answer, in every tier, to the question whether the current stream is capturing."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch
 
 _lock = threading.Lock()
 _inside = 0
-_asked: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+_original: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
-def _answer() -> bool:
-    """Say yes; to an optimizer of torch, which would refuse to run, what is the case."""
+def _is_capturing() -> bool:
+    """Return True; for torch's optimizers, which would refuse to run, the truth."""
     if torch.compiler.is_compiling():
         return True
-    asking = sys._getframe(1).f_globals.get("__name__", "")
-    return _asked() if asking.startswith("torch.optim") else True
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    return _original() if caller.startswith("torch.optim") else True
 
 
 @contextmanager
 def report_capturing(device: torch.device) -> Iterator[None]:
-    """Answer yes to `torch.cuda.is_current_stream_capturing()`, where the model is on CUDA.
+    """Let `torch.cuda.is_current_stream_capturing()` return True, if the model is on CUDA.
 
-    Some code looks at values to find a short cut, but not while it is recorded: transformers leaves out an
-    attention mask that hides nothing. A step that looked at values only in its eager tier could not be
-    captured, and would not compute the same. So it hears one answer in all of them.
+    Some code reads values to take a shortcut unless it is being captured: transformers drops an attention
+    mask that masks nothing. A step that took the shortcut only in its eager tier could not be captured, or
+    would compute something else. So all tiers see the same answer.
 
     >>> with report_capturing(torch.device("cuda")):
     ...     torch.cuda.is_current_stream_capturing()
@@ -45,19 +45,19 @@ def report_capturing(device: torch.device) -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Steps of several threads may overlap: the first one in puts the answer there."""
-    global _inside, _asked
+    """Install the answer, unless the step of another thread already has."""
+    global _inside, _original
     with _lock:
         if _inside == 0:
-            _asked = torch.cuda.is_current_stream_capturing
-            torch.cuda.is_current_stream_capturing = _answer
+            _original = torch.cuda.is_current_stream_capturing
+            torch.cuda.is_current_stream_capturing = _is_capturing
         _inside += 1
 
 
 def _leave() -> None:
-    """The last one out takes it away."""
+    """Remove the answer after the last overlapping step."""
     global _inside
     with _lock:
         _inside -= 1
         if _inside == 0:
-            torch.cuda.is_current_stream_capturing = _asked
+            torch.cuda.is_current_stream_capturing = _original

@@ -1,4 +1,4 @@
-"""What an error says in one line, and which line of the user's code it came from."""
+"""The one-line summary of an error, and the line of user code that raised it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import traceback
 
 
 def error_summary(error: BaseException) -> str:
-    """Give the first line of an error; where that only announces the next one, both.
+    """Return the first line of an error, with the second if the first ends in a colon.
 
     >>> error_summary(RuntimeError("backend='inductor' raised:\\nCppCompileError: C++ compile error\\n"))
     "backend='inductor' raised: CppCompileError: C++ compile error"
@@ -16,7 +16,7 @@ def error_summary(error: BaseException) -> str:
 
 
 def source_line(error: BaseException) -> str:
-    """Give the user's line, and the notes of a graph that the error passed through, to end a sentence."""
+    """Return the line of user code and the error's notes, as the end of a sentence."""
     causes = [error]
     while (context := causes[-1].__context__) is not None:
         causes.append(context)
@@ -27,7 +27,7 @@ def source_line(error: BaseException) -> str:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Give the places that an error passed through which are the user's."""
+    """Return the frames of user code in an error's traceback."""
     others = "/torch/", "flodl/engine", "<frozen "
     frames = traceback.extract_tb(error.__traceback__)
     return [frame for frame in frames if not any(part in frame.filename for part in others)]

@@ -1,4 +1,4 @@
-"""How much memory a device has, holds and has held at most."""
+"""The memory of a device: in use, at its peak, and in total."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flodl.core.formats import format_bytes
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes on one device: in tensors, kept by torch's allocator, the most of either, and in all.
+    """Bytes on one device: in tensors, reserved by torch's allocator, the peaks of both, and the total.
 
     >>> print(MemoryUse(1 << 30, 2 << 30, 3 << 30, 4 << 30, 8 << 30))
     1.0 GB in tensors (3.0 GB at most), 2.0 GB kept (4.0 GB at most), of 8.0 GB
@@ -42,8 +42,8 @@ class MemoryUse:
 
 
 def memory_use(device: torch.device | str | int | None = None) -> MemoryUse | None:
-    """Give the memory of a CUDA device, by default the current one; None for another kind of device."""
-    found = _checked(device)
+    """Return the memory of a CUDA device, by default the current one; None for other kinds of devices."""
+    found = _cuda_device(device)
     if found is None:
         return None
     stats = torch.cuda.memory_stats(found)
@@ -57,14 +57,14 @@ def memory_use(device: torch.device | str | int | None = None) -> MemoryUse | No
 
 
 def forget_peaks(device: torch.device | str | int | None = None) -> None:
-    """Count the most memory from now on."""
-    found = _checked(device)
+    """Reset the peaks to the present use."""
+    found = _cuda_device(device)
     if found is not None:
         torch.cuda.reset_peak_memory_stats(found)
 
 
-def _checked(device: torch.device | str | int | None) -> torch.device | None:
-    """Give the CUDA device that is meant; None where that is none; refuse what does not exist."""
+def _cuda_device(device: torch.device | str | int | None) -> torch.device | None:
+    """Return the CUDA device; None for other kinds of devices; raise if it does not exist."""
     if device is None:
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
     found = parse_device(

@@ -1,4 +1,4 @@
-"""Two tensors, compared bit by bit."""
+"""Facts about single tensors: data pointer, dtype width, bitwise equality."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def data_ptr(tensor: Tensor) -> int:
-    """Give where the numbers of a tensor lie; 0 for one that is made up of others."""
+    """Return the data pointer of a tensor; 0 for one without storage, such as a wrapper subclass."""
     try:
         return tensor.data_ptr()
     except RuntimeError:
@@ -15,16 +15,16 @@ def data_ptr(tensor: Tensor) -> int:
 
 
 def is_conv_weight(parameter: Tensor) -> bool:
-    """Say whether a parameter may lie with its channels last."""
+    """Return whether a parameter may have a channels-last memory format."""
     return parameter.dim() in (4, 5)
 
 
-# What is no wider than float32.
+# Floating-point dtypes up to float32.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Say whether two tensors hold the same numbers; what is not a number equals itself.
+    """Return whether two tensors hold the same numbers; NaN equals NaN.
 
     >>> same_bits(torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan]))
     True
@@ -41,5 +41,5 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Give the same numbers in double precision, imaginary parts included."""
+    """Return a tensor in double precision, as complex128 if it is complex."""
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()

@@ -1,6 +1,7 @@
-"""Torch's switches that code is recorded or compiled for: read, compared, and set alike in another process.
+"""Torch's global flags on which recorded or compiled code depends: read, compared, set in another process.
 
-Torch has two sets of names for some of them, and refuses to read the older ones once the newer were used.
+Torch has two sets of names for some of them, and refuses to read the older names once the newer ones are
+used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-_OF_BACKENDS = {
+_BACKEND_FLAGS = {
     "cuda.matmul": (
         "fp32_precision",
         "allow_fp16_reduced_precision_reduction",
@@ -22,11 +23,11 @@ _OF_BACKENDS = {
     "cudnn": ("benchmark", "deterministic"),
     "cudnn.conv": ("fp32_precision",),
 }
-_CASTING = ("cpu", "cuda")
+_AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 def matmul_precision() -> str | None:
-    """Give how float32 products are rounded, by the older name; None where the newer ones are in use.
+    """Return the float32 matmul precision by its older name; None if the newer names are in use.
 
     >>> matmul_precision()
     'highest'
@@ -38,7 +39,7 @@ def matmul_precision() -> str | None:
 
 
 def autocast_state(device_type: str) -> tuple[bool, torch.dtype | None]:
-    """Give what an autocast of the caller's asks for.
+    """Return whether the caller's autocast is enabled, and its dtype.
 
     >>> autocast_state("cpu")
     (False, None)
@@ -51,59 +52,61 @@ def autocast_state(device_type: str) -> tuple[bool, torch.dtype | None]:
 
 
 def current_flags() -> dict[str, Any]:
-    """Give how the switches are set.
+    """Return the current flags.
 
-    >>> current_flags()["products"]
+    >>> current_flags()["matmul"]
     'highest'
     """
-    found = {f"{place}.{name}": getattr(part, name) for place, part, name in _parts()}
+    found = {f"{path}.{name}": getattr(backend, name) for path, backend, name in _backend_flags()}
     threads = torch.get_num_threads()
-    rounding = {"products": matmul_precision(), "convolutions": cudnn_allows_tf32()}
-    casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _CASTING}
+    rounding = {"matmul": matmul_precision(), "convolutions": cudnn_allows_tf32()}
+    casts = {
+        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST_DEVICES
+    }
     dtype = torch.get_default_dtype()
     return {**rounding, "dtype": dtype, "threads": threads, "casting": casts, **found}
 
 
-def set_flags(given: dict[str, Any]) -> None:
-    """Set the switches alike; one that is set so already stays untouched.
+def set_flags(flags: dict[str, Any]) -> None:
+    """Set the flags; a flag that already has its value is not touched.
 
-    Torch tells one that was set to its default from one that was never set, and compiles again for it.
+    Torch distinguishes a flag that was set to its default from one that was never set, and recompiles for it.
     """
-    if given["products"] not in (None, matmul_precision()):
-        torch.set_float32_matmul_precision(given["products"])
-    if given["convolutions"] not in (None, cudnn_allows_tf32()):
-        torch.backends.cudnn.allow_tf32 = given["convolutions"]
-    torch.set_default_dtype(given["dtype"])
-    for kind, (is_on, dtype) in given["casting"].items():
+    if flags["matmul"] not in (None, matmul_precision()):
+        torch.set_float32_matmul_precision(flags["matmul"])
+    if flags["convolutions"] not in (None, cudnn_allows_tf32()):
+        torch.backends.cudnn.allow_tf32 = flags["convolutions"]
+    torch.set_default_dtype(flags["dtype"])
+    for kind, (is_on, dtype) in flags["casting"].items():
         torch.set_autocast_enabled(kind, is_on)
         torch.set_autocast_dtype(kind, dtype)
-    torch.set_num_threads(given["threads"])
-    for place, part, name in _parts():
-        if getattr(part, name) != given[f"{place}.{name}"]:
-            setattr(part, name, given[f"{place}.{name}"])
+    torch.set_num_threads(flags["threads"])
+    for path, backend, name in _backend_flags():
+        if getattr(backend, name) != flags[f"{path}.{name}"]:
+            setattr(backend, name, flags[f"{path}.{name}"])
 
 
 @contextmanager
 def matmul_tf32(*, allowed: bool) -> Iterator[None]:
-    """Allow or forbid tf32 in matrix products, and put the setting back."""
+    """Allow or forbid tf32 in matmuls, and restore the setting."""
     before = matmul_precision()
     if before is not None:
         torch.set_float32_matmul_precision("high" if allowed else "highest")
     else:
         matmul = torch.backends.cuda.matmul
-        kept, matmul.fp32_precision = matmul.fp32_precision, "tf32" if allowed else "ieee"
+        previous, matmul.fp32_precision = matmul.fp32_precision, "tf32" if allowed else "ieee"
     try:
         yield
     finally:
         if before is not None:
             torch.set_float32_matmul_precision(before)
         else:
-            matmul.fp32_precision = kept
+            matmul.fp32_precision = previous
 
 
 @contextmanager
 def convolutions_without_tf32() -> Iterator[None]:
-    """Forbid tf32 in convolutions, and put the setting back."""
+    """Forbid tf32 in convolutions, and restore the setting."""
     cudnn: Any = torch.backends.cudnn
     newer = cudnn_allows_tf32() is None
     part, name = (cudnn.conv, "fp32_precision") if newer else (cudnn, "allow_tf32")
@@ -116,14 +119,14 @@ def convolutions_without_tf32() -> Iterator[None]:
 
 
 def cudnn_allows_tf32() -> bool | None:
-    """Say whether convolutions may use tf32, by the older name; None where the newer ones are in use."""
+    """Return whether convolutions may use tf32, by the older name; None if the newer names are in use."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:
         return None
 
 
-def _parts() -> Iterator[tuple[str, Any, str]]:
-    for place, names in _OF_BACKENDS.items():
-        part = attrgetter(place)(torch.backends)
-        yield from ((place, part, name) for name in names if hasattr(part, name))
+def _backend_flags() -> Iterator[tuple[str, Any, str]]:
+    for path, names in _BACKEND_FLAGS.items():
+        backend = attrgetter(path)(torch.backends)
+        yield from ((path, backend, name) for name in names if hasattr(backend, name))

@@ -1,1 +1,1 @@
-"""Optimizers made ready for capture, and a faster Adam."""
+"""Prepares optimizers for capture, and contains a faster Adam."""

@@ -1,4 +1,4 @@
-"""Making an optimizer fit to be captured: fused kernels, device-side step counts and learning rates."""
+"""Prepares an optimizer for capture: fused kernels, step counts and learning rates on the device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-# Groups of an optimizer whose learning rate lies on the device, each with that tensor.
+# Parameter groups whose learning rate is a tensor on the device, each with that tensor.
 Rates = list[tuple[dict[str, Any], Tensor]]
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether an optimizer's update can be part of a capture, and why not.
+    """Whether an optimizer's update can be captured, and why not.
 
-    `gates` says whether its kernel skips the update by itself when a device flag is set.
+    `gates` says whether its kernel skips the update itself if a flag on the device is set.
     """
 
     capturable: bool
@@ -29,16 +29,18 @@ class Readiness:
 
 
 def prepare(optimizer: Optimizer) -> Readiness:
-    """Switch on what torch offers for this optimizer on CUDA; on other devices nothing changes.
+    """Enable fused and capturable kernels for this optimizer on CUDA; on other devices nothing changes.
 
-    It happens once, before the first step, so that every tier runs the same kernels.
+    This is done once, before the first step, so that every tier runs the same kernels.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not parameters or not all(p.is_cuda for p in parameters):
         return Readiness(False, "the parameters are not on a CUDA device")
     name = type(optimizer).__name__
     if is_custom(optimizer):
-        return Readiness(False, f"{name} is not one of torch's own, so what its update does is not known")
+        return Readiness(
+            False, f"{name} is not one of torch's optimizers, so the effects of its update are unknown"
+        )
     fused = all(_fuse(optimizer, group) for group in optimizer.param_groups)
     if not fused and not all("capturable" in group for group in optimizer.param_groups):
         return Readiness(False, f"{name} keeps part of its state on the host")
@@ -49,20 +51,20 @@ def prepare(optimizer: Optimizer) -> Readiness:
         group["lr"] = _on_device(group["lr"], (group["params"] or parameters)[0].device)
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
-            # Single numbers that an optimizer kept on the host so far: step counts, NAdam's product.
+            # Scalars that the optimizer kept on the host so far: step counts, NAdam's product.
             if isinstance(value, Tensor) and value.dim() == 0:
                 dtype = torch.float32 if key == "step" else value.dtype
                 state[key] = value.to(parameter.device, dtype)
     if fused:
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     if has_step_hooks(optimizer):
-        # A replay calls no Python.
+        # A replay does not call Python.
         return Readiness(False, "the optimizer has step hooks", fused)
     return Readiness(True, f"{name} runs fused" if fused else f"{name} keeps its state on the device", fused)
 
 
 def is_custom(optimizer: Optimizer) -> bool:
-    """Say whether an update is somebody's own code, which may keep state anywhere.
+    """Return whether an optimizer has a custom update, which may keep state anywhere.
 
     >>> class Own(SGD):
     ...     def step(self, closure=None): ...
@@ -74,7 +76,7 @@ def is_custom(optimizer: Optimizer) -> bool:
 
 
 def has_step_hooks(optimizer: Optimizer) -> bool:
-    """Say whether functions are called before or after every step of this optimizer, or of all.
+    """Return whether this optimizer has step hooks, or all optimizers have.
 
     >>> optimizer = SGD([torch.nn.Parameter(torch.zeros(1))])
     >>> handle = optimizer.register_step_post_hook(print)
@@ -87,7 +89,7 @@ def has_step_hooks(optimizer: Optimizer) -> bool:
 
 
 def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    """Choose the fused kernel unless the user chose another form."""
+    """Select the fused kernel unless the user selected another implementation."""
     if not isinstance(optimizer, SGD | Adam | AdamW) or group.get("differentiable"):
         return False
     if group.get("fused") is False or group.get("foreach"):
@@ -99,14 +101,14 @@ def _fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 
 
 def can_skip_first_update(optimizer: Optimizer, *, gates: bool) -> bool:
-    """Say whether a first update that a flag on the device skips leaves nothing that the next one minds.
+    """Return whether a first update that a flag on the device skips leaves the right state for the next one.
 
-    `gates` says whether the kernel itself skips it: then Adam's state is zeros, as before a first update.
-    A momentum begins as the first gradient, whatever that is.
+    `gates` says whether the kernel itself skips it: Adam's state is then zeros, as before a first update.
+    SGD's momentum buffer starts as the first gradient, even if that is not finite.
 
     >>> parameters = [torch.nn.Parameter(torch.zeros(1))]
-    >>> made = Adam(parameters), SGD(parameters), SGD(parameters, momentum=0.9)
-    >>> [can_skip_first_update(optimizer, gates=True) for optimizer in made]
+    >>> optimizers = Adam(parameters), SGD(parameters), SGD(parameters, momentum=0.9)
+    >>> [can_skip_first_update(optimizer, gates=True) for optimizer in optimizers]
     [True, True, False]
     """
     if type(optimizer) is SGD:
@@ -115,13 +117,13 @@ def can_skip_first_update(optimizer: Optimizer, *, gates: bool) -> bool:
 
 
 class ChangingSettings:
-    """Which setting of an optimizer changes from update to update, as momenta do under a cyclic schedule.
+    """Finds a setting of an optimizer that changes in every update, as momenta do in a cyclic schedule.
 
     >>> optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
     >>> settings = ChangingSettings(optimizer)
     >>> for momentum in (0.9, 0.8, 0.7):
     ...     optimizer.param_groups[0]["momentum"] = momentum
-    ...     print(settings.seen(), end=" ")
+    ...     print(settings.check(), end=" ")
     None None momentum
     """
 
@@ -130,8 +132,8 @@ class ChangingSettings:
         self._before: list[tuple[str, Any]] = []
         self._changed: set[str] = set()
 
-    def seen(self) -> str | None:
-        """Look again, and name a setting that has changed twice in a row."""
+    def check(self) -> str | None:
+        """Compare with the last call, and return a setting that has changed twice in a row."""
         now = [(key, value) for _, key, value in host_settings(self._optimizer) if key != "lr"]
         pairs = zip(self._before, now) if len(self._before) == len(now) else ()
         changed = {key for (key, before), (_, value) in pairs if before is not value and before != value}
@@ -141,7 +143,7 @@ class ChangingSettings:
 
 
 def unfuse(optimizer: Optimizer) -> None:
-    """Take back the fused kernel, which knows no sparse gradients."""
+    """Disable the fused kernel, which does not support sparse gradients."""
     for group in optimizer.param_groups:
         if group.get("fused"):
             group["fused"] = False
@@ -149,10 +151,10 @@ def unfuse(optimizer: Optimizer) -> None:
 
 @contextmanager
 def separate_first_updates(optimizer: Optimizer) -> Iterator[None]:
-    """Keep parameters whose momentum begins with this update in a group of their own.
+    """Move parameters without a momentum buffer into their own group for one update.
 
-    Torch's fused SGD takes the momenta of a group as all new or all kept, and fails where both are there:
-    a part that is thawed late, or used for the first time.
+    Torch's fused SGD expects that all parameters of a group have a momentum buffer or that none has. It fails
+    when part of a model is unfrozen late, or used for the first time.
 
     >>> early, late = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
     >>> optimizer = SGD([early, late], lr=0.1, momentum=0.9, fused=True)
@@ -179,28 +181,28 @@ def _by_momentum(optimizer: Optimizer, group: dict[str, Any]) -> list[dict[str, 
         return [group]
     parts: tuple[list[Tensor], list[Tensor]] = ([], [])
     for parameter in group["params"]:
-        kept = optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
-        parts[kept].append(parameter)
+        has_momentum = optimizer.state.get(parameter, {}).get("momentum_buffer") is not None
+        parts[has_momentum].append(parameter)
     return [{**group, "params": part} for part in parts] if all(parts) else [group]
 
 
 def _on_device(lr: float | Tensor, device: torch.device) -> Tensor:
     if isinstance(lr, Tensor):
         return lr.to(device, torch.float32)
-    # Written by the device itself: a copy from the host would be waited for.
+    # Filled on the device: a copy from the host would synchronize.
     return torch.full((), lr, device=device, dtype=torch.float32)
 
 
 def device_rates(optimizer: Optimizer) -> Rates:
-    """Give the groups whose learning rate lies on the device, each with that tensor."""
+    """Return the groups whose learning rate is a tensor on the device, each with that tensor."""
     rates = [(group, group.get("lr")) for group in optimizer.param_groups]
     return [(group, lr) for group, lr in rates if isinstance(lr, Tensor) and lr.is_cuda]
 
 
 def sync_rates(rates: Rates) -> None:
-    """Move a learning rate that was assigned as a number into the tensor that a recording reads.
+    """Copy a learning rate that was assigned as a number into the tensor that a recording reads.
 
-    Of several groups that share one tensor, the one that was assigned to gets a tensor of its own.
+    If several groups share one tensor, the group that was assigned to gets its own tensor.
 
     >>> shared = torch.tensor(0.5)
     >>> groups = [{"lr": shared}, {"lr": shared}]
@@ -220,19 +222,19 @@ def sync_rates(rates: Rates) -> None:
 
 
 def share_a_tensor(rates: Rates) -> bool:
-    """Say whether several groups have one tensor as their learning rate."""
+    """Return whether several groups share one tensor as their learning rate."""
     return len({id(lr) for _, lr in rates}) < len(rates)
 
 
 def are_in_sync(rates: Rates) -> bool:
-    """Say whether every group still has the tensor that a recording reads."""
+    """Return whether every group still has the tensor that a recording reads."""
     return all(group["lr"] is lr for group, lr in rates)
 
 
 def host_settings(optimizer: Optimizer) -> list[tuple[dict[str, Any], str, Any]]:
-    """Give the settings that a capture bakes in: whatever in a group is not a tensor.
+    """Return the settings that a capture bakes in: everything in a group that is not a tensor.
 
-    Lists are copied: betas may be written into.
+    Lists are copied, because betas may be changed in place.
     """
     return [
         (group, key, value.copy() if isinstance(value, list) else value)

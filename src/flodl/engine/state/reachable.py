@@ -1,4 +1,4 @@
-"""What a step can reach beside its parameters: modules, containers, closures, globals, random generators."""
+"""Finds what a step reaches apart from its parameters: modules, containers, closures, globals, generators."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-# What `torch.nn.Module` itself keeps; of it, only what a forward may replace.
-_TORCHS_OWN = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
+# Attributes of `torch.nn.Module` itself, without those that a forward may change.
+_TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
 ITEMS = (list, deque, dict, OrderedDict, defaultdict, Counter, set)
 RANDOM = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-# Longer ones are data: their items are not looked at.
+# Longer containers are data: their items are not searched.
 MANY_ITEMS = 10_000
-# flodl's own that a forward may change; the others belong to the training around the step.
-_OURS = ("flodl.graph", "flodl.nn", "flodl.observe")
-_NOTHING_INSIDE = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device})
+# The packages of flodl whose objects a forward may change; the others belong to the training loop.
+_USED_IN_STEPS = ("flodl.graph", "flodl.nn", "flodl.observe")
+_ATOMIC = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device})
 
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A name of a module of Python, as a function sees it."""
+    """A global variable of a Python module."""
 
     names: dict[str, Any]
     name: str
 
 
 class Reachable:
-    """Everything that may change where a step runs, by identity; `iterators` cannot be read twice.
+    """Everything that a step may change, by identity; `iterators` are those that it could read only once.
 
     >>> counts = [0]
     >>> found = Reachable([({"of": counts}, "word", iter([1]))])
@@ -44,64 +44,68 @@ class Reachable:
     (True, 1)
     """
 
-    def __init__(self, roots: Iterable[Any], *, without: Iterable[Any] = ()) -> None:
+    def __init__(self, roots: Iterable[Any], *, exclude: Iterable[Any] = ()) -> None:
         self.iterators: list[Any] = []
         self._found: dict[Hashable, Any] = {}
-        self._passed: dict[Hashable, Any] = {id(one): one for one in without}
+        self._seen: dict[Hashable, Any] = {id(one): one for one in exclude}
         waiting = list(roots)
         while waiting:
-            waiting.extend(self._met(waiting.pop()))
+            waiting.extend(self._visit(waiting.pop()))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._found.values())
 
     def items(self) -> Iterable[tuple[Hashable, Any]]:
-        """Give everything with a key that the same thing has in another walk."""
+        """Return all objects, with keys that are stable between searches."""
         return self._found.items()
 
-    def _met(self, value: Any) -> Iterable[Any]:
-        """Note a value that may change, and give what lies within it."""
-        if type(value) in _NOTHING_INSIDE:
+    def _visit(self, value: Any) -> Iterable[Any]:
+        """Record a value if it may change, and return its contents."""
+        if type(value) in _ATOMIC:
             return ()
         key = (id(value.names), value.name) if isinstance(value, Binding) else id(value)
-        if key in self._found or key in self._passed:
+        if key in self._found or key in self._seen:
             return ()
-        if isinstance(value, type) or (_is_ours_alone(value) and not isinstance(value, Binding)):
+        if isinstance(value, type) or (_is_internal(value) and not isinstance(value, Binding)):
             return ()
-        inside = _inside(value)
-        if inside is None:
-            if hasattr(type(value), "__next__") and _is_of_the_user_or_builtin(type(value)):
+        contents = _contents(value)
+        if contents is None:
+            if hasattr(type(value), "__next__") and _is_user_or_builtin_class(type(value)):
                 self.iterators.append(value)
             return ()
-        (self._found if _may_change(value) else self._passed)[key] = value
-        return inside
+        (self._found if _may_change(value) else self._seen)[key] = value
+        return contents
 
 
-def _is_ours_alone(value: Any) -> bool:
-    """Say whether a value belongs to flodl's own work around a step."""
-    place = getattr(type(value), "__module__", "") or ""
-    return place.startswith("flodl.") and not isinstance(value, nn.Module) and not place.startswith(_OURS)
+def _is_internal(value: Any) -> bool:
+    """Return whether a value belongs to flodl's own training loop."""
+    name = getattr(type(value), "__module__", "") or ""
+    return (
+        name.startswith("flodl.") and not isinstance(value, nn.Module) and not name.startswith(_USED_IN_STEPS)
+    )
 
 
 def plain_attributes(value: Any) -> dict[str, Any]:
-    """Give what an object keeps by name, without what torch keeps for its modules."""
-    kept = vars(value)
-    return {k: v for k, v in kept.items() if k not in _TORCHS_OWN} if isinstance(value, nn.Module) else kept
+    """Return the attributes of an object, without those of `torch.nn.Module` itself."""
+    attributes: dict[str, Any] = vars(value)
+    if not isinstance(value, nn.Module):
+        return attributes
+    return {name: each for name, each in attributes.items() if name not in _TORCH_ATTRIBUTES}
 
 
 def has_attributes(value: Any) -> bool:
-    """Say whether the attributes of an object are looked at: of modules, dataclasses, and the user's own."""
+    """Return whether the attributes of an object are searched: modules, dataclasses, user-defined classes."""
     if not hasattr(value, "__dict__") or isinstance(value, FunctionType | MethodType | Tensor):
         return False
-    return isinstance(value, nn.Module | Optimizer) or is_dataclass(value) or _is_of_the_user(type(value))
+    return isinstance(value, nn.Module | Optimizer) or is_dataclass(value) or _is_user_code(type(value))
 
 
 def _may_change(value: Any) -> bool:
     return not isinstance(value, tuple | frozenset | FunctionType | MethodType | partial)
 
 
-def _inside(value: Any) -> Iterable[Any] | None:
-    """Give what lies within a value that is looked at; None for one that is not."""
+def _contents(value: Any) -> Iterable[Any] | None:
+    """Return the contents of a value that is searched; None for one that is not."""
     if isinstance(value, Tensor):
         return (value.grad,) if value.is_leaf and value.grad is not None else ()
     if isinstance(value, (*RANDOM, np.ndarray)):
@@ -111,7 +115,7 @@ def _inside(value: Any) -> Iterable[Any] | None:
             return ()
         return list(value.values()) if isinstance(value, dict) else list(value)
     if isinstance(value, CellType):
-        return _contents(value)
+        return _cell_contents(value)
     if isinstance(value, Binding):
         return (value.names[value.name],)
     if isinstance(value, MethodType):
@@ -119,49 +123,49 @@ def _inside(value: Any) -> Iterable[Any] | None:
     if isinstance(value, partial):
         return (value.func, *value.args, *value.keywords.values())
     if isinstance(value, FunctionType):
-        return _around(value) if _is_of_the_user(value) else None
+        return _outer_values(value) if _is_user_code(value) else None
     if has_attributes(value):
         return list(plain_attributes(value).values())
     return None
 
 
-def _contents(cell: CellType) -> tuple[Any, ...]:
+def _cell_contents(cell: CellType) -> tuple[Any, ...]:
     try:
         return (cell.cell_contents,)
-    except ValueError:  # a name that has no value yet
+    except ValueError:  # the variable is not assigned yet
         return ()
 
 
-def _around(function: FunctionType) -> list[Any]:
-    """Give what a function takes from outside: closure, defaults, and the globals that it names."""
+def _outer_values(function: FunctionType) -> list[Any]:
+    """Return the values that a function takes from outside: closure, defaults, and globals by name."""
     found: list[Any] = [*(function.__closure__ or ()), *(function.__defaults__ or ())]
     found += (function.__kwdefaults__ or {}).values()
     names = function.__globals__
-    found += [Binding(names, name) for name in _named(function.__code__) if name in names]
+    found += [Binding(names, name) for name in _global_names(function.__code__) if name in names]
     return found
 
 
-def _named(code: CodeType) -> set[str]:
+def _global_names(code: CodeType) -> set[str]:
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return set(code.co_names).union(*map(_named, inner))
+    return set(code.co_names).union(*map(_global_names, inner))
 
 
-def _is_of_the_user(kind: Any) -> bool:
-    return _is_users_place(getattr(kind, "__module__", None) or "")
+def _is_user_code(kind: Any) -> bool:
+    return _is_user_module(getattr(kind, "__module__", None) or "")
 
 
-def _is_of_the_user_or_builtin(kind: type) -> bool:
+def _is_user_or_builtin_class(kind: type) -> bool:
     torchs = kind.__module__.startswith("torch.utils.data")
-    return kind.__module__ in ("builtins", "itertools") or torchs or _is_of_the_user(kind)
+    return kind.__module__ in ("builtins", "itertools") or torchs or _is_user_code(kind)
 
 
 @cache
-def _is_users_place(place: str) -> bool:
-    """Say whether a module of Python is the user's own: no library, and of flodl only what runs in a step."""
-    top = place.partition(".")[0]
+def _is_user_module(name: str) -> bool:
+    """Return whether a Python module is user code: not a library, and of flodl only what runs in a step."""
+    top = name.partition(".")[0]
     if top == "flodl":
-        return place.startswith(_OURS)
+        return name.startswith(_USED_IN_STEPS)
     if top == "torch" or (top in sys.stdlib_module_names and top != "__main__"):
         return False
-    file = getattr(sys.modules.get(place), "__file__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file

@@ -1,4 +1,4 @@
-"""Everything that a step may change, copied and put back, so that a trial leaves no trace."""
+"""A snapshot of everything that a step may change, so that a trial can be undone."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from .reachable_state import ReachableState
 
 
 class Snapshot:
-    """A copy of parameters, buffers, optimizer state and numbers, scaler, randomness, and of what else the
-    step reaches; of its large tensors only those that are `wanted`."""
+    """A copy of parameters, buffers, optimizer state, scaler, RNG state, and of what else the step reaches.
 
-    def __init__(self, body: StepBody, batch: Any = (), wanted: Collection[Tensor] = ()) -> None:
+    Of large tensors that the step only reaches, those in `copy_large` are copied.
+    """
+
+    def __init__(self, body: StepBody, batch: Any = (), copy_large: Collection[Tensor] = ()) -> None:
         self._live = live_state(body)
         self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
-        self._told = [(tensor, tensor.clone()) for tensor in (body.bad, body.updater.grad_norm)]
+        self._flags = [(tensor, tensor.clone()) for tensor in (body.bad, body.updater.grad_norm)]
         self._rng = RngState.capture(body.device)
         self.reachable = ReachableState(
             body.model,
             (body.step_fn, batch),
-            without=(body.optimizer,),
+            exclude=(body.optimizer,),
             copied=(*body.parameters, *body.model.buffers()),
-            wanted=wanted,
+            copy_large=copy_large,
         )
         self._device = body.device
         self._numbers = [
@@ -51,7 +53,7 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Write everything back in place; a buffer that was replaced since is put back as well."""
+        """Restore everything in place, including buffers that were replaced since."""
         with uninterrupted():
             self.reachable.restore()
             for module, key, buffer in self._buffers:
@@ -59,21 +61,21 @@ class Snapshot:
             for holder, key, number in self._numbers:
                 holder[key] = number
             for name, tensor in self._live.items():
-                _write(tensor, self.kept[name])
-            for tensor, told in self._told:
-                tensor.copy_(told)
+                _restore_tensor(tensor, self.kept[name])
+            for tensor, saved in self._flags:
+                tensor.copy_(saved)
             self._rng.restore()
 
     def drew_random_numbers(self, later: Snapshot) -> bool:
-        """Say whether random numbers were drawn between this moment and a later one."""
+        """Return whether random numbers were drawn between this moment and a later one."""
         return not (self._rng.same_on_cpu(later._rng) and self._rng.same_on_cuda(later._rng))
 
     def cpu_rng_unchanged(self) -> bool:
-        """Say whether the host's generators are where they were at this moment."""
+        """Return whether the CPU generators have the state of this moment."""
         return self._rng.same_on_cpu(RngState.capture(self._device))
 
     def first_replaced(self, later: Snapshot) -> str | None:
-        """Name the first buffer that is another tensor in a later snapshot, or a tensor with other memory."""
+        """Name the first buffer that a later snapshot has replaced, or a tensor whose memory was replaced."""
         for (module, key, mine), (_, _, theirs) in zip(self._buffers, later._buffers):
             if mine is not theirs:
                 return f"the buffer {key} of {type(module).__name__}"
@@ -81,9 +83,12 @@ class Snapshot:
         return None if moved is None else f"the memory of a tensor of shape {tuple(moved.shape)} (p.data = …)"
 
     def prepare_recording(self, later: Snapshot, body: StepBody) -> None:
-        """Get both ready for a recording between them: hold no history that one could not hold, and note
-        which tensors outside the optimizer the step gives gradients to."""
-        body.side_effects.lasting = self.reachable.lasting(later.reachable)
+        """Prepare both for a recording between them.
+
+        Detach histories that a recording cannot keep, and note the tensors outside the optimizer that get
+        gradients.
+        """
+        body.side_effects.lasting = self.reachable.persistent_histories(later.reachable)
         for moment in (self, later):
             moment.reachable.cut_history(body.side_effects.lasting)
         own = {*map(id, body.parameters)}
@@ -94,9 +99,9 @@ class Snapshot:
         ]
 
     def first_difference(self, other: Snapshot, *, updated: bool = True) -> str | None:
-        """Name the first tensor whose bits differ between two snapshots, with how far it is off.
+        """Name the first tensor that differs between two snapshots, and by how much.
 
-        Where only one of them was `updated`, what an update changes is left out.
+        If only one of them was `updated`, leave out what an update changes.
         """
         for name, mine in self.kept.items():
             if not updated and name in self._changed_by_update:
@@ -108,21 +113,21 @@ class Snapshot:
                 gap = (widened(mine) - widened(theirs)).abs().max().item()
                 return f"{name} is off by {gap:.3g}"
         if not self._rng.same_on_cuda(other._rng):
-            return "the device's random numbers went another way"
+            return "the random state of the device differs"
         return None
 
 
-def _write(tensor: Tensor, kept: Tensor) -> None:
-    """Write a copy back; one whose places lie on each other (`expand`) can only stay as it is."""
+def _restore_tensor(tensor: Tensor, saved: Tensor) -> None:
+    """Write a copy back; a tensor with overlapping elements (`expand`) must not have changed."""
     if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
-        if not same_bits(tensor, kept):
-            raise NotCapturable("it changes a tensor whose places share their memory (expand)")
+        if not same_bits(tensor, saved):
+            raise NotCapturable("it changes a tensor whose elements share memory (expand)")
     else:
-        tensor.copy_(kept)
+        tensor.copy_(saved)
 
 
 def live_state(body: StepBody) -> dict[str, Tensor]:
-    """Give every tensor that a step may change, by name."""
+    """Return every tensor that a step may change, by name."""
     state = _changed_by_update(body)
     state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
     state.update({f"mean of {', '.join(names)}": total for names, total in body.means.totals.items()})
@@ -132,11 +137,11 @@ def live_state(body: StepBody) -> dict[str, Tensor]:
 def _changed_by_update(body: StepBody) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     names = {id(parameter): name for name, parameter in body.model.named_parameters()}
-    for position, parameter in enumerate(body.parameters):
-        name = names.get(id(parameter), f"parameter {position}")
+    for index, parameter in enumerate(body.parameters):
+        name = names.get(id(parameter), f"parameter {index}")
         state[name] = parameter.detach()
-        kept = body.optimizer.state.get(parameter, {})
-        for key, value in kept.items() if isinstance(kept, dict) else ():
+        entries = body.optimizer.state.get(parameter, {})
+        for key, value in entries.items() if isinstance(entries, dict) else ():
             if isinstance(value, Tensor):
                 state[f"{name} ({key})"] = value
     state["skipped updates"] = body.updater.num_skipped

@@ -234,7 +234,7 @@ class TierController:
 
     def _is_warm(self, micro: Micro) -> bool:
         """Return whether it may be time for a trial; cheap, since it is asked in every window."""
-        if self.readiness.capturable and (moving := self._moving_settings.seen()):
+        if self.readiness.capturable and (moving := self._moving_settings.check()):
             reason = f"its {moving} changes with every update, and a recording would keep it"
             self.readiness = replace(self.readiness, capturable=False, reason=reason)
         if self._attempts.num_windows < WARM_WINDOWS or micro.ragged:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.engine import TrainStep
-from flodl.engine.optimizer import adam as quick_update
+from flodl.engine.optimizer import adam
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,7 +28,7 @@ def algorithms_that_repeat_themselves():
 
 @pytest.mark.parametrize("size", [512, 1024])
 def test_the_kernels_have_the_bits_of_torchs(size: int) -> None:
-    assert quick_update.matches_torch(torch.device("cuda", 0), size)
+    assert adam.matches_torch(torch.device("cuda", 0), size)
 
 
 def model() -> nn.Module:
@@ -68,10 +68,8 @@ FORMS = {
 def test_a_recorded_update_follows_torchs_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, settings, is_quick = FORMS[name]
     launched: list[bool] = []
-    launch = quick_update.FastAdam.launch
-    monkeypatch.setattr(
-        quick_update.FastAdam, "launch", lambda self: launched.append(launch(self)) or launched[-1]
-    )
+    launch = adam.FastAdam.launch
+    monkeypatch.setattr(adam.FastAdam, "launch", lambda self: launched.append(launch(self)) or launched[-1])
     states = []
     for tier in ("eager", "captured"):
         net = model()
