@@ -38,7 +38,7 @@ def main(folder: str, tier: str, moment: str = "") -> None:
         if moment == "wait" and step == 3 and not told:
             told.append(True)
             print("waiting", flush=True)
-            while not trainer._run.notice:
+            while not trainer._run.stop_request:
                 time.sleep(0.01)
 
     trainer = Trainer(

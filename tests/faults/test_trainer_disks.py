@@ -109,7 +109,7 @@ def test_training_goes_on_with_one_alert_and_what_was_saved_stays(run, told, kin
     assert (result.status, len(result.history)) == ("finished", 4)
     (alert,) = told.alerts
     assert f"cannot save step 4 in {str(run / 'bundles')!r}: {reason}. Earlier bundles are unchanged" in alert
-    assert alert.endswith("Training goes on.")
+    assert alert.endswith("Training continues.")
     assert latest_bundle(run / "bundles").bundle.step == 2
     # With room again, the run goes on from what it has.
     again = trainer_in(run, monitor=False).fit(DATA, epochs=4, batch_size=4)

@@ -79,7 +79,7 @@ def test_a_script_that_is_told_to_stop_from_outside_ends_with_75_and_goes_on(tmp
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 75
     journal = (tmp_path / "run" / "journal.jsonl").read_text()
-    assert "SIGTERM; the run is saved and goes on when it is started again" in journal
+    assert "SIGTERM; the run is saved and continues when it is started again" in journal
     resumed = run_script(tmp_path / "run", "eager")
     assert resumed.returncode == 0, resumed.stderr
     assert numbers_in(resumed.stdout) == numbers_in(undisturbed.stdout)

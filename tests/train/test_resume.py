@@ -28,7 +28,7 @@ def state_of(trainer):
         trainer.updates,
         trainer.history,
         torch.get_rng_state().tolist(),
-        None if trainer._run.feeding.training is None else trainer._run.feeding.training.state_dict(),
+        None if trainer._run.session.loader is None else trainer._run.session.loader.state_dict(),
     )
 
 
@@ -43,7 +43,7 @@ def test_auto_starts_and_goes_on(make, data, tmp_path):
 def test_fewer_epochs_than_are_done_are_refused_and_nothing_is_lost(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
     kept = sorted(path.name for path in (tmp_path / "bundles").iterdir())
-    with pytest.raises(TrainError, match="epochs=1, and this run has 3 behind it"):
+    with pytest.raises(TrainError, match="epochs=1, and this run has completed 3"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == kept
     assert len(make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8).history) == 3
@@ -63,7 +63,7 @@ def test_what_differs_from_the_saved_run_is_said(make, data, tmp_path):
     again = make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.5), clip_norm=2.0)
     again.fit(data, epochs=3, batch_size=8)
     assert alerts(tmp_path)[-1].endswith(
-        "epoch 2; clip_norm is 2.0 now, it was None; the optimizer goes on with its lr of 0.1, not 0.5"
+        "epoch 2; clip_norm is now 2.0, was None; the optimizer continues with its saved lr of 0.1, not 0.5"
     )
     assert again.optimizer.param_groups[0]["lr"] == 0.1
 
@@ -90,7 +90,7 @@ def test_a_rate_that_a_hook_moved_is_nothing_to_be_told_unless_the_program_gives
     assert resumed(1, 0.1) == []
     assert resumed(2, 0.1)[0].endswith("epoch 1")
     assert resumed(3, 0.1)[0].endswith("epoch 2")
-    assert resumed(4, 0.3)[0].endswith("; the optimizer goes on with its lr of 0.0125, not 0.3")
+    assert resumed(4, 0.3)[0].endswith("; the optimizer continues with its saved lr of 0.0125, not 0.3")
     assert resumed(5, 0.3)[0].endswith("epoch 4")
 
 
@@ -99,9 +99,9 @@ def test_the_state_of_a_hook_that_is_no_longer_there_is_named(make, data, tmp_pa
     make(monitor=None, checkpoint_dir=tmp_path, hooks=hooks).fit(data, epochs=1, batch_size=8)
     make(monitor=None, checkpoint_dir=tmp_path, hooks=hooks[:1]).fit(data, epochs=2, batch_size=8)
     assert alerts(tmp_path)[-1].split("; ")[1:] == [
-        "the saved state of the hook EarlyStopping finds no hook here",
-        "the saved state of the hook ReduceOnPlateau finds no hook here",
-        "of the hook EarlyStopping there were 2 and are 1: they take the saved states in order",
+        "the hook EarlyStopping was saved, but this program does not have it",
+        "the hook ReduceOnPlateau was saved, but this program does not have it",
+        "there are 1 hooks EarlyStopping, 2 were saved: the states are assigned in order",
     ]
 
 
@@ -112,7 +112,7 @@ def test_hooks_of_one_kind_whose_number_has_changed_are_told(make, data, tmp_pat
         make(monitor=None, checkpoint_dir=tmp_path, hooks=some).fit(
             data, epochs=epochs, batch_size=8, eval_data=data
         )
-    assert (f"of the hook EarlyStopping there were 2 and are {number}" in alerts(tmp_path)[-1]) == told
+    assert (f"there are {number} hooks EarlyStopping, 2 were saved" in alerts(tmp_path)[-1]) == told
 
 
 def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(make, data, tmp_path):
@@ -125,7 +125,7 @@ def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(m
         trainer.optimizer.add_param_group({"params": list(trainer.model[0].parameters())})
 
     build(hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=8)
-    words = r"groups of \[2, 2\] parameters, this one of \[2\]\..*give all of them from the start, .*Phase"
+    words = r"groups of \[2, 2\] parameters, this one of \[2\]\..*create all of them at the start, .*Phase"
     with pytest.raises(TrainError, match=words):
         build().fit(data, epochs=2, batch_size=8)
 
@@ -133,7 +133,7 @@ def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(m
 def test_another_seed_of_the_trainer_is_named(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     with pytest.raises(
-        CursorError, match=r"this is Trainer\(seed=5\)\. Nothing was loaded\. Give Trainer\(seed=0\)"
+        CursorError, match=r"this is Trainer\(seed=5\)\. Nothing was loaded\. Use Trainer\(seed=0\)"
     ):
         make(checkpoint_dir=tmp_path, seed=5).fit(data, epochs=2, batch_size=8)
 
@@ -146,7 +146,7 @@ def test_other_data_are_refused_with_what_is_possible(make, data, tmp_path):
 
 @pytest.mark.parametrize("resume", ["must", True])
 def test_must_needs_something_to_go_on_from(make, data, tmp_path, resume):
-    with pytest.raises(TrainError, match="holds no whole bundle to go on from"):
+    with pytest.raises(TrainError, match="contains no intact bundle to resume from"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     result = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, resume=resume)
@@ -156,7 +156,7 @@ def test_must_needs_something_to_go_on_from(make, data, tmp_path, resume):
 @pytest.mark.parametrize("resume", ["never", False])
 def test_never_refuses_a_folder_that_holds_a_run(make, data, tmp_path, resume):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
-    with pytest.raises(TrainError, match=r"holds a run up to step 3\. Choose another checkpoint_dir"):
+    with pytest.raises(TrainError, match=r"contains a run up to step 3\. Choose a different checkpoint_dir"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
 
 
@@ -185,7 +185,7 @@ def test_a_run_may_start_from_a_chosen_bundle_of_another(make, data, tmp_path):
 def test_a_run_goes_back_beside_its_newer_bundles_in_another_folder_only(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
     older, newer = sorted((tmp_path / "bundles").iterdir())
-    words = "is at step 3, and the run in the same folder goes up to step 6.*another checkpoint_dir"
+    words = "is at step 3, and the run in the same folder is at step 6.*different checkpoint_dir"
     with pytest.raises(TrainError, match=words):
         make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8, resume=older)
     newest = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, resume=newer)
@@ -210,7 +210,7 @@ def test_a_relative_folder_is_meant_as_it_was_given(make, data, tmp_path, monkey
 
 
 def test_a_folder_without_a_run_is_said(make, data, tmp_path):
-    with pytest.raises(TrainError, match="nor a folder with a whole bundle"):
+    with pytest.raises(TrainError, match="nor a folder with an intact bundle"):
         make().fit(data, epochs=1, batch_size=8, resume=tmp_path)
 
 
@@ -255,7 +255,7 @@ def other_models():
             r"'3.weight' has shape \(1, 8\) there and \(2, 8\)",
         ),
         "more": (nn.Sequential(*small, nn.Linear(8, 1), nn.Linear(1, 1)), "it has no '4.weight'"),
-        "less": (nn.Sequential(nn.Linear(3, 8)), "it has '3.weight', which this model lacks"),
+        "less": (nn.Sequential(nn.Linear(3, 8)), "it has '3.weight', which this model does not have"),
     }
 
 
@@ -266,7 +266,7 @@ def test_another_model_is_refused_and_nothing_is_changed(make, data, tmp_path, k
     trainer = make(model, checkpoint_dir=tmp_path)
     trainer.loader(data, 8)
     before = state_of(trainer)
-    with pytest.raises(TrainError, match=f"belongs to another model: {words}.* Nothing was loaded"):
+    with pytest.raises(TrainError, match=f"belongs to a different model: {words}.* Nothing was loaded"):
         trainer.fit(data, epochs=2, batch_size=8)
     assert state_of(trainer) == before
 
@@ -274,17 +274,17 @@ def test_another_model_is_refused_and_nothing_is_changed(make, data, tmp_path, k
 @pytest.mark.parametrize(
     ("saved", "own", "words"),
     [
-        ({}, {"precision": "bf16"}, "saved with precision 'fp32', and this trainer has 'bf16'"),
+        ({}, {"precision": "bf16"}, "saved with precision 'fp32', and this trainer uses 'bf16'"),
         ({}, {"schedule": StepDecay(0.1, 5, 0.5)}, "saved with schedule 'no schedule', .*'StepDecay'"),
         (
             {"schedule": CosineScheduler(0.1, 0.0, 9)},
             {"schedule": StepDecay(0.1, 5, 0.5)},
-            "schedule 'CosineScheduler', and this trainer has 'StepDecay'",
+            "schedule 'CosineScheduler', and this trainer uses 'StepDecay'",
         ),
         (
             {},
             {"optimizer": lambda groups: torch.optim.Adam(groups)},
-            "saved with optimizer 'SGD', and this trainer has 'Adam'",
+            "saved with optimizer 'SGD', and this trainer uses 'Adam'",
         ),
         (
             {},
@@ -324,12 +324,12 @@ def in_order(*names):
         (
             in_order(["0.weight", "1.weight"]),
             in_order(["1.weight", "0.weight"]),
-            "parameter 0 of group 0 of the optimizer is '1.weight', and it was '0.weight' when it was saved",
+            "parameter 0 of group 0 of the optimizer is '1.weight', and it was saved as '0.weight'",
         ),
         (
             in_order(["0.weight"], ["1.weight"]),
             in_order(["0.weight"], ["2.weight"]),
-            "parameter 0 of group 1 of the optimizer is '2.weight', and it was '1.weight'",
+            "parameter 0 of group 1 of the optimizer is '2.weight', and it was saved as '1.weight'",
         ),
     ],
 )
@@ -406,11 +406,11 @@ def test_folders_that_are_not_named_as_bundles_are_said_where_a_run_begins_anew(
     capsys.readouterr()
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).steps == 3
     told = "".join(capsys.readouterr())
-    assert "begins anew; these folders in" in told
-    assert "are not read: step-00000003-good." in told
+    assert "starting from scratch; these folders in" in told
+    assert "are ignored: step-00000003-good." in told
     result = make(checkpoint_dir=tmp_path / "other").fit(data, epochs=2, batch_size=8, resume=good)
     assert result.steps == 6
-    assert "begins anew" not in "".join(capsys.readouterr())
+    assert "starting from scratch" not in "".join(capsys.readouterr())
 
 
 def test_a_bundle_of_something_else_is_said(make, data, tmp_path):
@@ -504,5 +504,7 @@ def test_what_the_optimizer_holds_beside_the_model_goes_on_too(data, tmp_path):
     whole, expected = trained(4)
     assert history == whole
     assert torch.equal(weight, expected)
-    with pytest.raises(TrainError, match=r"parameter 2 of group 0 .* has shape \(2,\), and it had \(1,\)"):
+    with pytest.raises(
+        TrainError, match=r"parameter 2 of group 0 .* has shape \(2,\), and it was saved with \(1,\)"
+    ):
         trained(5, width=2, checkpoint_dir=tmp_path)

@@ -190,7 +190,7 @@ def test_everything_is_put_back_after_an_error_too(make, data, tmp_path):
         trainer.fit(data, epochs=1, batch_size=8)
     assert signal.getsignal(signal.SIGTERM) is before
     assert gc.isenabled()
-    trainer._run._every_step = False
+    trainer._run._has_step_hooks = False
     assert trainer.fit(data, epochs=1, batch_size=8).status == "finished"
 
 
@@ -211,7 +211,7 @@ def test_a_run_inside_a_run_is_for_another_trainer(make, data):
 
     def on_epoch_end(trainer):
         inner.fit(data, epochs=1, batch_size=8)
-        with pytest.raises(TrainError, match="running already"):
+        with pytest.raises(TrainError, match="already running"):
             trainer.fit(data, epochs=1, batch_size=8)
 
     assert make(hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=8).status == "finished"
@@ -251,7 +251,7 @@ def test_the_optimizer_may_be_one_that_exists(make, data):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"epochs": 0}, "epochs=0. Give a whole number from 1 up"),
+        ({"epochs": 0}, "epochs=0. Use a whole number from 1 up"),
         ({"epochs": True}, "epochs=True"),
         ({"epochs": 1, "resume": "must"}, "resume='must' needs a checkpoint_dir"),
         ({"epochs": 1, "resume": "atuo"}, "neither 'auto', 'must' or 'never' nor a folder"),
@@ -270,15 +270,15 @@ def sgd():
     ("settings", "words"),
     [
         ({"nan": "ignore"}, "nan='ignore'. .*'stop'"),
-        ({"nan": "rollback"}, "Give the trainer a checkpoint_dir"),
-        ({"when_disk_fails": "goon"}, "when_disk_fails='goon'. Did you mean 'go on'"),
-        ({"save_every": 0}, "save_every=0. Give a whole number from 1 up, or None"),
+        ({"nan": "rollback"}, "Set a checkpoint_dir"),
+        ({"when_disk_fails": "continu"}, "when_disk_fails='continu'. Did you mean 'continue'"),
+        ({"save_every": 0}, "save_every=0. Use a whole number from 1 up, or None"),
         ({"log_every": 1.5}, "log_every=1.5"),
         ({"seed": -1}, "seed=-1"),
-        ({"ema": 1.0}, "ema=1.0. Give a decay between 0 and 1"),
+        ({"ema": 1.0}, "ema=1.0. Use a decay between 0 and 1"),
         ({"device": "gpu"}, "device='gpu' is not a device"),
-        ({"optimizer": 3}, "optimizer=3 gives no torch optimizer"),
-        ({"optimizer": lambda groups: None}, "gives no torch optimizer"),
+        ({"optimizer": 3}, "optimizer=3 does not return a torch optimizer"),
+        ({"optimizer": lambda groups: None}, "does not return a torch optimizer"),
         (
             {"optimizer": [sgd(), sgd()]},
             "^optimizer is a list of 2, and .* one TrainStep for each optimizer.$",
@@ -296,7 +296,7 @@ def test_a_model_that_is_none_is_said(make):
 
 
 def test_a_loader_on_another_device_is_refused(make, data):
-    with pytest.raises(TrainError, match="the loader gives batches on meta, and the model is on cpu"):
+    with pytest.raises(TrainError, match="the loader returns batches on meta, and the model is on cpu"):
         make().fit(Loader(tuple(part.to("meta") for part in data), 4, shuffle=False), epochs=1)
 
 
@@ -353,12 +353,12 @@ def test_the_loop_can_be_owned_with_everything_around_it(make, data, tmp_path):
 def test_names_that_the_history_has_for_itself_are_refused(make, data):
     for name in ("epoch", "lr", "eval_loss"):
         trainer = make(step_fn=lambda model, x, y, name=name: (model(x).square().mean(), {name: 1.0}))
-        with pytest.raises(TrainError, match="which the history of a run has for itself"):
+        with pytest.raises(TrainError, match="which is reserved for the history"):
             trainer.fit(data, epochs=1, batch_size=8)
 
 
 def test_a_batch_size_beside_a_loader_is_refused(make, data):
-    with pytest.raises(TrainError, match="beside a Loader whose batches are of 8"):
+    with pytest.raises(TrainError, match="was given with a Loader whose batch_size is 8"):
         make().fit(Loader(data, 8), epochs=1, batch_size=4)
     source = torch.utils.data.DataLoader(list(zip(*data)), batch_size=8)
     assert make().fit(source, epochs=1, batch_size=8).steps == 3

@@ -133,7 +133,12 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         self._turn += 1
-        return self._rest_of_epoch(self._turn)
+        return self._rest_of_epoch(self._turn, with_positions=False)
+
+    def with_positions(self) -> Iterator[Handed]:
+        """Iterate like the loader itself, over batches together with the positions after them."""
+        self._turn += 1
+        return self._rest_of_epoch(self._turn, with_positions=True)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch."""
@@ -200,27 +205,26 @@ class Loader:
             f"mode={self.mode!r}: {self.reason})"
         )
 
-    def _rest_of_epoch(self, turn: int) -> Iterator[Any]:
+    def _rest_of_epoch(self, turn: int, *, with_positions: bool) -> Iterator[Any]:
         batches = self._backend.batches(self._plan())
-        while (handed := _next_of(batches)) is not None:
-            self._check_turn(turn)
+        while True:
+            # Plain tensors: batches that are kept or made ahead may be used in training.
+            with torch.inference_mode(False):
+                handed = next(batches, None)
+            if turn != self._turn:
+                raise _iteration_over()
+            if handed is None:
+                break
             self._position, self._source_state = handed.position, handed.source_state
-            yield handed.batch
+            yield handed if with_positions else handed.batch
             del handed  # its memory may be needed for the next one
-            self._check_turn(turn)
-        self._check_turn(turn)
+            if turn != self._turn:
+                raise _iteration_over()
         self._begin_at(self._epoch + 1, 0, None)
 
     def _begin_at(self, epoch: int, position: int, source_state: Any) -> None:
         self._epoch, self._position, self._source_state = epoch, position, source_state
         self._begun_at = (epoch, position, source_state)
-
-    def _check_turn(self, turn: int) -> None:
-        if turn != self._turn:
-            raise DataError(
-                "this iteration of the loader is over: another one was begun, or its cursor was moved. "
-                "Use a loader of its own for each loop that runs at the same time."
-            )
 
     def _samples_in(self, epoch: int) -> int | None:
         count = self._source.num_samples
@@ -278,7 +282,8 @@ class Loader:
             )
 
 
-@torch.inference_mode(False)
-def _next_of(batches: Iterator[Handed]) -> Handed | None:
-    """Give the next batch, of plain tensors: what is kept and what is made ahead may be used in training."""
-    return next(batches, None)
+def _iteration_over() -> DataError:
+    return DataError(
+        "this iteration of the loader is over: another one was begun, or its cursor was moved. "
+        "Use a loader of its own for each loop that runs at the same time."
+    )

@@ -1,10 +1,10 @@
-"""What begins and ends an epoch; the ending can be interrupted, and is begun again after a resume."""
+"""The beginning, the batches and the end of an epoch; an interrupted end is repeated after a resume."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from flodl.core import TrainError
 from flodl.core.interrupts import uninterrupted
@@ -14,128 +14,159 @@ from flodl.graph import Graph
 from .batches.loaders import num_batches
 from .evaluation.evaluator import check_names, check_number
 from .evaluation.modes import modes_of
-from .learning_rate import begin_anew, learning_rate, optimizer_settings
+from .learning_rate import learning_rate, optimizer_settings, reset_schedule
+from .run import Run
 
-if TYPE_CHECKING:
-    from .run import Run
-
-
-EMPTY_EPOCHS_AT_MOST = 1000
+MAX_EMPTY_EPOCHS = 1000
 
 
 class _Interrupted(Exception):
-    """Evaluation is left because somebody asked the run to stop."""
+    """A signal asked the run to stop during an evaluation."""
 
 
-def is_stopped(run: Run) -> bool:
-    """Say whether the run was stopped and gives no batch; who asks for ever is told what to ask."""
-    if not run.stop_reason:
+def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> Iterator[Any]:
+    """Yield the remaining batches of the epoch, then evaluate, report and save."""
+    session, step, request = run.session, run.session.train_step, run.stop_request
+    loader = run.loaders.for_training(data, batch_size, epoch=session.epochs)
+    if _is_stopped(run):
+        return
+    if session.position.open_row is None:
+        _begin_epoch(run, loader)
+        batches, failed = run.cursor.batches(loader), False
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except Exception:
+                # A signal to every process of a job also ends the workers of a loader.
+                if not request:
+                    raise
+                failed = True
+            if failed:
+                run.save_and_exit()
+            yield batch
+            if (request.signal or session.stop_reason) and step.is_between_updates:
+                if request.signal:
+                    run.save_and_exit()
+                return
+        _end_training(run)
+    _end_epoch(run, eval_data)
+
+
+def _is_stopped(run: Run) -> bool:
+    """Return whether the run was stopped; raise if epochs are requested over and over nevertheless."""
+    reason = run.session.stop_reason
+    if not reason:
         return False
     run.num_empty_epochs += 1
-    if run.num_empty_epochs >= EMPTY_EPOCHS_AT_MOST:
+    if run.num_empty_epochs >= MAX_EMPTY_EPOCHS:
         raise TrainError(
-            f"the run was stopped ({run.stop_reason}), and epoch() was called {run.num_empty_epochs} times "
+            f"the run was stopped ({reason}), and epoch() was called {run.num_empty_epochs} times "
             "since, each time without a batch. Write `while trainer.epochs < n and not "
-            "trainer.stop_reason:`; fit and running begin again."
+            "trainer.stop_reason:`; fit and running start again."
         )
     return True
 
 
-def begin_epoch(run: Run, loader: Loader) -> None:
-    """Get ready for the batches of an epoch, or for the rest of them.
+def _begin_epoch(run: Run, loader: Loader) -> None:
+    """Prepare for the batches of an epoch, or for the rest of them.
 
-    A run that has nothing behind it begins at the loader's beginning, whoever looked at a batch before.
+    A run without progress starts at the beginning of the loader, even if a batch was read before.
     """
-    if run.is_fresh:
-        run.is_fresh, run.modes_at_start = False, modes_of(run.model)
-        begin_anew(run.train_step.schedule)
-        run.optimizer_at_start = optimizer_settings(run.optimizer)
-        if run.place.epoch_step == 0:
+    session, start = run.session, run.session.start
+    if start.is_fresh:
+        start.is_fresh, start.modes = False, modes_of(session.model)
+        reset_schedule(session.train_step.schedule)
+        start.optimizer = optimizer_settings(session.optimizer)
+        if session.position.epoch_step == 0:
             loader.rewind()
-    run.handing.go_back(loader)
+    run.cursor.rewind(loader)
     run.num_batches = num_batches(loader)
-    if run.notice and run.train_step.is_between_updates:
-        run.save_and_leave()
-    if not run.model.training:
-        run.model.train()
+    if run.stop_request and session.train_step.is_between_updates:
+        run.save_and_exit()
+    if not session.model.training:
+        session.model.train()
     if loader.position == 0:
-        run.place.epoch_step = 0
-        run.hooks.call("on_epoch_start", epoch=run.epochs)
-    run.epoch_began_s = time.perf_counter()
+        session.position.epoch_step = 0
+        run.hooks.call("on_epoch_start", epoch=session.epochs)
+    run.epoch_start_s = time.perf_counter()
 
 
-def close_training(run: Run) -> None:
-    """Apply what is left of a window, and take the means of the epoch's training."""
-    # Half-way, nobody could tell that the epoch was trained.
+def _end_training(run: Run) -> None:
+    """Apply an incomplete window of accumulation, and take the means of the epoch."""
+    # An interrupt in between would leave no trace that the epoch was trained.
     with uninterrupted():
         _take_means(run)
-    run.save_put_off()
+    if run.saver is not None:
+        run.saver.save_postponed()
 
 
 def _take_means(run: Run) -> None:
-    step = run.train_step
+    session, step = run.session, run.session.train_step
     step.flush()
-    run.meet_update()
-    run.settle()
+    run.after_update()
+    run.nonfinite.settle()
     means = {name: value.item() for name, value in step.means().items()}
     check_names([name for name in means if name != "loss"])
     for name, value in step.values.items():
         check_number(name, value)
     step.reset_means()
-    run.place.open_row = {"epoch": run.epochs + 1, **means, "lr": learning_rate(run.optimizer)}
+    row = {"epoch": session.epochs + 1, **means, "lr": learning_rate(session.optimizer)}
+    session.position.open_row = row
 
 
-def finish_epoch(run: Run, eval_data: Any) -> None:
-    """Evaluate, note, tell and save."""
-    place, epoch = run.place, run.epochs
-    assert place.open_row is not None
-    row = {**place.open_row, **_evaluated(run, eval_data, epoch)}
-    bridge = run.train_step.schedule
-    if run.follows_loss and bridge is not None:
-        bridge.observe(row.get("eval_loss", row["loss"]))
-        row["lr"] = learning_rate(run.optimizer)
-    place.open_row, place.measured_at = None, run.updates
-    run.history.append(row)
+def _end_epoch(run: Run, eval_data: Any) -> None:
+    """Evaluate, add a row to the history, report and save."""
+    session, epoch = run.session, run.session.epochs
+    position, schedule = session.position, session.train_step.schedule
+    assert position.open_row is not None
+    row = {**position.open_row, **_evaluate(run, eval_data, epoch)}
+    if schedule is not None and run.follows_loss:
+        schedule.observe(row.get("eval_loss", row["loss"]))
+        row["lr"] = learning_rate(session.optimizer)
+    position.open_row, position.measured_at = None, session.updates
+    session.history.append(row)
     metrics = {name: value for name, value in row.items() if name != "epoch"}
-    _record(run.model, metrics)
+    _record(session.model, metrics)
     run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
-    if (rate := learning_rate(run.optimizer)) != row["lr"]:
-        # A hook has changed it; a row has the rate of the next update.
+    if (rate := learning_rate(session.optimizer)) != row["lr"]:
+        # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
-    if run.telling is not None:
-        run.telling.epoch(epoch, metrics, time.perf_counter() - run.epoch_began_s)
-    every = run.settings.save_every
-    if run.directory is not None and every is not None and run.epochs % every == 0:
-        run.save(wait=False, reason=f"epoch {run.epochs}")
+    if run.reports.current is not None:
+        run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.epoch_start_s)
+    every = session.settings.save_every
+    if run.saver is not None and every is not None and session.epochs % every == 0:
+        run.saver.save(wait=False, reason=f"epoch {session.epochs}")
     if run.collector is not None:
         run.collector.collect()
 
 
-def _evaluated(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
-    """Give what the evaluation of an epoch adds to its row."""
+def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
+    """Return the metrics that the evaluation adds to the row of an epoch."""
 
-    def leave_if_asked() -> None:
-        if run.notice:
+    def check_for_stop() -> None:
+        if run.stop_request:
             raise _Interrupted
 
     if eval_data is None:
         return {}
-    loader = run.feeding.for_evaluation(eval_data, None)
-    found = None
+    loader = run.loaders.for_evaluation(eval_data, None)
+    metrics = None
     try:
-        found = run.evaluator(loader, between=leave_if_asked)
+        metrics = run.evaluator(loader, before_batch=check_for_stop)
     except Exception:
-        # Also where a signal to every process of a job has ended the workers of the loader.
-        if not run.notice:
+        # A signal to every process of a job also ends the workers of a loader.
+        if not run.stop_request:
             raise
-    if found is None:
-        run.save_and_leave()
-    run.hooks.call("on_evaluate_end", epoch=epoch, metrics=found)
-    return {f"eval_{name}": value for name, value in found.items()}
+    if metrics is None:
+        run.save_and_exit()
+    run.hooks.call("on_evaluate_end", epoch=epoch, metrics=metrics)
+    return {f"eval_{name}": value for name, value in metrics.items()}
 
 
 def _record(model: Any, metrics: Mapping[str, float]) -> None:
-    """Let a graph keep the metrics too, so that its trends and exports have them."""
+    """Add the metrics to a graph, for its trends and exports."""
     if isinstance(model, Graph):
         for name, value in metrics.items():
             model.record(name, value)

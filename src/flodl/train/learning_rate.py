@@ -1,4 +1,4 @@
-"""The learning rate of a run, read and changed with or without a schedule."""
+"""Read and change the learning rate of a run, with or without a schedule."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flodl.optim import ScheduleBridge
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """Give the rate of the first group."""
+    """Return the learning rate of the first group."""
     return float(optimizer.param_groups[0]["lr"])
 
 
 def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Give what each group is set to, as it is now: a number that is on a device is read."""
+    """Return the current settings of each group; single values on a device are read."""
     return [
         {
             name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
@@ -29,28 +29,28 @@ def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def follows_loss(bridge: ScheduleBridge | None) -> bool:
-    """Say whether a schedule follows a metric and is to be fed the loss."""
+    """Return whether a schedule follows a metric, which is the loss in a trainer."""
     watcher = None if bridge is None else bridge.watcher
     if getattr(watcher, "mode", "min") == "max":
         raise TrainError(
-            f"schedule={watcher!r} waits for a metric to rise, and a trainer hands it the loss. "
-            "Use mode='min', or for another metric the hook ReduceOnPlateau('eval_accuracy', mode='max')."
+            f"schedule={watcher!r} waits for a metric to rise, and a trainer passes the loss to it. "
+            "Use mode='min', or for a different metric the hook ReduceOnPlateau('eval_accuracy', mode='max')."
         )
     return watcher is not None
 
 
-def begin_anew(bridge: ScheduleBridge | None) -> None:
-    """Let a schedule that follows a metric forget what it saw of another run."""
-    begin = None if bridge is None else getattr(bridge.watcher, "reset", None)
-    if bridge is not None and callable(begin):
-        begin()
+def reset_schedule(bridge: ScheduleBridge | None) -> None:
+    """Reset a schedule that follows a metric: it may have seen the values of another run."""
+    reset = None if bridge is None else getattr(bridge.watcher, "reset", None)
+    if bridge is not None and callable(reset):
+        reset()
         bridge.set_step(bridge.current_step)
 
 
 def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: float, least: float) -> None:
-    """Multiply every rate by a factor, on top of a schedule where there is one; none goes below `least`."""
+    """Multiply every rate by a factor, in addition to a schedule; no rate goes below `least`."""
     if not factor > 0:
-        raise TrainError(f"scale_lr({factor}). Give a factor above 0.")
+        raise TrainError(f"scale_lr({factor}). Use a factor above 0.")
     if bridge is not None:
         lowest = least / bridge.lr if bridge.lr > 0 else 0.0
         bridge.scale(bridge.lr_scale * max(factor, min(lowest, 1.0)))

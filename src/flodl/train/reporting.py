@@ -1,4 +1,4 @@
-"""Who hears of a run: a monitor with its journal and page, the console alone, or nobody."""
+"""Reports of a run: to a monitor with its journal and page, to the console, or to nobody."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from flodl.core.environment import monitor_requested, resolved_config
 from flodl.monitor import Event, Monitor
 
 
-class Telling:
-    """Pass on what happens in a run to those who listen."""
+class RunReporter:
+    """Pass the events of one run to its monitor or to the console."""
 
     def __init__(
         self,
@@ -28,14 +28,14 @@ class Telling:
     ) -> None:
         if not isinstance(monitor, Monitor | bool | None):
             raise TrainError(
-                f"monitor={monitor!r}. Give a Monitor, True for a live page, or False for silence."
+                f"monitor={monitor!r}. Use a Monitor, True for a live page, or False for no output."
             )
         self._log_every = log_every
         if monitor is None and monitor_requested():
             monitor = True
         self._monitor: Monitor | None = None
         self._console: Any = None
-        self._owned = not isinstance(monitor, Monitor)
+        self._owns_monitor = not isinstance(monitor, Monitor)
         if isinstance(monitor, Monitor):
             self._monitor = monitor
             monitor.total_epochs = monitor.total_epochs or total_epochs
@@ -48,6 +48,7 @@ class Telling:
             from flodl.monitor.console import Console
 
             self._console = Console(total_epochs)
+        self.is_silent = self._monitor is None and self._console is None
 
     def watch(self, *things: Any) -> None:
         """Show a model or a training step."""
@@ -56,9 +57,9 @@ class Telling:
                 self._monitor.watch(thing)
 
     def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor) -> None:
-        """Tell the place within an epoch, and the loss of every so many: the monitor's step_rate thins them.
+        """Report the position within an epoch, and the loss of every `log_every`-th step.
 
-        Nothing waits for the device: the loss is handed over as it is.
+        This does not wait for the device: the loss is passed on as a tensor.
         """
         if self._monitor is not None:
             self._monitor.progress(epoch, step, num_steps)
@@ -68,7 +69,7 @@ class Telling:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
 
     def epoch(self, epoch: int, metrics: Mapping[str, float], duration_s: float) -> None:
-        """Tell the end of an epoch."""
+        """Report the end of an epoch."""
         if self._monitor is not None:
             self._monitor.log(epoch, metrics, duration_s)
         elif self._console is not None:
@@ -76,7 +77,7 @@ class Telling:
             self._console(Event("epoch", data))
 
     def event(self, kind: Any, **data: Any) -> None:
-        """Tell anything else; what people should see is told in silence too."""
+        """Report any other event; warnings are logged even if nobody listens."""
         event = Event(kind, data)
         if self._monitor is not None:
             self._monitor.emit(event)
@@ -86,46 +87,77 @@ class Telling:
             log.warn("%s", data["message"])
 
     def finish(self, status: str, message: str | None = None) -> None:
-        """Tell the end; a monitor that the user made is left to the user."""
-        if self._monitor is not None and self._owned:
+        """Report the end; a monitor that the user created stays open."""
+        if self._monitor is not None and self._owns_monitor:
             self._monitor.finish(status, message)
         if self._console is not None:
             self._console.close()
 
 
-def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Put what the run was started with beside the settings of the trainer, each value with its origin.
+class Reports:
+    """The reporter of the current run, and the log between runs."""
 
-    A setting of the trainer has the origin of a value by that name only if it is that value.
+    def __init__(self, monitor: Monitor | bool | None, log_every: int | None) -> None:
+        self.monitor, self._log_every = monitor, log_every
+        self.current: RunReporter | None = None
+        # A monitor of the user's may see several runs, and is shown the model once.
+        self._is_model_shown = False
+
+    @contextmanager
+    def open(
+        self,
+        run_dir: Path | None,
+        *,
+        shown: tuple[Any, ...],
+        total_epochs: int,
+        config: Mapping[str, Any],
+        stop_reason: Callable[[], str],
+    ) -> Iterator[None]:
+        """Report a run from its start to its end; `shown` is the model and the step to display."""
+        reporter = RunReporter(
+            self.monitor, run_dir, total_epochs=total_epochs, config=config, log_every=self._log_every
+        )
+        try:
+            if not self._is_model_shown:
+                reporter.watch(*shown)
+            self.current, self._is_model_shown = reporter, isinstance(self.monitor, Monitor)
+            try:
+                yield
+            finally:
+                self.current = None
+        except BaseException as error:
+            status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
+            reporter.finish(status, f"{type(error).__name__}: {error}")
+            raise
+        reporter.finish("stopped" if stop_reason() else "finished", stop_reason() or None)
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Report an event; between runs, warnings are logged."""
+        reporter = self.current  # another thread may report, too
+        if reporter is not None:
+            reporter.event(kind, **data)
+        elif kind == "alert" and data["level"] != "info":
+            (log.error if data["level"] == "error" else log.warn)("%s", data["message"])
+
+    def warn(self, message: str) -> None:
+        """Report a warning."""
+        self.event("alert", message=message, level="warning")
+
+
+def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Combine the settings of the trainer with the values that the program was started with, and return
+    their origins.
+
+    A setting of the trainer has the origin of a value with the same name only if the values are equal.
     """
-    told = {name.replace("-", "_"): entry for name, entry in resolved_config().items()}
-    values = {**config, **{name: entry.get("value") for name, entry in told.items() if name not in config}}
+    resolved = {name.replace("-", "_"): entry for name, entry in resolved_config().items()}
+    values = {
+        **config,
+        **{name: entry.get("value") for name, entry in resolved.items() if name not in config},
+    }
     origins = {
         name: str(entry.get("origin", ""))
-        for name, entry in told.items()
+        for name, entry in resolved.items()
         if values[name] == entry.get("value")
     }
     return values, origins
-
-
-@contextmanager
-def telling(
-    monitor: Monitor | bool | None,
-    run_dir: Path | None,
-    *,
-    things: tuple[Any, ...],
-    total_epochs: int,
-    config: Mapping[str, Any],
-    log_every: int | None,
-    why_stopped: Callable[[], str],
-) -> Iterator[Telling]:
-    """Tell a run from its start to its end, whichever that is."""
-    told = Telling(monitor, run_dir, total_epochs=total_epochs, config=config, log_every=log_every)
-    try:
-        told.watch(*things)
-        yield told
-    except BaseException as error:
-        status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
-        told.finish(status, f"{type(error).__name__}: {error}")
-        raise
-    told.finish("stopped" if why_stopped() else "finished", why_stopped() or None)

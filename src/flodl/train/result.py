@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Status = Literal["finished", "stopped"]
 
 @dataclass(frozen=True)
 class FitResult:
-    """The history (a dict of metrics for each epoch), where the run is kept, and how its step ran.
+    """The history (a dict of metrics for each epoch), the folder of the run, and the report of its step.
 
     >>> FitResult([{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.7}], steps=20).best("loss")
     {'epoch': 1, 'loss': 0.5}
@@ -32,7 +32,7 @@ class FitResult:
         return dict(self.history[-1]) if self.history else {}
 
     def best(self, metric: str, *, mode: Literal["min", "max"] = "min") -> dict[str, Any]:
-        """Give the epoch with the best value of a metric, the first of equal ones."""
+        """Return the epoch with the best value of a metric, the first of equal ones."""
         rows = [row for row in self.history if metric in row and row[metric] == row[metric]]
         if not rows:
             return {}

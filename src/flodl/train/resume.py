@@ -1,10 +1,10 @@
-"""Going on with a run: which bundle to go on from, and doing it."""
+"""Resume a run: choose the bundle, and restore it."""
 
 from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flodl.checkpoint import Bundle, is_bundle, latest_bundle, read_bundle
 from flodl.core import TrainError
@@ -13,113 +13,115 @@ from flodl.data import Loader
 from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
 from .learning_rate import optimizer_settings
+from .run import Run
 from .saving.bundle import load_parts
-from .saving.damaged import none_whole, say_what_is_not_read, set_aside_and_say, whole_bundle
+from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
 from .saving.differences import differences
-from .saving.directory import BUNDLES, RunDirectory, settled_path
-
-if TYPE_CHECKING:
-    from .run import Run
+from .saving.directory import BUNDLES, RunDirectory, absolute_path
 
 
-def resume(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
-    """Go on from a bundle, and say whether there was one; a run that has begun already simply goes on.
+def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
+    """Restore a bundle, and return whether there was one; a run with updates simply continues.
 
-    What was frozen or in evaluation comes back with the run's own folder, where its hooks may have changed
-    it. Who starts from the folder of another run has set up the model for this one.
+    Modes (frozen, in evaluation) are restored from the run's own folder, where its hooks may have changed
+    them. A run that starts from another folder keeps the modes that the program set.
     """
-    wish = wish_of(how)
-    if run.updates:
+    source = parse_resume(how)
+    session, directory = run.session, run.directory
+    if session.updates:
         return False
-    bundle = found_bundle(run.directory, wish)
+    bundle = find_bundle(directory, source)
     if bundle is None:
-        set_aside_and_say(run, after=None)
-        say_what_is_not_read(run)
+        for warning in (move_damaged(directory, newer_than=None), describe_ignored(directory)):
+            if warning:
+                run.reports.warn(warning)
         return False
-    # Its checksums were compared when it was found.
+    # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
-    own_folder = run.directory is not None and bundle.path.parent == run.directory.bundles
-    run.optimizer_at_start = given = optimizer_settings(run.optimizer)
-    run.modes_at_start = own_modes = modes_of(run.model)
-    load_parts(run, parts, loader=loader, with_modes=own_folder)
-    run.is_fresh = False
-    run.count_updates()
+    own_folder = directory is not None and bundle.path.parent == directory.bundles
+    session.start.optimizer = groups = optimizer_settings(session.optimizer)
+    session.start.modes = modes = modes_of(session.model)
+    load_parts(session, parts, loaders=run.loaders, loader=loader, hooks=run.hooks, with_modes=own_folder)
+    session.start.is_fresh = False
+    session.updates_seen = session.updates
     if own_folder:
-        run.note_saved()
-        set_aside_and_say(run, after=bundle)
-    told = differences(run, parts, groups=given, modes=own_modes, own_folder=own_folder)
-    anew = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
-    notes = ["EarlyStopping waits anew"] if anew else []
-    if own_folder and isinstance(wish, Path) and not bundle.path.is_relative_to(wish):
-        notes.append(f"its own folder comes before {str(wish)!r}")
-    message = "; ".join([f"resumed from step {bundle.step}, epoch {run.epochs}", *notes, *told])
-    run.tell("alert", message=message, level="warning" if told else "info")
-    run.hooks.call("on_resume", epoch=run.epochs, own_folder=own_folder)
+        assert run.saver is not None
+        run.saver.mark_saved()
+        if warning := move_damaged(directory, newer_than=bundle):
+            run.reports.warn(warning)
+    found = differences(session, run.hooks, parts, groups=groups, modes=modes, own_folder=own_folder)
+    restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
+    notes = ["EarlyStopping counts from scratch"] if restarts else []
+    if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
+        notes.append(f"its own folder has precedence over {str(source)!r}")
+    message = "; ".join([f"resumed from step {bundle.step}, epoch {session.epochs}", *notes, *found])
+    run.reports.event("alert", message=message, level="warning" if found else "info")
+    run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
     return True
 
 
-def found_bundle(directory: RunDirectory | None, wish: str | Path) -> Bundle | None:
-    """Give the bundle to go on from: that of this run where there is one, else what the user names."""
-    named = wish if isinstance(wish, Path) else None
-    other = None if named is None else _bundle_at(named)
+def find_bundle(directory: RunDirectory | None, source: str | Path) -> Bundle | None:
+    """Return the bundle to resume from: that of this run if there is one, else the one the user names."""
+    named = source if isinstance(source, Path) else None
+    other = None if named is None else _bundle_in(named)
     if directory is None:
-        if wish == "must":
-            raise TrainError(f"resume={wish!r} needs a checkpoint_dir to look into.")
+        if source == "must":
+            raise TrainError(f"resume={source!r} needs a checkpoint_dir.")
         return other
-    own, wrong = directory.find()
-    if own is None and wrong and wish != "never":
-        raise none_whole(directory.bundles, wrong, is_own=True)
-    place = repr(str(directory.bundles))
-    if own is None and wish == "must":
-        raise TrainError(f"resume={wish!r}, and {place} holds no whole bundle to go on from.")
-    if own is not None and wish == "never":
+    own, damage = directory.find()
+    if own is None and damage and source != "never":
+        raise all_damaged(directory.bundles, damage, is_own=True)
+    folder = repr(str(directory.bundles))
+    if own is None and source == "must":
+        raise TrainError(f"resume={source!r}, and {folder} contains no intact bundle to resume from.")
+    if own is not None and source == "never":
         raise TrainError(
-            f"resume={wish!r}, and {place} holds a run up to step {own.step}. "
-            "Choose another checkpoint_dir, or resume='auto' to go on."
+            f"resume={source!r}, and {folder} contains a run up to step {own.step}. "
+            "Choose a different checkpoint_dir, or resume='auto' to continue it."
         )
     if named is not None and other is not None and own is not None:
-        _refuse_to_go_back(directory, named, other, own)
+        _check_not_older(directory, named, other, own)
     return own or other
 
 
-def wish_of(resume: Any) -> str | Path:
-    """Give what the user wants: "auto", "must", "never", or a folder that is there."""
+def parse_resume(resume: Any) -> str | Path:
+    """Return "auto", "must", "never", or the path of an existing folder."""
     if isinstance(resume, bool):
         return "must" if resume else "never"
     if resume in ("auto", "must", "never"):
         return str(resume)
     if not resume or not isinstance(resume, str | PathLike):
-        raise _no_such(resume)
-    folder = settled_path(resume, named="resume")
+        raise _invalid(resume)
+    folder = absolute_path(resume, option="resume")
     if not folder.is_dir():
-        raise _no_such(resume)
+        raise _invalid(resume)
     return folder
 
 
-def _bundle_at(folder: Path) -> Bundle:
-    """Give the bundle that a folder is, or the newest whole one of those that it holds."""
+def _bundle_in(folder: Path) -> Bundle:
+    """Return the bundle at a path, or the newest intact one in it."""
     if is_bundle(folder):
-        return whole_bundle(folder)
+        return open_intact(folder)
     inside = folder / BUNDLES if (folder / BUNDLES).is_dir() else folder
-    found, wrong = latest_bundle(inside)
+    found, damage = latest_bundle(inside)
     if found is None:
-        raise none_whole(inside, wrong, is_own=False) if wrong else _no_such(str(folder))
+        raise all_damaged(inside, damage, is_own=False) if damage else _invalid(str(folder))
     return found
 
 
-def _refuse_to_go_back(directory: RunDirectory, named: Path, other: Bundle, own: Bundle) -> None:
-    """Refuse to go on from an earlier bundle of this run beside its newer ones."""
+def _check_not_older(directory: RunDirectory, named: Path, other: Bundle, own: Bundle) -> None:
+    """Raise if the user names a bundle of this run that is not its newest."""
     is_ours = other.path == named and named.parent.resolve() == directory.bundles.resolve()
     if is_ours and other.step < own.step:
         raise TrainError(
-            f"{str(named)!r} is at step {other.step}, and the run in the same folder goes up to step "
-            f"{own.step}: the next start could not tell with which of the two to go on. Choose another "
-            "checkpoint_dir to go on from there, or move the newer bundles away."
+            f"{str(named)!r} is at step {other.step}, and the run in the same folder is at step "
+            f"{own.step}: the next start could not tell which of the two to resume. Choose a different "
+            "checkpoint_dir to resume from there, or move the newer bundles away."
         )
 
 
-def _no_such(resume: Any) -> TrainError:
+def _invalid(resume: Any) -> TrainError:
     return TrainError(
-        f"resume={resume!r} is neither 'auto', 'must' or 'never' nor a folder with a whole bundle. "
-        "Give the checkpoint_dir of another run, or one of its bundles."
+        f"resume={resume!r} is neither 'auto', 'must' or 'never' nor a folder with an intact bundle. "
+        "Pass the checkpoint_dir of another run, or one of its bundles."
     )

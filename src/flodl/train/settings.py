@@ -1,4 +1,4 @@
-"""What a trainer is asked to do beside the step itself, as one frozen value."""
+"""The settings of a trainer that do not belong to its step."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
 NanPolicy = Literal["stop", "skip", "rollback"]
-DiskPolicy = Literal["go on", "stop"]
+DiskPolicy = Literal["continue", "stop"]
 
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """The settings of a `Trainer` that do not belong to its step, checked once."""
+    """The settings of a `Trainer` that do not belong to its step, validated."""
 
     save_every: int | None = 1
     save_every_steps: int | None = None
     log_every: int | None = 1
     nan: NanPolicy = "stop"
-    when_disk_fails: DiskPolicy = "go on"
+    when_disk_fails: DiskPolicy = "continue"
     ema: float | None = None
     seed: int = 0
 
@@ -29,13 +29,13 @@ class TrainerSettings:
         for name in ("save_every", "save_every_steps", "log_every"):
             every = getattr(self, name)
             if every is not None and not is_integer(every, at_least=1):
-                raise TrainError(f"{name}={every!r}. Give a whole number from 1 up, or None for never.")
+                raise TrainError(f"{name}={every!r}. Use a whole number from 1 up, or None for never.")
         if not is_integer(self.seed, at_least=0):
-            raise TrainError(f"seed={self.seed!r}. Give a whole number from 0 up.")
-        _one_of("nan", self.nan, get_args(NanPolicy))
-        _one_of("when_disk_fails", self.when_disk_fails, get_args(DiskPolicy))
+            raise TrainError(f"seed={self.seed!r}. Use a whole number from 0 up.")
+        _check_choice("nan", self.nan, get_args(NanPolicy))
+        _check_choice("when_disk_fails", self.when_disk_fails, get_args(DiskPolicy))
 
 
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise TrainError(f"{name}={value!r}. {suggestion(str(value), known, known_as='values')}")
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise TrainError(f"{name}={value!r}. {suggestion(str(value), choices, known_as='values')}")

@@ -21,25 +21,28 @@ from flodl.monitor import Monitor
 from flodl.observe import Trend
 from flodl.optim import Schedule
 
-from .batches.loaders import place_kept, refuse_iterator
-from .build import chosen_device, made_optimizer
+from .batches.loaders import check_repeatable, preserve_position
+from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
-from .epoch import begin_epoch, close_training, finish_epoch, is_stopped
+from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
-from .evaluation.evaluator import Evaluator, Outputs, as_arguments, checked
-from .evaluation.step_errors import refuse_misfit
+from .evaluation.evaluator import Evaluator, Outputs, as_arguments, check_metrics
+from .evaluation.step_errors import check_signature
+from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
 from .result import FitResult
-from .resume import resume, wish_of
+from .resume import parse_resume, resume_run
 from .run import Run
+from .session import Session
 from .settings import DiskPolicy, NanPolicy, TrainerSettings
 
 
 class Trainer:
-    """Train a model on one device: three doors, one loss sequence.
+    """Train a model on one device.
 
-    `fit` runs everything; `epoch` and `step` give the loop back; `TrainStep` and `Loader` are the bare
-    parts. With a `checkpoint_dir` the run can be killed at any moment and goes on where it was.
+    `fit` runs everything; `epoch` and `step` are for a custom loop; `TrainStep` and `Loader` are the parts
+    underneath. All of them produce the same losses. With a `checkpoint_dir`, a run can be killed at any
+    moment and resumes where it was.
 
     >>> model = nn.Linear(2, 1)
     >>> trainer = Trainer(
@@ -73,7 +76,7 @@ class Trainer:
         save_every: int | None = 1,
         save_every_steps: int | None = None,
         keep: Policy | None = None,
-        when_disk_fails: DiskPolicy = "go on",
+        when_disk_fails: DiskPolicy = "continue",
         log_every: int | None = 1,
         nan: NanPolicy = "stop",
         ema: float | None = None,
@@ -96,10 +99,10 @@ class Trainer:
             seed=seed,
         )
         if nan == "rollback" and checkpoint_dir is None:
-            raise TrainError("nan='rollback' goes back to a bundle. Give the trainer a checkpoint_dir.")
-        self.device = chosen_device(device)
+            raise TrainError("nan='rollback' loads the last bundle. Set a checkpoint_dir.")
+        self.device = select_device(device)
         self.model = model.to(self.device)
-        self.optimizer = made_optimizer(optimizer, self.model)
+        self.optimizer = build_optimizer(optimizer, self.model)
         self.step_fn, self.precision = step_fn, precision
         self.train_step = TrainStep(
             self.model,
@@ -115,22 +118,33 @@ class Trainer:
             guard="gradients",
         )
         self.average = None if ema is None else AveragedWeights(self.model, decay=ema)
-        self._run = Run(
+        skipped: SkippedUpdates | None = None
+        if nan != "skip":
+            in_a_row = OVERFLOWS_IN_A_ROW if precision == "fp16" else 1
+            skipped = SkippedUpdates(self.train_step.num_skipped, in_a_row=in_a_row)
+        session = Session(
+            self.model,
+            self.optimizer,
+            schedule,
             self.train_step,
+            self.average,
+            self.device,
+            settings,
+            skipped,
+        )
+        self._run = Run(
+            session,
             Evaluator(
                 self.model,
                 step_fn,
                 self.device,
                 precision,
                 self.average,
-                checked(metrics),
+                check_metrics(metrics),
                 outputs,
                 masked=tail == "pad",
             ),
-            optimizer=self.optimizer,
-            schedule=schedule,
-            settings=settings,
-            hooks=Hooks(hooks, self),
+            Hooks(hooks, self),
             monitor=monitor,
             checkpoint_dir=checkpoint_dir,
             keep=keep,
@@ -138,27 +152,27 @@ class Trainer:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """A row of metrics for each epoch that is done."""
-        return self._run.history
+        """A row of metrics for each completed epoch."""
+        return self._run.session.history
 
     @property
     def stop_reason(self) -> str:
-        """Why the training was stopped, or nothing; `fit` and `running` begin without."""
-        return self._run.stop_reason
+        """Why the training was stopped, or ""; `fit` and `running` reset it."""
+        return self._run.session.stop_reason
 
     @property
     def epochs(self) -> int:
-        """How many epochs are done."""
-        return self._run.epochs
+        """The number of completed epochs."""
+        return self._run.session.epochs
 
     @property
     def updates(self) -> int:
-        """How many optimizer updates are done."""
+        """The number of optimizer updates."""
         return self.train_step.updates
 
     @property
     def run_dir(self) -> Path | None:
-        """Where the run is kept."""
+        """The folder of the run, if it has one."""
         return None if self._run.directory is None else self._run.directory.path
 
     def fit(
@@ -170,110 +184,103 @@ class Trainer:
         eval_data: Any = None,
         resume: str | PathLike[str] | bool = "auto",
     ) -> FitResult:
-        """Train until `epochs` epochs are done, counting those of before a resume.
+        """Train until `epochs` epochs are done, including those before a resume.
 
-        `resume` is "auto" (go on if there is something to go on from), "must", "never", or the folder of
-        another run, or one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save
-        the run and end the program with exit code 75.
+        `resume` is "auto" (resume if there is a bundle), "must", "never", or the folder of another run, or
+        one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and exit
+        the program with code 75.
         """
-        loader, wish = self.loader(train_data, batch_size), wish_of(resume)
+        loader, source = self.loader(train_data, batch_size), parse_resume(resume)
         with self.running(epochs):
-            self.resume(loader, how=wish)
+            self.resume(loader, how=source)
             if self.epochs > epochs:
                 raise TrainError(
-                    f"epochs={epochs}, and this run has {self.epochs} behind it. Give at least as many, "
-                    "or begin anew with another checkpoint_dir."
+                    f"epochs={epochs}, and this run has completed {self.epochs}. Use at least that many, "
+                    "or start from scratch with a different checkpoint_dir."
                 )
             if epochs - self.epochs > 1:
-                refuse_iterator(eval_data)
+                check_repeatable(eval_data)
             while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)
         return self.result()
 
     def running(self, epochs: int) -> AbstractContextManager[None]:
-        """Set up what lasts as long as a run (folder, monitor, signals, collector), and end it well."""
-        return self._run.going(epochs)
+        """Return a context that sets up folder, monitor, signals and garbage collection, and closes them."""
+        return self._run.open(epochs)
 
     def resume(
         self, data: Any, batch_size: int | None = None, *, how: str | PathLike[str] | bool = "auto"
     ) -> bool:
-        """Go on from the newest whole bundle, and say whether there was one; `how` is the `resume` of `fit`.
+        """Restore the newest intact bundle, and return whether there was one; see `resume` of `fit`.
 
-        A run that has begun in this process simply goes on.
+        A run that has begun in this process simply continues.
         """
-        return resume(self._run, self.loader(data, batch_size), how)
+        return resume_run(self._run, self.loader(data, batch_size), how)
 
     def epoch(self, data: Any, batch_size: int | None = None, *, eval_data: Any = None) -> Iterator[Any]:
-        """Give the batches of the current epoch, each to be handed to `step`; what ends an epoch follows.
+        """Yield the batches of the current epoch, each to be passed to `step`, then evaluate and save.
 
-        A loop that is left early goes on behind the last batch that was trained on when `epoch` is called
-        again. A run that was stopped gives no batch: `while trainer.epochs < n and not trainer.stop_reason`.
+        A loop that was left early continues after the last batch that was trained on when `epoch` is called
+        again. A stopped run yields no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
-        run, loader = self._run, self.loader(data, batch_size)
-        if is_stopped(run):
-            return
-        if run.place.open_row is None:
-            begin_epoch(run, loader)
-            for batch in run.handing.batches(loader):
-                yield batch
-                if (run.notice or run.stop_reason) and self.train_step.is_between_updates:
-                    if run.notice:
-                        run.save_and_leave()
-                    return
-            close_training(run)
-        finish_epoch(run, eval_data)
+        return run_epoch(self._run, data, batch_size, eval_data)
 
     def step(self, *batch: Any) -> Tensor:
-        """Train on one batch, and give its loss: `step(batch)`, or its parts as in `step(x, y)`."""
-        given = batch[0] if len(batch) == 1 else batch
-        arguments = given if type(given) is tuple else as_arguments(given)
+        """Train on one batch, and return its loss: `step(batch)`, or its parts as in `step(x, y)`."""
+        run, cursor = self._run, self._run.cursor
+        whole = batch[0] if len(batch) == 1 else batch
+        arguments = whole if type(whole) is tuple else as_arguments(whole)
+        samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
         steps = self.train_step.steps
         try:
-            loss = self.train_step.call(arguments, samples=self._run.handing.counts.of(given))
+            loss = self.train_step.call(arguments, samples=samples)
         except BaseException as error:
             if isinstance(error, TypeError):
-                refuse_misfit(self.step_fn, arguments, error)
+                check_signature(self.step_fn, arguments, error)
             if self.train_step.steps > steps:
-                # An interrupt that came too late: the batch was trained on, and is not to come again.
-                self._run.count_batch()
+                # The interrupt came too late: the batch was trained on and must not be repeated.
+                run.session.position.epoch_step += 1
+                run.after_update()
             raise
-        self._run.after_batch(given, loss)
+        run.after_batch(whole, loss)
         return loss
 
     def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Give loss, named values and metrics over a data set, each sample counted once.
+        """Return loss, named values and metrics over a data set, counting each sample once.
 
-        The averaged weights are used where there are any. Random numbers of the training stay untouched, and
-        a loader stays where it stands.
+        This uses the averaged weights if there are any. It does not change the RNG state of the training or
+        the position of a loader.
         """
-        with place_kept(data):
-            return self._run.evaluator(self._run.feeding.for_evaluation(data, batch_size))
+        with preserve_position(data):
+            return self._run.evaluator(self._run.loaders.for_evaluation(data, batch_size))
 
     def result(self) -> FitResult:
-        """Give what the run came to so far."""
+        """Return the result of the run so far."""
         return self._run.result()
 
     def loader(self, data: Any, batch_size: int | None = None) -> Loader:
-        """Give the loader that feeds the training: the one that is given, or one over the data."""
-        return self._run.feeding.for_training(data, batch_size, epoch=self.epochs)
+        """Return the loader for the training: the one that is passed, or one over the data."""
+        return self._run.loaders.for_training(data, batch_size, epoch=self.epochs)
 
     def trend(self, metric: str) -> Trend:
-        """Give the history of a metric, one value for each epoch."""
+        """Return the history of a metric, one value for each epoch."""
         return Trend([row[metric] for row in self.history if metric in row])
 
     def stop(self, reason: str = "stopped") -> None:
-        """End the training after the update that is under way."""
-        self._run.stop_reason = reason or "stopped"
+        """End the training after the current update."""
+        self._run.session.stop_reason = reason or "stopped"
 
     def scale_lr(self, factor: float, *, least: float = 0.0) -> None:
-        """Multiply the learning rate by a factor from here on, also under a schedule."""
+        """Multiply the learning rate by a factor from now on, also with a schedule."""
         scale_rates(self.optimizer, self.train_step.schedule, factor, least)
 
     def save(self, *, wait: bool = True, reason: str = "") -> None:
-        """Save a bundle now, within a window of accumulation at its end. `reason` is told with it."""
-        self._run.save_soon(wait=wait, reason=reason)
+        """Save a bundle now, or at the end of the current window of accumulation; `reason` is reported."""
+        if self._run.saver is None:
+            raise TrainError("there is nowhere to save to. Set a checkpoint_dir.")
+        self._run.saver.save_soon(wait=wait, reason=reason)
 
     def __repr__(self) -> str:
-        done = f"{self.epochs} epochs and {self.updates} updates done"
-        return f"Trainer({type(self.model).__name__} on {self.device}, {done})"
+        progress = f"{self.epochs} epochs and {self.updates} updates done"
+        return f"Trainer({type(self.model).__name__} on {self.device}, {progress})"

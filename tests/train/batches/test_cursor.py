@@ -166,3 +166,15 @@ def test_a_save_before_the_step_has_the_batch_before_it(make, data, tmp_path):
         trainer.step(batch)
     result = make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=4)
     assert (result.history, result.steps) == (whole.history, whole.steps)
+
+
+def test_a_sample_count_belongs_to_the_last_batch_whole_or_in_parts(make):
+    cursor, pairs = make()._run.cursor, [(torch.zeros(5, 2), 1.0)] * 6
+    for x, y in cursor.batches(Loader(pairs, batch_size=6)):
+        assert cursor.num_samples_of((x, y)) == 6
+        assert cursor.num_samples_of([x, y]) == 6
+        assert cursor.num_samples_of((x[:3], y[:3])) is None
+        assert cursor.num_samples_of(x) is None
+    for batch in cursor.batches(Loader({"x": torch.zeros(6, 2)}, batch_size=4)):
+        assert cursor.num_samples_of(batch) == len(batch["x"])
+        assert cursor.num_samples_of(dict(batch)) is None

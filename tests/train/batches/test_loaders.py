@@ -70,17 +70,17 @@ def test_data_that_were_written_to_since_they_were_copied_are_copied_anew(monkey
     one = Trainer(
         nn.Linear(1, 1), mean_of, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0), device="meta"
     )
-    data, feeding, handing = X.clone(), one._run.feeding, one._run.handing
+    data, loaders, cursor = X.clone(), one._run.loaders, one._run.cursor
     monkeypatch.setattr(
-        feeding, "_made", lambda *given, **order: Loader(*given, device="meta", mode="resident", **order)
+        loaders, "_build", lambda *given, **order: Loader(*given, device="meta", mode="resident", **order)
     )
     first = one.loader(data, 5)
-    evaluated = feeding.for_evaluation(data, 5)
+    evaluated = loaders.for_evaluation(data, 5)
     assert one.loader(data, 5) is first
-    given = handing.batches(first)
+    given = cursor.batches(first)
     for _ in range(2):
         next(given)
-        one._run.place.epoch_step += 1
+        one._run.session.position.epoch_step += 1
     next(given)
     data.add_(1.0)
     # While a loop reads from it, it stays.
@@ -91,5 +91,5 @@ def test_data_that_were_written_to_since_they_were_copied_are_copied_anew(monkey
     # The third batch was handed out, and never trained on.
     assert (again.epoch, again.position) == (0, 10)
     assert one.loader(data, 5) is again
-    assert feeding.for_evaluation(data, 5) is not evaluated
-    assert feeding.for_evaluation(data, 5) is feeding.for_evaluation(data, 5)
+    assert loaders.for_evaluation(data, 5) is not evaluated
+    assert loaders.for_evaluation(data, 5) is loaders.for_evaluation(data, 5)

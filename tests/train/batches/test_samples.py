@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from flodl import Loader
-from flodl.train.batches.samples import Counts, counted
+from flodl.train.batches.samples import with_num_samples
 
 SEQUENCES = [torch.zeros(5, 2) for _ in range(10)]
 
@@ -14,7 +14,7 @@ def by_time(samples):
 
 
 def counts_of(batches):
-    return [samples for _, samples in counted(batches)]
+    return [samples for _, samples in with_num_samples(batches)]
 
 
 class Stream(IterableDataset):
@@ -49,16 +49,3 @@ def test_nobody_knows_the_count_of_batches_that_come_ready():
     assert counts_of(Loader(iter([torch.zeros(3), torch.zeros(2)]), batch_size=None)) == [None, None]
     assert counts_of(Loader(DataLoader(Stream(), batch_size=4), batch_size=None)) == [None] * 3
     assert counts_of([torch.zeros(3)]) == [None]
-
-
-def test_a_count_belongs_to_the_batch_that_was_handed_out_whole_or_in_parts():
-    counts, pairs = Counts(), [(torch.zeros(5, 2), 1.0)] * 6
-    for x, y in counts.noted(Loader(pairs, batch_size=6)):
-        assert counts.of((x, y)) == 6
-        assert counts.of([x, y]) == 6
-        assert counts.of((x[:3], y[:3])) is None
-        assert counts.of(x) is None
-    names = Counts()
-    for batch in names.noted(Loader({"x": torch.zeros(6, 2)}, batch_size=4)):
-        assert names.of(batch) == len(batch["x"])
-        assert names.of(dict(batch)) is None

@@ -98,10 +98,10 @@ class Greedy:
 @pytest.mark.parametrize(
     ("hook", "words"),
     [
-        (misnamed, "the hook 'misnamed' has no method for any moment"),
-        (Misspelt(), "the hook 'Misspelt' .*Did you mean 'on_epoch_end'"),
-        (Greedy(), "on_epoch_end has no argument 'metric' to give. Did you mean 'metrics'"),
-        (3, "the hook 'int' has no method for any moment of training. Moments: on_start"),
+        (misnamed, "'misnamed' has none of the hooks of a trainer"),
+        (Misspelt(), "'Misspelt' has none of the hooks .*Did you mean 'on_epoch_end'"),
+        (Greedy(), "on_epoch_end has no argument 'metric'. Did you mean 'metrics'"),
+        (3, "'int' has none of the hooks of a trainer. Hooks: on_start"),
     ],
 )
 def test_a_hook_that_nobody_would_call_is_refused(make, hook, words):
@@ -172,7 +172,7 @@ def test_a_run_that_starts_from_one_that_stopped_early_waits_anew(make, data, tm
     fresh = run("b", resume=tmp_path / "a")
     assert (fresh.status, len(fresh.history), fresh.steps) == ("finished", 6, 6)
     (told,) = [e.event.data["message"] for e in read(tmp_path / "b") if e.event.kind == "alert"]
-    assert told == "resumed from step 3, epoch 3; EarlyStopping waits anew"
+    assert told == "resumed from step 3, epoch 3; EarlyStopping counts from scratch"
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
@@ -216,13 +216,13 @@ def test_a_rate_that_a_hook_changed_is_the_same_in_history_journal_and_bundle(ma
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: EarlyStopping(patience=0), "patience=0. Give a whole number"),
+        (lambda: EarlyStopping(patience=0), "patience=0. Use a whole number"),
         (lambda: EarlyStopping(mode="most"), "mode='most'. Use 'min' or 'max'"),
-        (lambda: ReduceOnPlateau(factor=2), "factor=2. Give a number between 0 and 1"),
+        (lambda: ReduceOnPlateau(factor=2), "factor=2. Use a number between 0 and 1"),
         (lambda: ReduceOnPlateau(mode="least"), "ReduceOnPlateau: mode='least'. Use 'min' or 'max'"),
-        (lambda: ReduceOnPlateau(patience=1.5), "ReduceOnPlateau: patience=1.5. Give a whole number"),
-        (lambda: EarlyStopping(tol=-1), "tol=-1. Give a number from 0 up"),
-        (lambda: Phase(1, thaw="encoder"), r"give lists of paths, for example thaw=\['encoder'\]"),
+        (lambda: ReduceOnPlateau(patience=1.5), "ReduceOnPlateau: patience=1.5. Use a whole number"),
+        (lambda: EarlyStopping(tol=-1), "tol=-1. Use a number from 0 up"),
+        (lambda: Phase(1, thaw="encoder"), r"pass lists of paths, for example thaw=\['encoder'\]"),
     ],
 )
 def test_hooks_say_what_they_cannot_be(build, words):

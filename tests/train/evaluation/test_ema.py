@@ -122,5 +122,5 @@ def test_another_model_is_refused():
 
 
 def test_a_lazy_parameter_has_nothing_to_average_yet(make):
-    with pytest.raises(TrainError, match=r"ema: '0\.weight' has no shape yet to average"):
+    with pytest.raises(TrainError, match=r"ema: '0\.weight' has no shape yet. Call the model"):
         make(nn.Sequential(nn.LazyLinear(1)), ema=0.9)

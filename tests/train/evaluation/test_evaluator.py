@@ -107,16 +107,16 @@ def test_an_evaluation_in_a_hook_does_not_disturb_the_epoch(make, data):
 def test_the_evaluation_loader_is_made_once(make, data):
     trainer = make()
     trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
-    first = trainer._run.feeding._evaluation
+    first = trainer._run.loaders._evaluation
     trainer.evaluate((data[0], data[1]))
-    assert trainer._run.feeding._evaluation is first
+    assert trainer._run.loaders._evaluation is first
     trainer.evaluate(data, batch_size=3)
-    assert trainer._run.feeding._evaluation is not first
+    assert trainer._run.loaders._evaluation is not first
 
 
 def test_the_loader_of_the_training_is_refused(make, data):
     trainer, loader = make(), Loader(data, 4)
-    with pytest.raises(TrainError, match="Give the evaluation a loader of its own"):
+    with pytest.raises(TrainError, match="Use a separate loader for evaluation"):
         trainer.fit(loader, epochs=1, eval_data=loader)
 
 
@@ -136,7 +136,7 @@ def test_no_data_is_said(make):
 
 def test_a_value_that_is_no_number_is_said(make, data):
     trainer = make(step_fn=lambda model, x, y: (nn.functional.mse_loss(model(x), y), {"rows": x}))
-    with pytest.raises(TrainError, match="gives 'rows' of shape"):
+    with pytest.raises(TrainError, match="returns 'rows' with shape"):
         trainer.evaluate(data, batch_size=4)
 
 
@@ -207,10 +207,10 @@ def test_a_collection_of_torchmetrics_has_names_of_its_own(make, data):
 @pytest.mark.parametrize(
     ("metrics", "words"),
     [
-        ([Mean()], r"metrics is a list. Give each a name: metrics=\{'f1': …\}"),
+        ([Mean()], r"metrics is a list. Name each metric: metrics=\{'f1': …\}"),
         ({"mae": lambda predictions, targets: 0.0}, "the metric 'mae' has no method 'reset'"),
         ({"mae": Mean}, None),
-        ({"loss": Mean()}, "a metric is called 'loss', as the loss itself is"),
+        ({"loss": Mean()}, "a metric is named 'loss', which is reserved"),
     ],
 )
 def test_what_is_no_metric_is_said_before_training(make, metrics, words):
@@ -223,7 +223,7 @@ def test_a_metric_that_gives_many_numbers_is_said(make, data):
         def compute(self):
             return torch.ones(3)
 
-    with pytest.raises(TrainError, match="the metric 'rows' gives a tensor of shape"):
+    with pytest.raises(TrainError, match="the metric 'rows' returns a tensor of shape"):
         make(metrics={"rows": Rows()}).evaluate(data, batch_size=4)
 
 
@@ -233,12 +233,12 @@ def test_a_metric_that_gives_no_number_is_named(make, data, value):
         def compute(self):
             return value
 
-    with pytest.raises(TrainError, match=r"the metric 'odd' gives .* Its compute must give a number"):
+    with pytest.raises(TrainError, match=r"the metric 'odd' returns .* Its compute must return a number"):
         make(metrics={"odd": Odd()}).evaluate(data, batch_size=4)
 
 
 def test_outputs_that_are_no_function_are_said_before_training(make):
-    with pytest.raises(TrainError, match=r"outputs=3\. Give a function of the model"):
+    with pytest.raises(TrainError, match=r"outputs=3\. Use a function of the model"):
         make(outputs=3)
 
 
@@ -281,7 +281,7 @@ def test_an_iterator_cannot_be_evaluated_on_twice_and_that_is_said_at_the_start(
         return Loader(rows, 8) if as_loader else rows
 
     trainer = make()
-    words = "nothing left for a second epoch. Give something that can be iterated again, such as a list"
+    words = "exhausted after one epoch. Pass something that can be iterated again, such as a list"
     with pytest.raises(TrainError, match=words):
         trainer.fit(data, epochs=2, batch_size=8, eval_data=once())
     assert trainer.updates == 0
@@ -313,7 +313,7 @@ def test_a_torch_loader_is_evaluated_in_its_own_batches(make, data):
     found = trainer.evaluate(loader)
     assert seen == [(6, 3), (6, 3), (6, 3), (2, 3)]
     assert found["loss"] == pytest.approx(trainer.evaluate(data)["loss"])
-    with pytest.raises(TrainError, match="batch_size=5 beside a DataLoader whose batches are of 6"):
+    with pytest.raises(TrainError, match="batch_size=5 was given with a DataLoader whose batch_size is 6"):
         trainer.evaluate(loader, batch_size=5)
 
 

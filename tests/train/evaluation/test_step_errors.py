@@ -24,7 +24,7 @@ def test_a_step_function_with_too_few_arguments_is_named_with_what_to_write(make
     assert str(caught.value) == (
         "the step function too_few(model, x) is called with the model and the 2 parts of a batch "
         "(a tensor of shape (8, 3), a tensor of shape (8, 1)): too many positional arguments. "
-        "Write def too_few(model, x, y), or give data of as many parts as it takes."
+        "Write def too_few(model, x, y), or pass data with as many parts as it takes."
     )
 
 
@@ -67,5 +67,7 @@ def test_an_error_from_within_the_function_is_left_alone(make, data, door):
 
 
 def test_a_step_without_a_batch_is_told_to_take_one(make):
-    with pytest.raises(StepError, match=r"no batch. Write trainer.step\(batch\), or trainer.step\(x, y\)"):
+    with pytest.raises(
+        StepError, match=r"without a batch. Write trainer.step\(batch\), or trainer.step\(x, y\)"
+    ):
         make().step()

@@ -10,7 +10,7 @@ from torch import nn
 from flodl import FlowBuilder, set_verbosity
 from flodl.checkpoint import list_bundles
 from flodl.core import NotFiniteError
-from flodl.train.faults.nonfinite import FiniteWatch
+from flodl.train.faults.nonfinite import SkippedUpdates
 
 NAN = float("nan")
 
@@ -103,7 +103,7 @@ def test_rollback_goes_back_to_the_last_bundle_and_on_with_the_next_batch(make, 
     assert (len(kept.seen), result.steps) == (10, 8)
     alerts = [line for line in (tmp_path / "journal.jsonl").read_text().splitlines() if "Went back" in line]
     assert len(alerts) == 1
-    assert "Went back to step 4" in json.loads(alerts[0])["data"]["message"]
+    assert "Rolled back to step 4" in json.loads(alerts[0])["data"]["message"]
 
 
 def test_rollback_counts_what_it_skipped_and_tells_hooks_the_update_that_the_weights_have(
@@ -127,14 +127,14 @@ def test_rollback_counts_what_it_skipped_and_tells_hooks_the_update_that_the_wei
 def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
     set_verbosity("normal")
     trainer = make(step_fn=bad_at(*range(6, 99)), nan="rollback", checkpoint_dir=tmp_path, save_every_steps=1)
-    with pytest.raises(NotFiniteError, match="The run went back 3 times already"):
+    with pytest.raises(NotFiniteError, match="The run was already rolled back 3 times"):
         trainer.fit(data, epochs=9, batch_size=4)
-    assert capsys.readouterr().err.count("Went back to step 5") == 3
+    assert capsys.readouterr().err.count("Rolled back to step 5") == 3
 
 
 def test_rollback_without_a_bundle_says_so(make, data, tmp_path):
     trainer = make(step_fn=bad_at(2), nan="rollback", checkpoint_dir=tmp_path)
-    with pytest.raises(NotFiniteError, match="There is no bundle yet to go back to"):
+    with pytest.raises(NotFiniteError, match="There is no bundle to roll back to yet"):
         trainer.fit(data, epochs=1, batch_size=4)
 
 
@@ -167,7 +167,7 @@ def test_rollback_passes_over_a_damaged_bundle_and_moves_it_away(make, data, tmp
     )
     trainer.fit(data, epochs=2, batch_size=4)
     assert torch.equal(kept.seen[5], kept.seen[1])
-    assert "Went back to step 2" in (tmp_path / "journal.jsonl").read_text()
+    assert "Rolled back to step 2" in (tmp_path / "journal.jsonl").read_text()
     assert len(list((tmp_path / "bundles.damaged").iterdir())) == 1
 
 
@@ -175,7 +175,7 @@ def test_rollback_with_nothing_but_damaged_bundles_says_what_is_wrong_with_them(
     trainer = make(
         step_fn=bad_at(4), hooks=[Damaging(2)], nan="rollback", checkpoint_dir=tmp_path, save_every_steps=2
     )
-    with pytest.raises(NotFiniteError, match=r"there is a bundle that is not whole: .*step-.*is damaged"):
+    with pytest.raises(NotFiniteError, match=r"there is a bundle that is not intact: .*step-.*is damaged"):
         trainer.fit(data, epochs=1, batch_size=4)
 
 
@@ -212,23 +212,23 @@ def test_fp16_that_no_scale_can_help_is_stopped(make, data):
 
 def test_a_watch_may_wait_for_several_in_a_row():
     count = torch.zeros((), dtype=torch.float64)
-    watch = FiniteWatch(count, in_a_row=3)
+    watch = SkippedUpdates(count, in_a_row=3)
     told = []
     for skipped in (1, 1, 0, 1, 1, 1, 1):
         count += skipped
-        told.append(watch.skipped_since(len(told) + 1))
+        told.append(watch.check(len(told) + 1))
         assert watch.settle(len(told)) in (0, told[-1])
     assert told == [0, 0, 0, 0, 0, 3, 4]
 
 
 def test_a_watch_tells_each_skipped_update_once():
     count = torch.zeros((), dtype=torch.float64)
-    watch = FiniteWatch(count)
+    watch = SkippedUpdates(count)
     count += 2
-    assert [watch.skipped_since(2), watch.skipped_since(3), watch.settle(3)] == [2, 0, 0]
+    assert [watch.check(2), watch.check(3), watch.settle(3)] == [2, 0, 0]
     count.fill_(1)  # a run that went back has the count of then
     watch.forget(1)
-    assert watch.skipped_since(2) == 0
+    assert watch.check(2) == 0
     count += 1
     assert watch.settle(3) == 1
 
@@ -261,18 +261,18 @@ def as_on_a_device(monkeypatch):
 @pytest.mark.parametrize("resumed_at", [0, 5, 16, 37, 40])
 def test_a_resumed_run_looks_where_an_undisturbed_one_does(as_on_a_device, resumed_at):
     count = torch.zeros((), dtype=torch.float64)
-    watch = as_on_a_device(FiniteWatch(count))
+    watch = as_on_a_device(SkippedUpdates(count))
     watch.forget(resumed_at)
     told = []
     for update in range(resumed_at + 1, 200):
         count += update == 45
-        told += [update] * watch.skipped_since(update)
+        told += [update] * watch.check(update)
     assert told == [64]
 
 
 def test_no_bundle_holds_a_skipped_update_that_nobody_has_met(make, data, tmp_path, as_on_a_device):
     trainer = make(step_fn=bad_at(4), checkpoint_dir=tmp_path, save_every_steps=3)
-    as_on_a_device(trainer._run.watch)
+    as_on_a_device(trainer._run.session.skipped)
     with pytest.raises(NotFiniteError, match="not finite in 1 of the updates up to 6"):
         trainer.fit(data, epochs=1, batch_size=2)
     assert [bundle.step for bundle in list_bundles(tmp_path / "bundles")] == [3]

@@ -1,4 +1,4 @@
-"""A notice is taken once, by whoever listens."""
+"""A signal asks a run to stop, once."""
 
 import multiprocessing
 import os
@@ -10,33 +10,33 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flodl.monitor import Monitor
 from flodl.train import Preempted
-from flodl.train.faults.signals import EXIT_CODE, Notice
+from flodl.train.faults.signals import EXIT_CODE, StopRequest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
 
 
-def told_and_left(notice, number):
-    with notice.listening():
-        assert not notice
+def signal_and_exit(request, number):
+    with request.listen():
+        assert not request
         os.kill(os.getpid(), number)
-        assert notice
-        notice.leave()
+        assert request
+        request.exit()
 
 
 def test_the_first_signal_is_noted_and_leaving_has_a_code_of_its_own():
-    notice = Notice()
+    request = StopRequest()
     with pytest.raises(Preempted) as caught:
-        told_and_left(notice, signal.SIGTERM)
+        signal_and_exit(request, signal.SIGTERM)
     assert caught.value.code == EXIT_CODE == 75
     assert caught.value.signal == "SIGTERM"
-    assert not notice
+    assert not request
 
 
 def test_a_signal_that_nobody_acted_on_goes_to_those_who_listened_before():
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
-        with Notice().listening():
+        with StopRequest().listen():
             os.kill(os.getpid(), signal.SIGUSR1)
             assert not heard
         assert heard == [signal.SIGUSR1]
@@ -47,20 +47,20 @@ def test_a_signal_that_nobody_acted_on_goes_to_those_who_listened_before():
 def test_at_a_prompt_the_keyboard_gives_the_prompt_back(monkeypatch):
     monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
     with pytest.raises(KeyboardInterrupt):
-        told_and_left(Notice(), signal.SIGINT)
+        signal_and_exit(StopRequest(), signal.SIGINT)
 
 
 def test_a_notice_of_an_earlier_run_is_forgotten():
-    notice = Notice()
+    request = StopRequest()
 
     def told_and_failed():
-        with notice.listening():
+        with request.listen():
             os.kill(os.getpid(), signal.SIGUSR1)
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         told_and_failed()
-    assert not notice
+    assert not request
 
 
 def test_a_notebook_cell_can_be_interrupted_and_run_again(make, data, tmp_path, monkeypatch):
@@ -208,9 +208,9 @@ def test_a_run_that_could_not_be_saved_says_so_and_from_where_it_goes_on(
         left = fit(trainer, data, batch_size=4)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    where = "There is no bundle to go on from."
+    where = "There is no bundle to resume from."
     if save_every_steps:
-        where = "Started again, it goes on from its newest bundle, of step 2."
+        where = "When started again, it resumes from its newest bundle, of step 2."
     # Python prints a text that a program is left with, and ends with 1.
     assert left == f"SIGTERM; the run could not be saved at step 3. {where}"
 
@@ -247,7 +247,7 @@ def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp
 def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path, signalling):
     trainer = make(checkpoint_dir=tmp_path, save_every=None)
     trainer.fit(data, epochs=1, batch_size=4)
-    trainer._run.monitor, trainer._run._is_shown = signalling, False
+    trainer._run.reports.monitor, trainer._run.reports._is_model_shown = signalling, False
     with pytest.raises(Preempted, match="the run is saved"):
         trainer.fit(data, epochs=2, batch_size=4)
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=4, resume="must").steps == 10

@@ -30,8 +30,8 @@ def spoiled(make, data, tmp_path):
 def test_where_no_bundle_is_whole_nothing_begins_and_each_is_named(make, data, spoiled, resume):
     before = bundles_in(spoiled)
     words = (
-        "holds 2 bundles, none of them whole: .*step-00000006/rng.fdl' is damaged: .*; "
-        ".*step-00000003/rng.fdl' is damaged: .* The weights of step-00000006 are whole: "
+        "contains 2 bundles, none of them intact: .*step-00000006/rng.fdl' is damaged: .*; "
+        ".*step-00000003/rng.fdl' is damaged: .* The weights of step-00000006 are intact: "
         ".*load_checkpoint.*step-00000006/model.fdl'.*resume='never'"
     )
     with pytest.raises(TrainError, match=words):
@@ -44,18 +44,18 @@ def test_where_no_bundle_is_whole_nothing_begins_and_each_is_named(make, data, s
 def test_weights_that_are_not_whole_are_not_offered(make, data, spoiled):
     for bundle in (spoiled / "bundles").iterdir():
         damage(bundle, "model.fdl")
-    with pytest.raises(TrainError, match=r"No model\.fdl among them is whole"):
+    with pytest.raises(TrainError, match=r"None of them has an intact model\.fdl"):
         make(checkpoint_dir=spoiled).fit(data, epochs=3, batch_size=8)
 
 
 def test_a_run_that_starts_from_a_damaged_one_is_told_what_is_wrong(make, data, spoiled, tmp_path):
-    with pytest.raises(TrainError, match="holds 2 bundles, none of them whole"):
+    with pytest.raises(TrainError, match="contains 2 bundles, none of them intact"):
         make(checkpoint_dir=tmp_path / "new").fit(data, epochs=3, batch_size=8, resume=spoiled)
 
 
 def test_a_damaged_folder_is_not_begun_anew_from_another(make, data, spoiled, tmp_path):
     make(checkpoint_dir=tmp_path / "other").fit(data, epochs=1, batch_size=8)
-    with pytest.raises(TrainError, match="none of them whole"):
+    with pytest.raises(TrainError, match="none of them intact"):
         make(checkpoint_dir=spoiled).fit(data, epochs=3, batch_size=8, resume=tmp_path / "other")
 
 
@@ -64,7 +64,7 @@ def test_never_begins_anew_and_keeps_what_is_damaged(make, data, spoiled, capsys
         make(checkpoint_dir=spoiled).fit(data, epochs=2, batch_size=8, resume="never")
         for bundle in (spoiled / "bundles").iterdir():
             damage(bundle)
-    assert "damaged, and moved to" in capsys.readouterr().err
+    assert "moved damaged bundles to" in capsys.readouterr().err
     kept = sorted(path.name for path in (spoiled / "bundles.damaged").iterdir())
     assert kept == ["step-00000003", "step-00000003-2", "step-00000006", "step-00000006-2"]
     assert bundles_in(spoiled) == ["step-00000003", "step-00000006"]

@@ -9,7 +9,7 @@ from torch import nn
 from flodl import FlowBuilder, set_verbosity
 from flodl.monitor import read
 from flodl.train import Phase
-from flodl.train.saving.differences import other_optimizer, other_settings
+from flodl.train.saving.differences import changed_optimizer, changed_settings
 
 
 def alerts(folder):
@@ -37,7 +37,7 @@ def test_its_own_folder_gives_back_what_was_frozen_and_says_the_conflict(make, d
     again = make(frozen_model(), checkpoint_dir=tmp_path, monitor=None)
     again.fit(data, epochs=2, batch_size=8)
     assert trainable(again.model) == ["0.bias", "3.weight", "3.bias"]
-    said = "; 0.weight is frozen as it was saved; this program has it trainable"
+    said = "; 0.weight is frozen, as it was saved; this program has it trainable"
     assert alerts(tmp_path)[-1].endswith(f"epoch 1{said}")
 
 
@@ -48,9 +48,8 @@ def test_what_was_saved_trainable_learns_though_the_program_froze_it(make, data,
     )
     again.fit(data, epochs=2, batch_size=8)
     assert len(trainable(again.model)) == 4
-    said = (
-        "0.weight, 0.bias, 3.weight and 1 more are trainable as they were saved; this program has them frozen"
-    )
+    names = "0.weight, 0.bias, 3.weight and 1 more"
+    said = f"{names} are trainable, as they were saved; this program has them frozen"
     assert alerts(tmp_path)[-1].endswith(said)
 
 
@@ -63,10 +62,10 @@ def test_another_folder_leaves_what_this_program_thawed(make, data, tmp_path):
         trainer.fit(data, epochs=epochs, batch_size=8, resume=tmp_path / "a")
         assert len(trainable(model)) == 4
         assert not torch.equal(model[0].weight, before)
-    said = "0.weight and 0.bias are trainable as this program has them; they were saved frozen"
+    said = "0.weight and 0.bias are trainable, as this program has them; they were saved frozen"
     first, second = alerts(tmp_path / "b")
     assert first.endswith(said)
-    assert second.endswith(f"epoch 2; its own folder comes before '{tmp_path / 'a'}'")
+    assert second.endswith(f"epoch 2; its own folder has precedence over '{tmp_path / 'a'}'")
 
 
 def test_another_folder_leaves_what_this_program_has_in_evaluation(make, data, tmp_path):
@@ -76,7 +75,7 @@ def test_another_folder_leaves_what_this_program_has_in_evaluation(make, data, t
     trainer.fit(data, epochs=2, batch_size=8, resume=tmp_path / "a")
     assert not trainer.model[2].training
     assert alerts(tmp_path / "b")[-1].endswith(
-        "2 is in evaluation as this program has it; it was saved in training"
+        "2 is in evaluation, as this program has it; it was saved in training"
     )
 
 
@@ -125,7 +124,7 @@ def test_a_graph_that_computes_something_else_is_said(make, data, tmp_path, wrap
     same, other = alerts(tmp_path)[-2:]
     assert same.endswith("epoch 1")
     now, then = looping(5).structural_hash, looping(3).structural_hash
-    expected = f"; the graph{name} is built otherwise than it was saved (structural hash {now}, was {then})"
+    expected = f"; the graph{name} is built differently (structural hash {now}, was {then})"
     assert other.endswith(expected)
 
 
@@ -133,7 +132,7 @@ def test_other_numbers_of_the_model_are_said(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     doubled = tuple(part.double() for part in data)
     make(small_model().double(), checkpoint_dir=tmp_path, monitor=None).fit(doubled, epochs=2, batch_size=8)
-    said = "; 0.weight, 0.bias, 3.weight and 1 more are float64 now, saved as float32"
+    said = "; 0.weight, 0.bias, 3.weight and 1 more are now float64, saved as float32"
     assert alerts(tmp_path)[-1].endswith(said)
 
 
@@ -160,7 +159,7 @@ def test_a_setting_of_the_optimizer_that_is_given_in_vain_is_said(
             monitor=None,
         )
         trainer.fit(data, epochs=epochs, batch_size=8)
-    ending = "epoch 1" if said is None else f"epoch 1; the optimizer goes on with its {said}"
+    ending = "epoch 1" if said is None else f"epoch 1; the optimizer continues with its saved {said}"
     assert alerts(tmp_path)[-1].endswith(ending)
 
 
@@ -178,7 +177,7 @@ def test_a_difference_is_said_in_silence_too_and_a_plain_resume_is_not(make, dat
         else:
             trainer.fit(data, epochs=epochs, batch_size=8)
         told = capsys.readouterr().err
-        assert told.count("resumed") == told.count("clip_norm is 2.0 now, it was None") == (epochs == 3)
+        assert told.count("resumed") == told.count("clip_norm is now 2.0, was None") == (epochs == 3)
 
 
 def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path):
@@ -196,13 +195,13 @@ def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path)
 @pytest.mark.parametrize(
     ("at_start", "told"),
     [
-        (None, ["the optimizer goes on with its lr of 0.05, not 0.1"]),  # a bundle that does not say
+        (None, ["the optimizer continues with its saved lr of 0.05, not 0.1"]),  # a bundle that does not say
         ([{"lr": 0.1}], []),
-        ([{"lr": 0.2}], ["the optimizer goes on with its lr of 0.05, not 0.1"]),
+        ([{"lr": 0.2}], ["the optimizer continues with its saved lr of 0.05, not 0.1"]),
     ],
 )
 def test_only_what_the_program_gives_otherwise_than_at_the_start_is_given_in_vain(at_start, told):
-    assert other_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == told
+    assert changed_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == told
 
 
 class Falling:
@@ -230,7 +229,7 @@ def test_the_addresses_in_an_older_bundle_are_not_compared(make):
     def rate(step):
         return 0.1
 
-    assert not list(other_settings(make(schedule=rate)._run, {"schedule": repr(rate)}))
+    assert not list(changed_settings(make(schedule=rate)._run.session, {"schedule": repr(rate)}))
 
 
 def test_a_schedule_that_is_another_function_is_said(make, data, tmp_path):
@@ -242,4 +241,4 @@ def test_a_schedule_that_is_another_function_is_said(make, data, tmp_path):
 
     make(checkpoint_dir=tmp_path, schedule=slow).fit(data, epochs=1, batch_size=8)
     make(checkpoint_dir=tmp_path, schedule=fast, monitor=None).fit(data, epochs=2, batch_size=8)
-    assert "fast>' now, it was '<function" in alerts(tmp_path)[-1]
+    assert "fast>', was '<function" in alerts(tmp_path)[-1]

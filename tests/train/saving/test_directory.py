@@ -240,7 +240,7 @@ def test_a_monitor_of_ones_own_stays_open_and_is_shown_the_model_once(make, data
 
 
 def test_something_else_is_no_monitor(make, data):
-    with pytest.raises(TrainError, match=r"monitor='page'\. Give a Monitor, True for a live page"):
+    with pytest.raises(TrainError, match=r"monitor='page'\. Use a Monitor, True for a live page"):
         make(monitor="page").fit(data, epochs=1, batch_size=8)
 
 
@@ -315,7 +315,7 @@ def test_a_folder_may_be_given_from_home(make, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("given", [3, b"run"])
 def test_a_folder_that_is_no_path_is_refused(make, given):
-    with pytest.raises(TrainError, match=r"checkpoint_dir=.*Give the path of a folder"):
+    with pytest.raises(TrainError, match=r"checkpoint_dir=.*Pass the path of a folder"):
         make(checkpoint_dir=given)
 
 

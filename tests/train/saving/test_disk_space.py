@@ -10,7 +10,7 @@ from torch import nn
 
 from flodl import Monitor
 from flodl.checkpoint import BackgroundWriter, every, last, list_bundles
-from flodl.train.saving.disk_space import lack_of_room, moments_to_come_bytes, num_bytes_of
+from flodl.train.saving.disk_space import expected_optimizer_bytes, num_bytes_of, space_warning
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def test_a_disk_that_fills_during_the_run_is_told_before_the_save(make, data, tm
 def test_bundles_that_are_there_say_how_large_one_is(make, data, tmp_path, told):
     with BackgroundWriter(tmp_path / "bundles") as writer:
         writer.save(0, {"data": {}})
-    make(Vast(), checkpoint_dir=tmp_path, monitor=told, save_every=None)._run.directory.check_room(
+    make(Vast(), checkpoint_dir=tmp_path, monitor=told, save_every=None)._run.directory.check_space(
         10**18, num_saves=None
     )
     assert told.alerts == []
@@ -126,12 +126,12 @@ def test_tied_tensors_count_once_and_moments_before_they_are_there():
     weight = nn.Parameter(torch.zeros(100))
     assert num_bytes_of([{"a": weight, "b": weight}, [torch.zeros(2, dtype=torch.int8)]]) == 402
     adam = torch.optim.Adam([weight])
-    assert moments_to_come_bytes(adam) == 800
+    assert expected_optimizer_bytes(adam) == 800
     weight.sum().backward()
     adam.step()
-    assert moments_to_come_bytes(adam) == 0
-    assert moments_to_come_bytes(torch.optim.SGD([weight], lr=0.1, momentum=0.9)) == 400
+    assert expected_optimizer_bytes(adam) == 0
+    assert expected_optimizer_bytes(torch.optim.SGD([weight], lr=0.1, momentum=0.9)) == 400
 
 
 def test_a_folder_that_cannot_be_asked_has_room():
-    assert lack_of_room(Path("/nowhere"), 10**18, at_once=3) == ""
+    assert space_warning(Path("/nowhere"), 10**18, at_once=3) == ""

@@ -16,7 +16,7 @@ import torch
 
 from flodl import Loader, set_verbosity
 from flodl.core import TrainError
-from flodl.train.saving.lock import Hold
+from flodl.train.saving.lock import DirectoryLock
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs locks of POSIX systems")
 
@@ -39,13 +39,13 @@ def test_a_second_run_is_refused_with_the_process_that_has_the_folder(make, data
             make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
         assert str(caught.value) == (
             f"process {process.pid} is training in {str(tmp_path)!r}, and two runs would overwrite each "
-            f"other's saves. Choose another checkpoint_dir, or stop it with kill {process.pid}, "
-            "which lets it save itself first."
+            f"other's saves. Choose a different checkpoint_dir, or stop it with kill {process.pid}, "
+            "which lets it save its state first."
         )
         assert (tmp_path / "config.json").read_bytes() == before
         assert process.communicate("go on\n")[0] == "steps 12\n"
     assert not (tmp_path / "lock").exists()
-    with pytest.raises(TrainError, match="belongs to another model"):  # it may look into the folder now
+    with pytest.raises(TrainError, match="belongs to a different model"):  # it may look into the folder now
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
 
 
@@ -94,25 +94,25 @@ def test_workers_that_outlive_the_run_do_not_hold_its_folder(make, tmp_path):
 
 
 def test_a_forked_child_neither_has_nor_frees_the_folder(tmp_path):
-    hold = Hold(tmp_path)
+    hold = DirectoryLock(tmp_path)
     child = os.fork()
     if child == 0:
         hold.release()
         try:
-            Hold(tmp_path)
+            DirectoryLock(tmp_path)
         except TrainError as error:
             os._exit(7 if str(error).startswith(f"process {os.getppid()} ") else 8)
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     hold.release()
-    Hold(tmp_path).release()
+    DirectoryLock(tmp_path).release()
 
 
 def test_a_holder_that_left_no_name_is_still_refused(tmp_path):
     with open(tmp_path / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TrainError, match=r"^another process is training in .* or stop it first\.$"):
-            Hold(tmp_path)
+            DirectoryLock(tmp_path)
 
 
 def test_a_worker_that_runs_the_script_again_is_not_told_to_stop_its_parent(tmp_path):
@@ -120,8 +120,8 @@ def test_a_worker_that_runs_the_script_again_is_not_told_to_stop_its_parent(tmp_
         file.write(json.dumps({"pid": os.getppid(), "host": socket.gethostname()}))
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(TrainError, match=r"^process \d+ .* has started this one.*__main__") as caught:
-            Hold(tmp_path)
+        with pytest.raises(TrainError, match=r"^process \d+ .* has started this process.*__main__") as caught:
+            DirectoryLock(tmp_path)
     assert "kill" not in str(caught.value)
 
 
@@ -131,7 +131,7 @@ def test_a_holder_on_another_machine_is_named_with_it(tmp_path):
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TrainError, match=r"^process 12 on far-away is training in"):
-            Hold(tmp_path)
+            DirectoryLock(tmp_path)
 
 
 def test_without_locks_nobody_is_kept_out_and_a_debug_line_says_so(tmp_path, monkeypatch, capsys):
@@ -141,9 +141,12 @@ def test_without_locks_nobody_is_kept_out_and_a_debug_line_says_so(tmp_path, mon
     monkeypatch.setattr(fcntl, "flock", no_locks)
     set_verbosity("debug")
     try:
-        holds = Hold(tmp_path), Hold(tmp_path)
+        holds = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
     finally:
         set_verbosity("normal")
-    assert capsys.readouterr().err.count("cannot be locked, so nobody is kept out: No locks available") == 2
+    assert (
+        capsys.readouterr().err.count("cannot be locked, so other runs are not kept out: No locks available")
+        == 2
+    )
     for hold in holds:
         hold.release()

@@ -78,7 +78,11 @@ class Resident:
         assert self._now is not None
         chance = self._now.chance
         for start, stop in epoch.spans(len(order)):
-            yield Handed(self._batch(order[start:stop], chance, start, stop), stop)
+            samples = order[start:stop]
+            if self.augment is None:
+                yield Handed(self.source.take(samples), stop)
+            else:
+                yield Handed(self._augmented(samples, chance, start, stop), stop)
         if self._can_go_on:
             # A hundred small kernels. At the start of an epoch, where metrics have just been read and the
             # device waits for work, their launches would be seen; now it still has steps to do.
@@ -87,9 +91,8 @@ class Resident:
                 following.chance.draw_like(chance)
                 self._next = following
 
-    def _batch(self, samples: Tensor, chance: EpochChance, start: int, stop: int) -> Any:
-        if self.augment is None:
-            return self.source.take(samples)
+    def _augmented(self, samples: Tensor, chance: EpochChance, start: int, stop: int) -> Any:
+        assert self.augment is not None
         # flodl's own augmentations, which are all that there are then, leave draws as they are.
         drawn = chance.between(start, stop, shared=self._fused is not None)
         batch = None if self._fused is None else self._fused.taken(self.source, samples, drawn)

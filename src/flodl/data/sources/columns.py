@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ class Columns:
 
     def take(self, indices: Tensor) -> Any:
         """Give these rows as a batch."""
-        return self.form.build([rows_of(column, indices) for column in self.columns])
+        rows = map(rows_of, self.columns, repeat(indices))
+        return tuple(rows) if self.form.kind == "tuple" else self.form.build(list(rows))
 
     def to(self, device: torch.device) -> Columns:
         """Give the same data in the memory of a device."""

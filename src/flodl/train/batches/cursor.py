@@ -1,120 +1,126 @@
-"""The batch that is out: handed to a loop, and perhaps never trained on."""
+"""The batch that was handed to the training loop and may not have been trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 from flodl.data import Loader
 
-from .samples import Counts
-
-if TYPE_CHECKING:
-    from ..run import Run
+from ..session import Session
+from .samples import num_samples_of_batch
 
 
 class _Mark(NamedTuple):
-    """Where a run stood before a batch was handed out: samples given, state of the source, batches done."""
+    """The state before a batch: loader position, state of the source, batches done in the epoch."""
 
     position: int
     source: Any
     epoch_step: int
 
 
-class Handing:
-    """Give the batches of a loader, and go back to one that was handed out in vain.
+class BatchCursor:
+    """Iterate over a loader, and rewind it to the first batch that was not trained on.
 
-    An error or Ctrl-C may fall between a batch and its update. The loader counts what it has given; what
-    counts here is what was trained on, back to the start of a window of accumulation that was given up.
+    An error or Ctrl-C may arrive between a batch and its update. The loader counts the batches that it
+    returned; a run counts those it trained on, back to the start of an abandoned window of accumulation.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.counts = Counts()
-        # Whether a loop is being given batches.
-        self.is_giving = False
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # The batch that was returned last, and its number of samples where the loader knows it.
+        self.batch: Any = None
+        self.num_samples: int | None = None
+        self.is_iterating = False
         self._loader: Loader | None = None
-        self._batch = self._window = _Mark(0, None, 0)
+        self._mark = self._window = _Mark(0, None, 0)
         self._updates = 0
-        # The epoch of the loader, and its position behind the batch that is out.
-        self._behind = (0, 0)
+        # The epoch and position of the loader after the last batch.
+        self._after = (0, 0)
 
     def batches(self, loader: Loader) -> Iterator[Any]:
-        """Give the rest of the loader's epoch."""
-        run, step = self._run, self._run.train_step
-        state = loader.state_dict()
-        position, source, keeps_state = state["position"], state["source"], state["source"] is not None
-        is_first = self.is_giving = True
+        """Yield the remaining batches of the loader's epoch."""
+        session, step = self._session, self._session.train_step
+        accumulates, has_size = step.settings.accumulate > 1, loader.batch_size is not None
+        state, epoch = loader.state_dict(), loader.epoch
+        position, source = state["position"], state["source"]
+        self.is_iterating = True
         try:
-            for batch in self.counts.noted(loader):
-                self._batch = _Mark(position, source, run.place.epoch_step)
+            for loaded in loader.with_positions():
+                self._mark = _Mark(position, source, session.position.epoch_step)
                 self._updates = step.updates
-                if step.is_between_updates:
-                    self._window = self._batch
-                position = loader.position
-                self._loader, self._behind = loader, (loader.epoch, position)
-                if is_first or keeps_state:
-                    # Asked at every batch it would cost more than a small step does.
-                    source = loader.state_dict()["source"]
-                    is_first, keeps_state = False, source is not None
-                yield batch
-        except Exception:
-            # A signal to every process of a job ends the workers of a loader, too.
-            if not run.notice:
-                raise
-        else:
+                if not accumulates or step.is_between_updates:
+                    self._window = self._mark
+                self.batch, after = loaded.batch, loaded.position
+                # The source of a loader without batch size yields whole batches, and positions count those.
+                self.num_samples = after - position if has_size else num_samples_of_batch(loader, position)
+                # A copy: the source may change its state in place.
+                position, source = after, deepcopy(loaded.source_state)
+                self._loader, self._after = loader, (epoch, position)
+                del loaded
+                yield self.batch
             self.forget()
-            return
         finally:
-            self.is_giving = False
-        run.save_and_leave()
+            self.is_iterating = False
+
+    def num_samples_of(self, batch: Any) -> int | None:
+        """Return the number of samples of a batch if it is the last one, whole or as a tuple of its parts."""
+        last = self.batch
+        if batch is last:
+            return self.num_samples
+        if not isinstance(batch, tuple | list) or not isinstance(last, tuple | list):
+            return None
+        same = len(batch) == len(last) and all(mine is theirs for mine, theirs in zip(batch, last))
+        return self.num_samples if same else None
 
     def forget(self) -> None:
-        """Take what was handed out for trained on."""
+        """Treat every batch so far as trained on."""
         self._loader = None
 
-    def go_back(self, loader: Loader) -> None:
-        """Let the loader give a batch that is out once more; an iterator has given what it gave."""
+    def rewind(self, loader: Loader) -> None:
+        """Rewind the loader to the first batch that was not trained on; an iterator cannot be rewound."""
         if self._loader is not loader or loader.gives_once:
             return
         mark = self._untrained()
         if mark is not None:
-            loader.load_state_dict(self._cursor(loader, mark))
-            self._run.place.epoch_step = mark.epoch_step
+            loader.load_state_dict(_state_at(loader, mark))
+            self._session.position.epoch_step = mark.epoch_step
         self.forget()
 
-    def left(self, loader: Loader) -> dict[str, Any]:
-        """Take leave of a loader, and give the place from which another one over the same data goes on."""
-        mark, place = self._untrained() if self._loader is loader else None, self.cursor(loader)
+    def release(self, loader: Loader) -> dict[str, Any]:
+        """Stop using a loader, and return the state from which another one over the same data continues."""
+        mark, state = self._untrained() if self._loader is loader else None, self.state_dict(loader)
         if mark is not None:
-            self._run.place.epoch_step = mark.epoch_step
+            self._session.position.epoch_step = mark.epoch_step
         self.forget()
-        return place
+        return state
 
-    def give_up_window(self) -> None:
-        """Take the batches of a window of accumulation that is half full for not trained on."""
-        run, step = self._run, self._run.train_step
+    def abandon_window(self) -> None:
+        """Treat the batches of an incomplete window of accumulation as not trained on."""
+        session, step = self._session, self._session.train_step
         if step.is_between_updates:
             return
         step.give_up_window()
         if self._loader is not None:
-            self._batch = self._window
-            run.place.epoch_step = self._window.epoch_step
+            self._mark = self._window
+            session.position.epoch_step = self._window.epoch_step
 
-    def cursor(self, loader: Loader) -> dict[str, Any]:
-        """Give the place behind the last batch that was trained on."""
+    def state_dict(self, loader: Loader) -> dict[str, Any]:
+        """Return the state of the loader after the last batch that was trained on."""
         mark = self._untrained() if self._loader is loader else None
-        return loader.state_dict() if mark is None else self._cursor(loader, mark)
-
-    def _cursor(self, loader: Loader, mark: _Mark) -> dict[str, Any]:
-        return {**loader.state_dict(), "position": mark.position, "source": mark.source}
+        return loader.state_dict() if mark is None else _state_at(loader, mark)
 
     def _untrained(self) -> _Mark | None:
-        """Give where the batches begin that were handed out and not trained on, if any were."""
-        run, loader = self._run, self._loader
-        if loader is None or (loader.epoch, loader.position) != self._behind:
+        """Return the state before the first batch that was not trained on, if there is one."""
+        session, loader = self._session, self._loader
+        if loader is None or (loader.epoch, loader.position) != self._after:
             return None
-        if run.place.epoch_step != self._batch.epoch_step or run.train_step.updates != self._updates:
+        if session.position.epoch_step != self._mark.epoch_step or session.updates != self._updates:
             return None
-        # A window that is still open has the gradients of its batches; one that was given up has lost them.
-        return self._window if run.train_step.is_between_updates else self._batch
+        # An open window has the gradients of its batches; an abandoned one has lost them.
+        return self._window if session.train_step.is_between_updates else self._mark
+
+
+def _state_at(loader: Loader, mark: _Mark) -> dict[str, Any]:
+    return {**loader.state_dict(), "position": mark.position, "source": mark.source}

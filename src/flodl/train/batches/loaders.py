@@ -1,162 +1,169 @@
-"""The loaders of a trainer: given by the user, or made once over data and kept."""
+"""The loaders of a trainer: passed by the user, or built once over data and reused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
-from flodl.core import TrainError
+from flodl.core import CursorError, TrainError
 from flodl.data import Loader
 
-if TYPE_CHECKING:
-    from .cursor import Handing
+from ..session import Session
+from .cursor import BatchCursor
 
 # The result of an evaluation does not depend on it.
-EVALUATED_AT_ONCE = 256
+EVALUATION_BATCH_SIZE = 256
 
 
-class Feeding:
-    """Give the loader of the training and that of the evaluation.
+class Loaders:
+    """Return the loaders for training and for evaluation.
 
-    A loader made over data is kept, so that a resident data set is brought to the device once, and a loop
-    that was left early goes on where it was. Data that were written to since are brought there anew.
+    A loader built over data is reused, so that a resident data set is copied to the device once, and a loop
+    that was left early continues at the same position. Data that were written to are copied again.
     """
 
-    def __init__(self, device: torch.device, seed: int, handing: Handing) -> None:
-        self._device, self._seed, self._handing = device, seed, handing
-        self.training: Loader | None = None
-        self._made_of: tuple[Any, int | None] | None = None
+    def __init__(self, session: Session, cursor: BatchCursor) -> None:
+        self._session, self._cursor = session, cursor
+        self._training_data: tuple[Any, int | None] | None = None
         self._evaluation: Loader | None = None
-        self._evaluated: tuple[Any, int | None] | None = None
-
-    @property
-    def makes_loader(self) -> bool:
-        """Whether the loader of the training was made here, from the trainer's seed."""
-        return self._made_of is not None
+        self._evaluation_data: tuple[Any, int | None] | None = None
 
     def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
-        """Give the loader that was given, or one over the data that begins at an epoch."""
-        batch_size = _beside(data, batch_size)
+        """Return the loader that was passed, or one over the data that starts at an epoch."""
+        session, batch_size = self._session, _check_batch_size(data, batch_size)
+        seed = session.settings.seed
         if isinstance(data, Loader):
-            if data is not self.training:
-                self._check(data)
-                self.training, self._made_of = data, None
-        elif self.training is None or not _same((data, batch_size), self._made_of):
-            self.training = self._made(data, batch_size, seed=self._seed)
-            self.training.set_epoch(epoch)
-            self._made_of = (_listed(data), batch_size)
-        elif self.training.is_stale and not self._handing.is_giving:
-            place = self._handing.left(self.training)
-            self.training = None  # first, so that the device need not have room for both
-            self.training = self._made(data, batch_size, seed=self._seed)
-            self.training.load_state_dict(place)
-        assert self.training is not None
-        return self.training
+            if data is not session.loader:
+                self._check_device(data)
+                session.loader, self._training_data = data, None
+        elif session.loader is None or not _same_data((data, batch_size), self._training_data):
+            session.loader = self._build(data, batch_size, seed=seed)
+            session.loader.set_epoch(epoch)
+            self._training_data = (_shallow_copy(data), batch_size)
+        elif session.loader.is_stale and not self._cursor.is_iterating:
+            state = self._cursor.release(session.loader)
+            session.loader = None  # first, so that the device need not have room for both
+            session.loader = self._build(data, batch_size, seed=seed)
+            session.loader.load_state_dict(state)
+        assert session.loader is not None
+        return session.loader
+
+    def restore_training(self, loader: Loader, state: Mapping[str, Any]) -> None:
+        """Move the loader to a saved state; raise CursorError if the order was drawn with another seed."""
+        seed, is_ours = state.get("seed"), self._training_data is not None
+        if is_ours and seed is not None and seed != loader.seed:
+            # A loader of the user's names its own seed.
+            raise CursorError(
+                f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={loader.seed}). "
+                f"Nothing was loaded. Use Trainer(seed={seed}), or choose a different checkpoint_dir."
+            )
+        loader.load_state_dict(state)
+        self._cursor.forget()
 
     def for_evaluation(self, data: Any, batch_size: int | None) -> Loader:
-        """Give a loader that stands at the start of the data."""
-        batch_size = _beside(data, batch_size)
+        """Return a loader at the start of the data."""
+        training, batch_size = self._session.loader, _check_batch_size(data, batch_size)
         if isinstance(data, Loader):
-            if data is self.training:
-                raise TrainError("this loader feeds the training. Give the evaluation a loader of its own.")
-            self._check(data)
-            return _from_the_start(data)
-        if not isinstance(data, DataLoader) and not (batch_size is None and self._takes_batches(data)):
-            usual = None if self.training is None else self.training.batch_size
-            batch_size = batch_size or usual or EVALUATED_AT_ONCE
+            if data is training:
+                raise TrainError("this loader feeds the training. Use a separate loader for evaluation.")
+            self._check_device(data)
+            return _at_start(data)
+        if not isinstance(data, DataLoader) and not (batch_size is None and self._is_list_of_batches(data)):
+            usual = None if training is None else training.batch_size
+            batch_size = batch_size or usual or EVALUATION_BATCH_SIZE
         if self._evaluation is not None and self._evaluation.is_stale:
             self._evaluation = None
-        if self._evaluation is None or not _same((data, batch_size), self._evaluated):
-            self._evaluation = self._made(data, batch_size, shuffle=False)
-            self._evaluated = (_listed(data), batch_size)
-        return _from_the_start(self._evaluation)
+        if self._evaluation is None or not _same_data((data, batch_size), self._evaluation_data):
+            self._evaluation = self._build(data, batch_size, shuffle=False)
+            self._evaluation_data = (_shallow_copy(data), batch_size)
+        return _at_start(self._evaluation)
 
-    def _made(self, data: Any, batch_size: int | None, **order: Any) -> Loader:
-        return Loader(data, batch_size, device=self._device, **order)
+    def _build(self, data: Any, batch_size: int | None, **order: Any) -> Loader:
+        return Loader(data, batch_size, device=self._session.device, **order)
 
-    def _takes_batches(self, data: Any) -> bool:
-        """Say whether data are a list of batches, since the training took one for that."""
-        if not isinstance(data, list) or self._made_of is None:
+    def _is_list_of_batches(self, data: Any) -> bool:
+        """Return whether data are a list of batches, as the training data are."""
+        if not isinstance(data, list) or self._training_data is None:
             return False
-        given, size = self._made_of
-        return isinstance(given, list) and size is None
+        trained, size = self._training_data
+        return isinstance(trained, list) and size is None
 
-    def _check(self, loader: Loader) -> None:
-        if loader.device != self._device:
+    def _check_device(self, loader: Loader) -> None:
+        device = self._session.device
+        if loader.device != device:
             raise TrainError(
-                f"the loader gives batches on {loader.device}, and the model is on {self._device}. "
+                f"the loader returns batches on {loader.device}, and the model is on {device}. "
                 "Write Loader(…, device=trainer.device)."
             )
 
 
-def _beside(data: Any, batch_size: int | None) -> int | None:
-    """Give the size to cut batches by: none where the data come in batches already."""
+def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
+    """Return the size of the batches to make: None where the data are batches already."""
     if not isinstance(data, Loader | DataLoader):
         return batch_size
     if batch_size not in (None, data.batch_size):
         raise TrainError(
-            f"batch_size={batch_size} beside a {type(data).__name__} whose batches are of "
-            f"{data.batch_size}. Leave batch_size out, or give the data instead of the loader."
+            f"batch_size={batch_size} was given with a {type(data).__name__} whose batch_size is "
+            f"{data.batch_size}. Omit batch_size, or pass the data instead of the loader."
         )
     return None
 
 
 @contextmanager
-def place_kept(data: Any) -> Iterator[None]:
-    """Put a loader back to where it stands, whatever is read of it meanwhile."""
-    place = data.state_dict() if isinstance(data, Loader) and not data.gives_once else None
+def preserve_position(data: Any) -> Iterator[None]:
+    """Restore the position of a loader when the context ends."""
+    state = data.state_dict() if isinstance(data, Loader) and not data.gives_once else None
     try:
         yield
     finally:
-        if place is not None:
-            data.load_state_dict(place)
+        if state is not None:
+            data.load_state_dict(state)
 
 
-def refuse_iterator(eval_data: Any) -> None:
-    """Refuse data for several evaluations that can be had once."""
+def check_repeatable(eval_data: Any) -> None:
+    """Raise if data for several evaluations can be iterated only once."""
     once = eval_data.gives_once if isinstance(eval_data, Loader) else isinstance(eval_data, Iterator)
     if once:
-        raise _nothing_left()
+        raise _exhausted()
 
 
-def _from_the_start(loader: Loader) -> Loader:
+def _at_start(loader: Loader) -> Loader:
     if loader.gives_once and (loader.epoch or loader.position):
-        raise _nothing_left()
+        raise _exhausted()
     loader.set_epoch(0)
     return loader
 
 
-def _nothing_left() -> TrainError:
+def _exhausted() -> TrainError:
     return TrainError(
-        "the data of the evaluation are an iterator and have nothing left for a second epoch. "
-        "Give something that can be iterated again, such as a list or an object with __iter__."
+        "the evaluation data are an iterator and are exhausted after one epoch. "
+        "Pass something that can be iterated again, such as a list or an object with __iter__."
     )
 
 
 def num_batches(loader: Loader) -> int | None:
-    """Give the batches of an epoch; None where nobody knows."""
+    """Return the number of batches in an epoch, or None if it is unknown."""
     try:
         return len(loader)
     except TypeError:
         return None
 
 
-def _listed(data: Any) -> Any:
-    """Give a list or table of the same things, which stays as it is when the caller's is changed."""
+def _shallow_copy(data: Any) -> Any:
+    """Return a list or dictionary with the same items that the caller cannot change."""
     if type(data) is list:
         return list(data)
     return dict(data) if isinstance(data, Mapping) else data
 
 
-def _same(given: tuple[Any, int | None], known: tuple[Any, int | None] | None) -> bool:
-    """Say whether these are the very data of before; a tuple or table made anew of them counts too."""
-    if known is None or given[1] != known[1]:
+def _same_data(one: tuple[Any, int | None], other: tuple[Any, int | None] | None) -> bool:
+    """Return whether these are the same objects; a new tuple or dictionary of the same parts counts too."""
+    if other is None or one[1] != other[1]:
         return False
-    new, old = given[0], known[0]
+    new, old = one[0], other[0]
     if type(new) is type(old) and isinstance(new, tuple | list):
         return len(new) == len(old) and all(a is b for a, b in zip(new, old))
     if isinstance(new, Mapping) and isinstance(old, Mapping):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
 @dataclass
-class Place:
-    """Where a run stands within its epoch: batches done, a row that waits for its evaluation, the update at
-    which the last row was complete."""
+class Position:
+    """Batches done in this epoch, the metrics of a trained epoch that awaits its evaluation, and the update
+    at which the last row of the history was complete."""
 
     epoch_step: int = 0
     open_row: dict[str, Any] | None = None

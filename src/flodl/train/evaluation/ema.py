@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, beside the model that is trained."""
+"""An exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class AveragedWeights:
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         if not 0.0 < decay < 1.0:
-            raise TrainError(f"ema={decay}. Give a decay between 0 and 1, such as 0.999.")
+            raise TrainError(f"ema={decay}. Use a decay between 0 and 1, such as 0.999.")
         self.decay = decay
         moving = {n: p for n, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
         if not moving:
-            raise TrainError("ema: the model has no parameters that can be averaged. Leave ema out.")
+            raise TrainError("ema: the model has no parameters that can be averaged. Omit ema.")
         for name, parameter in moving.items():
             if is_lazy(parameter):
-                raise TrainError(f"ema: {name!r} has no shape yet to average. Call the model once first.")
+                raise TrainError(f"ema: {name!r} has no shape yet. Call the model once first.")
         self._names = list(moving)
         self._live = [parameter.detach() for parameter in moving.values()]
         self._average = [weight.clone() for weight in self._live]
 
     def update(self, skipped: Tensor | None = None) -> None:
-        """Move the average towards the weights, unless a flag says that their update was skipped.
+        """Move the average towards the weights, unless `skipped` is true.
 
-        A flag on a device is not waited for.
+        This does not wait for a flag on a device.
         """
         if skipped is not None and skipped.device.type != "cpu":
             self._move_unless(skipped)
@@ -50,31 +50,31 @@ class AveragedWeights:
             torch._foreach_lerp_(self._average, self._live, 1.0 - self.decay)
 
     def _move_unless(self, skipped: Tensor) -> None:
-        """Move the average by a share that is nothing where the flag is set: no host read."""
-        kind = torch.float64 if self._live[0].dtype == torch.float64 else torch.float32
-        share = skipped.logical_not().to(kind) * (1.0 - self.decay)
-        ways = torch._foreach_sub(self._live, self._average)
-        torch._foreach_mul_(ways, share)
-        torch._foreach_add_(self._average, ways)
+        """Move the average by a weight that is 0 if the flag is set, without reading it on the host."""
+        dtype = torch.float64 if self._live[0].dtype == torch.float64 else torch.float32
+        weight = skipped.logical_not().to(dtype) * (1.0 - self.decay)
+        distances = torch._foreach_sub(self._live, self._average)
+        torch._foreach_mul_(distances, weight)
+        torch._foreach_add_(self._average, distances)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the model have the averaged weights while this lasts; buffers stay its own."""
-        kept = [weight.clone() for weight in self._live]
+        """Copy the averaged weights into the model inside the context; buffers do not change."""
+        live = [weight.clone() for weight in self._live]
         try:
             torch._foreach_copy_(self._live, self._average)
             yield
         finally:
-            torch._foreach_copy_(self._live, kept)
+            torch._foreach_copy_(self._live, live)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give the averages by parameter name."""
+        """Return the averages by parameter name."""
         return dict(zip(self._names, self._average))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict`, or start anew from weights."""
+        """Restore a `state_dict`, or start again from weights."""
         missing = [name for name in self._names if name not in state]
         if missing:
-            raise TrainError(f"the saved average has no {missing[0]!r}: it belongs to another model.")
+            raise TrainError(f"the saved average has no {missing[0]!r}: it belongs to a different model.")
         for name, average in zip(self._names, self._average):
             average.copy_(state[name].detach())

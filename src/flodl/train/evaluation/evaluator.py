@@ -1,4 +1,4 @@
-"""Metrics over a whole data set, exact whatever the batches: sums with weights, never means of means."""
+"""Metrics over a whole data set, as weighted sums that do not depend on the batches."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from flodl.engine.program.precision import computing_in
 from flodl.engine.settings import Precision
 from flodl.graph import without_carried_values
 
-from ..batches.samples import counted
+from ..batches.samples import with_num_samples
 from .ema import AveragedWeights
-from .modes import evaluating
-from .step_errors import refuse_misfit
+from .modes import evaluation_mode
+from .step_errors import check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
-    """Give a batch as the arguments of a step function: those of a tuple or a list, anything else as one."""
+    """Return the arguments of a step function: the items of a tuple or list, or the batch itself."""
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
 def check_names(values: Iterable[str]) -> None:
-    """Refuse names that a row of the history has for itself."""
+    """Raise if a name is reserved for the history."""
     for name in values:
         if name in ("loss", "lr", "epoch") or str(name).startswith("eval_"):
             raise TrainError(
-                f"the step function names a value {name!r}, which the history of a run has for itself. "
-                "Choose another name."
+                f"the step function returns a value named {name!r}, which is reserved for the history. "
+                "Choose a different name."
             )
 
 
 def check_number(name: str, value: Tensor) -> None:
-    """Refuse a named value that is not one number."""
+    """Raise if a named value is not a single number."""
     if value.numel() != 1:
         raise TrainError(
-            f"the step function gives {name!r} of shape {tuple(value.shape)}. Give one number for each name."
+            f"the step function returns {name!r} with shape {tuple(value.shape)}. Return one number per name."
         )
 
 
-def checked(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Give metric objects by name, or say what is none."""
-    if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection has names, and is no dict
-        raise TrainError(f"metrics is a {type(metrics).__name__}. Give each a name: metrics={{'f1': …}}.")
+def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the metric objects by name, or raise if one is not a metric."""
+    if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection is not a dict
+        raise TrainError(f"metrics is a {type(metrics).__name__}. Name each metric: metrics={{'f1': …}}.")
     for name, metric in (metrics or {}).items():
         if name == "loss":
-            raise TrainError("a metric is called 'loss', as the loss itself is. Choose another name.")
-        lacking = [method for method in ("reset", "update", "compute") if not hasattr(metric, method)]
-        if lacking:
+            raise TrainError("a metric is named 'loss', which is reserved. Choose a different name.")
+        missing = [method for method in ("reset", "update", "compute") if not hasattr(metric, method)]
+        if missing:
             raise TrainError(
-                f"the metric {name!r} has no method {lacking[0]!r}. Give an object with reset, "
-                "update(predictions, targets) and compute, such as those of torchmetrics. What a function of "
-                "one batch can say belongs into the step function: return loss, {name: value}."
+                f"the metric {name!r} has no method {missing[0]!r}. Use an object with reset, "
+                "update(predictions, targets) and compute, such as those of torchmetrics. A value that is "
+                "computed from one batch belongs in the step function: return loss, {name: value}."
             )
     return dict(metrics or {})
 
 
 class WeightedSums:
-    """The loss and named values, weighed by samples and added up on the device in double precision."""
+    """The loss and named values, weighted by samples and summed on the device in double precision."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -81,13 +81,13 @@ class WeightedSums:
             self._weights[name] = self._weights.get(name, 0) + weight
 
     def means(self) -> dict[str, float]:
-        """Give the means as plain numbers; this waits for the device."""
+        """Return the means as plain numbers; this waits for the device."""
         return {name: total.item() / self._weights[name] for name, total in self._sums.items()}
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Give loss, named values and metric objects over all batches, and leave no trace."""
+    """Compute loss, named values and metrics over all batches, without side effects on training."""
 
     model: nn.Module
     step_fn: Callable[..., Any]
@@ -101,37 +101,37 @@ class Evaluator:
     def __post_init__(self) -> None:
         if self.outputs is not None and not callable(self.outputs):
             raise TrainError(
-                f"outputs={self.outputs!r}. Give a function of the model and the parts of a batch that gives "
-                "predictions and targets."
+                f"outputs={self.outputs!r}. Use a function of the model and the parts of a batch that "
+                "returns predictions and targets."
             )
 
     def __call__(
-        self, batches: Iterable[Any], *, between: Callable[[], None] = lambda: None
+        self, batches: Iterable[Any], *, before_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Evaluate with the averaged weights where there are any; `between` is called before every batch."""
+        """Evaluate, with the averaged weights if there are any; `before_batch` may raise to stop."""
         weights = nullcontext() if self.average is None else self.average.applied()
         with preserve_rng_state(self.device), weights:
-            return self._found(batches, between)
+            return self._evaluate(batches, before_batch)
 
-    def _found(self, batches: Iterable[Any], between: Callable[[], None]) -> dict[str, float]:
+    def _evaluate(self, batches: Iterable[Any], before_batch: Callable[[], None]) -> dict[str, float]:
         sums = WeightedSums()
         for metric in self.metrics.values():
             if callable(getattr(metric, "to", None)):
                 metric.to(self.device)
             metric.reset()
-        with evaluating(self.model), without_carried_values(self.model):
-            said = False
-            for batch, samples in counted(batches):
-                between()
+        with evaluation_mode(self.model), without_carried_values(self.model):
+            has_warned = False
+            for batch, samples in with_num_samples(batches):
+                before_batch()
                 arguments = as_arguments(batch)
                 if samples is None:
                     samples, lengths = num_samples(arguments), leading_lengths(arguments)
-                    if len(lengths) > 1 and not said:
+                    if len(lengths) > 1 and not has_warned:
                         log.warn("evaluation: %s", ambiguous_samples(lengths))
-                        said = True
+                        has_warned = True
                 with computing_in(self.precision, self.device):
-                    given = self._given(arguments)
-                    loss, values = given if isinstance(given, tuple) else (given, {})
+                    result = self._call_step_fn(arguments)
+                    loss, values = result if isinstance(result, tuple) else (result, {})
                     check_names(values)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
@@ -140,37 +140,37 @@ class Evaluator:
                             metric.update(predictions, targets)
         return {**sums.means(), **_computed(self.metrics)}
 
-    def _given(self, arguments: tuple[Any, ...]) -> Any:
+    def _call_step_fn(self, arguments: tuple[Any, ...]) -> Any:
         extra = {}
         if self.masked:
-            # With tail='pad' the function leaves rows out by a mask; here nothing is padded.
+            # With tail='pad' the function ignores rows by a mask; here nothing is padded.
             extra["mask"] = torch.ones(num_samples(arguments), dtype=torch.bool, device=self.device)
         try:
             return self.step_fn(self.model, *arguments, **extra)
         except TypeError as error:
-            refuse_misfit(self.step_fn, arguments, error)
+            check_signature(self.step_fn, arguments, error)
             raise
         except RuntimeError as error:
             if "does not require grad" in str(error):
                 error.add_note(
-                    "An evaluation runs without gradients. A step function that needs them, as for a penalty "
-                    "on gradients, asks for them: with torch.enable_grad(): …"
+                    "Evaluation runs without gradients. A step function that needs them, for example for a "
+                    "gradient penalty, can enable them: with torch.enable_grad(): …"
                 )
             raise
 
 
 def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:
-    """Read a batch as inputs and targets, as most are."""
+    """Treat a batch as inputs and targets."""
     if len(arguments) != 2:
         raise TrainError(
             f"metrics need predictions and targets, and the batch has {len(arguments)} parts, not two. "
-            "Say how they come about: outputs=lambda model, batch: (model(batch['x']), batch['y'])."
+            "Define them: outputs=lambda model, batch: (model(batch['x']), batch['y'])."
         )
     return model(arguments[0]), arguments[1]
 
 
 def _computed(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Give what the metric objects came to; one that gives a table has its names behind its own."""
+    """Return the results of the metrics; the names in a mapping are appended to the name of its metric."""
     found: dict[str, float] = {}
     for name, metric in metrics.items():
         value = metric.compute()
@@ -178,17 +178,17 @@ def _computed(metrics: Mapping[str, Any]) -> dict[str, float]:
         for part, number in parts.items():
             if isinstance(number, Tensor) and number.numel() != 1:
                 raise TrainError(
-                    f"the metric {name!r} gives a tensor of shape {tuple(number.shape)}. "
-                    "Give metrics that come to one number, for example with average='macro'."
+                    f"the metric {name!r} returns a tensor of shape {tuple(number.shape)}. "
+                    "Use metrics that return one number, for example with average='macro'."
                 )
-            found[f"{name}_{part}" if part else name] = _number(name, number)
+            found[f"{name}_{part}" if part else name] = _as_float(name, number)
     return found
 
 
-def _number(name: str, given: Any) -> float:
+def _as_float(name: str, value: Any) -> float:
     try:
-        if not isinstance(given, str):
-            return float(given)
+        if not isinstance(value, str):
+            return float(value)
     except (TypeError, ValueError):
         pass
-    raise TrainError(f"the metric {name!r} gives {given!r}. Its compute must give a number.")
+    raise TrainError(f"the metric {name!r} returns {value!r}. Its compute must return a number.")

@@ -1,4 +1,4 @@
-"""What learns and what is in training, module by module: kept, saved, and put back."""
+"""Frozen parameters and the training mode of each module: listed, preserved and restored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flodl.graph import is_kept_in_eval, set_kept_in_eval
 
 
 def modes_of(model: nn.Module) -> dict[str, list[str]]:
-    """Name the parameters that are frozen, the modules that are not in training, and those that stay so."""
+    """Return the names of frozen parameters, of modules in evaluation mode, and of those kept in it."""
     modules = list(model.named_modules())
     return {
         "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
@@ -23,7 +23,7 @@ def modes_of(model: nn.Module) -> dict[str, list[str]]:
 
 
 def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
-    """Freeze and still what `modes_of` named, and nothing else."""
+    """Restore the result of `modes_of`."""
     frozen, evaluating, stilled = (set(modes[kind]) for kind in ("frozen", "evaluating", "stilled"))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad == (name in frozen):
@@ -34,21 +34,21 @@ def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
         set_kept_in_eval(module, name in stilled)
 
 
-def modes_kept(model: nn.Module) -> AbstractContextManager[None]:
-    """Give every module back the mode that it had, where the model was not in training as a whole."""
-    return _put_back([] if model.training else model.modules())
+def preserve_modes(model: nn.Module) -> AbstractContextManager[None]:
+    """Restore the mode of every module when the context ends, unless the model is in training mode."""
+    return _restore_afterwards([] if model.training else model.modules())
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every module to evaluation, and each back to what it was."""
-    with _put_back(model.modules()), torch.no_grad():
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch every module to evaluation mode without gradients, and restore its mode afterwards."""
+    with _restore_afterwards(model.modules()), torch.no_grad():
         model.eval()
         yield
 
 
 @contextmanager
-def _put_back(modules: Iterable[nn.Module]) -> Iterator[None]:
+def _restore_afterwards(modules: Iterable[nn.Module]) -> Iterator[None]:
     before = [(module, module.training) for module in modules]
     try:
         yield

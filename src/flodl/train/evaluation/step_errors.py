@@ -1,4 +1,4 @@
-"""A step function and a batch that do not fit: said in words, and only where the call itself fails."""
+"""Errors for a step function whose signature does not match the batch."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from torch import Tensor
 from flodl.core import StepError
 
 
-def refuse_misfit(step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError) -> None:
-    """After a TypeError, refuse a step function that cannot be called with such a batch at all.
+def check_signature(step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError) -> None:
+    """After a TypeError, raise StepError if the step function cannot be called with such a batch.
 
-    A TypeError from within a function that fits is the user's own, and left alone.
+    Otherwise the TypeError comes from the code of the user, and this returns.
     """
     if not arguments:
         raise StepError(
-            "step() was given no batch. Write trainer.step(batch), or trainer.step(x, y)."
+            "step() was called without a batch. Write trainer.step(batch), or trainer.step(x, y)."
         ) from error
     try:
         signature = inspect.signature(step_fn)
     except (TypeError, ValueError):
         return
-    # What tail='pad' gives beside the batch.
+    # tail='pad' passes a mask in addition to the batch.
     extra = {"mask": None} if "mask" in signature.parameters else {}
     try:
         signature.bind(None, *arguments, **extra)
-    except TypeError as misfit:
+    except TypeError as mismatch:
         name = getattr(step_fn, "__name__", type(step_fn).__name__)
-        written = "step_fn" if name == "<lambda>" else name
+        suggested = "step_fn" if name == "<lambda>" else name
         raise StepError(
             f"the step function {name}{signature} is called with the model and {_parts(arguments)}: "
-            f"{misfit}. Write def {written}(model, {_wanted(arguments)}), or give data of as many parts as "
-            "it takes."
+            f"{mismatch}. Write def {suggested}(model, {_parameters(arguments)}), or pass data with as "
+            "many parts as it takes."
         ) from error
 
 
 def _parts(arguments: tuple[Any, ...]) -> str:
-    kinds = ", ".join(map(_described, arguments))
+    kinds = ", ".join(map(_describe, arguments))
     return (
         f"the {len(arguments)} parts of a batch ({kinds})" if len(arguments) != 1 else f"one batch ({kinds})"
     )
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, Mapping):
@@ -53,6 +53,6 @@ def _described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _wanted(arguments: tuple[Any, ...]) -> str:
+def _parameters(arguments: tuple[Any, ...]) -> str:
     usual = {1: "batch", 2: "x, y"}
     return usual.get(len(arguments), ", ".join(f"part_{number}" for number in range(1, len(arguments) + 1)))

@@ -1,53 +1,71 @@
-"""What happens when a loss or a gradient is no longer a number."""
+"""The response to a loss or gradient that is not finite: stop, or roll back to the last bundle."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from flodl.checkpoint import Bundle, read_bundle
 from flodl.core import NotFiniteError
 
 from ..saving.bundle import load_weights
-from ..saving.damaged import set_aside_and_say, what_is_wrong
-
-if TYPE_CHECKING:
-    from ..run import Run
+from ..saving.damaged import describe_damaged, move_damaged
+from ..saving.directory import RunDirectory
+from ..session import Session
 
 MAX_ROLLBACKS = 3
 
 
-def meet_not_finite(run: Run, skipped: int) -> None:
-    """Stop, or go back to the last bundle and on with the next batches; the weights are good either way."""
-    what = (
-        f"the loss or the gradients were not finite in {skipped} of the updates up to {run.updates}. "
-        "Those updates were skipped, so the weights are good."
-    )
-    bundle, advice = _last_whole(run) if run.settings.nan == "rollback" else (None, "")
-    if bundle is None:
-        raise NotFiniteError(
-            f"{what} {advice}Lower the learning rate or clip the gradients; with nan='skip' training goes on."
+class NonFinitePolicy:
+    """Check each update for non-finite values, and stop the run or roll it back."""
+
+    def __init__(self, session: Session, directory: RunDirectory | None, warn: Callable[[str], None]) -> None:
+        self._session, self._directory, self._warn = session, directory, warn
+
+    def settle(self) -> None:
+        """Handle every skipped update, including those that the device has not reported yet."""
+        session = self._session
+        if session.skipped is not None and (skipped := session.skipped.settle(session.updates)):
+            self.handle(skipped)
+
+    def handle(self, skipped: int) -> None:
+        """Raise NotFiniteError, or load the last bundle and continue with the next batches.
+
+        The weights are valid either way: the updates were skipped.
+        """
+        session, directory = self._session, self._directory
+        what = (
+            f"the loss or the gradients were not finite in {skipped} of the updates up to {session.updates}. "
+            "Those updates were skipped, so the weights are good."
         )
-    now = run.train_step.state_dict()
-    set_aside_and_say(run, after=bundle)
-    run.num_rollbacks += 1
-    parts = read_bundle(bundle, verify=False)
-    # What was counted since has happened, though its updates are undone.
-    parts["step"] |= {"means": now["means"], "num_skipped": now["num_skipped"]}
-    load_weights(run, parts)
-    run.place.measured_at = None
-    if run.watch is not None:
-        run.watch.forget(run.updates)
-    run.count_updates()
-    run.tell("alert", message=f"{what} Went back to step {bundle.step}.", level="warning")
+        bundle, advice = None, ""
+        if session.settings.nan == "rollback":
+            assert directory is not None
+            bundle, advice = self._last_intact(directory)
+        if bundle is None or directory is None:
+            raise NotFiniteError(
+                f"{what} {advice}Lower the learning rate or clip the gradients. "
+                "With nan='skip', training continues."
+            )
+        now = session.train_step.state_dict()
+        if message := move_damaged(directory, newer_than=bundle):
+            self._warn(message)
+        session.num_rollbacks += 1
+        parts = read_bundle(bundle, verify=False)
+        # The means and the count of skipped updates cover the undone updates too.
+        parts["step"] |= {"means": now["means"], "num_skipped": now["num_skipped"]}
+        load_weights(session, parts)
+        session.position.measured_at = None
+        if session.skipped is not None:
+            session.skipped.forget(session.updates)
+        session.updates_seen = session.updates
+        self._warn(f"{what} Rolled back to step {bundle.step}.")
 
-
-def _last_whole(run: Run) -> tuple[Bundle | None, str]:
-    """Give the newest whole bundle, or say why the run cannot go back to one."""
-    assert run.directory is not None
-    if run.num_rollbacks >= MAX_ROLLBACKS:
-        return None, f"The run went back {run.num_rollbacks} times already. "
-    run.directory.close()
-    bundle, wrong = run.directory.find()
-    if wrong:
-        return bundle, f"To go back to there is {what_is_wrong(wrong)}. "
-    return bundle, "There is no bundle yet to go back to. "
+    def _last_intact(self, directory: RunDirectory) -> tuple[Bundle | None, str]:
+        """Return the newest intact bundle, or None and the reason."""
+        if self._session.num_rollbacks >= MAX_ROLLBACKS:
+            return None, f"The run was already rolled back {self._session.num_rollbacks} times. "
+        directory.close()
+        bundle, damage = directory.find()
+        if damage:
+            return bundle, f"To roll back to, there is {describe_damaged(damage)}. "
+        return bundle, "There is no bundle to roll back to yet. "

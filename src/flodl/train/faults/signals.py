@@ -1,4 +1,4 @@
-"""Leaving on a signal: note it, finish the update, save, and end with a code of its own."""
+"""Signals: remember the request to stop, finish the update, save, and exit with a distinct code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-# What sysexits calls a temporary failure: everything is saved, start me again.
+# EX_TEMPFAIL of sysexits.h: everything is saved, and the program can be started again.
 EXIT_CODE = 75
 
 
 class Preempted(SystemExit):
-    """Training was told to stop, has saved itself, and goes on when it is started again.
+    """Training was asked to stop and has saved itself; it continues when it is started again.
 
-    Where it could not save itself, `lost` says so: Python then prints it and ends with exit code 1.
+    If it could not save itself, `lost` says so: Python then prints it and exits with code 1.
     """
 
-    def __init__(self, name: str, lost: str = "", *, is_begun: bool = True) -> None:
+    def __init__(self, name: str, lost: str = "", *, has_begun: bool = True) -> None:
         super().__init__(lost or EXIT_CODE)
         self.signal, self.lost = name, lost
-        saved = "the run is saved and goes on when it is started again"
-        if not is_begun:
+        saved = "the run is saved and continues when it is started again"
+        if not has_begun:
             saved = "nothing was trained yet, so nothing was saved; start it again"
         self._text = lost or f"{name}; {saved}"
 
@@ -33,56 +33,57 @@ class Preempted(SystemExit):
         return self._text
 
 
-class Notice:
-    """Whether somebody asked the run to stop; polled between updates and between batches of evaluation."""
+class StopRequest:
+    """The signal that asked the run to stop, if any; polled between updates and between batches of
+    evaluation."""
 
     def __init__(self) -> None:
-        self.name = ""
-        self._before: dict[int, Any] = {}
+        self.signal = ""
+        self._previous: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.name)
+        return bool(self.signal)
 
-    def leave(self, lost: str = "", *, is_begun: bool = True) -> NoReturn:
-        """End the program with the code that says "saved", or with what is lost; a prompt is given back."""
-        name, self.name = self.name, ""
+    def exit(self, lost: str = "", *, has_begun: bool = True) -> NoReturn:
+        """Exit with the code for "saved", or with what was lost; at a prompt, raise KeyboardInterrupt."""
+        name, self.signal = self.signal, ""
         if name == "SIGINT" and hasattr(sys, "ps1"):
             raise KeyboardInterrupt(lost)
-        raise Preempted(name, lost, is_begun=is_begun)
+        raise Preempted(name, lost, has_begun=has_begun)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Note SIGTERM, SIGINT and SIGUSR1 while this lasts; the second one ends the program at once."""
+    def listen(self) -> Iterator[None]:
+        """Remember SIGTERM, SIGINT and SIGUSR1 inside the context; a second signal ends the program."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self.name, self._before = "", {}
+        self.signal, self._previous = "", {}
         for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
-            self._replace(name, self._note)
+            self._replace(name, self._handle)
         try:
             yield
         finally:
-            unheard, self.name = self.name, ""
-            while self._before:
-                number, handler = self._before.popitem()
-                # None is a handler that was not set from Python, which cannot be set from it either.
+            unhandled, self.signal = self.signal, ""
+            while self._previous:
+                number, handler = self._previous.popitem()
+                # None is a handler that was not set from Python and cannot be set from Python.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if unheard:
-            # It came when nobody looked any more; those who listened before shall have it.
-            os.kill(os.getpid(), signal.Signals[unheard])
+        if unhandled:
+            # It arrived after the last poll: deliver it to the previous handler.
+            os.kill(os.getpid(), signal.Signals[unhandled])
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self.name:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        self.name = signal.Signals(number).name
-        # The same signal may have ended the workers of a loader, which torch would raise wherever the step
-        # stands, in the middle of an update, too. Whoever reads from the loader hears of it.
+        self.signal = signal.Signals(number).name
+        # The same signal may have ended the workers of a loader. Torch would raise wherever the step is, even
+        # in the middle of an update. Reading from the loader raises as well.
         self._replace("SIGCHLD", signal.SIG_DFL)
 
     def _replace(self, name: str, handler: Any) -> None:
-        """Set a handler for as long as this listens; not every system has every signal."""
+        """Set a handler until `listen` ends; not every system has every signal."""
         number = getattr(signal, name, None)
         if number is not None:
-            self._before.setdefault(number, signal.signal(number, handler))
+            self._previous.setdefault(number, signal.signal(number, handler))

@@ -1,4 +1,4 @@
-"""Buffers that a `state_dict` leaves out: saved with the run, and put back."""
+"""Save and restore the buffers that a `state_dict` omits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 
 def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Give the buffers that were registered with persistent=False, by path.
+    """Return the buffers that were registered with persistent=False, by path.
 
     >>> model = nn.Module()
     >>> model.register_buffer("seen", torch.zeros(2), persistent=False)
@@ -27,7 +27,7 @@ def unsaved_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def restore_buffers(model: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
-    """Put the values of `unsaved_buffers` back, also where the model makes or resizes them as it runs."""
+    """Restore the values of `unsaved_buffers`, including buffers that the model creates or resizes."""
     own, modules = unsaved_buffers(model), dict(model.named_modules())
     for path, value in saved.items():
         held, (owner, _, name) = own.get(path), path.rpartition(".")
@@ -39,6 +39,6 @@ def restore_buffers(model: nn.Module, saved: Mapping[str, Any], device: torch.de
             setattr(module, name, value.to(held))
         elif not torch.equal(held.cpu(), value.to(held.dtype)):
             if 0 in held.stride():
-                setattr(module, name, value.to(held))  # one element in memory stands for several
+                setattr(module, name, value.to(held))  # several elements share memory
             else:
-                held.copy_(value)  # where it lies: a captured step reads it there
+                held.copy_(value)  # in place: a captured step reads from this memory

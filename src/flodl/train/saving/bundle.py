@@ -1,242 +1,238 @@
-"""Everything that a resumed run needs: gathered into the parts of a bundle, and put back, all or nothing."""
+"""The parts of a bundle: everything that a resumed run needs, collected and restored, all or nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from flodl.checkpoint import check_values_fit
-from flodl.core import CursorError, TrainError
+from flodl.core import TrainError
 from flodl.core.paths import suggestion
 from flodl.core.rng_state import RngState
 from flodl.data import Loader
 from flodl.graph import graph_state, load_carried_values, load_graph_state
 
-from ..build import settings_of
+from ..batches.cursor import BatchCursor
+from ..batches.loaders import Loaders
+from ..batches.position import Position
+from ..callbacks.dispatch import Hooks
 from ..evaluation.modes import modes_of, restore_modes
+from ..session import Session
 from .buffers import restore_buffers, unsaved_buffers
+from .config import config_of
 from .differences import graph_hashes
-from .disk_space import moments_to_come_bytes, num_bytes_of
-
-if TYPE_CHECKING:
-    from ..run import Run
-
-from ..batches.position import Place
+from .disk_space import expected_optimizer_bytes, num_bytes_of
 
 PARTS = ("model", "optimizer", "step", "rng", "data", "history", "trainer", "average", "hooks", "graphs")
 
 
-def parts_of(run: Run) -> dict[str, Any]:
-    """Give the state of a run between two updates."""
-    loader = run.feeding.training
+def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[str, Any]:
+    """Return the state of a run between two updates."""
+    model, loader, skipped = session.model, session.loader, session.skipped
     return {
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "step": run.train_step.state_dict(),
-        "rng": RngState.capture(run.device).state_dict(),
-        "data": None if loader is None else run.handing.cursor(loader),
-        "history": run.history,
+        "model": model.state_dict(),
+        "optimizer": session.optimizer.state_dict(),
+        "step": session.train_step.state_dict(),
+        "rng": RngState.capture(session.device).state_dict(),
+        "data": None if loader is None else cursor.state_dict(loader),
+        "history": session.history,
         "trainer": {
-            **_kinds(run),
-            **asdict(run.place),
-            "num_rollbacks": run.num_rollbacks,
-            "skipped_in_a_row": 0 if run.watch is None else run.watch.row,
-            "modes": modes_of(run.model),
-            "modes_at_start": run.modes_at_start,
-            "optimizer_at_start": run.optimizer_at_start,
-            "structural_hashes": graph_hashes(run.model),
-            "parameters": _names_of_groups(run),
+            **_fixed_settings(session),
+            **asdict(session.position),
+            "num_rollbacks": session.num_rollbacks,
+            "skipped_in_a_row": 0 if skipped is None else skipped.row,
+            "modes": modes_of(model),
+            "modes_at_start": session.start.modes,
+            "optimizer_at_start": session.start.optimizer,
+            "structural_hashes": graph_hashes(model),
+            "parameters": _parameter_names(session),
         },
-        "average": _averaged(run),
-        "hooks": run.hooks.state_dict(),
-        "graphs": graph_state(run.model),
-        "buffers": unsaved_buffers(run.model),
-        "outside": {name: parameter.detach() for name, parameter in _outside(run).items()},
-        "config": settings_of(run),
+        "average": _averaged(session),
+        "hooks": hooks.state_dict(),
+        "graphs": graph_state(model),
+        "buffers": unsaved_buffers(model),
+        "outside": {name: parameter.detach() for name, parameter in _outside_model(session).items()},
+        "config": config_of(session),
     }
 
 
-def _averaged(run: Run) -> dict[str, Tensor] | None:
-    """Give the state of the model with the averages in it; with buffers and tied names, it loads as one."""
-    if run.average is None:
+def _averaged(session: Session) -> dict[str, Tensor] | None:
+    """Return a state_dict of the model that contains the averages, with buffers and tied names."""
+    if session.average is None:
         return None
-    averages = run.average.state_dict()
-    of = {p: averages[name] for name, p in run.model.named_parameters() if name in averages}
-    named = run.model.named_parameters(remove_duplicate=False)
-    state = {name: value for name, value in run.model.state_dict().items() if isinstance(value, Tensor)}
+    averages = session.average.state_dict()
+    of = {p: averages[name] for name, p in session.model.named_parameters() if name in averages}
+    named = session.model.named_parameters(remove_duplicate=False)
+    state = {name: value for name, value in session.model.state_dict().items() if isinstance(value, Tensor)}
     return {**state, **{name: of[parameter] for name, parameter in named if parameter in of}}
 
 
-def expected_bytes(run: Run) -> int:
-    """Give about how large a bundle of the run will be."""
-    model = run.model
-    learned = model.state_dict(), unsaved_buffers(model), _outside(run)
-    states = *learned, run.optimizer.state_dict(), _averaged(run)
-    return num_bytes_of(states) + moments_to_come_bytes(run.optimizer)
+def expected_bytes(session: Session) -> int:
+    """Return the approximate size of a bundle."""
+    model = session.model
+    learned = model.state_dict(), unsaved_buffers(model), _outside_model(session)
+    states = *learned, session.optimizer.state_dict(), _averaged(session)
+    return num_bytes_of(states) + expected_optimizer_bytes(session.optimizer)
 
 
-def load_parts(run: Run, parts: Mapping[str, Any], *, loader: Loader | None, with_modes: bool) -> None:
-    """Put a run's state in place; everything is compared before the first value changes.
+def load_parts(
+    session: Session,
+    parts: Mapping[str, Any],
+    *,
+    loaders: Loaders,
+    loader: Loader,
+    hooks: Hooks,
+    with_modes: bool,
+) -> None:
+    """Restore the state of a run; everything is checked before the first value changes.
 
-    Without `with_modes`, what is frozen or in evaluation stays as it is.
+    Without `with_modes`, frozen parameters and modules in evaluation mode stay as they are.
     """
-    _check(run, parts)
-    if loader is not None and parts["data"] is not None:
-        _check_seed(run, loader, parts["data"])
-        loader.load_state_dict(parts["data"])
-        run.handing.forget()
-    load_weights(run, parts)
-    if run.watch is not None:
-        run.watch.forget(run.updates, row=parts["trainer"].get("skipped_in_a_row", 0))
-    run.history = list(parts["history"])
-    run.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
-    run.place = Place(**{name: parts["trainer"][name] for name in asdict(run.place)})
-    run.hooks.load_state_dict(parts["hooks"])
+    _check(session, parts)
+    if parts["data"] is not None:
+        loaders.restore_training(loader, parts["data"])
+    load_weights(session, parts)
+    if session.skipped is not None:
+        session.skipped.forget(session.updates, row=parts["trainer"].get("skipped_in_a_row", 0))
+    session.history = list(parts["history"])
+    session.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
+    session.position = Position(**{name: parts["trainer"][name] for name in asdict(session.position)})
+    hooks.load_state_dict(parts["hooks"])
     if with_modes:
-        restore_modes(run.model, parts["trainer"]["modes"])
-    load_graph_state(run.model, parts["graphs"], run.device)
-    RngState.from_state_dict(parts["rng"], run.device).restore()
+        restore_modes(session.model, parts["trainer"]["modes"])
+    load_graph_state(session.model, parts["graphs"], session.device)
+    RngState.from_state_dict(parts["rng"], session.device).restore()
 
 
-def load_weights(run: Run, parts: Mapping[str, Any]) -> None:
-    """Put what was learned and is carried in place; data, history and randomness stay as they are."""
-    run.model.load_state_dict(parts["model"])
-    run.optimizer.load_state_dict(parts["optimizer"])
-    run.train_step.load_state_dict(parts["step"])
-    if run.average is not None:
-        run.average.load_state_dict(parts["average"] or dict(run.model.named_parameters()))
-    # Older bundles have none of these.
+def load_weights(session: Session, parts: Mapping[str, Any]) -> None:
+    """Restore weights, optimizer and carried state, but not data position, history and RNG state."""
+    session.model.load_state_dict(parts["model"])
+    session.optimizer.load_state_dict(parts["optimizer"])
+    session.train_step.load_state_dict(parts["step"])
+    if session.average is not None:
+        session.average.load_state_dict(parts["average"] or dict(session.model.named_parameters()))
+    # Older bundles lack these.
     saved = parts.get("outside") or {}
-    for name, parameter in _outside(run).items():
+    for name, parameter in _outside_model(session).items():
         if name in saved:
             parameter.data.copy_(saved[name])
-    restore_buffers(run.model, parts.get("buffers") or {}, run.device)
-    load_carried_values(run.model, parts.get("graphs") or {}, run.device)
+    restore_buffers(session.model, parts.get("buffers") or {}, session.device)
+    load_carried_values(session.model, parts.get("graphs") or {}, session.device)
 
 
-def _kinds(run: Run) -> dict[str, str]:
-    """Name what cannot be exchanged in the middle of a run."""
+def _fixed_settings(session: Session) -> dict[str, str]:
+    """Return the settings that cannot change in the middle of a run."""
     return {
-        "optimizer": type(run.optimizer).__name__,
-        "precision": run.evaluator.precision,
-        "schedule": "no schedule" if run.schedule is None else type(run.schedule).__name__,
+        "optimizer": type(session.optimizer).__name__,
+        "precision": session.train_step.settings.precision,
+        "schedule": "no schedule" if session.schedule is None else type(session.schedule).__name__,
     }
 
 
-def _check(run: Run, parts: Mapping[str, Any]) -> None:
+def _check(session: Session, parts: Mapping[str, Any]) -> None:
     missing = [name for name in PARTS if name not in parts]
     if missing:
         raise TrainError(
             f"the bundle has no part {missing[0]!r}, so it was not saved by a trainer. "
-            "Give the checkpoint_dir of a run, or load its model.fdl with load_checkpoint."
+            "Pass the checkpoint_dir of a run, or load its model.fdl with load_checkpoint."
         )
-    _check_model(parts["model"], run.model.state_dict())
-    for name, own in _kinds(run).items():
+    _check_model(parts["model"], session.model.state_dict())
+    for name, own in _fixed_settings(session).items():
         saved = parts["trainer"][name]
         if saved != own:
             raise TrainError(
-                f"the run was saved with {name} {saved!r}, and this trainer has {own!r}. Nothing was loaded. "
-                f"Resume with the {name} that it had, or choose another checkpoint_dir."
+                f"the run was saved with {name} {saved!r}, and this trainer uses {own!r}. Nothing was "
+                f"loaded. Resume with the original {name}, or choose a different checkpoint_dir."
             )
     sizes = [
         [len(group["params"]) for group in groups]
-        for groups in (parts["optimizer"]["param_groups"], run.optimizer.param_groups)
+        for groups in (parts["optimizer"]["param_groups"], session.optimizer.param_groups)
     ]
     if sizes[0] != sizes[1]:
         raise TrainError(
             f"the saved optimizer has groups of {sizes[0]} parameters, this one of {sizes[1]}. Nothing was "
-            "loaded. Build the optimizer with the groups that it had. Groups that a hook adds cannot be "
-            "resumed: give all of them from the start, with groups(model, {…}), and freeze and thaw by Phase."
+            "loaded. Build the optimizer with the original groups. Groups that a hook adds cannot be "
+            "resumed: create all of them at the start, with groups(model, {…}), and use Phase."
         )
-    _check_outside(run, parts.get("outside") or {})
-    # Older bundles do not say.
-    _check_order(parts["trainer"].get("parameters"), _names_of_groups(run))
+    _check_outside(session, parts.get("outside") or {})
+    # Older bundles have no names.
+    _check_order(parts["trainer"].get("parameters"), _parameter_names(session))
 
 
-def _check_seed(run: Run, loader: Loader, saved: Mapping[str, Any]) -> None:
-    """Name the seed of the trainer where its loader has another than it had; a loader names its own."""
-    seed = saved.get("seed")
-    if run.feeding.makes_loader and seed is not None and seed != loader.seed:
-        raise CursorError(
-            f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={loader.seed}). "
-            f"Nothing was loaded. Give Trainer(seed={seed}), or choose another checkpoint_dir."
-        )
-
-
-def _outside(run: Run) -> dict[str, Tensor]:
-    """Give what the optimizer holds and the model does not, such as weights of losses, by group and place."""
-    inside = set(run.model.parameters())
+def _outside_model(session: Session) -> dict[str, Tensor]:
+    """Return the parameters of the optimizer that are not in the model, by group and index."""
+    inside = set(session.model.parameters())
     return {
-        f"{group}.{place}": parameter
-        for group, held in enumerate(run.optimizer.param_groups)
-        for place, parameter in enumerate(held["params"])
+        f"{group}.{index}": parameter
+        for group, held in enumerate(session.optimizer.param_groups)
+        for index, parameter in enumerate(held["params"])
         if parameter not in inside
     }
 
 
-def _check_outside(run: Run, saved: Mapping[str, Tensor]) -> None:
-    for name, parameter in _outside(run).items():
+def _check_outside(session: Session, saved: Mapping[str, Tensor]) -> None:
+    for name, parameter in _outside_model(session).items():
         if name in saved and saved[name].shape != parameter.shape:
-            group, place = name.split(".")
+            group, index = name.split(".")
             raise TrainError(
-                f"parameter {place} of group {group} of the optimizer, which is none of the model's, has "
-                f"shape {_shape(parameter)}, and it had {_shape(saved[name])} when it was saved. Nothing was "
-                "loaded. Give the optimizer the parameters that it had."
+                f"parameter {index} of group {group} of the optimizer, which is not in the model, has "
+                f"shape {_shape(parameter)}, and it was saved with {_shape(saved[name])}. Nothing was "
+                "loaded. Build the optimizer with the original parameters."
             )
 
 
-def _names_of_groups(run: Run) -> list[list[str]]:
-    """Name the parameters of each group; an optimizer's state knows them by their place alone."""
-    names = {parameter: name for name, parameter in run.model.named_parameters()}
+def _parameter_names(session: Session) -> list[list[str]]:
+    """Return the parameter names of each group; the state of an optimizer knows them by index only."""
+    names = {parameter: name for name, parameter in session.model.named_parameters()}
     return [
-        [names.get(parameter, "") for parameter in group["params"]] for group in run.optimizer.param_groups
+        [names.get(parameter, "") for parameter in group["params"]]
+        for group in session.optimizer.param_groups
     ]
 
 
 def _check_order(saved: list[list[str]] | None, own: list[list[str]]) -> None:
     for group, (before, now) in enumerate(zip(saved or [], own)):
-        for place, (then, here) in enumerate(zip(before, now)):
+        for index, (then, here) in enumerate(zip(before, now)):
             if then != here:
                 raise TrainError(
-                    f"parameter {place} of group {group} of the optimizer is {_called(here)}, and it was "
-                    f"{_called(then)} when it was saved: they would get each other's moments. Nothing was "
-                    "loaded. Give the optimizer its parameters in the order and the groups that they had."
+                    f"parameter {index} of group {group} of the optimizer is {_quoted(here)}, and it was "
+                    f"saved as {_quoted(then)}: they would get each other's moments. Nothing was loaded. "
+                    "Build the optimizer with its parameters in the original order and groups."
                 )
 
 
-def _called(name: str) -> str:
-    return repr(name) if name else "none of the model's"
+def _quoted(name: str) -> str:
+    return repr(name) if name else "not in the model"
 
 
 def _check_model(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    lacking = [name for name in own if name not in saved]
+    missing = [name for name in own if name not in saved]
     unknown = [name for name in saved if name not in own]
     shapes = [name for name in own if name in saved and not _fits(saved[name], own[name])]
-    if not lacking and not unknown and not shapes:
+    if not missing and not unknown and not shapes:
         tensors = {name: name for name, value in own.items() if isinstance(value, Tensor)}
         check_values_fit(tensors, saved, own, "the saved run")
         return
     if shapes:
         name = shapes[0]
         what = f"{name!r} has shape {_shape(saved[name])} there and {_shape(own[name])} here."
-    elif lacking:
-        what = f"it has no {lacking[0]!r}. {suggestion(lacking[0], saved, known_as='names')}"
+    elif missing:
+        what = f"it has no {missing[0]!r}. {suggestion(missing[0], saved, known_as='names')}"
     else:
-        what = (
-            f"it has {unknown[0]!r}, which this model lacks. {suggestion(unknown[0], own, known_as='names')}"
-        )
+        hint = suggestion(unknown[0], own, known_as="names")
+        what = f"it has {unknown[0]!r}, which this model does not have. {hint}"
     raise TrainError(
-        f"the saved run belongs to another model: {what} Nothing was loaded. "
-        "Resume with the model that was saved, or choose another checkpoint_dir."
+        f"the saved run belongs to a different model: {what} Nothing was loaded. "
+        "Resume with the model that was saved, or choose a different checkpoint_dir."
     )
 
 
 def _fits(saved: Any, own: Any) -> bool:
-    """Say whether shapes agree; a lazy parameter takes that of the first value that it gets."""
+    """Return whether shapes match; a lazy parameter takes any shape."""
     return _shape(saved) == _shape(own) if not is_lazy(own) else isinstance(saved, Tensor)
 
 

@@ -1,128 +1,126 @@
-"""Damaged bundles: what is wrong with them, what can still be had of them, and a place out of the way."""
+"""Damaged bundles: describe them, find weights that can be recovered, and move them aside."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flodl.checkpoint import Bundle, read_bundle, read_manifest, step_and_revision, verify_bundle
 from flodl.core import CheckpointError, DamagedError, TrainError
 
-if TYPE_CHECKING:
-    from ..run import Run
+from .directory import RunDirectory
 
 DAMAGED = "bundles.damaged"
 
 
-def none_whole(bundles: Path, wrong: Sequence[str], *, is_own: bool) -> TrainError:
-    """Say what is wrong with each bundle of a folder, the run's own or another's, and what to do."""
-    anew = (
-        " To begin anew, choose another checkpoint_dir, or resume='never', which moves what is damaged to "
-        f"{DAMAGED!r} beside it."
+def all_damaged(bundles: Path, damage: Sequence[str], *, is_own: bool) -> TrainError:
+    """Return an error that describes every bundle of a folder and says what to do."""
+    start_over = (
+        " To start from scratch, choose a different checkpoint_dir, or resume='never', which moves the "
+        f"damaged bundles to {DAMAGED!r} next to it."
     )
     return TrainError(
-        f"{str(bundles)!r} holds {what_is_wrong(wrong)}. Nothing there was touched. "
-        f"{_whole_weights(bundles)}{anew if is_own else ''}"
+        f"{str(bundles)!r} contains {describe_damaged(damage)}. Nothing was changed there. "
+        f"{_recoverable_weights(bundles)}{start_over if is_own else ''}"
     )
 
 
-def what_is_wrong(reasons: Sequence[str]) -> str:
-    """Say that none of the bundles is whole, and why.
+def describe_damaged(reasons: Sequence[str]) -> str:
+    """Describe damaged bundles.
 
-    >>> what_is_wrong(["'step-1' is damaged: model.fdl has 3 bytes"])
-    "a bundle that is not whole: 'step-1' is damaged: model.fdl has 3 bytes"
+    >>> describe_damaged(["'step-1' is damaged: model.fdl has 3 bytes"])
+    "a bundle that is not intact: 'step-1' is damaged: model.fdl has 3 bytes"
     """
     count = "a bundle that is not" if len(reasons) == 1 else f"{len(reasons)} bundles, none of them"
-    return f"{count} whole: {'; '.join(reason.rstrip('.') for reason in reasons)}"
+    return f"{count} intact: {'; '.join(reason.rstrip('.') for reason in reasons)}"
 
 
-def whole_bundle(folder: Path) -> Bundle:
-    """Give the bundle that a folder is; raises DamagedError with the reason where it is not whole."""
+def open_intact(folder: Path) -> Bundle:
+    """Return the bundle in a folder; raise DamagedError with the reason if it is not intact."""
     bundle = read_manifest(folder)
     verify_bundle(bundle)
     return bundle
 
 
-def set_aside_and_say(run: Run, *, after: Bundle | None) -> None:
-    """Move damaged bundles out of the way of the saves to come, and say so."""
-    moved = [] if run.directory is None else set_aside(run.directory.bundles, after=after)
-    if moved:
-        names = ", ".join(path.name for path in moved)
-        message = f"damaged, and moved to {str(moved[0].parent)!r}: {names}"
-        run.tell("alert", message=message, level="warning")
+def move_damaged(directory: RunDirectory | None, *, newer_than: Bundle | None) -> str:
+    """Move damaged bundles out of the way of later saves, and return a warning, or "" if there are none."""
+    moved = [] if directory is None else move_aside(directory.bundles, newer_than=newer_than)
+    if not moved:
+        return ""
+    names = ", ".join(path.name for path in moved)
+    return f"moved damaged bundles to {str(moved[0].parent)!r}: {names}"
 
 
-def say_what_is_not_read(run: Run) -> None:
-    """Name the folders among the bundles that are not named as bundles are, where a run begins anew."""
-    if run.directory is None or not run.directory.bundles.is_dir():
-        return
-    folders = (path for path in run.directory.bundles.iterdir() if path.is_dir())
+def describe_ignored(directory: RunDirectory | None) -> str:
+    """Return a warning about folders that are not named like bundles, or "" if there are none."""
+    if directory is None or not directory.bundles.is_dir():
+        return ""
+    folders = (path for path in directory.bundles.iterdir() if path.is_dir())
     names = sorted(
         path.name for path in folders if path.name[0] != "." and step_and_revision(path.name) is None
     )
-    if names:
-        message = (
-            f"begins anew; these folders in {str(run.directory.bundles)!r} are not read: {', '.join(names)}. "
-            "Bundles are called step-00000037; resume= takes one of any name."
-        )
-        run.tell("alert", message=message, level="warning")
+    if not names:
+        return ""
+    return (
+        f"starting from scratch; these folders in {str(directory.bundles)!r} are ignored: "
+        f"{', '.join(names)}. Bundles are named like step-00000037; resume= takes one with any name."
+    )
 
 
-def set_aside(bundles: Path, *, after: Bundle | None) -> list[Path]:
-    """Move the damaged bundles that are newer than a whole one, or all, and give where they are now.
+def move_aside(bundles: Path, *, newer_than: Bundle | None) -> list[Path]:
+    """Move the damaged bundles that are newer than an intact one, or all, and return their new paths.
 
-    Where they stay, the saves to come would replace them, and a policy that keeps the last few would keep
-    these and delete whole ones.
+    If they stayed, later saves would replace them, and a policy that keeps the last few bundles would keep
+    these and delete intact ones.
     """
-    newest = None if after is None else step_and_revision(after.path.name)
+    newest = None if newer_than is None else step_and_revision(newer_than.path.name)
     aside = bundles.with_name(DAMAGED)
     moved = []
-    for place, folder in _folders(bundles):
-        if (newest is not None and place <= newest) or _is_whole(folder):
+    for number, folder in _folders(bundles):
+        if (newest is not None and number <= newest) or _is_intact(folder):
             continue
         try:
             aside.mkdir(exist_ok=True)
-            moved.append(folder.rename(_free(aside / folder.name)))
+            moved.append(folder.rename(_unused(aside / folder.name)))
         except OSError as error:
             raise TrainError(
                 f"cannot move the damaged bundle {str(folder)!r} to {str(aside)!r}: "
-                f"{error.strerror or error}. Move it away, or choose another checkpoint_dir."
+                f"{error.strerror or error}. Move it away, or choose a different checkpoint_dir."
             ) from error
     return moved
 
 
-def _whole_weights(bundles: Path) -> str:
+def _recoverable_weights(bundles: Path) -> str:
     for _, folder in reversed(_folders(bundles)):
         try:
             read_bundle(folder, parts=["model"])
         except CheckpointError:
             continue
         return (
-            f"The weights of {folder.name} are whole: load them into a model with "
+            f"The weights of {folder.name} are intact: load them into a model with "
             f"load_checkpoint({str(folder / 'model.fdl')!r}, model.state_dict())."
         )
-    return "No model.fdl among them is whole."
+    return "None of them has an intact model.fdl."
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_intact(folder: Path) -> bool:
     try:
-        whole_bundle(folder)
+        open_intact(folder)
     except DamagedError:
         return False
     return True
 
 
 def _folders(bundles: Path) -> list[tuple[tuple[int, int], Path]]:
-    """Give the folders that are named as bundles are, by step and revision."""
+    """Return the folders named like bundles, sorted by step and revision."""
     named = ((step_and_revision(folder.name), folder) for folder in bundles.glob("step-*"))
-    return sorted((place, folder) for place, folder in named if place is not None)
+    return sorted((number, folder) for number, folder in named if number is not None)
 
 
-def _free(path: Path) -> Path:
-    """Give a path that is not taken: this one, or one with a number."""
-    number, free = 1, path
-    while free.exists():
+def _unused(path: Path) -> Path:
+    """Return this path, with a number appended if it exists."""
+    number, unused = 1, path
+    while unused.exists():
         number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
+        unused = path.with_name(f"{path.name}-{number}")
+    return unused

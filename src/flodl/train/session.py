@@ -1,0 +1,64 @@
+"""The state of a run: what is trained, with which settings, and how far it got. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from flodl.data import Loader
+from flodl.engine import TrainStep
+from flodl.optim import Schedule
+
+from .batches.position import Position
+from .evaluation.ema import AveragedWeights
+from .faults.nonfinite import SkippedUpdates
+from .settings import TrainerSettings
+
+
+@dataclass
+class Start:
+    """The state before the first epoch began or a bundle was loaded: frozen and evaluating modules, and the
+    settings of the optimizer."""
+
+    is_fresh: bool = True
+    modes: dict[str, list[str]] | None = None
+    optimizer: list[dict[str, Any]] | None = None
+
+
+@dataclass
+class Session:
+    """The objects of a run and its progress."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    schedule: Schedule | Callable[[int], float] | None
+    train_step: TrainStep
+    average: AveragedWeights | None
+    device: torch.device
+    settings: TrainerSettings
+    # None where non-finite updates are skipped silently.
+    skipped: SkippedUpdates | None = None
+    # The loader that provides the training batches, once there is one.
+    loader: Loader | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    position: Position = field(default_factory=Position)
+    start: Start = field(default_factory=Start)
+    # The updates that averaging and the check for non-finite values have handled.
+    updates_seen: int = 0
+    num_rollbacks: int = 0
+    stop_reason: str = ""
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs done."""
+        return len(self.history)
+
+    @property
+    def updates(self) -> int:
+        """The number of optimizer updates done."""
+        return self.train_step.updates
