@@ -382,16 +382,37 @@ def test_stop_needs_no_reason(make, data):
     assert make(hooks=[on_step_end]).fit(data, epochs=1, batch_size=8).reason == "stopped"
 
 
-def test_a_trainer_that_nobody_holds_goes_at_once(make, data):
-    trainer = make()
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_a_trainer_that_nobody_holds_is_freed_without_the_garbage_collector(
+    make, data, tmp_path, with_folder
+):
+    trainer = make(checkpoint_dir=tmp_path) if with_folder else make()
     trainer.fit(data, epochs=1, batch_size=8)
-    gone = weakref.ref(trainer)
+    freed = weakref.ref(trainer), weakref.ref(trainer._run), weakref.ref(trainer.model)
     gc.disable()
     try:
         del trainer
-        assert gone() is None
+        assert [reference() for reference in freed] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_cycles_that_an_epoch_leaves_are_collected_at_its_end(make, data):
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    cycles, alive = [], []
+
+    def on_step_end():
+        cycles.append(weakref.ref(Cycle()))
+
+    def on_epoch_start():
+        alive.append(sum(cycle() is not None for cycle in cycles))
+
+    make(hooks=[on_step_end, on_epoch_start]).fit(data, epochs=3, batch_size=8)
+    assert len(cycles) == 9
+    assert alive == [0, 0, 0]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from typing import Any, NoReturn
@@ -61,7 +61,7 @@ class Run:
                 keep=keep,
                 when_disk_fails=settings.when_disk_fails,
                 report=self.reports.event,
-                on_error=self._report_disk_error,
+                on_error=_disk_error_reporter(self.reports, self.stop_request),
             )
         self.nonfinite = NonFinitePolicy(session, directory, self.reports.warn)
         self.saver: Saver | None = None
@@ -192,6 +192,12 @@ class Run:
             report=session.train_step.report(),
         )
 
-    def _report_disk_error(self, error: WriteError) -> None:
-        outlook = "The run ends with its last save." if self.stop_request else "Training continues."
-        self.reports.event("alert", message=f"{error} {outlook}", level="error")
+
+def _disk_error_reporter(reports: Reports, request: StopRequest) -> Callable[[WriteError], None]:
+    """Return a callback that does not keep the run alive."""
+
+    def report(error: WriteError) -> None:
+        outlook = "The run ends with its last save." if request else "Training continues."
+        reports.event("alert", message=f"{error} {outlook}", level="error")
+
+    return report

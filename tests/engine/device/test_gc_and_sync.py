@@ -6,11 +6,13 @@ import gc
 import threading
 import traceback
 import warnings
+import weakref
 
 import pytest
 import torch
 
 from flodl.engine import calm_collector, capture, forget_peaks, memory_use, no_waiting
+from flodl.engine.device import gc_and_sync
 from flodl.engine.device.gc_and_sync import waits_are_errors
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without CUDA")
@@ -24,6 +26,41 @@ def test_the_collector_is_as_it_was_after_an_error() -> None:
         raise ValueError
     assert gc.isenabled()
     assert gc.get_freeze_count() <= frozen
+
+
+class Cycle:
+    """An object that only the garbage collector can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@without_cuda
+def test_the_start_visits_no_objects_and_a_collection_frees_new_cycles(monkeypatch) -> None:
+    monkeypatch.setattr(gc_and_sync, "FULL_COLLECTION_EVERY_S", 1e9)
+    num_collections = [stats["collections"] for stats in gc.get_stats()][2]
+    with calm_collector() as collector:
+        assert [stats["collections"] for stats in gc.get_stats()][2] == num_collections
+        cycles = [weakref.ref(Cycle()) for _ in range(3)]
+        assert all(cycle() is not None for cycle in cycles)
+        collector.collect()
+        assert all(cycle() is None for cycle in cycles)
+
+
+def test_garbage_from_before_the_start_is_collected_when_a_full_collection_is_due(monkeypatch) -> None:
+    gc.disable()
+    try:
+        monkeypatch.setattr(gc_and_sync, "FULL_COLLECTION_EVERY_S", 1e9)
+        old = weakref.ref(Cycle())
+        with calm_collector() as collector:
+            monkeypatch.setattr(gc_and_sync, "FULL_COLLECTION_EVERY_S", 0.0)
+            collector.collect()
+            assert old() is None
+        old = weakref.ref(Cycle())
+        with calm_collector():
+            assert old() is None
+    finally:
+        gc.enable()
 
 
 @without_cuda

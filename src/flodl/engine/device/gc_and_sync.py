@@ -17,6 +17,8 @@ from .error_text import source_line
 
 # New containers since the last collection; about 100 MB of small dictionaries.
 MANY_OBJECTS = 500_000
+# The least time between two collections that visit all objects of the process, 1 % of it at most.
+FULL_COLLECTION_EVERY_S = 10.0
 _WAITED = "called a synchronizing CUDA operation"
 _lock = threading.Lock()
 # The threads that must not wait, each as often as it has said so, and what to undo after the last of them.
@@ -25,30 +27,54 @@ _afterwards = ExitStack()
 
 
 class Collector:
-    """Python's garbage collector on a schedule of its own; made by `calm_collector`."""
+    """Collect garbage when `collect` is called, and not automatically; created by `calm_collector`."""
+
+    # When all objects of the process were last visited, which takes as long as a short run (0.1 s).
+    _last_full_s = time.perf_counter()
 
     def __init__(self) -> None:
         self.pauses_s: list[float] = []
+        # Whether objects from before the start may be garbage.
+        self._has_old = True
+
+    def begin(self) -> None:
+        """Freeze what exists; collect first if that is due, or if garbage may hold memory of a device."""
+        if torch.cuda.is_initialized() or self._is_full_due():
+            self._collect_all()
+        else:
+            gc.freeze()
 
     def collect(self) -> float:
-        """Collect now, at a moment that suits the training, and give the seconds that it took."""
+        """Collect now, when a pause does not hurt, and return how many seconds it took."""
         started = time.perf_counter()
-        gc.collect()
+        if self._has_old and self._is_full_due():
+            self._collect_all()
+        else:
+            gc.collect()
         self.pauses_s.append(time.perf_counter() - started)
         return self.pauses_s[-1]
 
     def collect_if_growing(self) -> None:
-        """Collect early where many objects were made that nobody has looked at yet."""
+        """Collect early if many objects were created since the last collection."""
         if gc.get_count()[0] > MANY_OBJECTS:
             self.collect()
+
+    def _is_full_due(self) -> bool:
+        return time.perf_counter() - Collector._last_full_s > FULL_COLLECTION_EVERY_S
+
+    def _collect_all(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        Collector._last_full_s, self._has_old = time.perf_counter(), False
 
 
 @contextmanager
 def calm_collector() -> Iterator[Collector]:
-    """Stop Python from collecting on its own; call `collect()` where a pause does not hurt.
+    """Disable automatic garbage collection; call `collect()` where a pause does not hurt.
 
-    What exists at the start (the model, the modules) is set aside and not looked at again, so a
-    collection is quick. At the end everything is as it was.
+    Objects that exist at the start (the model, the modules) are frozen, so a collection only visits new ones
+    and is quick. At the end the previous state is restored.
 
     >>> with calm_collector() as collector:
     ...     gc.isenabled(), collector.collect() >= 0
@@ -57,10 +83,9 @@ def calm_collector() -> Iterator[Collector]:
     True
     """
     was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
     collector = Collector()
+    collector.begin()
+    gc.disable()
     try:
         yield collector
     finally:
