@@ -1,19 +1,30 @@
 """The training step as one program: eager first, then captured, with the same numbers."""
 
+from .batch.samples import ambiguous_samples, leading_lengths, num_samples
 from .capture.function import Captured, capture
-from .device.gc_and_sync import calm_collector, no_waiting
+from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
+from .program.precision import computing_in
 from .report import StepReport
+from .settings import Precision, Tail, TierChoice
 from .step import TrainStep
 
 __all__ = [
     "Captured",
+    "Collector",
     "MemoryUse",
+    "Precision",
     "StepReport",
+    "Tail",
+    "TierChoice",
     "TrainStep",
+    "ambiguous_samples",
     "calm_collector",
     "capture",
+    "computing_in",
     "forget_peaks",
+    "leading_lengths",
     "memory_use",
     "no_waiting",
+    "num_samples",
 ]

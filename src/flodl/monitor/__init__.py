@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOME = {
+    "Console": "console",
     "Event": "events",
     "Journal": "journal",
     "Monitor": "monitor",
@@ -14,9 +15,10 @@ _HOME = {
     "register_after_fork": "fork_safety",
 }
 
-__all__ = ["Event", "Journal", "Monitor", "read", "register_after_fork"]
+__all__ = ["Console", "Event", "Journal", "Monitor", "read", "register_after_fork"]
 
 if TYPE_CHECKING:
+    from .console import Console
     from .events import Event
     from .fork_safety import register_after_fork
     from .journal import Journal, read

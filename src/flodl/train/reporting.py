@@ -45,7 +45,7 @@ class RunReporter:
             if monitor:
                 self._monitor.serve()
         elif monitor is None:
-            from flodl.monitor.console import Console
+            from flodl.monitor import Console
 
             self._console = Console(total_epochs)
         self.is_silent = self._monitor is None and self._console is None

@@ -13,8 +13,7 @@ from torch import Tensor
 from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError
 from flodl.core.integers import is_integer
-from flodl.engine import calm_collector
-from flodl.engine.device.gc_and_sync import Collector
+from flodl.engine import Collector, calm_collector
 from flodl.monitor import Monitor
 
 from .batches.cursor import BatchCursor

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 from flodl.checkpoint import Policy
 from flodl.core import TrainError
 from flodl.data import Loader
-from flodl.engine import TrainStep
-from flodl.engine.settings import Precision, Tail, TierChoice
+from flodl.engine import Precision, Tail, TierChoice, TrainStep
 from flodl.monitor import Monitor
 from flodl.observe import Trend
 from flodl.optim import Schedule

@@ -39,7 +39,8 @@ class Collector:
 
     def begin(self) -> None:
         """Freeze what exists; collect first if that is due, or if garbage may hold memory of a device."""
-        if torch.cuda.is_initialized() or self._is_full_due():
+        is_cuda_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if is_cuda_used or self._is_full_due():
             self._collect_all()
         else:
             gc.freeze()

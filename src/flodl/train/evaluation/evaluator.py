@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from flodl.core import TrainError, log
 from flodl.core.rng_state import preserve_rng_state
-from flodl.engine.batch.samples import ambiguous_samples, leading_lengths, num_samples
-from flodl.engine.program.precision import computing_in
-from flodl.engine.settings import Precision
+from flodl.engine import Precision, ambiguous_samples, computing_in, leading_lengths, num_samples
 from flodl.graph import without_carried_values
 
 from ..batches.samples import with_num_samples
