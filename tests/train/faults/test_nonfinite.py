@@ -101,7 +101,7 @@ def test_rollback_goes_back_to_the_last_bundle_and_on_with_the_next_batch(make, 
     # Step 6 met it, and the run stands where step 4 was saved.
     assert torch.equal(kept.seen[5], kept.seen[3])
     assert (len(kept.seen), result.steps) == (10, 8)
-    alerts = [line for line in (tmp_path / "journal.jsonl").read_text().splitlines() if "Went back" in line]
+    alerts = [line for line in (tmp_path / "journal.jsonl").read_text().splitlines() if "Rolled back" in line]
     assert len(alerts) == 1
     assert "Rolled back to step 4" in json.loads(alerts[0])["data"]["message"]
 
