@@ -1,10 +1,11 @@
 """A loop that learns when to stop.
 
-A token stands on a ring of eight places and carries a counter. Every turn of the loop moves the token one
-place on and takes one from the counter. The answer is where the token stands when the counter has run out, so
-each sample needs another number of turns. Nobody says when to stop: a `LearnedHalt` sees the state after each
-turn, the loop returns the expected position, and the loss of that position teaches the halt. The tables show
-how likely the loop is to stop after each turn, before and after training.
+A token is at one of eight positions on a ring and has a counter. Every iteration of the loop moves the
+token by one position and decrements the counter. The answer is the position at which the counter reaches
+zero, so the samples need different numbers of iterations. Nothing in the data says when to stop: a
+`LearnedHalt` sees the state after each iteration, the loop returns the expected position, and the loss of
+that position trains the halt. The tables show the probability of stopping after each iteration, before and
+after training.
 """
 
 import torch
@@ -13,36 +14,37 @@ from torch.nn.functional import nll_loss, one_hot
 
 from flodl import FlowBuilder, Graph, LearnedHalt, manual_seed
 
-PLACES, MOST_TURNS = 8, 5
+POSITIONS, MAX_ITERATIONS = 8, 5
+WIDTH = POSITIONS + MAX_ITERATIONS + 1
 
 
 def move(state: Tensor) -> Tensor:
-    """One turn: the token a place further, the counter one lower."""
-    token, counter = state.split([PLACES, MOST_TURNS + 1], dim=1)
+    """Move the token by one position and decrement the counter."""
+    token, counter = state.split([POSITIONS, MAX_ITERATIONS + 1], dim=1)
     return torch.cat([token.roll(1, dims=1), counter.roll(-1, dims=1)], dim=1)
 
 
 def build() -> Graph:
     return (
         FlowBuilder()
-        .loop_body(move).until_cond(LearnedHalt(PLACES + MOST_TURNS + 1), max_iter=MOST_TURNS).tag("walk")
-        .through(lambda state: state[:, :PLACES])
+        .loop_body(move).until_cond(LearnedHalt(WIDTH), max_iter=MAX_ITERATIONS).tag("walk")
+        .through(lambda state: state[:, :POSITIONS])
         .build()
     )  # fmt: skip
 
 
-def tokens(places: Tensor, turns: Tensor) -> Tensor:
-    return torch.cat([one_hot(places, PLACES), one_hot(turns, MOST_TURNS + 1)], dim=1).float()
+def tokens(starts: Tensor, iterations: Tensor) -> Tensor:
+    return torch.cat([one_hot(starts, POSITIONS), one_hot(iterations, MAX_ITERATIONS + 1)], dim=1).float()
 
 
 def show(model: Graph, title: str) -> None:
-    turns = torch.arange(1, MOST_TURNS + 1)
+    iterations = torch.arange(1, MAX_ITERATIONS + 1)
     with torch.no_grad():
-        model(tokens(torch.zeros_like(turns), turns))
+        model(tokens(torch.zeros_like(iterations), iterations))
     halting = torch.stack(model.traces("walk.halt"), dim=1)
-    print(f"\n{title}\nturns needed   chance to stop after turn 1 … {MOST_TURNS}")
-    for needed, row in zip(turns.tolist(), halting.tolist()):
-        print(f"{needed:>12}   " + "  ".join(f"{chance:.2f}" for chance in row))
+    print(f"\n{title}\niterations needed   probability of stopping after iteration 1 … {MAX_ITERATIONS}")
+    for needed, row in zip(iterations.tolist(), halting.tolist()):
+        print(f"{needed:>17}   " + "  ".join(f"{probability:.2f}" for probability in row))
 
 
 def main() -> None:
@@ -52,10 +54,10 @@ def main() -> None:
     show(model, "Before training")
     for _ in range(10):
         for _ in range(20):
-            places = torch.randint(PLACES, (64,))
-            turns = torch.randint(1, MOST_TURNS + 1, (64,))
-            position = model(tokens(places, turns))
-            loss = nll_loss((position + 1e-6).log(), (places + turns) % PLACES)
+            starts = torch.randint(POSITIONS, (64,))
+            iterations = torch.randint(1, MAX_ITERATIONS + 1, (64,))
+            predicted = model(tokens(starts, iterations))
+            loss = nll_loss((predicted + 1e-6).log(), (starts + iterations) % POSITIONS)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,4 +1,4 @@
-"""Train on digits, be stopped in the middle of an epoch, and go on as if nothing had happened."""
+"""Train on digits, stop in the middle of an epoch, and resume with identical losses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ STEPS = 60
 
 
 def noise(batch: tuple[torch.Tensor, torch.Tensor], chance: Chance) -> tuple[torch.Tensor, torch.Tensor]:
-    """An augmentation of one's own: a little noise, of another strength for each image."""
+    """A custom augmentation: add a little noise, with a different strength for each image."""
     images, labels = batch
     strength = 0.1 * chance.uniform().view(-1, 1, 1, 1)
     return images + strength * chance.normal(*images.shape[1:]), labels
 
 
-def make() -> tuple[Loader, TrainStep]:
+def build() -> tuple[Loader, TrainStep]:
     torch.manual_seed(0)
     loader = Loader(digits(2000), batch_size=64, seed=1, device=DEVICE, augment=[RandomCrop(2), noise])
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)).to(DEVICE)
@@ -34,7 +34,7 @@ def make() -> tuple[Loader, TrainStep]:
 
 
 def train(loader: Loader, step: TrainStep, losses: list[torch.Tensor], until: int) -> None:
-    """Run steps until there are so many losses; the loader may stand anywhere in an epoch."""
+    """Run steps until there are `until` losses, starting anywhere in an epoch."""
     while len(losses) < until:
         for x, y in loader:
             losses.append(step(x, y))
@@ -43,21 +43,21 @@ def train(loader: Loader, step: TrainStep, losses: list[torch.Tensor], until: in
 
 
 def main() -> None:
-    loader, step = make()
+    loader, step = build()
     print(loader)
-    undisturbed: list[torch.Tensor] = []
-    train(loader, step, undisturbed, STEPS)
+    uninterrupted: list[torch.Tensor] = []
+    train(loader, step, uninterrupted, STEPS)
 
-    loader, step = make()
+    loader, step = build()
     losses: list[torch.Tensor] = []
     train(loader, step, losses, 37)
     saved = json.dumps(loader.state_dict())
     print(f"stopped after {len(losses)} steps: epoch {loader.epoch}, {loader.position} samples into it")
 
-    loader, _ = make()  # a new process would build it anew, and load the weights from a checkpoint
+    loader, _ = build()  # a new process would also load the weights from a checkpoint
     loader.load_state_dict(json.loads(saved))
     train(loader, step, losses, STEPS)
-    same = torch.equal(torch.stack(undisturbed), torch.stack(losses))
+    same = torch.equal(torch.stack(uninterrupted), torch.stack(losses))
     print(f"{STEPS} losses, {'all equal' if same else 'NOT equal'}; last {losses[-1].item():.4f}")
 
 

@@ -1,4 +1,4 @@
-"""The same loop by hand and with `TrainStep`: equal losses, and on CUDA one launch per step."""
+"""The same loop in plain PyTorch and with `TrainStep`: equal losses, and on CUDA one launch per step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flodl import TrainStep
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 4)).to(DEVICE)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
@@ -30,20 +30,20 @@ def main() -> None:
         for _ in range(40)
     ]
 
-    model, optimizer = make()
-    by_hand = []
+    model, optimizer = build()
+    plain = []
     for x, y in batches:
         optimizer.zero_grad()
         loss = loss_of(model, x, y)
         loss.backward()
         optimizer.step()
-        by_hand.append(loss.detach())
+        plain.append(loss.detach())
 
-    model, optimizer = make()
+    model, optimizer = build()
     step = TrainStep(model, optimizer, loss_of)
     with_step = [step(x, y) for x, y in batches]
 
-    same = torch.equal(torch.stack(by_hand), torch.stack(with_step))
+    same = torch.equal(torch.stack(plain), torch.stack(with_step))
     print(f"{len(batches)} losses, {'all equal' if same else 'NOT equal'}; last {with_step[-1].item():.4f}")
     print(step.report())
 

@@ -1,7 +1,8 @@
-"""A first graph: build it, run it, look inside, draw it.
+"""A first graph: build it, run it, inspect it, draw it.
 
-Shows a chain with a residual, two branches, a loop and a gate; what its parameters are called; how a tagged
-value is read; the Python that runs; and what a mistake looks like. Writes first_graph.svg into this folder.
+Shows a chain with a residual, two branches, a loop and a gate; the names of its parameters; how to read a
+tagged value; the generated Python code; and what an error looks like. Writes first_graph.svg to the current
+folder.
 """
 
 import torch
@@ -20,12 +21,12 @@ def build() -> Graph:
     return (
         FlowBuilder(nn.Linear(4, WIDTH)).tag("entry")
         .also(block())  # stream + block(stream)
-        .split([block(), block()]).merge("mean")  # two branches that meet again
+        .split([block(), block()]).merge("mean")  # two branches, averaged
         .loop_body(block()).for_n(3).tag("refined")  # the same block three times
         .gate(SoftmaxRouter(WIDTH, 2), [block(), block()]).using("entry")  # the router sees "entry" too
         .through(nn.Linear(WIDTH, 2)).tag("output")
         .label("first")
-        .build(example=torch.zeros(1, 4))  # checks every shape and computes nothing
+        .build(example=torch.zeros(1, 4))  # checks every shape without computing anything
     )  # fmt: skip
 
 
@@ -35,11 +36,11 @@ def main() -> None:
     output = model(torch.randn(8, 4))
     print(f"output {tuple(output.shape)}, refined {tuple(model.tagged('refined').shape)}")
 
-    print("\nThe tree:\n" + model.tree_summary())
+    print("\nTree:\n" + model.tree_summary())
     print("\nSome parameters:", *list(model.state_dict())[:3], "refined.body.0.weight", "…")
-    print("\nWhat runs:\n" + model.code)
+    print("\nGenerated code:\n" + model.code)
 
-    print("A layer that does not fit is found before the first batch:")
+    print("A layer with the wrong shape is detected before the first batch:")
     try:
         FlowBuilder(nn.Linear(4, 8)).through(nn.GELU()).through(nn.Linear(16, 2)).build(
             example=torch.zeros(1, 4)
@@ -48,7 +49,7 @@ def main() -> None:
         print(f"  {type(error).__name__}: {error}")
 
     model.svg("first_graph.svg")
-    print("\nDrawn in first_graph.svg: open it in a browser.")
+    print("\nThe diagram is in first_graph.svg. Open it in a browser.")
 
 
 if __name__ == "__main__":

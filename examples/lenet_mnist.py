@@ -1,8 +1,8 @@
-"""LeNet-5 on MNIST: 99 % of the test digits after five epochs.
+"""LeNet-5 on MNIST: 99 % test accuracy after five epochs.
 
-    FLODL_DATA=/where/the/files/are python lenet_mnist.py
+    FLODL_DATA=/path/to/data python lenet_mnist.py
 
-Where MNIST is not at hand, the digits that flodl draws itself take its place, fewer of them.
+If MNIST is not available, it trains on a smaller set of generated digits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def load() -> tuple[str, Pair, Pair]:
     try:
         return "MNIST", mnist(train=True), mnist(train=False)
     except DataFileError:
-        return "drawn digits (MNIST is not at hand)", digits(2000), digits(500, seed=1)
+        return "generated digits (MNIST is not available)", digits(2000), digits(500, seed=1)
 
 
 def lenet() -> Graph:
@@ -69,15 +69,15 @@ def main() -> None:
             schedule=OneCycleLR(3e-3, steps),
             checkpoint_dir=Path(folder) / "run",
         )
-        print(f"{name}: {len(train[0])} digits to learn, {len(test[0])} to be tested on, {trainer.device}")
+        print(f"{name}: {len(train[0])} training digits, {len(test[0])} test digits, {trainer.device}")
         started = time.perf_counter()
         result = trainer.fit(
             Loader(train, BATCH, device=trainer.device, augment=[RandomCrop(2), normalize]),
             epochs=EPOCHS,
             eval_data=Loader(test, 500, device=trainer.device, shuffle=False, augment=normalize),
         )
-        taken_s = time.perf_counter() - started
-    print(f"{result.metrics['eval_accuracy']:.2%} of the test digits, {taken_s:.0f} s, {result.report.tier}")
+        seconds = time.perf_counter() - started
+    print(f"{result.metrics['eval_accuracy']:.2%} test accuracy, {seconds:.0f} s, {result.report.tier}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Watch a plain PyTorch loop: a line per epoch, a live page, and an archive that opens without a server."""
+"""Monitor a plain PyTorch loop: a line per epoch, a live page, and an archive that opens without a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "first"
         with Monitor(EPOCHS, run_dir, config=CONFIG) as monitor:
-            monitor.serve(port=0)  # open the address that it prints, while this runs
+            monitor.serve(port=0)  # open the printed address while this runs
             monitor.watch(model)
             for epoch in range(EPOCHS):
                 total = 0.0
@@ -43,7 +43,7 @@ def main() -> None:
         kinds = [entry.event.kind for entry in read(run_dir)]
         print(f"{kinds.count('epoch')} epochs and {kinds.count('metrics')} steps in the journal")
         size_kb = archive.stat().st_size // 1000
-        print(f"{archive.name} is one file of {size_kb} KB; {table.name} has a row for each epoch")
+        print(f"{archive.name} is one file of {size_kb} KB; {table.name} has a row per epoch")
 
 
 if __name__ == "__main__":

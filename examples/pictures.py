@@ -1,4 +1,4 @@
-"""Draw a model and a heat map of where its time goes: python examples/pictures.py [folder]."""
+"""Draw a model and a heat map of its run time: python examples/pictures.py [folder]."""
 
 import sys
 from pathlib import Path
@@ -10,14 +10,14 @@ from flodl import FlowBuilder, Graph, SoftmaxRouter, ThresholdHalt
 
 
 class Remember(nn.Module):
-    """Add what the previous call left."""
+    """Add half of the value from the previous call."""
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         return x if memory is None else x + 0.5 * memory
 
 
 def build() -> Graph:
-    """A small model with an inner graph, a loop, a gate, a reference and a carried value."""
+    """Return a small model with a subgraph, a loop, a gate, a reference and a carried value."""
     encoder = (
         FlowBuilder(nn.Linear(16, 64)).through(nn.LayerNorm(64)).also(nn.Linear(64, 64)).label("encoder")
     )
@@ -36,7 +36,7 @@ def build() -> Graph:
         .tag("memory")
         .through(nn.Linear(64, 4))
         .tag("output")
-        .label("reader")
+        .label("pictures")
         .build()
     )
 
@@ -48,9 +48,7 @@ def main() -> None:
     model.svg(folder / "pictures-model.svg")
     print(model.profile(torch.randn(256, 16)))
     model.svg_with_profile(folder / "pictures-heat.svg")
-    print(
-        f"\nWritten to {folder.resolve()}: pictures-model.svg and pictures-heat.svg. Open them in a browser."
-    )
+    print(f"\nWrote pictures-model.svg and pictures-heat.svg to {folder.resolve()}. Open them in a browser.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""ResNet-20 on CIFAR-10 with the recipe it was published with: 91.25 % after 64,000 updates.
+"""ResNet-20 on CIFAR-10 with its published recipe: 91.25 % after 64,000 updates.
 
-    FLODL_DATA=/where/the/files/are python resnet20_cifar10.py --run-dir runs/resnet20 [--bf16]
+    FLODL_DATA=/path/to/data python resnet20_cifar10.py --run-dir runs/resnet20 [--bf16]
 
-SGD with momentum 0.9 and weight decay 1e-4, batches of 128, a rate of 0.1 that drops tenfold after 32,000 and
-48,000 updates; images are cropped after padding by 4 and mirrored. It can be stopped and started at any time.
-Without the data, or without arguments on a CPU, a few steps on random images show that everything runs.
+SGD with momentum 0.9 and weight decay 1e-4, batches of 128, a learning rate of 0.1 that is divided by 10
+after 32,000 and 48,000 updates; images are padded by 4, cropped at random and flipped. It can be stopped
+and resumed at any time. Without the data, or without arguments on a CPU, it trains for a few steps on
+random images.
 """
 
 from __future__ import annotations
@@ -33,32 +34,32 @@ Pair = tuple[Tensor, Tensor]
 class Settings:
     """Train ResNet-20 on CIFAR-10."""
 
-    run_dir: Path | None = option(None, help="Where the run is kept.")  # noqa: RUF009
-    updates: int = option(UPDATES, help="Updates in all; the rate drops after a half and three quarters.")
+    run_dir: Path | None = option(None, help="Folder of the run.")  # noqa: RUF009
+    updates: int = option(UPDATES, help="Number of updates; the rate drops after 1/2 and 3/4 of them.")
     bf16: bool = option(False, help="Compute in bfloat16.")
     channels_last: bool = option(
-        False, help="Keep images with their channels last, as tensor cores like them."
+        False, help="Use the channels_last memory format, which is faster on tensor cores."
     )
     tier: str = option("auto", help="auto, eager, captured or compiled.")
-    random_images: bool = option(False, help="Train on a few random images, to see that everything runs.")
+    random_images: bool = option(False, help="Train on a few random images, as a smoke test.")
 
 
-def block(inside: int, outside: int, stride: int = 1) -> Graph:
-    """Two convolutions and a way around them; the way adds no parameters, as in the paper's CIFAR models."""
+def block(in_channels: int, out_channels: int, stride: int = 1) -> Graph:
+    """Return two convolutions with a shortcut without parameters, as in the paper's CIFAR models."""
     main = (
-        FlowBuilder(nn.Conv2d(inside, outside, 3, stride, 1, bias=False))
-        .through(nn.BatchNorm2d(outside))
+        FlowBuilder(nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False))
+        .through(nn.BatchNorm2d(out_channels))
         .through(nn.ReLU())
-        .through(nn.Conv2d(outside, outside, 3, 1, 1, bias=False))
-        .through(nn.BatchNorm2d(outside))
+        .through(nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False))
+        .through(nn.BatchNorm2d(out_channels))
         .build()
     )
-    around = nn.Identity() if inside == outside else Shortcut(outside - inside, stride)
-    return FlowBuilder().also_with(around, main).through(nn.ReLU()).build()
+    shortcut = nn.Identity() if in_channels == out_channels else Shortcut(out_channels - in_channels, stride)
+    return FlowBuilder().also_with(shortcut, main).through(nn.ReLU()).build()
 
 
 class Shortcut(nn.Module):
-    """Every other pixel, and zeros for the channels that are new."""
+    """Subsample the pixels, and pad new channels with zeros."""
 
     def __init__(self, new_channels: int, stride: int) -> None:
         super().__init__()
@@ -71,11 +72,13 @@ class Shortcut(nn.Module):
 
 def resnet20() -> Graph:
     flow = FlowBuilder(nn.Conv2d(3, 16, 3, 1, 1, bias=False)).through(nn.BatchNorm2d(16)).through(nn.ReLU())
-    for name, inside, outside in (("wide", 16, 16), ("middle", 16, 32), ("narrow", 32, 64)):
+    for name, in_channels, out_channels in (("wide", 16, 16), ("middle", 16, 32), ("narrow", 32, 64)):
         for number in range(3):
             first = number == 0
-            stride = 2 if first and inside != outside else 1
-            flow = flow.through(block(inside if first else outside, outside, stride)).tag(f"{name}_{number}")
+            stride = 2 if first and in_channels != out_channels else 1
+            flow = flow.through(block(in_channels if first else out_channels, out_channels, stride)).tag(
+                f"{name}_{number}"
+            )
     flow = flow.through(nn.AdaptiveAvgPool2d(1)).through(nn.Flatten()).through(nn.Linear(64, 10))
     model = flow.tag("classes").label("resnet20").build()
     for module in model.modules():
@@ -90,7 +93,7 @@ def classify(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, 
 
 
 def load(settings: Settings) -> tuple[str, Pair, Pair, int]:
-    """Give the images, and how many updates there shall be."""
+    """Return the name of the data, training and test images, and the number of updates."""
     on_gpu = torch.cuda.is_available()
     if not settings.random_images and (on_gpu or settings.run_dir is not None):
         try:
@@ -142,12 +145,12 @@ def main() -> None:
         print(f"{name}: {len(train[0])} images, {updates} updates, {size}, {trainer.device}")
         started = time.perf_counter()
         result = fit(trainer, train, test, updates)
-        taken_s = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         best = result.best("eval_accuracy", mode="max")
     print(
-        f"test accuracy {result.metrics['eval_accuracy']:.2%} after {result.steps} updates, {taken_s:.0f} s"
+        f"test accuracy {result.metrics['eval_accuracy']:.2%} after {result.steps} updates, {seconds:.0f} s"
     )
-    print(f"best of {len(result.history)} epochs {best['eval_accuracy']:.2%}; {result.report.tier} step")
+    print(f"best of {len(result.history)} epochs: {best['eval_accuracy']:.2%}; {result.report.tier} step")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Be stopped twice, once politely and once not, and come to the numbers of a run that was left alone.
+"""Stop a run with SIGTERM, then with SIGKILL, and get the same signal_numbers as an uninterrupted run.
 
-The script starts itself as another program, so that there is somebody to stop.
+The script starts itself in other processes, which it can stop.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from flodl.data import digits
 EPOCHS = 3
 
 
-def train(folder: str, end_at: int, number: int) -> None:
-    """Train in `folder`, and go on with what is there; a signal to itself comes at one of the steps."""
+def train(folder: str, signal_step: int, signal_number: int) -> None:
+    """Train in `folder`, resuming if possible, and send a signal to this process at `signal_step`."""
     torch.manual_seed(0)
 
     def on_step_end(step: int) -> None:
-        if step == end_at:
-            os.kill(os.getpid(), number)
+        if step == signal_step:
+            os.kill(os.getpid(), signal_number)
 
     def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(x), y)
@@ -48,21 +48,21 @@ def train(folder: str, end_at: int, number: int) -> None:
     print(f"{result.steps} steps, eval_loss {result.metrics['eval_loss']:.9f}, weights {weights.sum():.9f}")
 
 
-def start(folder: Path, end_at: int = 0, number: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, __file__, str(folder), str(end_at), str(number)]
+def start(folder: Path, signal_step: int = 0, signal_number: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, __file__, str(folder), str(signal_step), str(signal_number)]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as root:
-        undisturbed = start(Path(root) / "undisturbed").stdout.strip()
-        print(f"left alone:  {undisturbed}")
+        uninterrupted = start(Path(root) / "uninterrupted").stdout.strip()
+        print(f"uninterrupted: {uninterrupted}")
         folder = Path(root) / "run"
         print("SIGTERM at step 11: exit code", start(folder, 11, signal.SIGTERM).returncode)
         print("SIGKILL at step 37: exit code", start(folder, 37, signal.SIGKILL).returncode)
         resumed = start(folder).stdout.strip()
         print(f"stopped twice: {resumed}")
-        print("they are", "the same" if resumed == undisturbed else "NOT the same")
+        print("they are", "the same" if resumed == uninterrupted else "NOT the same")
 
 
 if __name__ == "__main__":

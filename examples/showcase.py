@@ -1,8 +1,9 @@
-"""Every method of the builder in one model, and a short training run that follows it.
+"""Every method of the builder in one model, with a short training run.
 
-The model is a tour, not a recipe: residuals, a side branch, parallel heads, maps over slices and rows, loops
-that count, that watch a threshold and that learn when to stop, a gate, a switch, a memory carried from call
-to call, and graphs inside most of them. Prints the tree, a line per epoch, and what the trends say.
+The model demonstrates features and solves no real problem: residuals, a side branch, parallel heads, maps
+over slices and rows, loops with a fixed count, with a threshold and with a learned halt, a gate, a switch,
+a memory carried from call to call, and subgraphs in most of them. Prints the tree, a line per epoch, and
+the trends.
 """
 
 import torch
@@ -19,7 +20,7 @@ EPOCHS, STEPS = 5, 4
 
 
 class Blend(nn.Module):
-    """Mix the stream with a context that is given by name."""
+    """Mix the stream with a context that is passed by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class Blend(nn.Module):
 
 
 class Fade(nn.Module):
-    """Weaken the stream a little more at every call, until the state is reset."""
+    """Scale the stream down a little more at every call, until the state is reset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,10 +96,10 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     schedule = apply(CosineScheduler(1e-3, 1e-5, EPOCHS * STEPS), optimizer)
     points, context = torch.randn(16, 2), torch.randn(16, HIDDEN)
-    wanted = torch.stack([points.sum(1), points.prod(1)], dim=1)
+    targets = torch.stack([points.sum(1), points.prod(1)], dim=1)
     for epoch in range(1, EPOCHS + 1):
         for _ in range(STEPS):
-            loss = mse_loss(model(points, ctx=context), wanted)
+            loss = mse_loss(model(points, ctx=context), targets)
             optimizer.zero_grad()
             loss.backward()
             clip_grad_norm(model, 1.0)
@@ -112,9 +113,12 @@ def main() -> None:
         metrics = model.latest_metrics()
         left = format_duration(model.eta(EPOCHS))
         print(f"epoch {epoch}  loss {metrics['loss']:.4f}  lr {metrics['lr']:.6f}  {left} left")
-    turns = torch.stack(model.traces("settled.halt")).mean(dim=1)
+    halting = torch.stack(model.traces("settled.halt")).mean(dim=1)
     print("improving:", model.trend("loss").improving(EPOCHS))
-    print("chance to stop after turn 1 to 7:", " ".join(f"{chance:.2f}" for chance in turns.tolist()))
+    print(
+        "probability of stopping after iteration 1 to 7:",
+        " ".join(f"{probability:.2f}" for probability in halting.tolist()),
+    )
 
 
 if __name__ == "__main__":

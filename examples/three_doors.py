@@ -1,4 +1,4 @@
-"""One training through three doors: `fit`, a loop of one's own, the bare parts. The losses are the same."""
+"""The same training with `fit`, with your own loop, and with `TrainStep` and `Loader`: equal losses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_trainer(hooks: tuple[Callable[..., None], ...] = ()) -> Trainer:
 
 
 def first_door() -> list[float]:
-    """Everything at once; a hook looks on."""
+    """Call `fit`, and collect the losses in a hook."""
     losses: list[float] = []
 
     def on_step_end(loss: Tensor) -> None:
@@ -49,7 +49,7 @@ def first_door() -> list[float]:
 
 
 def second_door() -> list[float]:
-    """The loop is ours; what begins and ends an epoch is the trainer's."""
+    """Write the loop yourself; the trainer starts and ends each epoch."""
     trainer = make_trainer()
     losses = []
     while trainer.epochs < EPOCHS and not trainer.stop_reason:
@@ -59,7 +59,7 @@ def second_door() -> list[float]:
 
 
 def third_door() -> list[float]:
-    """A loader and a step, and nothing around them."""
+    """Use only a loader and a training step."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     step = TrainStep(model, optimizer, loss_of, schedule=SCHEDULE)

@@ -1,4 +1,4 @@
-"""Where does the time go? The same training with slow data and with ready data, and a verdict for each."""
+"""Where does the time go? The same training with slow and with ready data, and a verdict for each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def slow_batches(count: int) -> Iterator[Batch]:
-    """A loader that reads from somewhere far away."""
+    """Yield batches as slowly as a remote loader."""
     for _ in range(count):
         time.sleep(0.05)
         yield torch.randn(64, 32), torch.randn(64, 8)
 
 
 def ready_batches(count: int) -> Iterator[Batch]:
-    """A loader whose data are there already."""
+    """Yield batches that are already in memory."""
     x, y = torch.randn(64, 32), torch.randn(64, 8)
     for _ in range(count):
         yield x, y
@@ -33,7 +33,7 @@ def train(batches: Iterator[Batch]) -> Timeline:
     model = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 8))
     optimizer = torch.optim.AdamW(model.parameters())
     with Timeline(interval_s=0.02) as timeline:
-        for x, y in timeline.batches(batches):  # the only line that a loop needs
+        for x, y in timeline.batches(batches):  # the only line that has to change
             optimizer.zero_grad()
             nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()

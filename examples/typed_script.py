@@ -1,4 +1,4 @@
-"""Typed arguments for a script: one dataclass gives parsing, help, environment, schema and origins."""
+"""Typed arguments for a script: one dataclass defines parsing, help, environment, schema and origins."""
 
 import json
 import sys
@@ -14,8 +14,8 @@ from flodl.core.environment import resolved_config
 class Job:
     """Count the words of some files."""
 
-    files: list[Path] = argument([], help="What to read.")  # noqa: RUF009
-    least: int = option(1, short="l", help="Leave shorter words out.")
+    files: list[Path] = argument([], help="Files to read.")  # noqa: RUF009
+    least: int = option(1, short="l", help="Ignore shorter words.")
     order: Literal["alphabet", "count"] = option("count", env="WORDS_ORDER", help="How to sort.")
     scale: float = option(1.0, help="Multiply every count.")
 
@@ -29,11 +29,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # Without arguments it shows itself.
+    # Without arguments, run a demonstration.
     shown = [[], ["--least", "3", "--scale", "1e-2"], ["--order", "alphabet", "a.txt", "b.txt"]]
     for words in [sys.argv[1:]] if sys.argv[1:] else shown:
         print(f"\n$ typed_script.py {' '.join(words)}")
         main(words)
     if not sys.argv[1:]:
-        print("\nWhat other programs learn from --fdl-schema:")
+        print("\nWhat --fdl-schema tells other programs:")
         print(json.dumps(Args(Job).schema()["options"]["order"]))
