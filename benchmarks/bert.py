@@ -1,9 +1,9 @@
-"""Fine-tuning BERT-base on sentence pairs in bf16: transformers' own model in every rival's hands.
+"""Fine-tuning BERT-base on sentence pairs in bf16: the transformers model, trained by every rival.
 
     python benchmarks/bert.py [--steps 20] [--rounds 5] [--layers 12]
 
-The weights are random, since only the time is measured; batches of 32 sentences of 128 tokens lie on the
-device. The number is the median step.
+The weights are random, because only the time is measured. Batches of 32 sentences of 128 tokens are already
+on the device. The result is the median step time.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def main() -> None:
             print(f"{name} is on the {note} tier: {steps[name].report().reason}")
         rows.append([name, f"{ms:.2f}", f"{timing.jitter:.2%}", f"{base / timing.median_s:.2f}×", note])
         found[name] = {"ms": ms, "jitter": timing.jitter, "over_eager": base / timing.median_s, "tier": note}
-    print(table(["BERT-base, bf16, 32 × 128", "ms a step", "jitter", "over eager", "tier"], rows))
+    print(table(["BERT-base, bf16, 32 × 128", "ms per step", "jitter", "over eager", "tier"], rows))
     settings = {"steps": options.steps, "rounds": options.rounds, "layers": layers}
     print(
-        "written to",
+        "wrote",
         write_results(f"bert_{device}", {"settings": settings, "rivals": found}, folder=options.json),
     )
 

@@ -1,4 +1,4 @@
-"""A limit on the time that one rival may take to get ready."""
+"""A limit on the setup time of a rival."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 
 class OverBudget(BaseException):
-    """The time is up. Not an `Exception`, because compilers catch those and carry on."""
+    """Raised when the time is up. Not an `Exception`, because compilers catch those and continue."""
 
 
 @contextmanager
 def budget(seconds: float) -> Iterator[None]:
-    """Interrupt the block after some seconds; C++ that is running then ends first."""
+    """Interrupt the block after `seconds`; running C++ code finishes first."""
 
     def stop(*_: object) -> None:
         raise OverBudget(f"was not ready after {seconds:g} s")

@@ -1,4 +1,4 @@
-"""The standings as an SVG bar chart: longer is faster, readable on light and dark pages."""
+"""The results as an SVG bar chart for light and dark pages; longer is faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from standings import geometric_mean, in_common, milliseconds, present, speedup
 
 WIDTH, LEFT, RIGHT, TOP = 900, 150, 96, 84
 BAR, GAP = 11, 16
-COLOURS = {
+COLORS = {
     "reference": ("#94a3b8", "#7688a1"),
     "matched": ("#64748b", "#a8b5c8"),
     "compile": ("#c4a7f5", "#9d7be0"),
@@ -24,7 +24,7 @@ Bar = tuple[str, float | None, str]
 
 
 def chart(results: dict[str, Any]) -> str:
-    """Draw each model's rivals by their speed over torch eager; below, the means where all rivals ran."""
+    """Draw each rival's speedup over torch eager per model, and the means over models that all ran."""
     groups = _groups(results)
     longest = max((length or 1.0) for _, bars in groups for _, length, _ in bars)
     scale = (WIDTH - LEFT - RIGHT) / longest
@@ -37,7 +37,7 @@ def chart(results: dict[str, Any]) -> str:
                     f'<rect class="{rival}" x="{LEFT}" y="{y + 1}" width="{length * scale:.1f}" '
                     f'height="{BAR - 2}" rx="2"><title>{escape(RIVALS[rival].label)}: {label}</title></rect>'
                 )
-            # A label next to a bar that ends before eager's mark goes behind the mark.
+            # If a bar ends before the line of eager, its label is placed after the line.
             x = LEFT + (0 if length is None else max(length, 1.0) * scale) + 5
             parts.append(
                 _text(x, y + BAR - 2.5, label, "ink" if rival.startswith("flodl") else "muted", size=9)
@@ -68,8 +68,8 @@ def _groups(results: dict[str, Any]) -> list[tuple[str, list[Bar]]]:
 def _head(results: dict[str, Any], height: float) -> list[str]:
     machine = results["machine"]
     on = machine.get("gpu", machine["cpu"]) if results["settings"]["device"] != "cpu" else machine["cpu"]
-    light = "".join(f".{name}{{fill:{pair[0]}}}" for name, pair in COLOURS.items())
-    dark = "".join(f".{name}{{fill:{pair[1]}}}" for name, pair in COLOURS.items())
+    light = "".join(f".{name}{{fill:{pair[0]}}}" for name, pair in COLORS.items())
+    dark = "".join(f".{name}{{fill:{pair[1]}}}" for name, pair in COLORS.items())
     style = (
         "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif}"
         f".page{{fill:#fff}}.ink{{fill:#1e293b}}.muted{{fill:#5b6b80}}.strong{{font-weight:600}}"

@@ -1,11 +1,11 @@
-"""Saving and loading a run: how long training stands still, how long it takes, how much memory.
+"""Saving and loading a run: how long training is blocked, total time, and memory.
 
     python benchmarks/checkpoint.py [--megabytes 500] [--rounds 7] [--folder DIR]
 
-The state is that of a model with Adam, so two thirds of it belong to the optimizer. Rivals take turns:
+The state belongs to a model with Adam, so two thirds of it are optimizer state. The rivals take turns:
 torch.save, torch.distributed.checkpoint (DCP) and its asynchronous form, flodl's bundles and its background
-writer. flodl's saves are on the disk when they return and carry checksums that are compared when they are
-loaded; those of torch are neither, so a variant of torch.save that flushes to the disk stands beside it.
+writer. flodl's saves are on disk when they return and contain checksums, which are verified on loading.
+Torch's saves do neither, so a variant of torch.save that flushes to disk is included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Save = Callable[[State, Path], object]
 
 
 def make_state(megabytes: int, device: str) -> State:
-    """Weights and Adam's two moments in 48 layers, as a state_dict has them."""
+    """Return weights and Adam's two moments of 48 layers, in the form of state dicts."""
     layers = 48
     numbers = megabytes * 1_000_000 // 4 // 3 // layers
     width = 1024
@@ -53,7 +53,7 @@ def make_state(megabytes: int, device: str) -> State:
 
 
 def for_dcp(state: State) -> State:
-    """DCP keys must be strings."""
+    """Return the state with string keys, which DCP requires."""
     moments = {str(k): value for k, value in state["optimizer"]["state"].items()}
     return {"model": state["model"], "optimizer": moments}
 
@@ -117,7 +117,7 @@ LOADS: dict[str, tuple[Save, Callable[[Path, State], object]]] = {
 
 
 def measure_saves(state: State, root: Path, rounds: int) -> dict[str, Timing]:
-    """Seconds until each save returns."""
+    """Return the seconds until each save returns."""
 
     def timer(save: Save) -> Callable[[int], list[float]]:
         def run(repeats: int) -> list[float]:
@@ -132,7 +132,7 @@ def measure_saves(state: State, root: Path, rounds: int) -> dict[str, Timing]:
 
 
 def measure_loads(state: State, root: Path, rounds: int) -> dict[str, Timing]:
-    """Seconds until every value has been copied into the tensors of a model, from files in the cache."""
+    """Return the seconds until every value is copied into the tensors of a model, from cached files."""
     folders: dict[Save, Path] = {}
     for save, _ in LOADS.values():
         if save not in folders:
@@ -167,7 +167,7 @@ def measure_loads(state: State, root: Path, rounds: int) -> dict[str, Timing]:
 
 
 def measure_stalls(state: State, root: Path, rounds: int) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """Seconds that the caller of an asynchronous save stands still, and until the save is done."""
+    """Return the seconds an asynchronous save blocks its caller, and the seconds until it is done."""
     stalls: dict[str, list[float]] = {"DCP async": [], "flodl writer": []}
     totals: dict[str, list[float]] = {"DCP async": [], "flodl writer": []}
     writer = BackgroundWriter(root / "writer")
@@ -194,7 +194,7 @@ def measure_stalls(state: State, root: Path, rounds: int) -> tuple[dict[str, Tim
         for name, run in (("DCP async", run_dcp), ("flodl writer", run_flodl)):
             wait()
             stalled, total = run(number)
-            if number >= 2:  # the first ones make their buffers
+            if number >= 2:  # the first saves allocate buffers
                 stalls[name].append(stalled)
                 totals[name].append(total)
     writer.close()
@@ -202,7 +202,7 @@ def measure_stalls(state: State, root: Path, rounds: int) -> tuple[dict[str, Tim
 
 
 def measure_memory(name: str, work: str, megabytes: int, root: Path) -> float:
-    """Megabytes that a save or load adds to the peak of a fresh process."""
+    """Return the megabytes that a save or load adds to the peak memory of a fresh process."""
     words = [
         sys.executable,
         __file__,
@@ -219,7 +219,7 @@ def measure_memory(name: str, work: str, megabytes: int, root: Path) -> float:
 
 
 def alone(work: str, name: str, megabytes: int, root: Path) -> float:
-    """Do one save or load in this process, and give what it added to the peak."""
+    """Run one save or load in this process, and return what it added to the peak memory."""
     state = make_state(megabytes, "cpu")
     folder = root / "alone"
     if work == "load":
@@ -236,7 +236,7 @@ def alone(work: str, name: str, megabytes: int, root: Path) -> float:
 
 
 def _reset_peak() -> float:
-    """Forget the peak so far, where the system can, and give the memory in use."""
+    """Reset the peak memory, if the system supports it, and return the memory in use."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -275,7 +275,7 @@ def _like(content: Any) -> Any:
 
 
 def _copy(loaded: Any, target: Any) -> None:
-    """Copy every tensor into the model, as load_state_dict would."""
+    """Copy every tensor into the model, as load_state_dict does."""
     if isinstance(loaded, torch.Tensor):
         if loaded is not target:
             target.copy_(loaded)
@@ -292,7 +292,7 @@ def _timings(samples: dict[str, list[float]]) -> dict[str, Timing]:
 
 
 def show(title: str, timings: dict[str, Timing], against: str) -> dict[str, Any]:
-    """Print a table and give it as facts; the ratio is to the first rival of the round, below 1 is faster."""
+    """Print a table and return its numbers; ratios are to the first rival, and below 1 is faster."""
     facts: dict[str, Any] = {}
     for name, timing in timings.items():
         facts[name] = {
@@ -314,7 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=500, help="size of the state")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, help="where to write; a temporary folder without it")
+    parser.add_argument("--folder", type=Path, help="folder to write to; by default a temporary folder")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--alone", nargs=2, metavar=("WORK", "RIVAL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -343,8 +343,8 @@ def main() -> None:
         }
     for work, found in results["memory_mb"].items():
         rows = [[name, f"{added:.0f}"] for name, added in found.items()]
-        print(table([f"memory that a {work} adds", "MB"], rows), end="\n\n")
-    print(f"written to {write_results(f'checkpoint_{device}', results, folder=options.json)}")
+        print(table([f"memory added by a {work}", "MB"], rows), end="\n\n")
+    print(f"wrote {write_results(f'checkpoint_{device}', results, folder=options.json)}")
 
 
 if __name__ == "__main__":

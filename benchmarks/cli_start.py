@@ -1,8 +1,8 @@
-"""How long fdl takes to start: medians of whole processes, and as ratios to `python -c pass`.
+"""Startup time of fdl: medians over whole processes, and ratios to `python -c pass`.
 
     python benchmarks/cli_start.py [--rounds 20] [--json results.json]
 
-The commands take turns, so that a busy minute of the machine hits all of them.
+The commands take turns, so that a busy machine affects all of them equally.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def commands() -> dict[str, list[str]]:
 
 
 def measure(rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Give the wall and processor milliseconds of every start."""
-    # As after an installation: the first start writes the compiled files, and no later one needs to.
+    """Return the wall and CPU milliseconds of every start."""
+    # As in an installed package: the first start writes the bytecode, and later starts reuse it.
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     tab = {"_FDL_COMPLETE": "bash_complete", "COMP_WORDS": "fdl train --activation ", "COMP_CWORD": "3"}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands()}
@@ -57,22 +57,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args()
-    times = measure(chosen.rounds)
+    options = parser.parse_args()
+    times = measure(options.rounds)
     wall = {name: statistics.median(pair[0] for pair in values) for name, values in times.items()}
     processor = {name: statistics.median(pair[1] for pair in values) for name, values in times.items()}
     base = wall["python -c pass"]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{machine}, {chosen.rounds} rounds, load {load}")
-    print(f"{'':<32}{'median':>10}{'ratio':>8}{'processor':>12}{'limit':>9}")
+    print(f"{machine}, {options.rounds} rounds, load {load}")
+    print(f"{'':<32}{'median':>10}{'ratio':>8}{'CPU':>12}{'limit':>9}")
     for name, median in wall.items():
         limit = f"{LIMITS_MS[name]} ms" if name in LIMITS_MS else ""
         print(f"{name:<32}{median:>7.0f} ms{median / base:>8.1f}{processor[name]:>9.0f} ms{limit:>9}")
-    if chosen.json:
-        facts = {"python": platform.python_version(), "cores": os.cpu_count(), "rounds": chosen.rounds}
+    if options.json:
+        facts = {"python": platform.python_version(), "cores": os.cpu_count(), "rounds": options.rounds}
         result = {**facts, "load": load, "wall_ms": wall, "processor_ms": processor}
-        chosen.json.write_text(json.dumps(result, indent=2) + "\n")
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

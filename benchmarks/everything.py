@@ -1,9 +1,9 @@
-"""Run the whole suite, the most telling benchmark first, as far as a number of seconds goes.
+"""Run the whole suite within a time limit, the most important benchmarks first.
 
     python benchmarks/everything.py [--device cuda] [--seconds 1500] [--json benchmarks/results]
 
-Each benchmark is a process of its own; its output goes to a log beside the results. One that does not fit
-into the time that is left is ended, and what it had written by then stays. They run one after another.
+The benchmarks run one after another, each in its own process, with a log next to the results. A benchmark
+that exceeds the remaining time is stopped; the results it has written are kept.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ OTHER_MODELS = "convnet,conv_autoenc,gru_seq,lstm_seq,feedback_loop"
 
 @dataclass(frozen=True)
 class Part:
-    """One benchmark: its name in the log, its words, and how long it may take at most."""
+    """One benchmark: the name of its log, its command line, and its time limit."""
 
     name: str
     words: tuple[str, ...]
-    most_s: float
+    limit_s: float
 
 
 def parts(device: str, results: Path) -> list[Part]:
-    """Give what to run, in order."""
+    """Return the benchmarks to run, in order."""
     kept = ("--keep", str(results / f"train_step_{device}.json"))
     train = ("train_step.py", "--device", device, "--models")
     if device == "cpu":
@@ -67,21 +67,21 @@ def parts(device: str, results: Path) -> list[Part]:
 
 
 def run(part: Part, results: Path, limit_s: float) -> str:
-    """Run one part and say how it went."""
+    """Run one part and return its outcome in words."""
     script, *words = part.words
     with (results / f"{part.name}.log").open("w") as log:
         command = [sys.executable, str(HERE / script), *words, "--json", str(results)]
         try:
             done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=limit_s)
         except subprocess.TimeoutExpired:
-            return f"ended after {limit_s:.0f} s"
+            return f"stopped after {limit_s:.0f} s"
     return "done" if done.returncode == 0 else f"exit code {done.returncode}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="for all of it")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="time limit for all benchmarks")
     parser.add_argument("--only", type=lambda given: given.split(","), help="names of parts")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results and the logs")
     options = parser.parse_args()
@@ -93,10 +93,12 @@ def main() -> None:
             continue
         started = time.monotonic()
         left_s = deadline - started
-        outcome = run(part, options.json, min(part.most_s, left_s)) if left_s > 10 else "no time was left"
+        outcome = (
+            run(part, options.json, min(part.limit_s, left_s)) if left_s > 10 else "skipped, no time left"
+        )
         rows.append([part.name, outcome, f"{time.monotonic() - started:.0f} s"])
         print(*rows[-1], sep=": ", flush=True)
-    print(table(["benchmark", "outcome", "took"], rows))
+    print(table(["benchmark", "outcome", "time"], rows))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What `Trainer.fit` costs over a loop by hand with the same `TrainStep` and `Loader`, on a tiny model.
+"""Overhead of `Trainer.fit` over a hand-written loop with the same `TrainStep` and `Loader`, on a tiny model.
 
     python benchmarks/fit_overhead.py [--device cuda] [--rounds 30] [--steps 500]
 
-Both train in turn, an epoch each, in one process: the loop by hand runs before or after an epoch of `fit`, so
-the collector is as calm for it as for the other. "watched" is a run with a monitor and a run directory, told
-of every step. The time of an epoch is taken from an idle device to an idle device, and divided by its steps.
+Both train alternately, an epoch each, in one process. The hand-written loop runs before or after an epoch
+of `fit`, so that garbage collection affects both equally. "watched" is a run with a run directory and a
+monitor that receives every step. Epochs are timed from idle device to idle device and divided by the number
+of steps.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def loader_of(steps: int, device: str) -> Loader:
 
 
 class Turns:
-    """Times each epoch of a run, and an epoch of the loop by hand, which comes first every other time."""
+    """Times each epoch of a run and an epoch of the hand-written loop, which comes first every other time."""
 
     def __init__(self, by_hand: Callable[[], object]) -> None:
         self._by_hand = by_hand
@@ -61,7 +62,7 @@ class Turns:
 
 
 def hand_written(steps: int, device: str, tier: str) -> Callable[[], object]:
-    """Give an epoch by hand, down to reading the mean of the loss at its end."""
+    """Return a function that runs a hand-written epoch and reads the mean loss at its end."""
     model = tiny_model(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     step = TrainStep(model, optimizer, loss_of, tier=tier, guard="gradients")
@@ -104,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=500, help="steps of an epoch")
+    parser.add_argument("--steps", type=int, default=500, help="steps per epoch")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
     options = parser.parse_args()
     tier = "captured" if options.device == "cuda" else "eager"
@@ -115,8 +116,8 @@ def main() -> None:
     results = {"settings": settings, "a_step": a_step}
     rows = []
     with Monitor(console=False) as monitor:
-        for name, told in (("fit", False), ("fit, watched", monitor)):
-            found = measured(options.steps, options.rounds, options.device, tier, told)
+        for name, used_monitor in (("fit", False), ("fit, watched", monitor)):
+            found = measured(options.steps, options.rounds, options.device, tier, used_monitor)
             hand, fit = found["by hand"], found["fit"]
             over_us = (fit.median_s - hand.median_s) * 1e6
             ratio = paired_ratio(fit, hand)
@@ -129,9 +130,9 @@ def main() -> None:
             }
             times = [f"{1e6 * timing.median_s:.1f}" for timing in (hand, fit)]
             rows.append([name, *times, f"{over_us:.1f}", f"{ratio:.3f}", f"{fit.jitter:.1%}"])
-    header = [f"a step, {tier}", "by hand, µs", "fit, µs", "over, µs", "ratio", "jitter"]
+    header = [f"per step, {tier}", "by hand, µs", "fit, µs", "overhead, µs", "ratio", "jitter"]
     print(table(header, rows))
-    print(f"written to {write_results(f'fit_overhead_{options.device}', results, folder=options.json)}")
+    print(f"wrote {write_results(f'fit_overhead_{options.device}', results, folder=options.json)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a `Graph` costs over the same model written by hand: eager forward and backward, interleaved.
+"""Overhead of a `Graph` over the same hand-written model: eager forward and backward, interleaved.
 
     python benchmarks/graph_overhead.py [--rounds 40] [--steps 3] [--tiny]
 
-`--tiny` shrinks every width to 16, so that only the Python around the kernels is left to see.
+`--tiny` reduces every width to 16, so that the Python overhead dominates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 
 
 def steps(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> Callable[[], None]:
-    """A run of forward and backward passes without an optimizer."""
+    """Return a function that runs forward and backward passes without an optimizer."""
 
     def run() -> None:
         for _ in range(count):
@@ -78,10 +78,10 @@ def main() -> None:
     kind = f"graph_overhead{'_tiny' if options.tiny else ''}_{device}"
     settings = {"rounds": options.rounds, "steps": options.steps, "device": device}
     path = write_results(kind, {"settings": settings, "models": results}, folder=options.json)
-    print(f"written to {path}")
+    print(f"wrote {path}")
 
 
-HEADER = ["model            ", "by hand           ", "graph             ", "ratio ", "of best", "differs"]
+HEADER = ["model            ", "by hand           ", "graph             ", "ratio ", "of best", "difference"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fair timing for every benchmark: rivals take turns, medians with scaled MAD, facts about the machine."""
+"""Timing for all benchmarks: alternating rivals, medians with scaled MAD, facts about the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one rival over all rounds."""
+    """The seconds of one rival in all rounds."""
 
     samples_s: tuple[float, ...]
 
@@ -34,7 +34,7 @@ class Timing:
 
     @property
     def jitter(self) -> float:
-        """Scaled MAD over the median."""
+        """The scaled MAD divided by the median."""
         middle = self.median_s
         return scaled_mad(sample - middle for sample in self.samples_s) / middle
 
@@ -44,14 +44,14 @@ class Timing:
 
 
 def scaled_mad(apart: Iterable[float]) -> float:
-    """What a standard deviation would be, from distances to the middle, however wild some of them are."""
+    """Return a robust estimate of the standard deviation from distances to the median."""
     return 1.4826 * statistics.median(map(abs, apart))
 
 
 def interleave(
     rivals: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 3
 ) -> dict[str, Timing]:
-    """Time the rivals in turn, round after round, each round in another order."""
+    """Time the rivals alternately, in a different order in each round."""
     for _ in range(warmup):
         for run in rivals.values():
             run()
@@ -67,11 +67,11 @@ def take_turns(
     settle_s: float = 0.0,
     warm_rounds: int = 0,
 ) -> dict[str, Timing]:
-    """Let each rival run and time `repeats` samples, round after round, each round in another order.
+    """Let each rival run and time `repeats` samples per round, in a different order in each round.
 
-    `settle` runs before them, and as many as fit into `settle_s` seconds, do not count: what ran before has
-    left the caches and the clock of the device to itself. Nor do `warm_rounds` whole rounds in the beginning:
-    a device that had nothing to do while the rivals got ready may be quicker than it stays.
+    `settle` runs, and as many as fit into `settle_s` seconds, come first and do not count: caches and clock
+    rates still reflect the previous rival. The first `warm_rounds` rounds do not count either: a device that
+    was idle during setup may be faster at first.
     """
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
@@ -89,7 +89,7 @@ def take_turns(
 
 
 def timed(run: Callable[[], object], repeats: int) -> list[float]:
-    """Seconds of each of some runs, from an idle device to an idle device."""
+    """Return the seconds of each of `repeats` runs, from idle device to idle device."""
     taken = []
     for _ in range(repeats):
         wait()
@@ -101,17 +101,17 @@ def timed(run: Callable[[], object], repeats: int) -> list[float]:
 
 
 def paired_ratio(ours: Timing, theirs: Timing) -> float:
-    """Median of the ratios within each round, which a slow moment of the machine hits alike."""
+    """Return the median of the ratios within each round, which a slow machine affects equally."""
     return statistics.median(a / b for a, b in zip(ours.samples_s, theirs.samples_s))
 
 
 def paired_difference(ours: Timing, theirs: Timing) -> float:
-    """Median of the differences within each round."""
+    """Return the median of the differences within each round."""
     return statistics.median(a - b for a, b in zip(ours.samples_s, theirs.samples_s))
 
 
 def machine() -> dict[str, Any]:
-    """Facts that a number needs beside it."""
+    """Return the facts about the machine and versions that belong to a result."""
     facts: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": _commit(),
@@ -129,7 +129,7 @@ def machine() -> dict[str, Any]:
 
 
 def write_results(name: str, results: Mapping[str, Any], *, folder: Path = RESULTS) -> Path:
-    """Keep the results as JSON, beside the script unless told otherwise."""
+    """Write the results as JSON, by default to the results folder."""
     path = folder / f"{name}.json"
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
@@ -137,20 +137,20 @@ def write_results(name: str, results: Mapping[str, Any], *, folder: Path = RESUL
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """Lay out a table for people."""
+    """Return an aligned text table."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in lines)
 
 
 def wait() -> None:
-    """Wait until the device has nothing left to do."""
+    """Wait until the device is idle."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def _versions(*packages: str) -> dict[str, str]:
-    """Versions of the rivals that are installed."""
+    """Return the versions of the rivals that are installed."""
     found = {}
     for package in packages:
         try:
@@ -161,7 +161,7 @@ def _versions(*packages: str) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit that was measured; FLODL_COMMIT names it where the sources were copied without git."""
+    """Return the measured commit, or FLODL_COMMIT for sources without a git repository."""
     given = os.environ.get("FLODL_COMMIT")
     if given:
         return given

@@ -1,4 +1,4 @@
-"""Is the captured step the eager step? The same losses, bit for bit, as a plain torch loop gives."""
+"""Check that the losses of the captured step equal those of a plain torch loop bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rivals.in_flodl import Flodl
 def identity(reference: Reference, batches: Batches, device: str, *, steps: int = 60) -> dict[str, Any]:
     """Compare the losses of `TrainStep` with those of a plain loop over the same graph and optimizer.
 
-    cuDNN is held to algorithms that repeat themselves: with others, two eager runs differ already.
+    cuDNN is restricted to deterministic algorithms; with others, even two eager runs differ.
     """
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -37,7 +37,7 @@ def identity(reference: Reference, batches: Batches, device: str, *, steps: int 
 
 
 def _plain(reference: Reference, batches: Batches, device: str, steps: int) -> torch.Tensor:
-    """The losses of a loop without flodl, with Adam set as `TrainStep` sets it on CUDA."""
+    """Return the losses of a loop without `TrainStep`, with Adam configured as `TrainStep` does on CUDA."""
     model = reference.flow(device)
     if device == "cpu":
         optimizer = torch.optim.Adam(model.parameters(), lr=reference.lr)

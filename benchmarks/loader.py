@@ -1,12 +1,12 @@
-"""How fast batches come: CIFAR-size images with crop, flip and normalisation, against torch's `DataLoader`.
+"""Throughput of loading and augmenting CIFAR-size images, compared with torch's `DataLoader`.
 
     python benchmarks/loader.py [--samples 50000] [--batch 256] [--rounds 10] [--device cuda] [--train]
 
-Every rival does the same work: random crop with a 4-pixel border, random mirror, normalised float32 batches
-on the device. Torch has one thread in this process, as it has in the workers of its loader (`--threads` for
-more): on a machine that others use too, more threads only wait for each other. `--train` also measures
-training steps on CUDA over batches that lie ready and over those of the loader: the difference is what is
-left to see of it.
+Every rival does the same work: random crop with a 4-pixel border, random flip, normalized float32 batches
+on the device. Torch uses one thread in this process, as in the workers of its loader (`--threads` for
+more): on a shared machine, more threads only wait for each other. `--train` also measures training steps on
+CUDA, with batches that are already on the device and with the loader; the difference is the cost of
+loading.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEAN, _STD = (torch.tensor(values).view(3, 1, 1) * 255 for values in (MEAN, STD
 
 
 class PerSample(Dataset[tuple[Tensor, Tensor]]):
-    """The usual way: transforms in `__getitem__`."""
+    """The usual implementation: transforms in `__getitem__`."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
@@ -51,26 +51,26 @@ class PerSample(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Batched(PerSample):
-    """What an expert writes: `__getitems__` with whole-batch operations."""
+    """The expert implementation: `__getitems__` with whole-batch operations."""
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        chosen = torch.tensor(indices)
-        count = len(chosen)
-        padded = functional.pad(self.images[chosen], [PADDING] * 4)
+        rows = torch.tensor(indices)
+        count = len(rows)
+        padded = functional.pad(self.images[rows], [PADDING] * 4)
         windows = padded.unfold(2, 32, 1).unfold(3, 32, 1)
         down, right = torch.randint(0, 2 * PADDING + 1, (2, count))
         images = windows[torch.arange(count), :, down, right]
-        mirrored = torch.rand(count) < 0.5
-        images[mirrored] = images[mirrored].flip(3)
-        return images.float().sub_(_MEAN).div_(_STD), self.labels[chosen]
+        flipped = torch.rand(count) < 0.5
+        images[flipped] = images[flipped].flip(3)
+        return images.float().sub_(_MEAN).div_(_STD), self.labels[rows]
 
 
-def as_it_is(batch: Any) -> Any:
+def unchanged(batch: Any) -> Any:
     return batch
 
 
 def torch_loader(dataset: Dataset[Any], batch: int, workers: int, device: str) -> DataLoader[Any]:
-    """torch's loader with its best settings."""
+    """Return torch's loader with its best settings."""
     return DataLoader(
         dataset,
         batch_size=batch,
@@ -78,12 +78,12 @@ def torch_loader(dataset: Dataset[Any], batch: int, workers: int, device: str) -
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=device != "cpu",
-        collate_fn=as_it_is if isinstance(dataset, Batched) else None,
+        collate_fn=unchanged if isinstance(dataset, Batched) else None,
     )
 
 
 def epoch(loader: Iterable[Any], device: str) -> None:
-    """Read an epoch; every batch ends on the device."""
+    """Read an epoch, and move every batch to the device."""
     for images, labels in loader:
         images.to(device, non_blocking=True)
         labels.to(device, non_blocking=True)
@@ -104,7 +104,7 @@ def rivals(images: Tensor, labels: Tensor, batch: int, device: str) -> dict[str,
 
 
 def training(images: Tensor, labels: Tensor, batch: int, rounds: int) -> dict[str, Timing]:
-    """An epoch of captured training steps over batches that lie ready, and over those of the loader."""
+    """Time an epoch of captured training steps with batches already on the device, and with the loader."""
 
     def stepper() -> Callable[..., Any]:
         torch.manual_seed(0)
@@ -122,7 +122,7 @@ def training(images: Tensor, labels: Tensor, batch: int, rounds: int) -> dict[st
             step(x, y)
 
     sources = {
-        "batches that lie ready": ready,
+        "batches already on the device": ready,
         "flodl, resident": Loader((images, labels), batch, device="cuda", augment=AUGMENT, drop_last=True),
         "flodl, streaming": Loader(
             (images, labels), batch, device="cuda", augment=AUGMENT, drop_last=True, mode="streaming"
@@ -134,7 +134,7 @@ def training(images: Tensor, labels: Tensor, batch: int, rounds: int) -> dict[st
 
 
 def report(timings: dict[str, Timing], samples: int) -> dict[str, Any]:
-    """Numbers for people and for the file: ratios are taken within each round."""
+    """Return the results; ratios are computed within each round."""
     ours = timings["flodl, resident"]
     return {
         name: {
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch in this process")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads in this process")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
     options = parser.parse_args()
@@ -193,13 +193,13 @@ def main() -> None:
         (name for name in loaders if "batched" in name), key=lambda n: results["loaders"][n]["samples_per_s"]
     )
     for name in (best, expert):
-        print(f"resident against {name}: {results['loaders'][name]['resident_is_faster_by']:.2f}×")
+        print(f"resident compared with {name}: {results['loaders'][name]['resident_is_faster_by']:.2f}×")
     if options.train and options.device != "cpu":
         wait()
         results["training"] = report(training(images, labels, options.batch, options.rounds), options.samples)
         print(show(results["training"]))
     kind = torch.device(options.device).type
-    print(f"written to {write_results(f'loader_{kind}', results, folder=options.json)}")
+    print(f"wrote {write_results(f'loader_{kind}', results, folder=options.json)}")
 
 
 if __name__ == "__main__":

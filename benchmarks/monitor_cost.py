@@ -1,12 +1,12 @@
-"""What watching costs: the time of a training step without a monitor, with one, and with 20 readers.
+"""Cost of the monitor: the time of a training step without a monitor, with one, and with 20 readers.
 
     python benchmarks/monitor_cost.py [--rounds 30] [--steps 500] [--open]
 
-Every step calls `log_step` and `progress`, the machine is sampled once a second. Readers live in another
-process: 15 read the live stream, 5 connect and never read. The three take turns; costs are
-ratios within a round of turns, given as the median over all rounds with its standard error. How long the two
-calls take by themselves is measured too: that is what is left to see on a machine whose steps vary more.
-`--open` also measures how long a journal of ten million points takes to open, in Python and in Chromium.
+Every step calls `log_step` and `progress`; resources are sampled once per second. The readers run in
+another process: 15 read the live stream, 5 connect and never read. The three variants take turns. Costs are
+ratios within a round, reported as the median over all rounds with its standard error. The time inside the
+two calls is measured too, because step times can vary more than the monitor costs. `--open` also measures
+how long a journal of ten million points takes to open, in Python and in Chromium.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ for line in sys.stdin:
                 pass
         except OSError:
             pass
-    open_ones = [connect() for _ in range(reading + stalled)]
-    for connection in open_ones[:reading]:
+    connections = [connect() for _ in range(reading + stalled)]
+    for connection in connections[:reading]:
         threading.Thread(target=read, args=(connection,), daemon=True).start()
     print("ready", flush=True)
     sys.stdin.readline()
-    for connection in open_ones:
+    for connection in connections:
         connection.close()
     print("closed", flush=True)
 """
@@ -63,7 +63,7 @@ Watch = Callable[[int, torch.Tensor], None]
 
 
 class Training:
-    """A small loop that a monitor can watch: an MLP of about a millisecond a step."""
+    """A small loop to monitor: an MLP with about one millisecond per step."""
 
     def __init__(self, device: str, batch: int, width: int) -> None:
         torch.manual_seed(0)
@@ -74,7 +74,7 @@ class Training:
         self.in_calls: list[float] = []
 
     def run(self, steps: int, watch: Watch) -> list[float]:
-        """Seconds of each step, with what the watching adds to it."""
+        """Return the seconds of each step, including the monitor."""
         taken = []
         for step in range(steps):
             started = time.perf_counter()
@@ -82,16 +82,16 @@ class Training:
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-            told = time.perf_counter()
+            called = time.perf_counter()
             watch(step, loss)
-            self.in_calls.append(time.perf_counter() - told)
+            self.in_calls.append(time.perf_counter() - called)
             wait()
             taken.append(time.perf_counter() - started)
         return taken
 
 
 class Rival:
-    """One way to run the loop; keeps the times of every step by round."""
+    """One variant of the loop; stores the times of every step per round."""
 
     def __init__(
         self, training: Training, steps: int, readers: subprocess.Popen[str] | None, watched: bool
@@ -103,7 +103,7 @@ class Rival:
     def __call__(self, repeats: int) -> list[float]:
         medians = []
         for _ in range(repeats):
-            with self._watching() as watch:
+            with self._monitored() as watch:
                 self.training.run(self.steps // 4, watch)
                 self.training.in_calls = self.in_calls
                 self.rounds.append(self.training.run(self.steps, watch))
@@ -112,7 +112,7 @@ class Rival:
         return medians
 
     @contextmanager
-    def _watching(self) -> Iterator[Watch]:
+    def _monitored(self) -> Iterator[Watch]:
         if not self.watched:
             yield lambda step, loss: None
             return
@@ -120,7 +120,7 @@ class Rival:
             monitor = Monitor(1, folder, console=False)
             if self.readers is not None:
                 monitor.serve(port=0)
-                self._tell(f"{urlsplit(monitor.url).port} {NUM_READING} {NUM_STALLED}")
+                self._send(f"{urlsplit(monitor.url).port} {NUM_READING} {NUM_STALLED}")
 
             def watch(step: int, loss: torch.Tensor) -> None:
                 monitor.log_step(step, {"loss": loss, "lr": 1e-3}, epoch=0)
@@ -129,9 +129,9 @@ class Rival:
             yield watch
             monitor.close()
             if self.readers is not None:
-                self._tell("")
+                self._send("")
 
-    def _tell(self, words: str) -> None:
+    def _send(self, words: str) -> None:
         assert self.readers is not None
         assert self.readers.stdin is not None
         assert self.readers.stdout is not None
@@ -173,10 +173,10 @@ def measure(options: argparse.Namespace, device: str) -> dict[str, Any]:
 
 
 def compared(ours: list[list[float]], bare: list[list[float]]) -> dict[str, float]:
-    """Median and 99th percentile of all steps, and what they have grown by, as a share.
+    """Return the median and 99th percentile of all steps, and their relative increase.
 
-    Growth is taken within each round, whose rivals ran one after another, and its median over the rounds is
-    given with its spread: the machine itself changes more from minute to minute than a monitor costs.
+    The increase is computed within each round, and its median over the rounds is returned with its standard
+    error: the speed of the machine changes more from minute to minute than a monitor costs.
     """
     found = {}
     for name, share in (("median", 0.5), ("p99", 0.99)):
@@ -202,7 +202,7 @@ def make_journal(folder: Path, rows: int = 1_000_000, metrics: int = 10) -> None
 
 
 def measure_opening() -> dict[str, Any]:
-    """Seconds until ten million points are read, and until the page shows them."""
+    """Measure the seconds until ten million points are read, and until the page shows them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_journal(folder)
@@ -264,7 +264,7 @@ def main() -> None:
         ]
         for name, found in results.items()
     ]
-    print(table(["monitor", "median", "cost", "p99", "cost", "in the calls: median", "p99"], rows))
+    print(table(["monitor", "median", "cost", "p99", "cost", "inside the calls: median", "p99"], rows))
     settings = {name: getattr(options, name) for name in ("rounds", "steps", "batch", "width")} | {
         "device": device
     }
@@ -272,7 +272,7 @@ def main() -> None:
     if options.open:
         written["opening"] = measure_opening()
         print(written["opening"])
-    print(f"written to {write_results(f'monitor_cost_{device}', written, folder=options.json)}")
+    print(f"wrote {write_results(f'monitor_cost_{device}', written, folder=options.json)}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""ResNet-20 on CIFAR-10 with its published recipe: how far it comes, and how long that takes.
+"""ResNet-20 on CIFAR-10 with its published recipe: accuracy and time.
 
-    FLODL_DATA=/where/the/files/are python benchmarks/resnet20.py [--run-dir runs/resnet20] [--updates 64000]
+    FLODL_DATA=/path/to/data python benchmarks/resnet20.py [--run-dir runs/resnet20] [--updates 64000]
 
-The example of the same name, on the real data. The results are written after every epoch, so that a run
-that is stopped leaves what it had; with a run directory, the next start goes on from there.
+Runs the example of the same name on the real data. Results are written after every epoch, so that an
+interrupted run keeps them; with a run directory, the next start resumes the run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import resnet20_cifar10 as example
 PUBLISHED = 0.9125
 
 
-class Standing:
-    """Writes down, after every epoch, how far the run is; the seconds go on over a resume."""
+class ResultWriter:
+    """Writes the results after every epoch; the seconds continue after a resume."""
 
     def __init__(self, settings: dict[str, Any], folder: Path) -> None:
         self.settings, self.folder = settings, folder
@@ -68,11 +68,13 @@ class Standing:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--run-dir", type=Path, help="where the run is kept; a temporary folder without it")
+    parser.add_argument("--run-dir", type=Path, help="folder of the run; by default a temporary folder")
     parser.add_argument("--updates", type=int, default=example.UPDATES)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--tier", default="auto")
-    parser.add_argument("--random-images", action="store_true", help="to see that everything runs")
+    parser.add_argument(
+        "--random-images", action="store_true", help="train on random images, as a smoke test"
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
     options = parser.parse_args()
     settings = example.Settings(
@@ -86,16 +88,16 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     name, train, test, updates = example.load(settings)
     if name != "CIFAR-10" and not options.random_images:
-        raise SystemExit("this needs the CIFAR-10 files: name their folder in FLODL_DATA")
-    told = {"data": name, "updates": updates, "bf16": options.bf16}
-    standing = Standing(told, options.json)
+        raise SystemExit("the CIFAR-10 files are missing: set FLODL_DATA to their folder")
+    facts = {"data": name, "updates": updates, "bf16": options.bf16}
+    writer = ResultWriter(facts, options.json)
     with tempfile.TemporaryDirectory() as folder:
         run_dir = options.run_dir or Path(folder) / "run"
-        trainer = example.make_trainer(settings, updates, run_dir, hooks=[standing])
-        told["device"] = str(trainer.device)
+        trainer = example.make_trainer(settings, updates, run_dir, hooks=[writer])
+        facts["device"] = str(trainer.device)
         example.fit(trainer, train, test, updates)
-    rows = [[name.replace("_", " "), str(value)] for name, value in standing.results.items()]
-    print(table(["ResNet-20 on " + told["data"], ""], rows))
+    rows = [[name.replace("_", " "), str(value)] for name, value in writer.results.items()]
+    print(table(["ResNet-20 on " + facts["data"], ""], rows))
 
 
 if __name__ == "__main__":

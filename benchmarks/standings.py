@@ -1,4 +1,4 @@
-"""From measurements to tables: ratios, the best torch mode, geometric means, agreement of losses."""
+"""Tables from measurements: ratios, the best torch mode, geometric means, agreement of losses."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from typing import Any
 from harness import scaled_mad
 from rivals import RIVALS
 
-# Not one of the ten: its work depends on the data, so it stays out of the means.
+# Not one of the ten: its work depends on the data, so it is excluded from the means.
 UNCOUNTED = ("feedback_loop",)
 
 Results = Mapping[str, Any]
 
 
 def milliseconds(model: Results, rival: str) -> float | None:
-    """The median of a rival, None where it has no number."""
+    """Return the median of a rival, or None if it was not measured."""
     number: float | None = model["rivals"].get(rival, {}).get("ms")
     return number
 
 
 def best_torch(model: Results) -> float | None:
-    """The fastest of torch's own modes."""
+    """Return the median of the fastest of torch's own modes."""
     found = [milliseconds(model, name) for name, kind in RIVALS.items() if kind.plain_torch]
     return min((ms for ms in found if ms is not None), default=None)
 
 
 def speedup(model: Results, rival: str, over: str = "reference") -> float | None:
-    """How many times faster a rival is than another."""
+    """Return how many times faster one rival is than another."""
     ours, theirs = milliseconds(model, rival), milliseconds(model, over)
     return theirs / ours if ours and theirs else None
 
 
 def over_best_torch(model: Results, rival: str) -> float | None:
-    """How many times faster a rival is than the best torch mode."""
+    """Return how many times faster a rival is than the best torch mode."""
     ours, best = milliseconds(model, rival), best_torch(model)
     return best / ours if ours and best else None
 
 
 def geometric_mean(ratios: Iterable[float | None]) -> tuple[float, int] | None:
-    """The mean of the ratios that exist, and how many they are."""
+    """Return the mean of the ratios that are not None, and their number."""
     logs = [math.log(ratio) for ratio in ratios if ratio]
     return (math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
 
 def present(results: Results) -> list[str]:
-    """The rivals that were asked for, in the order of the tables."""
+    """Return the requested rivals, in the order of the tables."""
     asked = {name for model in results["models"].values() for name in model["rivals"]}
     return [name for name in RIVALS if name in asked]
 
 
 def losses_apart(model: Results) -> dict[str, float]:
-    """How far each rival's final loss is from eager's, over the larger of that and a fifth of eager's first.
+    """Return each rival's relative distance from eager's final loss.
 
-    A loss near zero is compared with where it came from: its own size is the noise of late training. Only
-    losses after as many epochs are compared.
+    The scale is eager's final loss or a fifth of its first loss, whichever is larger: a loss near
+    zero is mostly noise. Only losses after the same number of epochs are compared.
     """
     eager = model["rivals"].get("reference", {})
     if "final_loss" not in eager:
@@ -71,19 +71,19 @@ def losses_apart(model: Results) -> dict[str, float]:
 
 
 def times(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Milliseconds per epoch with jitter; the last row is the mean speed over torch eager."""
+    """Return the milliseconds per epoch with jitter; the last rows are mean speedups over torch eager."""
     rivals = present(results)
     rows = [[name, *(_cell(model, rival) for rival in rivals)] for name, model in results["models"].items()]
     for words, models in (
         ("geometric mean", _counted(results)),
-        ("the same, where all ran", in_common(results)),
+        ("models that all ran", in_common(results)),
     ):
         rows.append([words, *(_mean(speedup(model, rival) for model in models) for rival in rivals)])
     return ["model", *(RIVALS[name].label for name in rivals)], rows
 
 
 def ratios(results: Results) -> tuple[list[str], list[list[str]]]:
-    """How many times faster flodl is than eager, than the best torch mode, than JAX."""
+    """Return how many times faster flodl is than eager, the best torch mode, and JAX."""
     ours = [name for name in present(results) if name.startswith("flodl")]
     columns = [
         (f"{RIVALS[name].label.removeprefix('flodl ')} vs {words}", partial(against, rival=name))
@@ -103,7 +103,7 @@ def ratios(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def in_common(results: Results) -> list[Results]:
-    """The models on which every rival that has numbers at all has one: only there can means be compared."""
+    """Return the models that every measured rival ran: only there can means be compared."""
     counted = _counted(results)
     ran = [rival for rival in present(results) if any(milliseconds(model, rival) for model in counted)]
     return [model for model in counted if all(milliseconds(model, rival) for rival in ran)]
@@ -114,7 +114,7 @@ def _counted(results: Results) -> list[Results]:
 
 
 def notes(results: Results) -> list[str]:
-    """What the numbers do not say: missing rivals, tiers, losses that went apart, identity."""
+    """Return notes on missing rivals, tiers, diverging losses, and models from other runs."""
     found: dict[str, list[str]] = {}
     for name, model in results["models"].items():
         for rival, taken in model["rivals"].items():
@@ -123,20 +123,18 @@ def notes(results: Results) -> list[str]:
                 found.setdefault(f"{RIVALS[rival].label}: {words}", []).append(name)
         for rival, apart in losses_apart(model).items():
             if apart > 0.05:
-                words = f"{RIVALS[rival].label}: the final loss is {apart:.0%} from eager's"
+                words = f"{RIVALS[rival].label}: the final loss differs from eager's by {apart:.0%}"
                 found.setdefault(words, []).append(name)
         measured = model["measured"]
         if measured["commit"] != results["machine"]["commit"]:
             epochs = measured["rounds"] * measured["epochs"]
-            words = (
-                f"from another run: {epochs} timed epochs, commit {measured['commit']}, {measured['date']}"
-            )
+            words = f"different run: {epochs} timed epochs, commit {measured['commit']}, {measured['date']}"
             found.setdefault(words, []).append(name)
     return [f"{', '.join(names)}: {words}" for words, names in found.items()]
 
 
 def within_turn(model: Results, rival: str) -> float | None:
-    """The jitter of a rival's epochs around the median of their own turn, over the median of all."""
+    """Return a rival's jitter around the median of each turn, relative to the overall median."""
     taken, per_turn = model["rivals"].get(rival, {}), model["measured"]["epochs"]
     if "epochs_ms" not in taken or per_turn < 2:
         return None
@@ -147,7 +145,7 @@ def within_turn(model: Results, rival: str) -> float | None:
 
 
 def steadiness_note(results: Results) -> str | None:
-    """One sentence on how steady each rival is while nothing else has its turn."""
+    """Return a sentence about the jitter of each rival within its turns."""
     ranges = []
     for rival in present(results):
         found = [within_turn(model, rival) for model in _counted(results)]
@@ -156,11 +154,11 @@ def steadiness_note(results: Results) -> str | None:
             ranges.append(f"{RIVALS[rival].label} {min(known):.2%} to {max(known):.2%}")
     if not ranges:
         return None
-    return f"Jitter within a turn, without what the machine changes from turn to turn: {', '.join(ranges)}."
+    return f"Jitter within a turn, which excludes changes of the machine between turns: {', '.join(ranges)}."
 
 
 def identity_note(results: Results) -> str | None:
-    """One sentence on the check for equal bits; None where it was not run."""
+    """Return a sentence about the bitwise comparison, or None if it was not run."""
     checked = {name: model["identity"] for name, model in results["models"].items() if "identity" in model}
     if not checked:
         return None
@@ -182,7 +180,7 @@ def _cell(model: Results, rival: str) -> str:
 
 
 def _times(ratio: float | None) -> str:
-    """In three digits, one more where it is close to even."""
+    """Format a ratio with two decimals, or three if it is close to 1."""
     if ratio is None:
         return "—"
     return f"{ratio:.3f}×" if 0.98 < ratio < 1.02 else f"{ratio:.2f}×"

@@ -1,4 +1,4 @@
-"""Bring the tables in README.md and the charts up to date with the results.
+"""Update the tables in README.md and the charts from the results.
 
 python benchmarks/tables.py
 """
@@ -18,13 +18,13 @@ README = ROOT / "benchmarks" / "README.md"
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A table for README.md; words to the left, numbers to the right."""
+    """Return a Markdown table with text aligned left and numbers aligned right."""
     lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def facts(results: dict[str, Any]) -> str:
-    """Where and with what the numbers were taken, in one line."""
+    """Return the machine, versions and commit of the results in one line."""
     machine = results["machine"]
     on_cpu = results["settings"].get("device") == "cpu" or "gpu" not in machine
     words = [f"{machine['cpu']}, {machine['threads']} threads" if on_cpu else machine["gpu"]]
@@ -41,10 +41,10 @@ def train_step(results: dict[str, Any]) -> str:
     chart_at = f"results/train_step_{settings['device'].partition(':')[0]}.svg"
     return "\n\n".join(
         [
-            f"{facts(results)} · {timed}. Milliseconds per epoch ± jitter; the last row is the speed over "
-            "torch eager.",
+            f"{facts(results)} · {timed}. Milliseconds per epoch ± jitter; the last rows are "
+            "speedups over torch eager.",
             markdown(*times(results)),
-            "How many times faster flodl is (below 1 it is slower):",
+            "Speedup of flodl (below 1, flodl is slower):",
             markdown(*ratios(results)),
             "\n".join(said),
             f"![Speed of a training epoch over torch eager]({chart_at})",
@@ -88,7 +88,7 @@ def graph_overhead(results: dict[str, Any]) -> str:
 
 
 def plain(results: dict[str, Any]) -> str:
-    """One table for each group of rivals, with a column for each number."""
+    """Return one table per group of rivals, with one column per number."""
     parts = [f"{facts(results)}. {_settings(results)}"]
     for title, rivals in results.items():
         if title in ("machine", "settings") or not isinstance(rivals, dict):

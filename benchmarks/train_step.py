@@ -2,8 +2,8 @@
 
     python benchmarks/train_step.py [--models mlp,gru_seq] [--rivals reference,flodl] [--check]
 
-An epoch is fifty steps over fifty fixed random batches that already lie on the device. Rivals take
-turns; the number is the median of all epochs, the jitter their scaled MAD over that.
+An epoch is fifty steps over fifty fixed random batches that are already on the device. Rivals take
+turns. The result is the median over all epochs; jitter is their scaled MAD divided by the median.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from standings import identity_note, notes, ratios, steadiness_note, times
 def ready(
     rival: str, reference: Reference, batches: Batches, options: argparse.Namespace
 ) -> tuple[Runner | None, dict[str, Any]]:
-    """Build a rival and train its warm-up epochs, within the budget; or say why there is none."""
+    """Build a rival and train its warmup epochs within the budget, or return why it is missing."""
     kind = RIVALS[rival]
     if kind.cuda_only and options.device == "cpu":
         return None, {"missing": "needs CUDA"}
@@ -66,7 +66,7 @@ def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]
         settle_s=options.settle_s,
         warm_rounds=options.warm_rounds,
     )
-    # As many as all have run: some have settled for more of them.
+    # The number that all have run: some needed more epochs to settle.
     num_epochs = min((len(runner.losses) for runner in runners.values()), default=0)
     for rival, runner in runners.items():
         timing = timings[rival]
@@ -87,7 +87,7 @@ def contest(reference: Reference, options: argparse.Namespace) -> dict[str, Any]
 
 
 def forget() -> None:
-    """Leave nothing of one model to the next: compiled code, recordings, cached memory."""
+    """Free the compiled code, recordings and cached memory of one model before the next."""
     gc.collect()
     torch.compiler.reset()
     if torch.cuda.is_available():
@@ -101,30 +101,30 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rivals", **words, default=list(RIVALS), help=", ".join(RIVALS))
     parser.add_argument("--epochs", type=int, default=4, help="epochs per turn")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each rival")
-    parser.add_argument("--warm-rounds", type=int, default=1, help="turns before them that do not count")
+    parser.add_argument("--warm-rounds", type=int, default=1, help="first turns that do not count")
     parser.add_argument("--settle", type=int, default=1, help="epochs of each turn that do not count")
     parser.add_argument("--settle-s", type=float, default=0.2, help="seconds of each turn that do not count")
     parser.add_argument("--warmup", type=int, default=2, help="epochs before the first timed one")
     parser.add_argument("--batches", type=int, default=50, help="steps per epoch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--budget", type=float, default=120.0, help="seconds for a rival to get ready")
+    parser.add_argument("--budget", type=float, default=120.0, help="setup time limit of a rival in seconds")
     parser.add_argument(
         "--check", action="store_true", help="compare 60 losses with a plain loop, bit for bit"
     )
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, as a smoke test")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results and the chart")
-    parser.add_argument("--keep", type=Path, help="earlier results whose other models stay in the table")
+    parser.add_argument("--keep", type=Path, help="earlier results; their other models stay in the table")
     options = parser.parse_args()
     for given, known in ((options.models, SUITE), (options.rivals, RIVALS)):
         if unknown := [name for name in given if name not in known]:
-            parser.error(f"{', '.join(unknown)} is not known. Choose from {', '.join(known)}.")
+            parser.error(f"{', '.join(unknown)} is unknown. Choose from {', '.join(known)}.")
     return options
 
 
 def _setups(found: dict[str, Any]) -> str:
-    """How long each rival took to get ready, in words."""
+    """Return the setup time of each rival in words."""
     taken = {rival: numbers.get("setup_s") for rival, numbers in found["rivals"].items()}
-    return "(ready after " + ", ".join(f"{rival} {s:.1f}" for rival, s in taken.items() if s) + ")"
+    return "(setup: " + ", ".join(f"{rival} {s:.1f}" for rival, s in taken.items() if s) + ")"
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ def main() -> None:
         earlier[name] = found
         results["models"] = {name: earlier[name] for name in SUITE if name in earlier}
         forget()
-        # After every model, so that an interrupted run keeps what it has.
+        # After every model, so that an interrupted run keeps its results.
         path = write_results(title, results, folder=options.json)
         print(f"{name}: {time.perf_counter() - started:.0f} s {_setups(found)}", flush=True)
     print(table(*times(results)), table(*ratios(results)), sep="\n\n")
@@ -152,7 +152,7 @@ def main() -> None:
         if line:
             print(line)
     path.with_suffix(".svg").write_text(chart({"machine": facts, **results}))
-    print(f"written to {path} and {path.with_suffix('.svg').name}")
+    print(f"wrote {path} and {path.with_suffix('.svg').name}")
 
 
 if __name__ == "__main__":

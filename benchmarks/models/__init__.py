@@ -1,4 +1,4 @@
-"""The suite: ten reference models and one that halts by its data, each by hand, as a graph, some in JAX."""
+"""The suite: ten reference models and one with a data-dependent loop, in torch, as graphs, some in JAX."""
 
 from .suite import SUITE, TIER_2, Batches, Reference, same_weights, second_tier, small_suite
 

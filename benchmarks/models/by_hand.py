@@ -1,4 +1,4 @@
-"""The reference models as anyone would write them with torch."""
+"""The reference models in plain torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def conv_autoenc(channels: tuple[int, ...] = (64, 128, 256, 512)) -> nn.Sequenti
 
 
 class UnrolledGru(nn.Module):
-    """One GRU cell stepped over the sequence in Python; gives the last hidden state."""
+    """One GRU cell stepped over the sequence in Python; returns the last hidden state."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class UnrolledGru(nn.Module):
 
 
 class LastOfLstm(nn.Module):
-    """Two LSTM layers; gives the output of the last time step."""
+    """Two LSTM layers; returns the output of the last time step."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Positions(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention; with `need_weights` torch leaves its fused kernel and averages the weights too."""
+    """Self-attention; `need_weights` disables torch's fused kernel and averages the weights."""
 
     def __init__(self, width: int, heads: int, *, need_weights: bool) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def feed_forward(width: int, hidden: int) -> nn.Sequential:
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward, each added to the stream and normalised after."""
+    """Attention and feed-forward, each added to the stream and then normalized."""
 
     def __init__(self, width: int, hidden: int, heads: int, *, need_weights: bool) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class MeanHalt(nn.Module):
 
 
 class FeedbackLoop(nn.Module):
-    """Refine until the halt fires, which the host must read from the device after every turn."""
+    """Refine until the halt fires, which the host must read from the device after every iteration."""
 
     def __init__(self, width: int = 512, turns: int = 10) -> None:
         super().__init__()

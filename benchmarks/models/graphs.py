@@ -1,4 +1,4 @@
-"""The reference models with flodl's builder; parameters come in the same order as by hand."""
+"""The reference models with flodl's builder; parameters have the same order as in `by_hand`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lstm_seq(width: int = 256, hidden: int = 512) -> Graph:
 
 
 def _in_a_row(modules: nn.Sequential) -> Graph:
-    """A flat graph with one node per module."""
+    """Return a flat graph with one node per module."""
     first, *rest = modules
     flow = FlowBuilder(first)
     for module in rest:
@@ -80,13 +80,13 @@ def iterative_refine(width: int = 1024, turns: int = 8) -> Graph:
 
 
 def feedback_loop(width: int = 512, turns: int = 10, *, masked: bool = True) -> Graph:
-    """`masked` runs every turn and keeps what is finished, so that the host reads nothing."""
+    """Return a masked loop, which runs all iterations, so that the host reads nothing."""
     loop = _refined(width)
     halted = loop.until_cond(by_hand.MeanHalt(width), turns, masked=masked)
     return halted.through(nn.Linear(width, width)).build()
 
 
 def _refined(width: int):  # type: ignore[no-untyped-def]
-    """An entry and the loop over one residual block, waiting for its end."""
+    """Return an entry layer and an open loop over one residual block."""
     entry = FlowBuilder(nn.Linear(width, width)).through(nn.GELU()).through(nn.LayerNorm(width))
     return entry.loop_body(FlowBuilder().also(block(width)).build())

@@ -1,4 +1,4 @@
-"""Six of the reference models in JAX, over the weights of the torch models by their names there."""
+"""Six of the reference models in JAX, with the weights of the torch models under their torch names."""
 
 from __future__ import annotations
 

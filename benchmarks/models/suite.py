@@ -1,4 +1,4 @@
-"""What each reference model is trained on, and with what: shapes, loss, learning rate."""
+"""Shapes, loss and learning rate of each reference model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reference:
     graph_on_cpu: Callable[[], Graph] | None = None
 
     def batches(self, count: int, device: str) -> Batches:
-        """Give `count` random batches, the same for every caller."""
+        """Return `count` random batches, the same for every caller."""
         source = torch.Generator(device).manual_seed(1)
         made = []
         for _ in range(count):
@@ -75,14 +75,14 @@ class Reference:
 
 
 def same_weights(graph: nn.Module, module: nn.Module) -> None:
-    """Give both the same numbers; the parameters come in the same order."""
+    """Copy the weights of one model to the other; their parameters have the same order."""
     with torch.no_grad():
         for ours, theirs in zip(graph.parameters(), module.parameters(), strict=True):
             ours.copy_(theirs)
 
 
 def _jax(name: str, *details: int) -> Callable[[], Any]:
-    """Find a forward in the JAX file, which is imported only when it is asked for."""
+    """Return a forward from the JAX file, which is imported on first use."""
 
     def find() -> Any:
         found = getattr(import_module("models.in_jax"), name)
@@ -94,7 +94,7 @@ def _jax(name: str, *details: int) -> Callable[[], Any]:
 def _wide(
     build: Callable[..., nn.Module], graph: Callable[..., Graph], *, batch: int, width: int, **others: Any
 ) -> Reference:
-    """A reference whose input and target are [batch, width] and whose builders take the width first."""
+    """Return a reference with inputs and targets [batch, width], whose builders take the width first."""
     shape = (batch, width)
     return Reference(partial(build, width), partial(graph, width), shape, shape, **others)
 
@@ -132,7 +132,7 @@ _SECOND: dict[str, tuple[Callable[..., nn.Module], Callable[..., Graph], Callabl
 
 
 def second_tier(name: str, batch: int, width: int, num_parameters: int | None = None) -> Reference:
-    """A model that shows what a graph is for, at any width."""
+    """Return a model of the second tier, at any width."""
     build, graph, forward = _SECOND[name]
     return _wide(build, graph, batch=batch, width=width, num_parameters=num_parameters, in_jax=forward)
 
@@ -170,7 +170,7 @@ SUITE: dict[str, Reference] = {
 
 
 def small_suite() -> dict[str, Reference]:
-    """The whole suite at sizes that a CPU runs through in seconds."""
+    """Return the whole suite at sizes that take seconds on a CPU."""
     channels, sequence = (8, 8, 8, 8), ((4, 6, 16), (4, 16))
     return {
         "transformer": _transformer(4, 8, 64, 16, 32, 2, 2),

@@ -1,4 +1,4 @@
-"""flodl: the graph and `TrainStep`, which chooses the fused optimizer by itself on CUDA."""
+"""flodl: the graph and `TrainStep`, which selects the fused optimizer on CUDA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_STEPS = 20
 
 
 class Flodl(Runner):
-    """The captured tier; a CPU has none, and stays eager."""
+    """The captured tier; eager on a CPU."""
 
     wanted = "captured"
 
@@ -33,7 +33,7 @@ class Flodl(Runner):
         _start_over(reference.flow(device), model, optimizer)
 
     def _climb(self) -> None:
-        """Train until the step stands on its tier and was measured there, or will not get there."""
+        """Train until the step has reached its tier and was measured there, or cannot reach it."""
         for number in range(MOST_STEPS):
             self.step(*self.batches[number % len(self.batches)])
             report = self.step.report()
@@ -41,7 +41,7 @@ class Flodl(Runner):
                 return
 
     def train(self) -> float:
-        # The step keeps the mean of the loss by itself.
+        # The step computes the mean loss itself.
         self.step.reset_means()
         for x, y in self.batches:
             self.step(x, y)
@@ -54,7 +54,7 @@ class Flodl(Runner):
 
 @torch.no_grad()
 def _start_over(fresh: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put weights, buffers and optimizer back to where every rival begins, in place."""
+    """Restore the initial weights, buffers and optimizer state in place."""
     for ours, before in zip(model.state_dict().values(), fresh.state_dict().values(), strict=True):
         ours.copy_(before)
     for state in optimizer.state.values():
@@ -63,6 +63,6 @@ def _start_over(fresh: nn.Module, model: nn.Module, optimizer: torch.optim.Optim
 
 
 class FlodlCompiled(Flodl):
-    """The compiled tier, which on CUDA is recorded as well."""
+    """The compiled tier, which is also captured on CUDA."""
 
     wanted = "compiled"

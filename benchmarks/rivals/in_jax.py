@@ -12,7 +12,7 @@ from models import Batches, Reference
 
 from .runner import Runner, Unavailable
 
-# JAX would otherwise take most of the device's memory for itself.
+# By default, JAX reserves most of the device memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 try:
@@ -23,7 +23,7 @@ except ImportError as error:
     missing: str | None = f"{error.name} is not installed"
 else:
     missing = None
-    # torch multiplies float32 matrices in float32 unless told otherwise; JAX does not.
+    # torch computes float32 matmuls in float32 by default; JAX does not.
     jax.config.update("jax_default_matmul_precision", "highest")
 
 

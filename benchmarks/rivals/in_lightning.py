@@ -1,4 +1,4 @@
-"""Lightning's Trainer in its barest form: no logger, no checkpoints, no bar, no summary."""
+"""Lightning's Trainer in its barest form: no logger, checkpoints, progress bar or summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except ImportError:
 
 
 class Batched:
-    """The batches as something that Lightning reads from; a plain list would mean several loaders."""
+    """The batches as a loader for Lightning, which treats a plain list as several loaders."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
@@ -38,7 +38,7 @@ class Batched:
 
 
 class Lightning(Runner):
-    """Epochs of one Trainer, timed inside its hooks, so that the set-up of `fit` does not count."""
+    """Epochs of one Trainer, timed inside its hooks, so that the setup of `fit` does not count."""
 
     def __init__(self, reference: Reference, batches: Batches, device: str) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class ReduceOverhead(Compiled):
     def train(self) -> float:
         total = torch.zeros((), device=self.device)
         for x, y in self.batches:
-            # Gradients of the last step lie in memory that a new step takes back.
+            # The gradients of the last step use memory that a new step overwrites.
             self.optimizer.zero_grad()
             torch.compiler.cudagraph_mark_step_begin()
             loss = self.forward(x, y)

@@ -13,7 +13,7 @@ from .runner import Runner
 
 @dataclass(frozen=True)
 class Kind:
-    """One rival: its words for a table, where it lives, and whether it is a mode of torch itself."""
+    """One rival: its label, its module, and whether it is a mode of plain torch."""
 
     label: str
     place: str
@@ -21,7 +21,7 @@ class Kind:
     cuda_only: bool = False
 
     def build(self, reference: Reference, batches: Batches, device: str) -> Runner:
-        """Set the rival up; nothing is trained yet."""
+        """Build the rival without training it."""
         file, name = self.place.split(":")
         made: Callable[..., Runner] = getattr(import_module(f"rivals.{file}"), name)
         return made(reference, batches, device)

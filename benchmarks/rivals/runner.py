@@ -1,4 +1,4 @@
-"""What every rival can do: run an epoch, time some, and tell the loss."""
+"""The interface of rivals: run an epoch, time epochs, and record the loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness import timed
 
 
 class Unavailable(Exception):
-    """A rival that does not run here or for this model; says why."""
+    """Raised with the reason if a rival cannot run on this machine or model."""
 
 
 class Runner(ABC):
@@ -19,16 +19,16 @@ class Runner(ABC):
 
     @abstractmethod
     def train(self) -> float:
-        """Run one epoch and give its mean loss."""
+        """Run one epoch and return its mean loss."""
 
     def epoch(self) -> None:
-        """Run one epoch and keep its mean loss."""
+        """Run one epoch and store its mean loss."""
         self.losses.append(self.train())
 
     def turn(self, epochs: int) -> list[float]:
-        """Run some epochs and give the seconds of each."""
+        """Run some epochs and return the seconds of each."""
         return timed(self.epoch, epochs)
 
     def note(self) -> str:
-        """What a reader of the number should know; empty where there is nothing."""
+        """Return a note about the result, or an empty string."""
         return ""
