@@ -100,7 +100,7 @@ def test_an_unknown_tier_is_met_with_the_nearest() -> None:
 
 
 def test_the_work_is_moved_to_the_device_that_was_asked_for() -> None:
-    model, _, _, batch = measure._checked(tiny_work(), "cpu")
+    model, _, _, batch = measure.check_work(tiny_work(), "cpu")
     assert model.weight.device == batch[0].device == torch.device("cpu")
 
 

@@ -89,10 +89,10 @@ def compare(
     """
     ready = [_get_ready(make, _rival(name), device, say) for name in rivals]
     samples: list[list[float]] = [[] for _ in ready]
-    for turn in range(rounds):
-        say(f"round {turn + 1} of {rounds}")
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
         order = list(range(len(ready)))
-        for index in order[turn % len(order) :] + order[: turn % len(order)]:
+        for index in order[number % len(order) :] + order[: number % len(order)]:
             samples[index].append(ready[index].seconds_per_step(steps))
     return [entrant.timing(taken) for entrant, taken in zip(ready, samples)]
 
@@ -159,12 +159,12 @@ def _get_ready(make: MakeWork, rival: Rival, device: str | None, say: Callable[[
     say(f"{rival}: getting ready")
     started = time.perf_counter()
     torch.manual_seed(0)
-    entrant = _Entrant(rival, _checked(make(), device))
+    entrant = _Entrant(rival, check_work(make(), device))
     say(f"{rival}: ready after {time.perf_counter() - started:.1f} s")
     return entrant
 
 
-def _checked(work: object, device: str | None) -> Work:
+def check_work(work: object, device: str | None) -> Work:
     """Raise if this is not work for a step; else move it to the requested device."""
     if not isinstance(work, tuple) or len(work) != 4:
         got = f"{len(work)} values" if isinstance(work, tuple) else f"a {type(work).__name__}"

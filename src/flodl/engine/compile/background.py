@@ -35,7 +35,7 @@ _one_worker = threading.Lock()
 
 
 def _reset_lock() -> None:
-    """Give a forked process its own lock: the thread that held the old one is not in it."""
+    """Create a new lock in a forked process, where the thread that held the old one does not exist."""
     global _one_worker
     _one_worker = threading.Lock()
 

@@ -35,18 +35,18 @@ def cut_history(model: nn.Module, persistent: Collection[Tensor] = ()) -> None:
             # A graph also calls modules of the user, which may raise.
             with suppress(Exception):
                 module.detach_state()  # type: ignore[operator]
-        kept = vars(module)
-        for name in kept.keys() - _REGISTERED:
-            kept[name] = without_history(kept[name], persistent)
+        attributes = vars(module)
+        for name in attributes.keys() - _REGISTERED:
+            attributes[name] = without_history(attributes[name], persistent)
 
 
 def attribute_path(tensor: Tensor, model: nn.Module) -> str:
     """Return the path of the module attribute that is a tensor; empty if it is nested deeper.
 
     >>> model = nn.Sequential(nn.Linear(2, 2))
-    >>> model[0].turned = model[0].weight.t()
-    >>> attribute_path(model[0].turned, model)
-    '0.turned'
+    >>> model[0].transposed = model[0].weight.t()
+    >>> attribute_path(model[0].transposed, model)
+    '0.transposed'
     """
     for path, module in model.named_modules():
         for name, value in vars(module).items():

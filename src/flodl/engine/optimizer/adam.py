@@ -218,15 +218,15 @@ def _train(device: torch.device, size: int, *, fast: bool) -> list[Tensor]:
     groups = [{"params": [p], "weight_decay": 0.1 * (p.numel() == size)} for p in parameters]
     optimizer = AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True, capturable=True)
     bad, skipped = float32(()), float32(()).double()
-    for turn in range(4):
+    for number in range(4):
         for parameter, count in zip(parameters, counts):
             parameter.grad = draw(count)
         # The last update is skipped.
-        bad.fill_(turn == 3)
-        if turn == 1:
+        bad.fill_(number == 3)
+        if number == 1:
             for parameter, before in zip(parameters, counts.values()):
                 optimizer.state[parameter]["step"].fill_(before)
-        if fast and turn > 0:
+        if fast and number > 0:
             adam = FastAdam(optimizer, bad, skipped, size=size)
             adam.gather()
             adam.write_tables()

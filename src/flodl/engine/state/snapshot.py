@@ -25,7 +25,7 @@ class Snapshot:
 
     def __init__(self, body: StepBody, batch: Any = (), copy_large: Collection[Tensor] = ()) -> None:
         self._live = live_state(body)
-        self.kept = {name: tensor.clone() for name, tensor in self._live.items()}
+        self.tensors = {name: tensor.clone() for name, tensor in self._live.items()}
         self._flags = [(tensor, tensor.clone()) for tensor in (body.bad, body.updater.grad_norm)]
         self._rng = RngState.capture(body.device)
         self.reachable = ReachableState(
@@ -61,7 +61,7 @@ class Snapshot:
             for holder, key, number in self._numbers:
                 holder[key] = number
             for name, tensor in self._live.items():
-                _restore_tensor(tensor, self.kept[name])
+                _restore_tensor(tensor, self.tensors[name])
             for tensor, saved in self._flags:
                 tensor.copy_(saved)
             self._rng.restore()
@@ -103,10 +103,10 @@ class Snapshot:
 
         If only one of them was `updated`, leave out what an update changes.
         """
-        for name, mine in self.kept.items():
+        for name, mine in self.tensors.items():
             if not updated and name in self._changed_by_update:
                 continue
-            theirs = other.kept.get(name)
+            theirs = other.tensors.get(name)
             if theirs is None:
                 return f"{name} exists in one run only"
             if not same_bits(mine, theirs):

@@ -100,7 +100,7 @@ class Verdict:
     ) -> str | None:
         if self._tier == "captured" and not (difference := self._difference_in_bits(after, eager.gradients)):
             return None
-        candidate, real = self._result_now(values, before), self._result(eager, after.kept, before)
+        candidate, real = self._result_now(values, before), self._result(eager, after.tensors, before)
         if self._tier == "captured" and self._repeats_itself(before, window):
             return difference
         off, strays = real.distance(candidate), real.outliers(candidate)
@@ -229,11 +229,11 @@ class Verdict:
         """Restore what only this run changes; the snapshots cover what the real run changed."""
         body = self._body
         before.restore()
-        kept = Snapshot(body, [micro.batch for micro in window], body.side_effects.written)
+        saved = Snapshot(body, [micro.batch for micro in window], body.side_effects.written)
         try:
             yield
         finally:
-            kept.reachable.restore()
+            saved.reachable.restore()
 
     def _run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> WindowResult:
         """Run the window once more with a runner."""
@@ -251,7 +251,7 @@ class Verdict:
 
     def _result(self, outputs: WindowOutputs, after: Mapping[str, Tensor], before: Snapshot) -> WindowResult:
         return WindowResult(
-            outputs, window_parts(self._body, outputs.gradients, after, before.kept, outputs.values)
+            outputs, window_parts(self._body, outputs.gradients, after, before.tensors, outputs.values)
         )
 
 

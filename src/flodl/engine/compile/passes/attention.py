@@ -45,14 +45,18 @@ def _num_inputs(node: Node) -> int:
     return ATTENTION.get(node.target, 0)
 
 
-def _readable(given: Any) -> StridedView | None:
+def _readable(argument: Any) -> StridedView | None:
     """Return an attention input as a view of its source, if the kernels can read that view."""
-    if not isinstance(given, Node) or not fx.is_cuda(given) or (found := view_of_source(given)) is None:
+    if (
+        not isinstance(argument, Node)
+        or not fx.is_cuda(argument)
+        or (found := view_of_source(argument)) is None
+    ):
         return None
-    if found.source is given or not fx.owns_memory(found.source):
+    if found.source is argument or not fx.owns_memory(found.source):
         return None
     # A copy that has other readers is kept.
-    if not all(user.target in ATTENTION for user in given.users):
+    if not all(user.target in ATTENTION for user in argument.users):
         return None
     # The output of a kernel that is not fused is already read without a copy.
     if not found.copied and not fx.is_pointwise(found.source):
@@ -73,36 +77,35 @@ def _saves_a_copy(parts: Sequence[StridedView]) -> bool:
 
 def _read_without_copies(graph: Graph, parts: dict[Node, StridedView]) -> None:
     """Rewrite all readers of the parts of a source, or none: a copy for one would serve all."""
-    views = {given: _view(graph, given, found) for given, found in parts.items()}
-    users = dict.fromkeys(user for given in parts for user in given.users)
+    views = {argument: _view(graph, argument, found) for argument, found in parts.items()}
+    users = dict.fromkeys(user for argument in parts for user in argument.users)
     arguments = {user: _replaced(user, views) for user in users}
-    if all(_keeps_strides(user, given) for user, given in arguments.items()):
-        for user, given in arguments.items():
-            user.args = given
+    if all(_keeps_strides(user, new) for user, new in arguments.items()):
+        for user, new in arguments.items():
+            user.args = new
 
 
-def _view(graph: Graph, given: Node, found: StridedView) -> Node:
-    shape, sides = list(given.meta["val"].shape), [merge_runs(side) for side in found.dims]
+def _view(graph: Graph, argument: Node, found: StridedView) -> Node:
+    shape, dims = list(argument.meta["val"].shape), [merge_runs(dim) for dim in found.dims]
     # The stride of a dimension of size one is never used.
-    steps = [side[0][1] if side else found.source.meta["val"].numel() for side in sides]
+    strides = [dim[0][1] if dim else found.source.meta["val"].numel() for dim in dims]
     with graph.inserting_before(found.source.next):
-        placed = found.source, shape, steps, found.offset
-        return insert_call(graph, _aten.as_strided.default, placed, instead_of=given)
+        view = found.source, shape, strides, found.offset
+        return insert_call(graph, _aten.as_strided.default, view, instead_of=argument)
 
 
 def _replaced(attention: Node, views: Mapping[Node, Node]) -> tuple[Any, ...]:
     inputs = _num_inputs(attention)
     first: Sequence[Any] = attention.args[:inputs]
-    first = [views.get(given, given) for given in first]
+    first = [views.get(argument, argument) for argument in first]
     return *first, *attention.args[inputs:]
 
 
 def _keeps_strides(attention: Node, arguments: tuple[Any, ...]) -> bool:
     """Return whether the results keep their strides; some kernels copy the strides of the queries."""
-    given = arguments, attention.kwargs
-    values, named = torch.fx.node.map_arg(given, lambda node: node.meta["val"])
-    made = attention.target(*values, **named)  # type: ignore[operator]
-    return all(_strides(new) == _strides(old) for new, old in zip(made, attention.meta["val"]))
+    values, named = torch.fx.node.map_arg((arguments, attention.kwargs), lambda node: node.meta["val"])
+    results = attention.target(*values, **named)  # type: ignore[operator]
+    return all(_strides(new) == _strides(old) for new, old in zip(results, attention.meta["val"]))
 
 
 def _strides(value: Any) -> Any:

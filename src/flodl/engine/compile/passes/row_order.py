@@ -117,10 +117,10 @@ def _reorder_matmul(graph: Graph, matmul: Node) -> None:
         return
     assert isinstance(left, Node)
     with graph.inserting_before(matmul):
-        made = insert_call(
+        result = insert_call(
             graph, matmul.target, (*bias, order.source_matrix(graph, left), right), instead_of=matmul
         )
-        matmul.replace_all_uses_with(order.from_storage(graph, made))
+        matmul.replace_all_uses_with(order.from_storage(graph, result))
     graph.erase_node(matmul)
 
 
@@ -168,8 +168,8 @@ def _reorder_all(graph: Graph, rows: Node, order: _RowOrder) -> Node:
             user.update_arg(0, reordered)
         elif user.target is _MM:
             with graph.inserting_before(user):
-                made = insert_call(graph, _MM, (reordered, user.args[1]), instead_of=user)
-                user.replace_all_uses_with(order.from_storage(graph, made))
+                result = insert_call(graph, _MM, (reordered, user.args[1]), instead_of=user)
+                user.replace_all_uses_with(order.from_storage(graph, result))
     return reordered
 
 
