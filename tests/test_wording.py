@@ -17,7 +17,6 @@ NOT_YET = [
     "src/flodl/cli",
     "src/flodl/data",
     "src/flodl/engine",
-    "src/flodl/graph",
     "src/flodl/monitor",
     "src/flodl/train",
     "docs",

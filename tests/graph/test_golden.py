@@ -106,7 +106,7 @@ def test_map_slices_keeps_the_batch_and_maps_chunks_of_the_features():
     stream = torch.arange(8.0).reshape(2, 4)
     assert torch.equal(FlowBuilder().map(note).slices(2).build()(stream), stream)
     assert seen == [(1, 2)] * 4
-    with pytest.raises(ShapeError, match="cannot be cut into 3 equal slices"):
+    with pytest.raises(ShapeError, match="cannot be split into 3 equal slices"):
         FlowBuilder().map(note).slices(3).build()(stream)
 
 

@@ -253,7 +253,7 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         (
             lambda: FlowBuilder().switch(FixedSelector(2), [Double(), Triple()]),
             RouteError,
-            "the selector gives branch 2 of 2. Give an index from 0 to 1.",
+            "the selector returned branch 2 of 2. Return an index from 0 to 1.",
         ),
     ],
 )
@@ -303,7 +303,7 @@ def test_the_label_may_come_anywhere_in_the_chain():
 def test_any_reference_is_taken_by_a_module_with_open_keywords_except_its_own_stream():
     model = FlowBuilder().tag("a-b").through(Total()).using("a-b").build()
     assert torch.equal(model(X), 2 * X)
-    with pytest.raises(RefError, match="it takes any reference but its stream, 'x'"):
+    with pytest.raises(RefError, match="it takes any reference except its stream, 'x'"):
         FlowBuilder().tag("x").through(Total()).using("x")
 
 

@@ -232,8 +232,8 @@ MESSAGES = {
     ),
     LoopError: (
         loop_error,
-        "at 'encoder.scan.body': the body turns a state of shape [(3, 2)] into [(6, 2)]. "
-        "A loop that stops samples one by one needs a body that keeps the shape.",
+        "at 'encoder.scan.body': the body changes the state from shape [(3, 2)] to [(6, 2)]. "
+        "A loop that stops samples one by one needs a body that preserves the shape.",
     ),
     InputError: (
         input_error,

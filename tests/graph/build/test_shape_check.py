@@ -153,13 +153,13 @@ def test_several_inputs_come_as_a_tuple_or_by_name(example):
 def test_an_example_by_name_needs_the_stream():
     with pytest.raises(InputError) as caught:
         FlowBuilder().input("ctx").through(Blend()).using("ctx").build(example={"ctx": EXAMPLE})
-    assert str(caught.value) == "the example names 'ctx'. Put the stream under 'input'."
+    assert str(caught.value) == "the example names 'ctx'. Pass the stream as 'input'."
 
 
 def test_errors_of_routers_and_loops_come_as_they_are():
     with pytest.raises(RouteError, match="at 'gate_1': the router gives 3 weights for 2 experts"):
         FlowBuilder().gate(nn.Linear(8, 3), [Double(), Triple()]).build(example=EXAMPLE)
-    with pytest.raises(LoopError, match=r"at 'loop_1.condition': the condition gives shape"):
+    with pytest.raises(LoopError, match=r"at 'loop_1.condition': the condition returned shape"):
         FlowBuilder().loop_body(Double()).while_cond(nn.Linear(8, 3), 2).build(example=EXAMPLE)
 
 

@@ -84,29 +84,29 @@ def test_an_empty_batch_passes():
         (
             lambda x: 0.5,
             [Double(), Triple()],
-            "at 'moe': the router gives a float. Give a tensor with one weight per expert, last.",
+            "at 'moe': the router returned a float. Return a tensor with one weight per expert, last.",
         ),
         (
             lambda x: torch.tensor(0.5),
             [Double(), Triple()],
-            "at 'moe': the router gives a scalar. Give a tensor with one weight per expert, last.",
+            "at 'moe': the router returned a scalar. Return a tensor with one weight per expert, last.",
         ),
         (
             Equal(),
             [Double(), nn.Linear(2, 5)],
-            "at 'moe.expert_1': the expert gives shape (3, 5), the first expert (3, 2). "
-            "All experts of a gate give one shape.",
+            "at 'moe.expert_1': the expert returned shape (3, 5), the first expert (3, 2). "
+            "All experts of a gate must return the same shape.",
         ),
         (
             Equal(),
             [Double(), lambda x: (x, x)],
-            "at 'moe.expert_1': the expert gives a tuple. A gate adds tensors.",
+            "at 'moe.expert_1': the expert returned a tuple. The experts of a gate must return tensors.",
         ),
         (
             lambda x: torch.ones(4, 2),
             [Double(), Triple()],
-            "at 'moe': the router gives weights of shape (4, 2) for experts of shape (3, 2). Every dimension "
-            "before the last must lead the experts' shape: one weight per expert for each sample, "
+            "at 'moe': the router returned weights of shape (4, 2) for experts of shape (3, 2). Every "
+            "dimension before the last must match the experts' shape: one weight per expert for each sample, "
             "or for each step.",
         ),
     ],
@@ -129,9 +129,9 @@ def test_errors_inside_name_the_part():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: SoftmaxRouter(2, 1), "SoftmaxRouter has 1 choices. Give it at least 2."),
-        (lambda: TopKRouter(2, 3, k=4), "TopKRouter has k=4 for 3 choices. Use k from 1 to 3."),
-        (lambda: TopKRouter(2, 3, k=0), "TopKRouter has k=0"),
+        (lambda: SoftmaxRouter(2, 1), "SoftmaxRouter got 1 choices. Pass at least 2."),
+        (lambda: TopKRouter(2, 3, k=4), "TopKRouter got k=4 for 3 choices. Use k from 1 to 3."),
+        (lambda: TopKRouter(2, 3, k=0), "TopKRouter got k=0"),
     ],
 )
 def test_routers_check_their_numbers(wrong, words):

@@ -240,9 +240,9 @@ def test_an_error_in_the_condition_names_the_condition():
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        (lambda state: "stop", "the condition gives a str. Give a number"),
-        (lambda state: torch.zeros(2), "the condition gives shape (2,) for a batch of 3"),
-        (lambda state: torch.zeros(1, 3), "the condition gives shape (1, 3) for a batch of 3"),
+        (lambda state: "stop", "the condition returned a str. Return a number"),
+        (lambda state: torch.zeros(2), "the condition returned shape (2,) for a batch of 3"),
+        (lambda state: torch.zeros(1, 3), "the condition returned shape (1, 3) for a batch of 3"),
     ],
 )
 def test_a_condition_of_a_wrong_kind_is_refused(condition, words):
@@ -256,18 +256,18 @@ def test_samples_that_stop_one_by_one_need_a_body_that_keeps_the_shape():
     halt = ThresholdHalt(10.0, per_sample=True)
     model = FlowBuilder().loop_body(lambda x: torch.cat([x, x], 1)).while_cond(halt, 2).build()
     with pytest.raises(
-        LoopError, match=r"at 'loop_1.body': the body turns a state of shape \[\(3, 2\)\] into"
+        LoopError, match=r"at 'loop_1.body': the body changes the state from shape \[\(3, 2\)\] to"
     ):
         model(ROWS)
 
 
 def test_a_learned_halt_needs_a_floating_point_state_and_logits():
     model = FlowBuilder(lambda x: (x, x.long())).loop_body(lambda s: s).while_cond(LearnedHalt(2), 2).build()
-    with pytest.raises(LoopError, match=r"at 'loop_1.body': a learned halt weighs the states of all turns"):
+    with pytest.raises(LoopError, match=r"at 'loop_1.body': a learned halt weights the states of all turns"):
         model(ROWS)
     counted = LearnedHalt(2)
     counted.forward = lambda state: torch.zeros(3, dtype=torch.long)
-    with pytest.raises(LoopError, match=r"the learned halt gives torch.int64"):
+    with pytest.raises(LoopError, match=r"the learned halt returned torch.int64"):
         FlowBuilder().loop_body(Double()).while_cond(counted, 2).build()(ROWS)
-    with pytest.raises(LoopError, match=r"LearnedHalt has in_features=0. Give it the width"):
+    with pytest.raises(LoopError, match=r"LearnedHalt got in_features=0. Pass the width"):
         LearnedHalt(0)

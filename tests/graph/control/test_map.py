@@ -106,15 +106,15 @@ def test_a_graph_may_be_the_body():
 @pytest.mark.parametrize(
     ("stream", "end", "message"),
     [
-        (torch.zeros(()), lambda m: m.each(), "at 'rows': map gets a scalar. It maps the rows of a tensor."),
-        ([1, 2], lambda m: m.each(), "at 'rows': map gets a list. It maps the rows of a tensor."),
+        (torch.zeros(()), lambda m: m.each(), "at 'rows': map got a scalar. It maps the rows of a tensor."),
+        ([1, 2], lambda m: m.each(), "at 'rows': map got a list. It maps the rows of a tensor."),
         (
             torch.zeros(2, 5),
             lambda m: m.slices(2),
-            "at 'rows': a stream of shape (2, 5) cannot be cut into 2 equal slices. "
-            "Give it at least 2 dimensions and a last one divisible by 2.",
+            "at 'rows': a stream of shape (2, 5) cannot be split into 2 equal slices. "
+            "It needs at least 2 dimensions, the last one divisible by 2.",
         ),
-        (torch.zeros(4), lambda m: m.slices(2), "at 'rows': a stream of shape (4,) cannot be cut into 2"),
+        (torch.zeros(4), lambda m: m.slices(2), "at 'rows': a stream of shape (4,) cannot be split into 2"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused(stream, end, message):

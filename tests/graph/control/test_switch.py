@@ -138,41 +138,41 @@ def test_a_masked_switch_answers_an_index_out_of_range_with_nan_for_that_sample(
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (3, "at 'which': the selector gives branch 3 of 3. Give an index from 0 to 2."),
-        (-1, "at 'which': the selector gives branch -1 of 3. Give an index from 0 to 2."),
-        (torch.tensor(5), "at 'which': the selector gives branch 5 of 3. Give an index from 0 to 2."),
+        (3, "at 'which': the selector returned branch 3 of 3. Return an index from 0 to 2."),
+        (-1, "at 'which': the selector returned branch -1 of 3. Return an index from 0 to 2."),
+        (torch.tensor(5), "at 'which': the selector returned branch 5 of 3. Return an index from 0 to 2."),
         (
             torch.tensor([0, 1, 7, 0]),
-            "at 'which': the selector gives branch 7 of 3. Give an index from 0 to 2.",
+            "at 'which': the selector returned branch 7 of 3. Return an index from 0 to 2.",
         ),
         (
             torch.tensor(0.5),
-            "at 'which.selector': the selector gives 0.5. Give a whole index, for example with argmax.",
+            "at 'which.selector': the selector returned 0.5. Return an integer, for example with argmax.",
         ),
         (
             torch.tensor(float("nan")),
-            "at 'which.selector': the selector gives nan. Give a whole index, for example with argmax.",
+            "at 'which.selector': the selector returned nan. Return an integer, for example with argmax.",
         ),
         (
             torch.tensor(float("inf")),
-            "at 'which.selector': the selector gives inf. Give a whole index, for example with argmax.",
+            "at 'which.selector': the selector returned inf. Return an integer, for example with argmax.",
         ),
         (
             torch.tensor([0.0, 1.5, 0, 0]),
-            "at 'which.selector': the selector gives 1.5. Give a whole index, for example with argmax.",
+            "at 'which.selector': the selector returned 1.5. Return an integer, for example with argmax.",
         ),
         (
             torch.tensor([1, 2]),
-            "at 'which.selector': the selector gives shape (2,) for a batch of 4. "
-            "Give one index, or one index per sample.",
+            "at 'which.selector': the selector returned shape (2,) for a batch of 4. "
+            "Return one index, or one index per sample.",
         ),
         (
             torch.tensor(1j),
-            "at 'which.selector': the selector gives torch.complex64. Give an integer index.",
+            "at 'which.selector': the selector returned torch.complex64. Return an integer index.",
         ),
         (
             "left",
-            "at 'which.selector': the selector gives a str. Give an index: a whole number, or an integer "
+            "at 'which.selector': the selector returned a str. Return an index: an integer, or an integer "
             "tensor with one value or one value per sample.",
         ),
     ],
@@ -186,12 +186,15 @@ def test_a_bad_index_is_refused(choice, message):
 @pytest.mark.parametrize(
     ("branches", "words"),
     [
-        ([Double(), nn.Linear(2, 3), Double()], "at 'which.branch_1': the branch gives (3,) torch.float32"),
+        (
+            [Double(), nn.Linear(2, 3), Double()],
+            "at 'which.branch_1': the branch returned (3,) torch.float32",
+        ),
         (
             [Double(), lambda x: x.double(), Double()],
-            "at 'which.branch_1': the branch gives (2,) torch.float64",
+            "at 'which.branch_1': the branch returned (2,) torch.float64",
         ),
-        ([Double(), lambda x: [x], Double()], "at 'which.branch_1': the branch gives a list"),
+        ([Double(), lambda x: [x], Double()], "at 'which.branch_1': the branch returned a list"),
     ],
 )
 @pytest.mark.parametrize("masked", [False, True])
@@ -203,7 +206,7 @@ def test_branches_that_are_mixed_give_one_shape(branches, words, masked):
 
 def test_branches_that_are_weighed_give_one_shape():
     selector = ArgmaxSelector(2, 2, gradient="straight_through")
-    with pytest.raises(RouteError, match=r"at 'switch_1.branch_1': the branch gives"):
+    with pytest.raises(RouteError, match=r"at 'switch_1.branch_1': the branch returned"):
         FlowBuilder().switch(selector, [Double(), nn.Linear(2, 3)]).build()(ROWS)
 
 
@@ -224,7 +227,7 @@ def test_errors_inside_name_the_part():
 
 
 def test_selectors_check_their_numbers():
-    with pytest.raises(RouteError, match=r"FixedSelector has index -1. Count branches from 0."):
+    with pytest.raises(RouteError, match=r"FixedSelector got index -1. Branches are numbered from 0."):
         FixedSelector(-1)
     with pytest.raises(RouteError, match=r"gradient='soft'. Use None, 'straight_through' or 'gumbel'"):
         ArgmaxSelector(2, 2, gradient="soft")

@@ -35,7 +35,7 @@ def test_publishing_a_name_twice_in_a_turn_is_refused():
     with pytest.raises(LoopError) as caught:
         FlowBuilder().loop_body(twice).for_n(2).tag("loop").build()(ROWS)
     assert str(caught.value) == (
-        "at 'loop.body': the loop body publishes 'value' twice in one turn. Publish each name once a turn."
+        "at 'loop.body': the loop body publishes 'value' twice in one turn. Publish each name once per turn."
     )
     assert caught.value.__notes__ == ["flodl: turn 1 of 2"]
 

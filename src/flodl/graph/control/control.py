@@ -1,4 +1,4 @@
-"""What loops, gates, switches and maps have in common: named parts, refs, and one way to describe them."""
+"""`Control`, the base class of loops, gates, switches and maps, and the tensor functions they share."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ class Control(nn.Module, ABC):
 
     @abstractmethod
     def part_names(self) -> tuple[str, ...]:
-        """Give the names of the parts, in the order in which they are drawn."""
+        """Return the names of the parts, in drawing order."""
 
     def parts(self) -> dict[str, Target]:
-        """Give the parts by name, modules and plain functions alike."""
+        """Return the parts by name, both modules and plain functions."""
         return {name: getattr(self, name) for name in self.part_names()}
 
     def accepted_refs(self) -> Accepts:
-        """Give the references that the node can be given with `using`."""
+        """Return the references that `using` can bind to the node."""
         return Accepts()
 
     @abstractmethod
     def describe(self) -> str:
-        """Say in a few words what the node does; it enters pictures and the structural hash."""
+        """Return a short description, which enters pictures and the structural hash."""
 
     def extra_repr(self) -> str:
         return self.describe()
 
 
 def batch_size(value: Any) -> int | None:
-    """Give the leading length of the first tensor in a nested value, if it has one."""
+    """Return the size of the first dimension of the first tensor in a nested value, if it has one."""
     for leaf in tensors(value):
         return leaf.shape[0] if leaf.dim() > 0 else None
     return None
 
 
 def one_or_per_sample(value: Tensor, stream: Any) -> Tensor | None:
-    """Shape a decision to a scalar for the batch or to one value per sample; None if it is neither.
+    """Reshape a decision to a scalar for the batch or to one value per sample; return None if neither fits.
 
     >>> one_or_per_sample(torch.zeros(4, 1), torch.zeros(4, 8)).shape
     torch.Size([4])
@@ -60,7 +60,7 @@ def one_or_per_sample(value: Tensor, stream: Any) -> Tensor | None:
 
 
 def on_meta(value: Any) -> bool:
-    """Say whether the value has shapes but no numbers."""
+    """Return whether a value is on the meta device."""
     return any(leaf.is_meta for leaf in tensors(value))
 
 

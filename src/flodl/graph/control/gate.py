@@ -1,4 +1,4 @@
-"""Gates: every expert runs, a router says how much each counts."""
+"""Gates: run every expert and sum the outputs, weighted by a router."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .control import Control, Target, combine
 
 
 class Gate(Control):
-    """Sum the experts' outputs, weighed by the router; references go to the router.
+    """Sum the experts' outputs, weighted by the router; references go to the router.
 
-    The router gives `[..., experts]`. Its leading dimensions must lead the experts' outputs too, so
-    `[batch, experts]` weighs whole samples of any shape and `[batch, time, experts]` single steps.
+    The router returns `[..., experts]`. Its leading dimensions must match those of the experts' outputs:
+    `[batch, experts]` weights whole samples of any shape, `[batch, time, experts]` single steps.
     """
 
     kind = "gate"
@@ -51,7 +51,7 @@ class Gate(Control):
             raise
         if not isinstance(weights, Tensor) or weights.dim() == 0:
             raise RouteError(
-                f"the router gives {_kind_of(weights)}. Give a tensor with one weight per expert, last."
+                f"the router returned {_kind_of(weights)}. Return a tensor with one weight per expert, last."
             )
         if weights.shape[-1] != self.num_experts:
             raise _wrong_width(weights.shape[-1], self.num_experts)
@@ -66,7 +66,10 @@ class Gate(Control):
             prepend_path(error, name)
             raise
         if not isinstance(output, Tensor):
-            raise RouteError(f"the expert gives {_kind_of(output)}. A gate adds tensors.", path=name)
+            raise RouteError(
+                f"the expert returned {_kind_of(output)}. The experts of a gate must return tensors.",
+                path=name,
+            )
         return output
 
 
@@ -87,8 +90,8 @@ def _check_shapes(weights: Tensor, outputs: list[Tensor]) -> None:
     for position, output in enumerate(outputs):
         if output.shape != first.shape:
             raise RouteError(
-                f"the expert gives shape {tuple(output.shape)}, the first expert {tuple(first.shape)}. "
-                "All experts of a gate give one shape.",
+                f"the expert returned shape {tuple(output.shape)}, the first expert {tuple(first.shape)}. "
+                "All experts of a gate must return the same shape.",
                 path=f"expert_{position}",
             )
     lead = weights.dim() - 1
@@ -97,7 +100,7 @@ def _check_shapes(weights: Tensor, outputs: list[Tensor]) -> None:
     )
     if not fits:
         raise RouteError(
-            f"the router gives weights of shape {tuple(weights.shape)} for experts of shape "
-            f"{tuple(first.shape)}. Every dimension before the last must lead the experts' shape: "
+            f"the router returned weights of shape {tuple(weights.shape)} for experts of shape "
+            f"{tuple(first.shape)}. Every dimension before the last must match the experts' shape: "
             "one weight per expert for each sample, or for each step."
         )

@@ -1,4 +1,4 @@
-"""When a loop stops: a condition above zero means stop."""
+"""Halting conditions of loops: a value above zero means stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..plan.memory import tensors
 
 
 class ThresholdHalt(nn.Module):
-    """Stop when the largest element passes a threshold: of the batch, or of each sample.
+    """Stop when the largest element of the batch, or of each sample, is above a threshold.
 
     >>> import torch
     >>> ThresholdHalt(10.0)(torch.tensor([[8.0, 16.0], [1.0, 2.0]]))
@@ -36,11 +36,11 @@ class ThresholdHalt(nn.Module):
 
 
 class LearnedHalt(nn.Module):
-    """Learn when to stop: the loop weighs its turns by the probability of stopping after each.
+    """Learn when to stop: the loop weights each turn by the probability of stopping after it.
 
-    The output of such a loop is the expected state, so the halt receives gradient from the loss.
-    The weights of the turns are published as the trace `halt`. No turn is skipped and nothing is
-    read back from the device, so a loop with a learned halt can be captured.
+    The output of such a loop is the expected state, so the halt receives a gradient from the loss.
+    The weights of the turns are published as the trace `halt`. No turn is skipped and there is no
+    host sync, so a loop with a learned halt can be captured.
     """
 
     weighs_turns = True
@@ -48,9 +48,7 @@ class LearnedHalt(nn.Module):
     def __init__(self, in_features: int) -> None:
         super().__init__()
         if in_features < 1:
-            raise LoopError(
-                f"LearnedHalt has in_features={in_features}. Give it the width of the loop's state."
-            )
+            raise LoopError(f"LearnedHalt got in_features={in_features}. Pass the width of the loop's state.")
         self.linear = nn.Linear(in_features, 1)
 
     def forward(self, state: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Loops: a body applied a fixed number of times, or until a condition says stop."""
+"""Loops: apply a body a fixed number of times, or until a condition is above zero."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Asked = Literal["before", "after"]
 class Loop(Control):
     """Apply `body` to its own output, at most `turns` times.
 
-    A condition is asked before each turn (while) or after each but the last (until). A scalar
-    decides for the batch, one value per sample freezes samples one by one. With `masked` every
-    turn runs and finished samples keep their value: no host read, so the loop can be captured.
+    A condition is evaluated before each turn (while) or after each but the last (until). A scalar
+    stops the batch; one value per sample stops samples one by one. With `masked`, every turn
+    runs and finished samples keep their value: no host sync, so the loop can be captured.
     """
 
     kind = "loop"
@@ -69,25 +69,25 @@ class Loop(Control):
             reset()
         turn = self._bind(refs)
         if self.condition is None:
-            return self._fixed(stream, turn)
-        ask = self._asking(refs)
+            return self._run_fixed(stream, turn)
+        ask = self._bind_condition(refs)
         if getattr(self.condition, "weighs_turns", False):
-            return self._weighted(stream, turn, ask)
-        return self._halted(stream, turn, ask)
+            return self._run_weighted(stream, turn, ask)
+        return self._run_until_halt(stream, turn, ask)
 
     def _bind(self, refs: dict[str, Any]) -> Callable[[Any, int], Any]:
-        """Give the function that runs one turn."""
+        """Return the function that runs one turn."""
         body = self.body
-        mine = {name: value for name, value in refs.items() if self._body_refs.takes(name)}
+        own_refs = {name: value for name, value in refs.items() if self._body_refs.takes(name)}
         published = method(body, "published_values") if getattr(body, "tags", ()) else None
         traces = self.traces
 
         def turn(state: Any, number: int) -> Any:
             try:
                 if self._emits:
-                    state = body(state, emit=Emit(traces), **mine)
+                    state = body(state, emit=Emit(traces), **own_refs)
                 else:
-                    state = body(state, **mine)
+                    state = body(state, **own_refs)
             except Exception as error:
                 prepend_path(error, "body", f"turn {number + 1} of {self.turns}")
                 raise
@@ -98,28 +98,28 @@ class Loop(Control):
 
         return turn
 
-    def _fixed(self, state: Any, turn: Callable[[Any, int], Any]) -> Any:
+    def _run_fixed(self, state: Any, turn: Callable[[Any, int], Any]) -> Any:
         for number in range(self.turns):
             state = turn(state, number)
         return state
 
-    def _asking(self, refs: dict[str, Any]) -> Callable[[Any], Any]:
+    def _bind_condition(self, refs: dict[str, Any]) -> Callable[[Any], Any]:
         condition = self.condition
         assert condition is not None
-        mine = {name: value for name, value in refs.items() if self._condition_refs.takes(name)}
+        own_refs = {name: value for name, value in refs.items() if self._condition_refs.takes(name)}
 
         def ask(state: Any) -> Any:
             try:
-                return condition(state, **mine)
+                return condition(state, **own_refs)
             except Exception as error:
                 prepend_path(error, "condition")
                 raise
 
         return ask
 
-    def _halted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
-        """Stop where the condition is above zero."""
-        without_numbers = on_meta(state)
+    def _run_until_halt(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
+        """Stop when the condition is above zero."""
+        is_meta = on_meta(state)
         active: Tensor | None = None
         for number in range(self.turns):
             if self.asked == "before" or number > 0:
@@ -128,18 +128,18 @@ class Loop(Control):
                     if not running:
                         break
                 elif running.dim() == 0 and not self.masked:
-                    if not without_numbers and not bool(running):
+                    if not is_meta and not bool(running):
                         break
                 else:
                     active = running if active is None else active & running
-                    if not self.masked and not without_numbers and not bool(active.any()):
+                    if not self.masked and not is_meta and not bool(active.any()):
                         break
             after = turn(state, number)
             state = after if active is None else _keep_finished(active, after, state)
         return state
 
-    def _weighted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
-        """Give the expected state: each turn weighs as much as the chance to stop right after it."""
+    def _run_weighted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
+        """Return the expected state: each turn is weighted by the probability of stopping right after it."""
         total: Any = None
         remaining: Tensor | None = None
         for number in range(self.turns):
@@ -150,7 +150,7 @@ class Loop(Control):
                 total = _add_weighted(total, weight, state)
                 self.traces.add("halt", weight)
             state = turn(state, number)
-        if remaining is None:  # one turn, and nobody to ask: it has all the weight
+        if remaining is None:  # a single turn, without a condition: it has all the weight
             self.traces.add("halt", tensors(state)[0].new_ones(batch_size(state) or ()))
             return state
         self.traces.add("halt", remaining)
@@ -158,12 +158,12 @@ class Loop(Control):
 
 
 def _still_running(value: Any, state: Any) -> Tensor | bool:
-    """Read a condition: a plain bool, a scalar tensor for the batch, or one truth per sample."""
+    """Return what continues: a plain bool, a scalar tensor for the batch, or one bool per sample."""
     if not isinstance(value, Tensor):
         if isinstance(value, bool | int | float):
             return not value > 0
         raise LoopError(
-            f"the condition gives a {type(value).__name__}. Give a number, or a tensor with one value "
+            f"the condition returned a {type(value).__name__}. Return a number, or a tensor with one value "
             "or one value per sample; above zero means stop.",
             path="condition",
         )
@@ -176,7 +176,8 @@ def _per_sample_logit(value: Any, state: Any) -> Tensor:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         what = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
         raise LoopError(
-            f"the learned halt gives {what}. Give floating-point logits, one per sample.", path="condition"
+            f"the learned halt returned {what}. Return floating-point logits, one per sample.",
+            path="condition",
         )
     return _scalar_or_per_sample(value, state)
 
@@ -186,21 +187,21 @@ def _scalar_or_per_sample(value: Tensor, state: Any) -> Tensor:
     if shaped is not None:
         return shaped
     raise LoopError(
-        f"the condition gives shape {tuple(value.shape)} for a batch of {batch_size(state)}. "
-        "Give one value, or one value per sample.",
+        f"the condition returned shape {tuple(value.shape)} for a batch of {batch_size(state)}. "
+        "Return one value, or one value per sample.",
         path="condition",
     )
 
 
 def _keep_finished(active: Tensor, after: Any, before: Any) -> Any:
-    """Take the new state of active samples and the old state of finished ones."""
+    """Return the new state of active samples and the old state of finished ones."""
     new, structure = pytree.tree_flatten(after)
     old, old_structure = pytree.tree_flatten(before)
     shapes = [tuple(leaf.shape) for leaf in tensors(after)], [tuple(leaf.shape) for leaf in tensors(before)]
     if structure != old_structure or shapes[0] != shapes[1]:
         raise LoopError(
-            f"the body turns a state of shape {shapes[1]} into {shapes[0]}. A loop that stops samples one "
-            "by one needs a body that keeps the shape.",
+            f"the body changes the state from shape {shapes[1]} to {shapes[0]}. A loop that stops samples "
+            "one by one needs a body that preserves the shape.",
             path="body",
         )
     kept = [
@@ -214,8 +215,8 @@ def _add_weighted(total: Any, weight: Tensor, state: Any) -> Any:
     def term(leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
             raise LoopError(
-                f"a learned halt weighs the states of all turns, but one is {leaf.dtype}. "
-                "Keep the loop's state in floating point, or use ThresholdHalt.",
+                f"a learned halt weights the states of all turns, but one state is {leaf.dtype}. "
+                "Use a floating-point state, or use ThresholdHalt.",
                 path="body",
             )
         return per_sample(weight, leaf) * leaf

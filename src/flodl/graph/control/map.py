@@ -1,4 +1,4 @@
-"""Maps: one body over the rows of a batch, or over slices of the features."""
+"""Maps: apply a body to the rows of a batch, or to slices of the features."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MapMode = Literal["each", "slices"]
 class Map(Control):
     """Apply `body` to each row, or to each of `count` slices of the last dimension.
 
-    With `batched` the body is called once on all rows; otherwise once per row, and the results
-    are joined by one `cat`.
+    With `batched`, the body is called once on all rows; otherwise once per row, and the results
+    are concatenated.
     """
 
     kind = "map"
@@ -42,7 +42,7 @@ class Map(Control):
     def forward(self, stream: Any) -> Any:
         if not isinstance(stream, Tensor) or stream.dim() == 0:
             got = "a scalar" if isinstance(stream, Tensor) else f"a {type(stream).__name__}"
-            raise ShapeError(f"map gets {got}. It maps the rows of a tensor.")
+            raise ShapeError(f"map got {got}. It maps the rows of a tensor.")
         return self._rows(stream) if self.mode == "each" else self._slices(stream)
 
     def _rows(self, rows: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ class Map(Control):
         width = stream.shape[-1]
         if stream.dim() < 2 or width % self.count:
             raise ShapeError(
-                f"a stream of shape {tuple(stream.shape)} cannot be cut into {self.count} equal slices. "
-                f"Give it at least 2 dimensions and a last one divisible by {self.count}."
+                f"a stream of shape {tuple(stream.shape)} cannot be split into {self.count} equal slices. "
+                f"It needs at least 2 dimensions, the last one divisible by {self.count}."
             )
         lead = stream.shape[:-1]
         mapped = self._rows(stream.reshape(math.prod(lead) * self.count, width // self.count))

@@ -1,4 +1,4 @@
-"""Who goes where: routers give weights over experts, selectors give the index of a branch."""
+"""Routers, which return weights of experts, and selectors, which return the index of a branch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from flodl.core import RouteError
 class _Projection(nn.Module):
     """Project the stream, plus any references, to one logit per choice.
 
-    Features lie along `dim`; with another `dim` than the last (1 for images), the other dimensions
-    except the batch are averaged away first.
+    Features are along `dim`. If that is not the last dimension (1 for images), the stream is first
+    averaged over all other dimensions except the batch.
     """
 
     def __init__(self, in_features: int, num_choices: int, *, dim: int = -1) -> None:
         super().__init__()
         if num_choices < 2:
-            raise RouteError(f"{type(self).__name__} has {num_choices} choices. Give it at least 2.")
+            raise RouteError(f"{type(self).__name__} got {num_choices} choices. Pass at least 2.")
         self.num_choices = num_choices
         self.dim = dim
         self.linear = nn.Linear(in_features, num_choices)
 
     def logits(self, x: Tensor, refs: dict[str, Any]) -> Tensor:
-        """Give the logits, choices last."""
+        """Return the logits; the last dimension is the choice."""
         for ref in refs.values():
             if ref is not None:
                 x = x + ref
@@ -42,7 +42,7 @@ class _Projection(nn.Module):
 
 
 class SoftmaxRouter(_Projection):
-    """Weigh experts with a softmax over learned logits; references are added to the stream first.
+    """Weight experts with a softmax over learned logits; references are added to the stream first.
 
     >>> import torch
     >>> weights = SoftmaxRouter(16, 2)(torch.zeros(4, 16))
@@ -55,14 +55,14 @@ class SoftmaxRouter(_Projection):
 
 
 class SigmoidRouter(_Projection):
-    """Weigh each expert on its own between 0 and 1; the weights need not sum to one."""
+    """Weight each expert independently between 0 and 1; the weights need not sum to one."""
 
     def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
         return self.logits(x, refs).sigmoid()
 
 
 class TopKRouter(_Projection):
-    """Weigh the `k` best experts with a softmax among them and all others with zero.
+    """Weight the `k` best experts with a softmax among them, and all others with zero.
 
     >>> import torch
     >>> weights = TopKRouter(8, 4, k=2)(torch.randn(3, 8))
@@ -74,7 +74,7 @@ class TopKRouter(_Projection):
         super().__init__(in_features, num_choices, dim=dim)
         if not 1 <= k <= num_choices:
             raise RouteError(
-                f"TopKRouter has k={k} for {num_choices} choices. Use k from 1 to {num_choices}."
+                f"TopKRouter got k={k} for {num_choices} choices. Use k from 1 to {num_choices}."
             )
         self.k = k
 
@@ -88,12 +88,12 @@ class TopKRouter(_Projection):
 
 
 class FixedSelector(nn.Module):
-    """Always take the same branch; the index is a plain number, so the device is never asked."""
+    """Always choose the same branch; the index is a plain integer, so there is no host sync."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
         if index < 0:
-            raise RouteError(f"FixedSelector has index {index}. Count branches from 0.")
+            raise RouteError(f"FixedSelector got index {index}. Branches are numbered from 0.")
         self.index = index
 
     def forward(self, x: Any) -> int:
@@ -104,7 +104,7 @@ class FixedSelector(nn.Module):
 
 
 class ArgmaxSelector(_Projection):
-    """Send each sample to the branch of its largest logit.
+    """Choose the branch with the largest logit for each sample.
 
     An index passes no gradient. With `gradient="straight_through"` or `"gumbel"` the choice is
     still hard but the selector learns; every branch then runs on the whole batch.
@@ -125,13 +125,13 @@ class ArgmaxSelector(_Projection):
         super().__init__(in_features, num_choices, dim=dim)
         if gradient not in (None, "straight_through", "gumbel"):
             raise RouteError(
-                f"ArgmaxSelector has gradient={gradient!r}. Use None, 'straight_through' or 'gumbel'."
+                f"ArgmaxSelector got gradient={gradient!r}. Use None, 'straight_through' or 'gumbel'."
             )
         self.gradient = gradient
 
     @property
     def gives_weights(self) -> bool:
-        """Whether the output is one weight per branch and not an index."""
+        """Whether the output is one weight per branch instead of an index."""
         return self.gradient is not None
 
     def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:

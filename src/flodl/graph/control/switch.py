@@ -1,4 +1,4 @@
-"""Switches: a selector picks one branch for the batch, or one for each sample."""
+"""Switches: a selector chooses one branch for the batch, or one for each sample."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .control import Control, Target, batch_size, combine, on_meta, one_or_per_s
 
 
 class Switch(Control):
-    """Run the branch that the selector names; references go to the selector.
+    """Run the branch that the selector chooses; references go to the selector.
 
     One index sends the whole batch through one branch; one index per sample sends each group of
-    samples through its branch and puts the results back in order. With `masked` every branch runs
-    on the whole batch and the answers are picked on the device: no host read, so it can be captured.
+    samples through its branch and restores the order. With `masked`, every branch runs on the whole
+    batch and the results are selected on the device: no host sync, so it can be captured.
     """
 
     kind = "switch"
@@ -58,11 +58,11 @@ class Switch(Control):
             prepend_path(error, "selector")
             raise
         if isinstance(choice, int):
-            index_given = self._check_range(int(choice))
-            return self._any(stream, index_given) if on_meta(stream) else self._run(index_given, stream)
+            number = self._check_range(int(choice))
+            return self._run_all_on_meta(stream, number) if on_meta(stream) else self._run(number, stream)
         if not isinstance(choice, Tensor):
             raise RouteError(
-                f"the selector gives a {type(choice).__name__}. Give an index: a whole number, or an "
+                f"the selector returned a {type(choice).__name__}. Return an index: an integer, or an "
                 "integer tensor with one value or one value per sample.",
                 path="selector",
             )
@@ -70,11 +70,11 @@ class Switch(Control):
             return combine(choice, self._run_all(stream))
         index = self._shaped(choice, stream)
         if self.masked or (index.dim() > 0 and on_meta(stream)):
-            return self._pick(index, self._run_all(stream))
+            return self._select(index, self._run_all(stream))
         if index.dim() == 0:
             if on_meta(stream):
-                return self._any(stream)
-            return self._run(self._check_range(_whole(index.item())), stream)
+                return self._run_all_on_meta(stream)
+            return self._run(self._check_range(_to_index(index.item())), stream)
         return self._dispatch(index, stream)
 
     def _run(self, position: int, stream: Any) -> Any:
@@ -88,32 +88,34 @@ class Switch(Control):
     def _check_range(self, index: int) -> int:
         if not 0 <= index < self.num_branches:
             raise RouteError(
-                f"the selector gives branch {index} of {self.num_branches}. "
-                f"Give an index from 0 to {self.num_branches - 1}."
+                f"the selector returned branch {index} of {self.num_branches}. "
+                f"Return an index from 0 to {self.num_branches - 1}."
             )
         return index
 
     def _shaped(self, choice: Tensor, stream: Any) -> Tensor:
         if choice.is_complex():
-            raise RouteError(f"the selector gives {choice.dtype}. Give an integer index.", path="selector")
+            raise RouteError(
+                f"the selector returned {choice.dtype}. Return an integer index.", path="selector"
+            )
         shaped = one_or_per_sample(choice, stream)
         if shaped is not None:
             return shaped
         raise RouteError(
-            f"the selector gives shape {tuple(choice.shape)} for a batch of {batch_size(stream)}. "
-            "Give one index, or one index per sample.",
+            f"the selector returned shape {tuple(choice.shape)} for a batch of {batch_size(stream)}. "
+            "Return one index, or one index per sample.",
             path="selector",
         )
 
     def _dispatch(self, index: Tensor, stream: Any) -> Tensor:
-        """Run each branch on its own samples and put the results back in order."""
+        """Run each branch on its samples, and restore the order of the batch."""
         if not isinstance(stream, Tensor):
             raise RouteError(
                 f"one index per sample needs a tensor stream, not a {type(stream).__name__}. "
-                "Give one index for the batch."
+                "Return one index for the batch."
             )
         for value in torch.unique(index).tolist():
-            self._check_range(_whole(value))
+            self._check_range(_to_index(value))
         rows = [(index == position).nonzero().squeeze(1) for position in range(self.num_branches)]
         used = [position for position, chosen in enumerate(rows) if chosen.numel()]
         if len(used) < 2:
@@ -124,8 +126,8 @@ class Switch(Control):
         order = torch.cat([rows[position] for position in used])
         return torch.cat(parts).index_select(0, order.argsort())
 
-    def _any(self, stream: Any, chosen: int = 0) -> Any:
-        """Check every branch where only shapes are looked at."""
+    def _run_all_on_meta(self, stream: Any, chosen: int = 0) -> Any:
+        """Run every branch on the meta device, so that all shapes are checked."""
         return [self._run(position, stream) for position in range(self.num_branches)][chosen]
 
     def _run_all(self, stream: Any) -> list[Tensor]:
@@ -133,12 +135,12 @@ class Switch(Control):
         self._check_same_shape(outputs, range(self.num_branches))
         return outputs
 
-    def _pick(self, index: Tensor, outputs: list[Tensor]) -> Tensor:
-        """Pick on the device; an index out of range gives a value that no branch gave.
+    def _select(self, index: Tensor, outputs: list[Tensor]) -> Tensor:
+        """Select on the device; an index out of range selects NaN, or the minimum of an integer type.
 
-        That is NaN, or the smallest number of an integer type: wrong on purpose, and visibly so.
+        Such a value is visibly wrong, and checking the index would need a host sync.
         """
-        result = torch.full_like(outputs[0], _nowhere(outputs[0].dtype))
+        result = torch.full_like(outputs[0], _invalid_value(outputs[0].dtype))
         for position, output in enumerate(outputs):
             result = torch.where(per_sample(index == position, output), output, result)
         return result
@@ -148,26 +150,27 @@ class Switch(Control):
         for position, output in zip(positions, outputs):
             if not isinstance(output, Tensor):
                 raise RouteError(
-                    f"the branch gives a {type(output).__name__}. Branches that are mixed give tensors.",
+                    f"the branch returned a {type(output).__name__}. Mixed branches must return tensors.",
                     path=f"branch_{position}",
                 )
             if output.shape[1:] != first.shape[1:] or output.dtype != first.dtype:
                 raise RouteError(
-                    f"the branch gives {tuple(output.shape[1:])} {output.dtype} per sample, another gives "
-                    f"{tuple(first.shape[1:])} {first.dtype}. Branches that are mixed give one shape.",
+                    f"the branch returned {tuple(output.shape[1:])} {output.dtype} per sample, another "
+                    f"branch {tuple(first.shape[1:])} {first.dtype}. Mixed branches must return one shape.",
                     path=f"branch_{position}",
                 )
 
 
-def _nowhere(dtype: torch.dtype) -> float | int | bool:
+def _invalid_value(dtype: torch.dtype) -> float | int | bool:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.nan
     return False if dtype == torch.bool else torch.iinfo(dtype).min
 
 
-def _whole(value: float) -> int:
+def _to_index(value: float) -> int:
     if not float(value).is_integer():
         raise RouteError(
-            f"the selector gives {value}. Give a whole index, for example with argmax.", path="selector"
+            f"the selector returned {value}. Return an integer, for example with argmax.",
+            path="selector",
         )
     return int(value)

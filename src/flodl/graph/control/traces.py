@@ -1,4 +1,4 @@
-"""What a loop body publishes turn by turn."""
+"""The values that a loop body publishes in each turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..plan.memory import detached
 
 
 class Traces:
-    """Published values by name, one entry per turn that published; dropped by copy and pickle."""
+    """Published values by name, one per turn that published; copies and pickles do not contain them."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[Any]] = {}
@@ -29,7 +29,7 @@ class Traces:
             self.values[name] = [value]
 
     def detach(self) -> None:
-        """Cut the autograd history of what was published."""
+        """Detach the published values from the autograd graph."""
         self.values = detached(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Traces:
 
 
 class Emit:
-    """Given to a loop body that has a parameter called `emit`: `emit("attention", weights)`."""
+    """Passed to a loop body that has a parameter `emit`: `emit("attention", weights)`."""
 
     def __init__(self, traces: Traces) -> None:
         self._traces = traces
@@ -51,7 +51,7 @@ class Emit:
         """Publish a value of this turn under a name."""
         if name in self._published:
             raise LoopError(
-                f"the loop body publishes {name!r} twice in one turn. Publish each name once a turn."
+                f"the loop body publishes {name!r} twice in one turn. Publish each name once per turn."
             )
         self._published.append(name)
         self._traces.add(name, value)

@@ -1,4 +1,4 @@
-"""Pictures of graphs: a drawing without places, a layout by Graphviz, an SVG of our own."""
+"""Pictures of graphs: a drawing without positions, a layout by Graphviz, and our own SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How loops, gates, switches and maps are drawn: their parts, and the way of the stream through them."""
+"""Draw loops, gates, switches and maps: their parts, and the path of the stream through them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Takes = Callable[[str], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Inside:
-    """The content of a cluster, and the boxes where the stream enters and leaves and a reference arrives."""
+    """The content of a cluster, and the boxes where the stream enters and leaves and references arrive."""
 
     items: tuple[Box | Cluster, ...]
     entry: str
@@ -35,7 +35,7 @@ class Drawn:
 
 
 class Artist(Protocol):
-    """Whoever draws the parts and collects the edges."""
+    """The object that draws the parts and collects the edges."""
 
     edges: list[Edge]
 
@@ -48,11 +48,11 @@ def inside_of(control: Control, path: str, artist: Artist) -> Inside:
     if isinstance(control, Loop):
         return _loop(control, path, artist)
     if isinstance(control, Gate):
-        joint = Box(f"{path}.(sum)", "merge", "Σ", text="the sum of the experts, weighed by the router")
+        joint = Box(f"{path}.(sum)", "merge", "Σ", text="the sum of the experts, weighted by the router")
         return _routed(control, path, artist, joint)
     if isinstance(control, Switch):
         title = f"1 of {control.num_branches}"
-        joint = Box(f"{path}.(choice)", "merge", title, text="the branch that the selector names")
+        joint = Box(f"{path}.(choice)", "merge", title, text="the branch that the selector chooses")
         return _routed(control, path, artist, joint)
     assert isinstance(control, Map)
     body = artist.part(control.body, f"{path}.body", role="body")
@@ -60,7 +60,7 @@ def inside_of(control: Control, path: str, artist: Artist) -> Inside:
 
 
 def settings_of_control(control: Control) -> str:
-    """Say in the heading of the cluster what the node does."""
+    """Return the settings of a control node for the heading of its cluster."""
     fixed = isinstance(control, Loop) and control.condition is None
     return f"×{control.turns}" if fixed else control.describe()
 
@@ -75,13 +75,13 @@ def _loop(loop: Loop, path: str, artist: Artist) -> Inside:
     first, second = (condition, body) if loop.asked == "before" else (body, condition)
     artist.edges.append(Edge(first.exit, second.entry))
     artist.edges.append(Edge(second.exit, first.entry, "again"))
-    takes = _whoever_takes([(loop.body, body), (loop.condition, condition)])
+    takes = _receivers([(loop.body, body), (loop.condition, condition)])
     return Inside((first.item, second.item), first.entry, condition.exit, takes)
 
 
 def _routed(control: Gate | Switch, path: str, artist: Artist, joint: Box) -> Inside:
-    """The stream fans out to whoever decides and to all choices, which meet again in a joint."""
-    fan = Box(f"{path}.(in)", "port", "", text="every part gets the stream")
+    """The stream goes to the router or selector and to all choices, whose outputs meet in a joint."""
+    fan = Box(f"{path}.(in)", "port", "", text="every part receives the stream")
     (role, decider), *choices = control.parts().items()
     deciding = artist.part(decider, f"{path}.{role}", role=role, decides=True)
     drawn = [artist.part(choice, f"{path}.{name}", role=name) for name, choice in choices]
@@ -94,8 +94,8 @@ def _routed(control: Gate | Switch, path: str, artist: Artist, joint: Box) -> In
     return Inside(items, fan.path, joint.path, deciding.takes)
 
 
-def _whoever_takes(parts: list[tuple[Callable[..., Any], Drawn]]) -> Takes:
-    """References of a loop go to its body, to its condition, or to both."""
+def _receivers(parts: list[tuple[Callable[..., Any], Drawn]]) -> Takes:
+    """Return the boxes for a loop's references: its body, its condition, or both."""
 
     def takes(name: str) -> tuple[str, ...]:
         return tuple(

@@ -1,4 +1,4 @@
-"""A drawing as text in the DOT language, for Graphviz and for people."""
+"""Write a drawing in the DOT language, for users and for the layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Attributes = Mapping[str, str]
 
 
 class Style(Protocol):
-    """How the parts of a drawing look in DOT."""
+    """The DOT attributes of each part of a drawing."""
 
     def whole(self) -> Attributes:
         """Attributes of the graph."""
@@ -29,7 +29,7 @@ class Style(Protocol):
 
 
 def write_dot(drawing: Drawing, style: Style | None = None) -> str:
-    """Write the text; nodes are named by their paths, so it can be searched and edited.
+    """Return the DOT text; nodes are named by their paths, so it can be searched and edited.
 
     >>> print(write_dot(Drawing("tiny", 0, (Box("gelu_1", "activation", "GELU"),), ())))
     digraph "tiny" {
@@ -39,28 +39,28 @@ fontname="Helvetica", fontsize="11"];
     }
     <BLANKLINE>
     """
-    style = style or _ForPeople(drawing)
-    lines = [f"digraph {_quoted(drawing.title)} {{", f"  graph [{_written(style.whole())}];"]
+    style = style or _UserStyle(drawing)
+    lines = [f"digraph {_quoted(drawing.title)} {{", f"  graph [{_format(style.whole())}];"]
     for item in drawing.inside:
         lines += _item(item, style, "  ")
     for position, edge in enumerate(drawing.edges):
         attributes = {**style.edge(edge), "id": f"edge_{position}"}
-        lines.append(f"  {_quoted(edge.tail)} -> {_quoted(edge.head)} [{_written(attributes)}];")
+        lines.append(f"  {_quoted(edge.tail)} -> {_quoted(edge.head)} [{_format(attributes)}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def _item(item: Box | Cluster, style: Style, lead: str) -> Iterator[str]:
     if isinstance(item, Box):
-        yield f"{lead}{_quoted(item.path)} [{_written(style.box(item))}];"
+        yield f"{lead}{_quoted(item.path)} [{_format(style.box(item))}];"
         return
     yield f"{lead}subgraph {_quoted('cluster_' + item.path)} {{"
-    yield f"{lead}  graph [{_written(style.cluster(item))}];"
+    yield f"{lead}  graph [{_format(style.cluster(item))}];"
     for inner in item.inside:
         yield from _item(inner, style, lead + "  ")
     yield f"{lead}}}"
 
 
-def _written(attributes: Attributes) -> str:
+def _format(attributes: Attributes) -> str:
     return ", ".join(f"{name}={_quoted(value)}" for name, value in attributes.items())
 
 
@@ -84,8 +84,8 @@ _SHAPES: dict[Family, str] = {
 }
 
 
-class _ForPeople:
-    """The look of the text that users get: labels, shapes and colours that any Graphviz draws."""
+class _UserStyle:
+    """The style for users: labels, shapes and colors that any Graphviz can draw."""
 
     def __init__(self, drawing: Drawing) -> None:
         self._label = "\n".join(filter(None, [drawing.title, total_words(drawing)]))

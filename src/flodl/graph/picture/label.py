@@ -1,4 +1,4 @@
-"""The text of boxes and headings, and how much room it takes."""
+"""The text of boxes and headings, and its size."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _BOLDER = 1.13
 
 @dataclass(frozen=True)
 class Size:
-    """How large a box is, in pixels."""
+    """The size of a box in pixels."""
 
     width: float
     height: float
 
 
 def text_width(text: str, tone: Tone) -> float:
-    """Estimate how wide a text is at most.
+    """Return an upper estimate of the width of a text.
 
     >>> round(text_width("Linear", "title")), round(text_width("Linear", "small"))
     (46, 35)
@@ -58,17 +58,17 @@ def text_width(text: str, tone: Tone) -> float:
 
 
 def words_width(words: Words) -> float:
-    """Give the width of texts side by side."""
+    """Return the width of texts in one line."""
     return sum(text_width(text, tone) for tone, text in words) + GAP * max(0, len(words) - 1)
 
 
 def line_height(words: Words) -> float:
-    """Give the height of a line: one with a title is higher."""
+    """Return the height of a line; a line with a title is taller."""
     return _LINE_HEIGHT[any(tone == "title" for tone, _ in words)]
 
 
 def box_words(box: Box) -> list[Words]:
-    """Give the lines of a box."""
+    """Return the lines of a box."""
     first: Words = [("title", box.title)] if box.title else []
     if box.settings:
         first.append(("settings", box.settings))
@@ -83,7 +83,7 @@ def box_words(box: Box) -> list[Words]:
 
 
 def heading_words(cluster: Cluster) -> list[Words]:
-    """Give the heading of a cluster: one line, and one more for its time."""
+    """Return the heading of a cluster: one line, and another one for its time."""
     words: Words = [("title", cluster.title)]
     if cluster.settings:
         words.append(("settings", cluster.settings))
@@ -95,7 +95,7 @@ def heading_words(cluster: Cluster) -> list[Words]:
 
 
 def parameter_words(item: Box | Cluster) -> str:
-    """Say how many parameters there are to learn, or that they are frozen."""
+    """Return the number of parameters as text, and whether they are frozen."""
     if not item.num_parameters:
         return ""
     plural = "s" if item.num_parameters != 1 else ""
@@ -103,14 +103,14 @@ def parameter_words(item: Box | Cluster) -> str:
 
 
 def total_words(drawing: Drawing) -> str:
-    """Say how long the whole took; nothing without a profile."""
+    """Return the total time as text; empty without a profile."""
     if drawing.total_s is None:
         return ""
     return f"Forward: {format_timing(drawing.total_s)} on {drawing.device}"
 
 
 def box_size(box: Box) -> Size:
-    """Measure a box; a joint without further words is a circle, an unnamed input a dot."""
+    """Return the size of a box; a joint without other text is a circle, an unnamed input a dot."""
     lines = box_words(box)
     if not lines:
         return Size(9, 9)
@@ -122,12 +122,12 @@ def box_size(box: Box) -> Size:
 
 
 def is_circle(box: Box) -> bool:
-    """Say whether a box is a sign in a circle."""
+    """Return whether a box is a symbol in a circle."""
     return box.family == "merge" and len(box.title) == 1 and not box.tags and box.timing is None
 
 
 def is_round(box: Box) -> bool:
-    """Say whether a box has half circles as its sides."""
+    """Return whether a box has semicircular sides."""
     return box.family in ("input", "output", "activation", "merge", "state", "port")
 
 

@@ -1,4 +1,4 @@
-"""Where everything goes: positions of boxes, clusters and edges, worked out by Graphviz from sizes alone."""
+"""Positions of boxes, clusters and edges, computed by Graphviz from the sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LETTER = 0.6 * _LABEL_SIZE
 
 @dataclass(frozen=True)
 class Rect:
-    """An upright rectangle; y grows downwards."""
+    """A rectangle; y grows downwards."""
 
     x: float
     y: float
@@ -30,7 +30,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Route:
-    """The way of an edge: a start and Bézier triples, the tip of the arrow, and the middle of the label."""
+    """The path of an edge: a start and Bézier triples, the tip of the arrow, and the center of the label."""
 
     curve: tuple[Point, ...]
     tip: Point
@@ -39,7 +39,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Layout:
-    """A drawing with a place for everything; routes are in the order of the edges."""
+    """The positions of all parts of a drawing; routes are in the order of the edges."""
 
     width: float
     height: float
@@ -49,12 +49,12 @@ class Layout:
 
 
 def place(drawing: Drawing) -> Layout:
-    """Work out where everything goes."""
-    return _read(lay_out(write_dot(drawing, _Sized())), drawing)
+    """Compute the layout of a drawing."""
+    return _read(lay_out(write_dot(drawing, _LayoutStyle())), drawing)
 
 
-class _Sized:
-    """The look that Graphviz sees: empty boxes of fixed sizes, and rows of x as wide as the labels."""
+class _LayoutStyle:
+    """The style for the layout: empty boxes of fixed sizes, and rows of x as wide as the labels."""
 
     def whole(self) -> Attributes:
         return {"rankdir": "TB", "nodesep": "0.32", "ranksep": "0.36", "splines": "true"}
@@ -70,20 +70,24 @@ class _Sized:
         }
 
     def cluster(self, cluster: Cluster) -> Attributes:
-        return {**_room(*map(words_width, heading_words(cluster))), "labeljust": "l", "margin": "14"}
+        return {
+            **_label_of_width(*map(words_width, heading_words(cluster))),
+            "labeljust": "l",
+            "margin": "14",
+        }
 
     def edge(self, edge: Edge) -> Attributes:
-        # The stream pulls harder, so that it runs straight and the others give way.
+        # A higher weight keeps the stream straight; other edges bend around it.
         attributes = {"weight": "4" if edge.kind == "stream" else "1"}
         if edge.kind == "state":
-            attributes["minlen"] = "0"  # beside the node that reads it, not above
+            attributes["minlen"] = "0"  # next to the node that reads it, not above
         if EDGES[edge.kind].closes:
             attributes["constraint"] = "false"
-        return attributes | (_room(text_width(edge.label, "tag") + 6) if edge.label else {})
+        return attributes | (_label_of_width(text_width(edge.label, "tag") + 6) if edge.label else {})
 
 
-def _room(*widths: float) -> dict[str, str]:
-    """Ask for lines of these widths, with letters whose width Graphviz knows without a font."""
+def _label_of_width(*widths: float) -> dict[str, str]:
+    """Return a label of lines with these widths, in a font whose width Graphviz knows."""
     lines = ["x" * math.ceil(width / _LETTER) for width in widths]
     return {"label": "\n".join(lines), "fontname": "Courier", "fontsize": f"{_LABEL_SIZE:g}"}
 
@@ -92,14 +96,14 @@ def _read(found: dict[str, Any], drawing: Drawing) -> Layout:
     _, _, width, height = (float(number) for number in found["bb"].split(","))
     boxes: dict[str, Rect] = {}
     clusters: dict[str, Rect] = {}
-    for thing in found["objects"]:
-        if "pos" in thing:
-            x, y = (float(number) for number in thing["pos"].split(","))
-            w, h = float(thing["width"]) * 72, float(thing["height"]) * 72
-            boxes[thing["name"]] = Rect(x - w / 2, height - y - h / 2, w, h)
+    for item in found["objects"]:
+        if "pos" in item:
+            x, y = (float(number) for number in item["pos"].split(","))
+            w, h = float(item["width"]) * 72, float(item["height"]) * 72
+            boxes[item["name"]] = Rect(x - w / 2, height - y - h / 2, w, h)
         else:
-            left, bottom, right, top = (float(number) for number in thing["bb"].split(","))
-            name = thing["name"].removeprefix("cluster_")
+            left, bottom, right, top = (float(number) for number in item["bb"].split(","))
+            name = item["name"].removeprefix("cluster_")
             clusters[name] = Rect(left, height - top, right - left, top - bottom)
     routes = {edge["id"]: _route(edge, height) for edge in found.get("edges", ())}
     ordered = tuple(routes[f"edge_{position}"] for position in range(len(drawing.edges)))
@@ -107,7 +111,7 @@ def _read(found: dict[str, Any], drawing: Drawing) -> Layout:
 
 
 def _route(edge: dict[str, Any], height: float) -> Route:
-    """Read `e,tip start c1 c2 p …`; an edge so short that there is no tip ends where its curve does."""
+    """Parse `e,tip start c1 c2 p …`; a very short edge has no tip and ends at the end of its curve."""
     tip: Point | None = None
     curve: list[Point] = []
     for word in edge["pos"].split(";")[0].split():

@@ -1,4 +1,4 @@
-"""What is drawn, without a word about where: boxes in nested clusters, and edges between boxes."""
+"""The content of a picture without positions: boxes in nested clusters, and edges between boxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EdgeKind = Literal["stream", "ref", "state", "carry", "again", "route"]
 
 @dataclass(frozen=True)
 class Timing:
-    """How long something took: all calls together, and as a part of the whole."""
+    """The time of all calls together, and its share of the whole."""
 
     seconds: float
     share: float
@@ -39,7 +39,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A graph or a control node with what lies inside, in running order."""
+    """A graph or a control node with its content, in execution order."""
 
     path: str
     kind: ClusterKind
@@ -56,8 +56,8 @@ class Cluster:
 class Edge:
     """An arrow between two boxes, named by their paths.
 
-    `state` reads what the previous call left and `carry` leaves it for the next; `again` is the next turn of
-    a loop; `route` says how much, or which one.
+    `state` reads a value of the previous call, and `carry` stores it for the next; `again` is the next turn
+    of a loop; `route` carries the weights or the index.
     """
 
     tail: str
@@ -68,7 +68,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A whole picture; `total_s` and `device` are there when it shows a profile."""
+    """A whole picture; `total_s` and `device` are set if it shows a profile."""
 
     title: str
     num_parameters: int
@@ -78,11 +78,11 @@ class Drawing:
     device: str = ""
 
     def boxes(self) -> Iterator[Box]:
-        """Give every box, from the outside in, in running order."""
+        """Iterate over all boxes, from the outside in, in execution order."""
         return (item for item in _flat(self.inside) if isinstance(item, Box))
 
     def clusters(self) -> Iterator[Cluster]:
-        """Give every cluster, the outer before the inner."""
+        """Iterate over all clusters, outer before inner."""
         return (item for item in _flat(self.inside) if isinstance(item, Cluster))
 
 

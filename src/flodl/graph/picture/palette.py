@@ -1,4 +1,4 @@
-"""The colours of a picture, each for light and dark surroundings, and the scale of the heat map."""
+"""The colors of a picture for light and dark mode, and the scale of the heat map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAT_STEPS = 11
 
 @dataclass(frozen=True)
 class Colours:
-    """One thing on one kind of surface."""
+    """The colors of one element in one mode."""
 
     fill: str
     stroke: str
@@ -21,7 +21,7 @@ class Colours:
 
 @dataclass(frozen=True)
 class Look:
-    """One thing, in the light and in the dark."""
+    """The colors of one element in light and dark mode."""
 
     light: Colours
     dark: Colours
@@ -29,7 +29,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Ink:
-    """One colour of text."""
+    """A text color."""
 
     light: str
     dark: str
@@ -37,7 +37,7 @@ class Ink:
 
 @dataclass(frozen=True)
 class Line:
-    """An edge: colours, dashes in the words of DOT and the numbers of SVG, and whether it runs backwards."""
+    """An edge: colors, dashes for DOT and for SVG, and whether it runs backwards."""
 
     light: str
     dark: str
@@ -89,7 +89,7 @@ EDGES: dict[EdgeKind, Line] = {
 
 
 def heat_of(drawing: Drawing) -> dict[str, int]:
-    """Give the step on the heat scale of every box that ran, by path; empty without a profile."""
+    """Return the step on the heat scale of every box that ran, by path; empty without a profile."""
     seconds = {
         box.path: box.timing.seconds for box in drawing.boxes() if box.timing is not None and box.timing.calls
     }
@@ -97,10 +97,10 @@ def heat_of(drawing: Drawing) -> dict[str, int]:
     return {path: round(value / top * (HEAT_STEPS - 1)) for path, value in seconds.items()}
 
 
-def _mixed(low: str, high: str, share: float) -> str:
-    """Mix two colours.
+def _mix(low: str, high: str, share: float) -> str:
+    """Mix two colors.
 
-    >>> _mixed("#000000", "#ff8000", 0.5)
+    >>> _mix("#000000", "#ff8000", 0.5)
     '#804000'
     """
     pairs = [(int(low[at : at + 2], 16), int(high[at : at + 2], 16)) for at in (1, 3, 5)]
@@ -108,11 +108,11 @@ def _mixed(low: str, high: str, share: float) -> str:
 
 
 def _scale(*stops: str) -> list[str]:
-    """Spread three colours over the steps."""
+    """Interpolate three colors over the steps."""
     middle = (HEAT_STEPS - 1) // 2
     shares = [step / middle for step in range(HEAT_STEPS)]
     return [
-        _mixed(stops[0], stops[1], share) if share <= 1 else _mixed(stops[1], stops[2], share - 1)
+        _mix(stops[0], stops[1], share) if share <= 1 else _mix(stops[1], stops[2], share - 1)
         for share in shares
     ]
 

@@ -1,4 +1,4 @@
-"""From a graph to a drawing: every node a box, every graph and control node a cluster around its parts."""
+"""Turn a graph into a drawing: a box for every node, a cluster for every graph and control node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNS = {"add": "+", "mul": "×"}
 
 
 def sketch(graph: GraphCore, profile: Profile | None = None) -> Drawing:
-    """Draw a whole graph, with the times of a profile where one is given."""
+    """Return the drawing of a graph, with the times of a profile if one is passed."""
     artist = _Artist(profile)
     inside = artist.graph_inside(graph, "", is_root=True)
     output = Box("(output)", "output", "output")
@@ -34,7 +34,7 @@ def sketch(graph: GraphCore, profile: Profile | None = None) -> Drawing:
 
 
 class _Artist:
-    """Draws graphs into graphs; `edges` fills up on the way."""
+    """Draw nested graphs, and collect the edges."""
 
     def __init__(self, profile: Profile | None) -> None:
         self.edges: list[Edge] = []
@@ -43,7 +43,7 @@ class _Artist:
     def graph_inside(self, graph: GraphCore, path: str, *, is_root: bool = False) -> Inside:
         """Draw the nodes of a graph and the edges between them.
 
-        The input of an inner graph is a dot where several nodes read it. Where one does, there is no dot:
+        The input of an inner graph is a dot if several nodes read it. If only one does, there is no dot:
         the edge from outside leads to that node.
         """
         spec = graph.spec
@@ -98,7 +98,7 @@ class _Artist:
     def _target(
         self, target: Any, path: str, *, name: str, tags: tuple[str, ...] = (), decides: bool = False
     ) -> Drawn:
-        """Draw what a node or part is: a graph and a control node as clusters, anything else as a box."""
+        """Draw a node or part: graphs and control nodes as clusters, anything else as a box."""
         count, frozen = size_of(target)
         timing = self._timing(path)
         if isinstance(target, GraphCore):
@@ -123,7 +123,7 @@ class _Artist:
         return None if row is None else Timing(row.seconds, row.share, row.calls)
 
     def _connect(self, nodes: Sequence[Node], drawn: dict[int, Drawn]) -> None:
-        """Add the edges between the nodes of one graph; an input without a box has its edge outside."""
+        """Add the edges between the nodes of one graph; an input without a box gets its edge outside."""
         for index, node in enumerate(nodes):
             for source in node.sources if node.kind != "state" else ():
                 if source in drawn:
@@ -149,7 +149,7 @@ def _input(name: str, path: str, tags: tuple[str, ...], *, is_root: bool) -> Dra
 
 
 def _readers(nodes: Sequence[Node], drawn: dict[int, Drawn]) -> dict[int, list[str]]:
-    """From a value to the boxes that read it; a carried value reads nothing of this call."""
+    """Map each value to the boxes that read it; a carried value reads nothing in this call."""
     found: dict[int, list[str]] = {}
     for index, node in enumerate(nodes):
         if node.kind not in ("input", "state"):

@@ -1,4 +1,4 @@
-"""The dark colours as a style sheet; the light ones are attributes, for viewers without styles."""
+"""The dark colors as a style sheet; the light ones are attributes, for viewers without styles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .palette import CLUSTERS, EDGES, FAMILIES, HEAT, HEAT_MUTED, MUTED, PAGE, T
 
 
 def stylesheet(*, with_heat: bool) -> str:
-    """Write the rules; every class begins with `fl-`, so that a page around the picture stays as it is."""
+    """Return the rules; every class starts with `fl-`, so that they do not affect the surrounding page."""
     rules = list(_rules(with_heat))
     return "@media (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}"
 

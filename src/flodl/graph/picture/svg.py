@@ -1,4 +1,4 @@
-"""A placed drawing as SVG: readable in light and dark, with a tooltip on every box, and no script."""
+"""Write a drawing with its layout as SVG: light and dark mode, tooltips on boxes, no scripts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CLASSES: dict[Tone, str] = {
 
 
 def write_svg(drawing: Drawing, layout: Layout) -> str:
-    """Write the picture; the same drawing always gives the same text."""
+    """Return the SVG text; the same drawing always produces the same text."""
     return "\n".join(_Writer(drawing, layout).lines()) + "\n"
 
 
@@ -122,7 +122,7 @@ def _cluster(cluster: Cluster, rect: Rect) -> Iterator[str]:
 
 
 def _heading(cluster: Cluster, rect: Rect) -> str:
-    """Write over the edges, with a rim in the colour of the cluster where one passes behind."""
+    """Return a heading drawn over the edges, with an outline in the color of the cluster."""
     colours = CLUSTERS[cluster.kind].light
     lines = enumerate(heading_words(cluster))
     words = "".join(_words(line, rect.x + 12, rect.y + 19 + 15 * row, colours.text) for row, line in lines)
@@ -171,7 +171,7 @@ def _edge(edge: Edge, route: Route) -> Iterator[str]:
 
 
 def _words(words: Words, x: float, y: float, ink: str, *, centred: bool = False, hot: bool = False) -> str:
-    """Write texts side by side in one line, from `x` on or around it."""
+    """Return texts in one line that starts at `x` or is centered on it."""
     muted, tag = (HEAT_MUTED.light, HEAT_MUTED.light) if hot else (MUTED.light, TAG.light)
     fills: dict[Tone, str] = {"title": ink, "time": ink, "settings": muted, "small": muted, "tag": tag}
     spans = []
@@ -197,7 +197,7 @@ def _curve(route: Route) -> str:
 
 
 def _arrow(route: Route) -> str:
-    """A slim arrow head from the end of the curve to the tip."""
+    """Return a slim arrowhead from the end of the curve to the tip."""
     (x, y), (tip_x, tip_y) = _last(route), route.tip
     length = math.hypot(tip_x - x, tip_y - y) or 1.0
     across_x, across_y = (tip_y - y) / length * 3.4, (x - tip_x) / length * 3.4
@@ -210,7 +210,7 @@ def _last(route: Route) -> Point:
 
 
 def _n(number: float) -> str:
-    """Write a coordinate short: two decimals, none where there are none."""
+    """Format a coordinate with at most two decimals."""
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""What a picture says about a module or function: its name, family, settings, size and full text."""
+"""The text about a module or function in a picture: its family, settings, size and repr."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ACTIVATIONS = (
 )
 _ACTIVATION_NAMES = {kind.__name__.lower() for kind in _ACTIVATIONS} | {"swish", "swiglu", "geglu"}
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
-_UNSAID = ("approximate='none'", "inplace=True", "start_dim=1", "end_dim=-1")
-_LONGEST_SETTINGS = 26
-_LONGEST_TEXT = 1200
+_OMITTED = ("approximate='none'", "inplace=True", "start_dim=1", "end_dim=-1")
+_MAX_SETTINGS_LENGTH = 26
+_MAX_TEXT_LENGTH = 1200
 
 
 def family_of(target: Callable[..., Any]) -> Family:
-    """Say which colour a node gets: by what it is, and by whether it has anything to learn."""
+    """Return the family of a node, which determines its color: by type, and by whether it has parameters."""
     name = title_of(target).lower()
     if isinstance(target, _ACTIVATIONS) or name in _ACTIVATION_NAMES:
         return "activation"
@@ -34,12 +34,12 @@ def family_of(target: Callable[..., Any]) -> Family:
         return "norm"
     if isinstance(target, _DROPOUTS) or "dropout" in name:
         return "dropout"
-    learns = isinstance(target, nn.Module) and next(target.parameters(), None) is not None
-    return "layer" if learns else "plain"
+    has_parameters = isinstance(target, nn.Module) and next(target.parameters(), None) is not None
+    return "layer" if has_parameters else "plain"
 
 
 def settings_of(target: Callable[..., Any]) -> str:
-    """Say the settings that matter in a few characters.
+    """Return the most important settings in a few characters.
 
     >>> [settings_of(module) for module in (nn.Linear(16, 32), nn.Conv2d(3, 8, 3, stride=2), nn.Dropout(0.1))]
     ['16 → 32', '3 → 8, 3×3 /2', '0.1']
@@ -51,13 +51,13 @@ def settings_of(target: Callable[..., Any]) -> str:
             return words(*(getattr(target, name) for name in names))
     if isinstance(target, nn.Sequential | nn.ModuleList):
         return f"{len(target)} modules"
-    said = [words for words in target.extra_repr().split(", ") if words not in _UNSAID]
-    text = ", ".join(said)
-    return text if len(text) <= _LONGEST_SETTINGS and "\n" not in text else ""
+    shown = [words for words in target.extra_repr().split(", ") if words not in _OMITTED]
+    text = ", ".join(shown)
+    return text if len(text) <= _MAX_SETTINGS_LENGTH and "\n" not in text else ""
 
 
 def size_of(target: object) -> tuple[int, bool]:
-    """Count the parameters by element, each once, and say whether none of them learns."""
+    """Return the number of parameter elements, and whether all of them are frozen."""
     if not isinstance(target, nn.Module):
         return 0, False
     found = [parameter for parameter in target.parameters() if not is_lazy(parameter)]
@@ -66,9 +66,9 @@ def size_of(target: object) -> tuple[int, bool]:
 
 
 def text_of(target: object) -> str:
-    """Give the whole text of a module or function, cut where it gets long, without memory addresses."""
+    """Return the repr of a module or function, truncated, without memory addresses."""
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(target))
-    return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT].rstrip() + " …"
+    return text if len(text) <= _MAX_TEXT_LENGTH else text[:_MAX_TEXT_LENGTH].rstrip() + " …"
 
 
 def _sizes(value: Any) -> str:

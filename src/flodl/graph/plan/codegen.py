@@ -1,6 +1,6 @@
-"""From a spec to straight-line Python: one statement per node, values dropped after their last use.
+"""Generate straight-line Python from a spec: one statement per node, values deleted after their last use.
 
-The text is compiled once. It looks like what one would write by hand, and tracebacks show its lines:
+The source is compiled once. It looks like hand-written code, and tracebacks show its lines:
 
     def program(graph, input):
         linear_1 = run_linear_1(input)
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Source:
-    """Generated text, with the node that each line belongs to and the names it must be bound to."""
+    """Generated source, with the node of each line and the names to bind."""
 
     text: str
     filename: str
@@ -43,15 +43,15 @@ class Source:
 
 
 def bind(source: Source, targets: Mapping[str, Callable[..., Any]]) -> Program:
-    """Give the function that runs the graph with these modules and functions."""
+    """Return the function that runs the graph with these modules and functions."""
     return source.bind(*(targets[key] for _, key in source.bound))
 
 
 def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Source:
-    """Write and compile the program of a spec.
+    """Generate and compile the program of a spec.
 
-    With `keep_tags` off, tagged values are freed like all others. With `timed`, the graph's stopwatch
-    is told after every node.
+    Without `keep_tags`, tagged values are freed like all others. With `timed`, the program calls the
+    graph's stopwatch after every node.
     """
     writer = _Writer(spec, keep_tags, timed)
     text = writer.text()
@@ -96,7 +96,7 @@ class _Writer:
             dead = [self.names[value] for value in sorted(last_use.get(index, ()))]
             if dead:
                 self._write(f"del {', '.join(dead)}")
-        self._endings()
+        self._write_memory()
         self._write(f"return {self.names[spec.output]}")
         self._lines.append("    return program")
         return "\n".join(self._lines) + "\n"
@@ -125,7 +125,7 @@ class _Writer:
         return f"run_{self.names[index]}({', '.join(values + keywords)})"
 
     def _last_uses(self) -> dict[int, set[int]]:
-        """From a node to the values that nobody needs after it; nobody at all means after itself."""
+        """Map each node to the values that are not used after it; an unused value belongs to its own node."""
         kept = {self.spec.output} | {writer for _, writer in self.spec.carried}
         if self.keep_tags:
             kept |= {index for _, index in self.spec.tags}
@@ -141,20 +141,20 @@ class _Writer:
                 dead.setdefault(index, set()).add(value)
         return dead
 
-    def _endings(self) -> None:
-        """Remember only when the whole call went well, so that an error leaves nothing half-written."""
-        remember = []
+    def _write_memory(self) -> None:
+        """Update the memory at the end of the call, so that an error leaves it unchanged."""
+        updates = []
         if self.keep_tags and self.spec.tags:
             values = ", ".join(self.names[index] for _, index in self.spec.tags)
-            remember.append(f"graph._memory.tag_values = ({values},)")
+            updates.append(f"graph._memory.tag_values = ({values},)")
         if self.spec.carried:
             values = ", ".join(self.names[writer] for _, writer in self.spec.carried)
-            remember.append(f"graph._carry(({values},), {self.names[0]})")
-        if remember:
-            # An exported program has no memory: writing to it would leak symbolic tensors. Dynamo is asked
-            # first, because up to torch 2.11 it takes `is_exporting` for true while it compiles.
+            updates.append(f"graph._carry(({values},), {self.names[0]})")
+        if updates:
+            # An exported program has no memory: writing to it would leak symbolic tensors. Dynamo is checked
+            # first, because up to torch 2.11 `is_exporting` is true while it compiles.
             self._write("if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_exporting():")
-            for statement in remember:
+            for statement in updates:
                 self._write("    " + statement)
 
 

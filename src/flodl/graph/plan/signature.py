@@ -1,4 +1,4 @@
-"""Which references a module or function takes, read once from its parameters."""
+"""Read from a signature which references a module or function accepts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Accepts:
     stream: str | None = None
 
     def takes(self, name: str) -> bool:
-        """Say whether a reference of that name can be passed; the stream's own parameter is taken."""
+        """Return whether a reference of that name can be passed; the stream's own parameter cannot."""
         return name in self.names or (self.anything and name != self.stream)
 
     def without(self, *names: str) -> Accepts:
-        """Leave out parameters that somebody else fills."""
+        """Return a copy without some parameters."""
         return Accepts(
             tuple(name for name in self.names if name not in names),
             tuple(name for name in self.required if name not in names),
@@ -35,7 +35,7 @@ class Accepts:
         )
 
     def joined(self, other: Accepts) -> Accepts:
-        """Give what at least one of the two takes."""
+        """Return what at least one of the two accepts."""
         return Accepts(
             tuple(dict.fromkeys(self.names + other.names)),
             tuple(dict.fromkeys(self.required + other.required)),
@@ -45,18 +45,18 @@ class Accepts:
         )
 
     def describe(self) -> str:
-        """Word the parameters for an error message."""
+        """Describe the parameters for an error message."""
         if not self.readable:
             return "its parameters cannot be read (it is not written in Python)"
         if self.anything:
-            return f"it takes any reference but its stream, {self.stream!r}"
+            return f"it takes any reference except its stream, {self.stream!r}"
         if not self.names:
             return "it takes none"
         return "it takes " + ", ".join(repr(name) for name in self.names)
 
 
 def accepts(target: Callable[..., Any]) -> Accepts:
-    """Read the references that `target` takes; graphs and control nodes know theirs.
+    """Return the references that `target` accepts; graphs and control nodes declare theirs.
 
     >>> def blend(x, *, ctx, scale=1.0): ...
     >>> accepts(blend)
@@ -92,12 +92,12 @@ def accepts(target: Callable[..., Any]) -> Accepts:
 
 
 def method(target: object, name: str) -> Callable[..., Any] | None:
-    """Give a method of the class of `target`; a part of that name, such as a reset gate, is none."""
+    """Return a method defined by the class of `target`; a submodule of that name does not count."""
     return getattr(target, name) if callable(getattr(type(target), name, None)) else None
 
 
 def takes_one_sequence(target: Callable[..., Any]) -> bool | None:
-    """Say whether a merge function wants one list (true) or the values one by one; None if unreadable."""
+    """Return whether a merge function takes one list instead of single values; None if unknown."""
     parameters = _parameters(target)
     if parameters is None:
         return None

@@ -1,4 +1,4 @@
-"""The frozen description of a graph: what the builder writes and everything else reads."""
+"""`Spec`: the frozen description of a graph, written by the builder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MergeOp = Literal["add", "mean", "mul", "max", "cat", "callable"]
 
 @dataclass(frozen=True)
 class Node:
-    """How one value is made; a value is named by the index of its node in `Spec.nodes`.
+    """One node, which computes one value. Other nodes refer to it by its index in `Spec.nodes`.
 
-    `sources` flow in as positional arguments, `refs` as keywords. A node whose callable is a module
-    keeps it in the graph under `key`; a plain function sits in `function`.
+    `sources` are positional arguments, `refs` keyword arguments. A module is stored in the graph under
+    `key`, a plain function in `function`.
     """
 
     key: str
@@ -34,13 +34,13 @@ class Node:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Every value that the node reads, the references last."""
+        """All values that the node reads, references last."""
         return self.sources + tuple(index for _, index in self.refs)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A whole graph: its nodes in the order in which they run, and the names that point at them."""
+    """A whole graph: its nodes in execution order, and their tags."""
 
     nodes: tuple[Node, ...]
     output: int
@@ -52,27 +52,27 @@ class Spec:
 
     @cached_property
     def tag_index(self) -> dict[str, int]:
-        """From a tag to its position among the tags (not to its node)."""
+        """Map each tag to its position among the tags (not to its node)."""
         return {name: position for position, (name, _) in enumerate(self.tags)}
 
     @cached_property
     def tagged_node(self) -> dict[str, int]:
-        """From a tag to the index of its node."""
+        """Map each tag to the index of its node."""
         return dict(self.tags)
 
     @cached_property
     def group_members(self) -> dict[str, tuple[str, ...]]:
-        """From a tag group to its tags."""
+        """Map each tag group to its tags."""
         return dict(self.groups)
 
     @cached_property
     def key_index(self) -> dict[str, int]:
-        """From a node's key to its index."""
+        """Map each node's key to its index."""
         return {node.key: index for index, node in enumerate(self.nodes)}
 
     @cached_property
     def carried(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of (state node that reads, node that writes) for values kept between calls."""
+        """Pairs of (state node that reads, node that writes) for values carried between calls."""
         writers = self.tagged_node
         return tuple(
             (index, writers[node.carries])
@@ -82,7 +82,7 @@ class Spec:
 
     @cached_property
     def tags_of(self) -> dict[int, tuple[str, ...]]:
-        """From a node's index to its tags, first declared first."""
+        """Map each node's index to its tags, in the order of declaration."""
         found: dict[int, tuple[str, ...]] = {}
         for name, index in self.tags:
             found[index] = (*found.get(index, ()), name)
@@ -90,7 +90,7 @@ class Spec:
 
 
 def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Take an example apart: a tensor, a tuple of all inputs in order, or a dict with the stream as "input".
+    """Return args and kwargs of an example: a tensor, a tuple, or a dict with the stream as "input".
 
     >>> inputs_of({"input": 1, "ctx": 2})
     ((1,), {'ctx': 2})
@@ -99,8 +99,8 @@ def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = dict(example)
         if "input" not in named:
             names = ", ".join(map(repr, named)) or "nothing"
-            raise InputError(f"the example names {names}. Put the stream under 'input'.")
+            raise InputError(f"the example names {names}. Pass the stream as 'input'.")
         return (named.pop("input"),), named
     if isinstance(example, tuple) and example and all(isinstance(size, int) for size in example):
-        raise InputError(f"the example {example} is a shape. Give a tensor: torch.zeros{example}.")
+        raise InputError(f"the example {example} is a shape. Pass a tensor: torch.zeros{example}.")
     return (example if isinstance(example, tuple) else (example,)), {}

@@ -10,7 +10,7 @@ from torch import nn
 
 
 def title_of(target: Callable[..., Any]) -> str:
-    """Name a module by its type and a function by its name.
+    """Return the type of a module or the name of a function.
 
     >>> title_of(nn.Linear(2, 3)), title_of(len), title_of(lambda x: x), title_of(functools.partial(max, 1))
     ('Linear', 'len', 'lambda', 'max')

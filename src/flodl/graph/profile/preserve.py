@@ -1,4 +1,4 @@
-"""Running a model and leaving no trace: state, buffers and random numbers are as they were afterwards."""
+"""Run a model without changing it: restore state, buffers and the RNG state afterwards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..plan.memory import Memory, tensors
 
 @contextmanager
 def preserve_state(model: nn.Module, *values: Any) -> Iterator[None]:
-    """Let the block call the model and change its attributes; afterwards the model is as before.
+    """Restore the model's attributes and the RNG state after the block.
 
-    Buffers and tensor attributes are swapped for copies, so that the originals are not even written to:
-    nothing that autograd saved of them goes stale. `values` tell on which devices random numbers are drawn.
+    Buffers and tensor attributes are replaced by copies, so that the originals are not written to and
+    tensors that autograd saved stay valid. `values` determine the devices whose RNG state is restored.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> with preserve_state(norm):
@@ -28,33 +28,33 @@ def preserve_state(model: nn.Module, *values: Any) -> Iterator[None]:
     >>> norm.running_mean, int(norm.num_batches_tracked)
     (tensor([0., 0.]), 0)
     """
-    kept = [_Kept(module) for module in model.modules()]
+    saved = [_SavedModule(module) for module in model.modules()]
     copies: dict[int, Tensor] = {}
-    for each in kept:
+    for each in saved:
         each.swap(copies)
     try:
         with preserve_rng_state(*_cuda_devices([*model.parameters(), *model.buffers(), *tensors(values)])):
             yield
     finally:
-        for each in kept:
+        for each in saved:
             each.restore()
 
 
-class _Kept:
-    """What one module holds, apart from its parameters and its parts."""
+class _SavedModule:
+    """The attributes and buffers of one module, without its parameters and children."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._attributes = dict(vars(module))
         self._buffers = dict(module._buffers)
-        self._remembered = [
+        self._memories = [
             (value, dict(vars(value)))
             for value in self._attributes.values()
             if isinstance(value, Memory | Traces)
         ]
 
     def swap(self, copies: dict[int, Tensor]) -> None:
-        """Put copies in the place of tensors; one that sits in two places stays one."""
+        """Replace tensors by copies; a tensor that is used twice gets one copy."""
         holders: list[dict[str, Any]] = [vars(self._module), self._module._buffers]
         for holder in holders:
             for name, value in holder.items():
@@ -62,13 +62,13 @@ class _Kept:
                     holder[name] = copies.setdefault(id(value), value.detach().clone())
 
     def restore(self) -> None:
-        _put_back(vars(self._module), self._attributes)
-        _put_back(self._module._buffers, self._buffers)
-        for value, attributes in self._remembered:
-            _put_back(vars(value), attributes)
+        _replace_content(vars(self._module), self._attributes)
+        _replace_content(self._module._buffers, self._buffers)
+        for value, attributes in self._memories:
+            _replace_content(vars(value), attributes)
 
 
-def _put_back(holder: dict[str, Any], content: dict[str, Any]) -> None:
+def _replace_content(holder: dict[str, Any], content: dict[str, Any]) -> None:
     holder.clear()
     holder.update(content)
 

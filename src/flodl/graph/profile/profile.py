@@ -1,4 +1,4 @@
-"""Where the time of a call goes: one row per node, nested graphs and the parts of control nodes included."""
+"""`Profile`: the time of each node in a call, including nested graphs and the parts of control nodes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BAR = 20
 
 @dataclass(frozen=True)
 class Row:
-    """The time of one node: `seconds` of all its calls together, `share` of the whole forward.
+    """The time of one node: `seconds` over all its calls, and its `share` of the whole forward.
 
-    A row under another (`loop_1.body` under `loop_1`) is a part of it. `names` are other paths to the
+    A row below another one (`loop_1.body` below `loop_1`) is a part of it. `names` are other paths to the
     same node, through tags and labels.
     """
 
@@ -31,15 +31,15 @@ class Row:
 
     @property
     def depth(self) -> int:
-        """How many rows this one lies under."""
+        """The number of rows that contain this one."""
         return self.path.count(".")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The times of one forward, in the order in which the nodes run.
+    """The times of one forward, in execution order.
 
-    `total_s` is the whole call, `num_runs` how many runs the times are the mean of: the faster half.
+    `total_s` is the time of the whole call. All times are means over the `num_runs` runs of the faster half.
 
     >>> linear = Row("linear_1", "linear_1", "call", "Linear", 0.0003, 1, 0.75, ("hidden",))
     >>> profile = Profile(0.0004, "cpu", 3, (linear,))
@@ -56,7 +56,7 @@ class Profile:
     rows: tuple[Row, ...]
 
     def __getitem__(self, path: str) -> Row:
-        """Give the row of a node by its path, or by a path through tags and labels."""
+        """Return the row of a node by its path, or by a path through tags and labels."""
         row = self._by_name.get(path)
         if row is None:
             hint = paths.suggestion(path, self._by_name, known_as="rows")
@@ -67,11 +67,11 @@ class Profile:
         return path in self._by_name
 
     def seconds(self, path: str) -> float:
-        """Give the time of a node, all its calls together."""
+        """Return the time of a node over all its calls."""
         return self[path].seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain data, ready for JSON."""
+        """Return everything as plain data for JSON."""
         rows = [{**asdict(row), "names": list(row.names)} for row in self.rows]
         return {"total_s": self.total_s, "device": self.device, "num_runs": self.num_runs, "rows": rows}
 
@@ -101,7 +101,7 @@ class Profile:
 
 
 def format_timing(seconds: float) -> str:
-    """Show a short time with three digits.
+    """Format a short time with three digits.
 
     >>> [format_timing(s) for s in (0.0, 2.5e-7, 1.234e-5, 0.000123, 0.0123, 1.5, 120)]
     ['0 µs', '0.25 µs', '12.3 µs', '123 µs', '12.3 ms', '1.50 s', '120 s']
@@ -118,7 +118,7 @@ def format_timing(seconds: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Show a part of the whole.
+    """Format a share as a percentage.
 
     >>> [format_share(share) for share in (0.0, 0.0001, 0.1234, 1.0)]
     ['0 %', '<0.1 %', '12.3 %', '100 %']
