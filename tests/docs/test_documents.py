@@ -1,4 +1,4 @@
-"""Documents are held to the code: blocks run, outputs are real, links and commands lead somewhere."""
+"""Documents match the code: blocks run, outputs are real, links and commands exist."""
 
 import contextlib
 import doctest
@@ -43,7 +43,7 @@ class Block:
 
 
 def read_blocks(text: str) -> list[Block]:
-    """Give the fenced blocks; a `text` block right below a `python` block is its output."""
+    """Return the fenced blocks; a `text` block right below a `python` block is its output."""
     blocks: list[Block] = []
     inside, between = False, ""
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
@@ -63,12 +63,12 @@ def read_blocks(text: str) -> list[Block]:
         elif blocks[-1].language == "output":
             blocks[-2].output = blocks[-1].text
         between = ""
-    assert not inside, f"the block in line {blocks[-1].line} has no end"
+    assert not inside, f"the block in line {blocks[-1].line} is not closed"
     return blocks
 
 
 def run_blocks(name: str, text: str) -> None:
-    """Run the Python blocks of a document in one namespace, and hold their output to what is shown."""
+    """Run the Python blocks of a document in one namespace, and compare their output with what is shown."""
     namespace = {"__name__": "__main__"}
     for block in read_blocks(text):
         if block.language != "python" or block.not_run:
@@ -87,41 +87,41 @@ def run_blocks(name: str, text: str) -> None:
 
 
 def prose(text: str) -> str:
-    """Give a document without its fenced blocks and without `code`."""
+    """Return a document without fenced blocks and inline `code`."""
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def headings(text: str) -> set[str]:
-    """Give the anchors of a document: words in lower case, joined by hyphens."""
+    """Return the anchors of a document: words in lower case, joined by hyphens."""
     found = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.M), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in found}
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch):
-    """An empty working directory and a fixed seed; what a document changes for the process is put back."""
+def clean_process(tmp_path, monkeypatch):
+    """Provide an empty working directory and a fixed seed, and restore the global state of the process."""
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other
-    of_python, of_numpy = random.getstate(), numpy.random.get_state()
-    before = verbosity()
+    torch.set_num_threads(1)  # more threads are slower for tiny tensors
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
+    level = verbosity()
     set_verbosity("normal")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield tmp_path
     torch.set_num_threads(threads)
-    random.setstate(of_python)
-    numpy.random.set_state(of_numpy)
-    set_verbosity(before)
+    random.setstate(python_state)
+    numpy.random.set_state(numpy_state)
+    set_verbosity(level)
 
 
 @PER_DOCUMENT
-def test_every_block_runs_and_prints_what_is_shown(document, workplace):
+def test_every_block_runs_and_prints_what_is_shown(document, clean_process):
     run_blocks(str(document.relative_to(ROOT)), document.read_text(encoding="utf-8"))
 
 
 @PER_DOCUMENT
-def test_every_link_leads_to_a_file_and_a_heading(document):
+def test_every_link_has_an_existing_file_and_heading(document):
     text = prose(document.read_text(encoding="utf-8"))
     links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
     for link in links:
@@ -129,13 +129,13 @@ def test_every_link_leads_to_a_file_and_a_heading(document):
             continue
         file, _, anchor = link.partition("#")
         target = document.parent / file if file else document
-        assert target.exists(), f"{link} leads nowhere"
+        assert target.exists(), f"{link} does not exist"
         if anchor:
             assert anchor in headings(target.read_text(encoding="utf-8")), f"{link}: no such heading"
 
 
 @PER_DOCUMENT
-def test_every_fdl_command_is_one_of_the_program(document):
+def test_every_fdl_command_exists(document):
     text = document.read_text(encoding="utf-8")
     shell = "".join(block.text for block in read_blocks(text) if block.language == "bash")
     inline = re.findall(r"`((?:\./)?fdl [^`]+)`", text)
@@ -178,7 +178,7 @@ def test_the_method_table_has_every_method_of_the_builder():
     assert sorted(rows) == sorted({*methods, "FlowBuilder"})
 
 
-def test_every_public_method_of_a_graph_is_explained():
+def test_every_public_method_of_a_graph_is_documented():
     plumbing = {"accepted_refs", "add_module", "forward", "published_values", "target"}
     own = [part for part in Graph.__mro__ if part.__module__.startswith("flodl.graph")]
     names = {name for part in own for name in vars(part) if not name.startswith("_")} - plumbing
@@ -186,15 +186,15 @@ def test_every_public_method_of_a_graph_is_explained():
     assert not sorted(name for name in names if not re.search(rf"[.`]{name}\b", text))
 
 
-def test_the_picture_in_the_readme_is_of_its_model(workplace):
+def test_the_diagram_in_the_readme_is_up_to_date(clean_process):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     run_blocks("README.md", text)
-    drawn = next(workplace.glob("*.svg")).read_text(encoding="utf-8")
+    drawn = next(clean_process.glob("*.svg")).read_text(encoding="utf-8")
     shown = (ROOT / "docs/images/readme-model.svg").read_text(encoding="utf-8")
     assert re.findall(r"<text[^>]*>(.*?)</text>", shown) == re.findall(r"<text[^>]*>(.*?)</text>", drawn)
 
 
-def test_a_shown_output_that_is_not_the_real_one_is_found():
+def test_an_outdated_output_is_detected():
     with pytest.raises(AssertionError, match="the block in line 3"):
         run_blocks("page.md", "# A page\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n")
 

@@ -1,4 +1,4 @@
-"""Every example runs by itself, from any folder, without a word on standard error."""
+"""Every example runs on its own, from any folder, without output on standard error."""
 
 import ast
 import os
@@ -17,7 +17,7 @@ def test_the_example_runs(example, tmp_path):
     done = subprocess.run(
         [sys.executable, str(example)],
         cwd=tmp_path,
-        # One thread each: with several tests at a time, more would only wait for each other.
+        # One thread each, because several tests run at the same time.
         env={**environment, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         encoding="utf-8",

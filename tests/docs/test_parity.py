@@ -1,4 +1,4 @@
-"""The parity page is held to the code: every name that it tells people to use must exist."""
+"""The parity page matches the code: every name that it recommends exists."""
 
 import importlib
 import re
@@ -12,7 +12,7 @@ COLUMNS = ["floDl", "use", "remark"]
 
 
 def _tables():
-    """Give the rows of each section: {title: [(floDl name, [names to use], remark)]}."""
+    """Return the rows of each section: {title: [(floDl name, [names to use], remark)]}."""
     tables, title = {}, ""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
