@@ -24,8 +24,8 @@ Exit codes: 0 is success, 1 an error with a message, 2 invalid options, 130 Ctrl
 returns the exit code of the program that it starts, even if that handles Ctrl-C with its own code (75 after a
 Trainer has saved its run). If a signal ends the program, `fdl` names the signal and returns 1. Results go to
 standard output, messages to standard error. On a terminal, a command may end with a line about
-[a newer flodl](setup.md#how-do-i-learn-about-a-newer-flodl). `-h` and `--help` show the help of every command.
-These options go before the name of a command, and most of them also work after it:
+[a newer flodl](setup.md#how-do-i-learn-about-a-newer-flodl). `-h` and `--help` show the help of every
+command. These options go before the name of a command, and most of them also work after it:
 
 """
 # Documented once, at the top, because every command has them.
