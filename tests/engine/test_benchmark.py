@@ -29,7 +29,7 @@ def test_every_rival_is_measured_in_every_round_and_says_what_ran() -> None:
     assert [len(timing.samples_s) for timing in (torch_loop, eager, captured)] == [3, 3, 3]
     assert all(timing.median_s > 0 for timing in (torch_loop, eager, captured))
     assert (torch_loop.ran, torch_loop.report) == ("torch", None)
-    assert (eager.ran, eager.reason) == ("eager", "tier='eager' was asked for")
+    assert (eager.ran, eager.reason) == ("eager", "tier='eager' was requested")
     assert eager.report.steps == measure.READY_STEPS + 2 * 3
     assert captured.rival == "captured"
     if not torch.cuda.is_available():

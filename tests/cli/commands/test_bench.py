@@ -64,14 +64,14 @@ def test_without_a_target_the_built_in_model_is_measured(capsys):
     assert header.split() == ["ms/step", "jitter", "vs", "torch", "setup"]
     assert (first.split()[0], second.split()[0], blank) == ("torch", "eager", "")
     assert first.split()[3] == "1.00×"
-    assert reasons[:2] == ["torch: a plain torch loop", "eager: tier='eager' was asked for"]
+    assert reasons[:2] == ["torch: a plain torch loop", "eager: tier='eager' was requested"]
     assert "round 2 of 2" in shown.err
 
 
 @pytest.mark.parametrize("target", ["bench_work.py:work", "./bench_work.py:work", "bench_work:work"])
 def test_a_user_function_is_measured(capsys, work, target):
     assert main(["bench", target, *QUICK]) == 0
-    assert "eager: tier='eager' was asked for" in capsys.readouterr().out
+    assert "eager: tier='eager' was requested" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -186,17 +186,20 @@ def sequences(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def step_by_time(**settings) -> TrainStep:
+def step_by_time(model: nn.Module | None = None, step_fn=by_time, **settings) -> TrainStep:
+    model = model or linear()
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
+
+
+def linear() -> nn.Module:
     torch.manual_seed(0)
-    model = nn.Linear(4, 2).double()
-    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), by_time, **settings)
+    return nn.Linear(4, 2).double()
 
 
 def test_a_batch_weighs_by_the_samples_that_were_told() -> None:
     data = sequences(3, 30, 4, 9)
-    step = step_by_time(accumulate=2)
-    torch.manual_seed(0)
-    model = nn.Linear(4, 2).double()
+    trained, model = linear(), linear()
+    step = step_by_time(trained, accumulate=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for number, (x, y) in enumerate(data):
@@ -207,7 +210,7 @@ def test_a_batch_weighs_by_the_samples_that_were_told() -> None:
             optimizer.step()
             optimizer.zero_grad()
         step.call((x, y), samples=5)
-    torch.testing.assert_close(list(step._body.model.parameters()), list(model.parameters()))
+    torch.testing.assert_close(list(trained.parameters()), list(model.parameters()))
     torch.testing.assert_close(step.means()["loss"], torch.stack(losses).mean())
 
 
@@ -242,8 +245,7 @@ def test_a_batch_that_does_not_lie_by_rows_is_not_cut_where_memory_runs_out(samp
             raise torch.OutOfMemoryError("a small device")
         return by_time(model, x, y)
 
-    step = step_by_time()
-    step._body.step_fn = hungry
+    step = step_by_time(step_fn=hungry)
     with pytest.raises(torch.OutOfMemoryError) as caught:
         step.call(sequences(7)[0], samples=samples)
     expected = (
@@ -258,12 +260,10 @@ def test_a_batch_that_does_not_lie_by_rows_is_not_cut_where_memory_runs_out(samp
 
 
 def test_a_batch_without_rows_is_not_cut_either() -> None:
-    step = step_by_time()
-
     def hungry(model, words):
         raise torch.OutOfMemoryError("a small device")
 
-    step._body.step_fn = hungry
+    step = step_by_time(step_fn=hungry)
     with pytest.raises(torch.OutOfMemoryError) as caught:
         step.call((["a", "b"],), samples=2)
     assert "it has 2 samples, but no tensor with rows" in caught.value.__notes__[0]

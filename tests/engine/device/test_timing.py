@@ -1,4 +1,4 @@
-"""The time of a tier is that of the calls, not of what lies between them."""
+"""The time of a tier is the time of its calls, without the time between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flodl.engine.device.timing import ENOUGH, WindowTimes
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     now = {"s": 0.0}
-    monkeypatch.setattr(timing, "now_s", lambda device: now["s"])
+    monkeypatch.setattr(timing, "perf_counter", lambda: now["s"])
     return now
 
 

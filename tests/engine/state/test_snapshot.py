@@ -1,11 +1,15 @@
-"""What a snapshot puts back."""
+"""What a snapshot restores."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from flodl.engine import TrainStep
+from flodl.engine.batch.signature import signature
+from flodl.engine.optimizer.prepare import prepare
+from flodl.engine.program.program import StepBody
+from flodl.engine.program.runner import EagerRunner, Micro, Phase
+from flodl.engine.settings import StepSettings
 from flodl.engine.state.snapshot import Snapshot
 from flodl.engine.verify.gradients import relative_difference
 
@@ -21,14 +25,17 @@ class Counting(torch.optim.SGD):
                 self.state[parameter]["seen"] = self.state[parameter].get("seen", 0) + 1
 
 
-def test_numbers_that_an_optimizer_keeps_on_the_host_are_put_back():
+def test_numbers_that_an_optimizer_keeps_on_the_host_are_restored():
     model = nn.Linear(3, 2)
     optimizer = Counting(model.parameters(), lr=0.1, momentum=0.9)
-    step = TrainStep(model, optimizer, lambda model, x: model(x).square().mean())
-    x = torch.ones(4, 3)
-    step(x)
-    before = Snapshot(step._body)
-    step(x)
+    loss = lambda model, x: model(x).square().mean()  # noqa: E731
+    body = StepBody.create(model, optimizer, loss, StepSettings(), prepare(optimizer))
+    batch = (torch.ones(4, 3),)
+    micro = Micro(batch, signature(batch), Phase.ONLY, 4)
+    runner = EagerRunner(body)
+    runner.run(micro)
+    before = Snapshot(body)
+    runner.run(micro)
     before.restore()
     assert optimizer.param_groups[0]["count"] == 1
     assert {state["seen"] for state in optimizer.state.values()} == {1}

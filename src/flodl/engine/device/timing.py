@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
+from time import perf_counter
 
 import torch
 
@@ -17,7 +17,7 @@ def now_s(device: torch.device) -> float:
     """Synchronize the device, and return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return perf_counter()
 
 
 class WindowTimes:
@@ -50,12 +50,12 @@ class WindowTimes:
         if not self._is_measured:
             self._call_started_s = None
         else:
-            self._call_started_s = now_s(self._device) if on_cuda else time.perf_counter()
+            self._call_started_s = now_s(self._device) if on_cuda else perf_counter()
 
     def end_call(self) -> None:
         """Add the time of a call to its window."""
         if self._call_started_s is not None:
-            now = now_s(self._device) if self._device.type == "cuda" else time.perf_counter()
+            now = now_s(self._device) if self._device.type == "cuda" else perf_counter()
             self._window_s += now - self._call_started_s
 
     def discard_window(self) -> None:
