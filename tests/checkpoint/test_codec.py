@@ -47,6 +47,7 @@ STATES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(STATES)
 def test_any_state_comes_back_exactly(state):

@@ -163,6 +163,7 @@ def test_a_shared_labelled_graph_is_one_child():
     assert model.latest_metrics() == {"twice.loss": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_it_compiles_in_one_piece_with_the_same_values_and_gradients(backend):
     torch._dynamo.reset()
@@ -177,6 +178,7 @@ def test_it_compiles_in_one_piece_with_the_same_values_and_gradients(backend):
     torch.testing.assert_close(compiled.tagged("side"), model.tagged("side"))
 
 
+@pytest.mark.slow
 def test_carried_state_works_in_a_compiled_graph():
     torch._dynamo.reset()
     model = FlowBuilder(Remember()).using("memory").tag("memory").build()
@@ -195,6 +197,7 @@ def test_declared_inputs_work_in_a_compiled_graph():
     assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(X, ctx=X), 2 * X)
 
 
+@pytest.mark.slow
 def test_it_can_be_exported_with_a_batch_of_any_size():
     model = straight().eval()
     batch = torch.export.Dim("batch", min=2, max=64)

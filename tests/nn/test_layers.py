@@ -61,6 +61,7 @@ def test_the_gradient_reaches_the_stream_and_every_reference():
     assert torch.autograd.gradcheck(lambda a, b: StateAdd()(a, first=b, second=a, none=None), (x, memory))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch 2.11's own import
 def test_both_compile_into_one_graph():
     reshape, add = Reshape(-1, 2), StateAdd()

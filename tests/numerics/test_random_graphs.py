@@ -1,5 +1,6 @@
 """Random graphs compute what the same model computes when it is written by hand, forward and backward."""
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,7 @@ def detach(chain: Chain) -> None:
         inner.before = {name: value.detach() for name, value in inner.before.items()}
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150,
     deadline=None,

@@ -270,6 +270,7 @@ def test_a_forgotten_writer_still_writes(tmp_path):
     assert steps(tmp_path) == [1]
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_without_closing_still_writes(tmp_path):
     code = (
         "import torch; from flodl.checkpoint import BackgroundWriter\n"
@@ -281,6 +282,7 @@ def test_a_program_that_ends_without_closing_still_writes(tmp_path):
     assert (read_bundle(latest_bundle(tmp_path).bundle)["model"]["w"] == 1).all()
 
 
+@pytest.mark.slow
 def test_a_writer_that_its_own_thread_collects_still_writes_what_was_taken(tmp_path):
     code = f"""
 import gc, threading, torch

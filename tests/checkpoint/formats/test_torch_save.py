@@ -146,6 +146,7 @@ def test_a_change_to_a_mapped_tensor_does_not_reach_the_file(tmp_path):
     assert not target["w"].any()
 
 
+@pytest.mark.slow
 def test_nothing_in_the_package_unpickles():
     source = Path(flodl.__file__).parent
     for path in source.rglob("*.py"):

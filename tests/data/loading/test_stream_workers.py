@@ -120,6 +120,7 @@ def test_one_worker_gives_what_none_gives(loader, settings):
     assert lists(loader(Shared(), 4, num_workers=1, **settings)) == lists(loader(Shared(), 4, **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{}, {"transform": noisy}, {"shuffle_buffer": 4}, {"augment": shaken, "drop_last": True}]
 )

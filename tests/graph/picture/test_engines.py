@@ -37,6 +37,7 @@ def test_pictures_need_no_system_package():
     assert FlowBuilder(nn.ReLU()).build().svg().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_without_any_engine_the_error_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", DRAW], env={**os.environ, "PATH": ""}, capture_output=True, check=True
