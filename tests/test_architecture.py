@@ -105,18 +105,13 @@ def test_imports_point_down(path):
         assert LEVEL_OF[package] < LEVEL_OF[other], f"{module_name(path)} imports {target}"
 
 
-# Type imports between modules of these packages may still form a cycle; remove a package once it has none.
-TYPE_CYCLES_ALLOWED = {"train"}
-
-
 def test_there_is_no_import_cycle():
     """Imports under TYPE_CHECKING count too. Only the lazy public names of `flodl` itself are exempt."""
     known = {module_name(path) for path in FILES}
     edges = {}
     for path in FILES:
         module = module_name(path)
-        for_types = module != "flodl" and package_of(module) not in TYPE_CYCLES_ALLOWED
-        edges[module] = {target for target in imports(path, for_types=for_types) if target in known}
+        edges[module] = {target for target in imports(path, for_types=module != "flodl") if target in known}
     finished: set[str] = set()
 
     def visit(module: str, trail: tuple[str, ...]) -> None:

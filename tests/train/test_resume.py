@@ -101,7 +101,7 @@ def test_the_state_of_a_hook_that_is_no_longer_there_is_named(make, data, tmp_pa
     assert alerts(tmp_path)[-1].split("; ")[1:] == [
         "the hook EarlyStopping was saved, but this program does not have it",
         "the hook ReduceOnPlateau was saved, but this program does not have it",
-        "there are 1 hooks EarlyStopping, 2 were saved: the states are assigned in order",
+        "the number of EarlyStopping hooks is now 1, was 2: the states are assigned in order",
     ]
 
 
@@ -112,7 +112,7 @@ def test_hooks_of_one_kind_whose_number_has_changed_are_told(make, data, tmp_pat
         make(monitor=None, checkpoint_dir=tmp_path, hooks=some).fit(
             data, epochs=epochs, batch_size=8, eval_data=data
         )
-    assert (f"there are {number} hooks EarlyStopping, 2 were saved" in alerts(tmp_path)[-1]) == told
+    assert (f"the number of EarlyStopping hooks is now {number}, was 2" in alerts(tmp_path)[-1]) == told
 
 
 def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(make, data, tmp_path):

@@ -58,7 +58,7 @@ def differences(
             for kind in hooks.unclaimed(parts["hooks"])
         ),
         *(
-            f"there are {now} hooks {kind}, {before} were saved: the states are assigned in order"
+            f"the number of {kind} hooks is now {now}, was {before}: the states are assigned in order"
             for kind, before, now in hooks.changed_counts(parts["hooks"])
         ),
     ]
@@ -75,8 +75,8 @@ def changed_settings(session: Session, saved: Mapping[str, Any]) -> Iterator[str
 
 
 def changed_optimizer(
-    given: Iterable[Mapping[str, Any]],
-    held: Iterable[Mapping[str, Any]],
+    own: Iterable[Mapping[str, Any]],
+    loaded: Iterable[Mapping[str, Any]],
     *,
     at_start: Iterable[Mapping[str, Any]] | None,
     scheduled: bool,
@@ -88,7 +88,7 @@ def changed_optimizer(
     not_compared = _NOT_COMPARED | ({"lr"} if scheduled else set())
     found = {
         f"the optimizer continues with its saved {name} of {_short(after[name])}, not {_short(before[name])}"
-        for before, after, start in zip(given, held, chain(at_start or (), repeat({})))
+        for before, after, start in zip(own, loaded, chain(at_start or (), repeat({})))
         for name in before.keys() - not_compared
         if name in after and not _same(before[name], after[name])
         if name not in start or not _same(before[name], start[name])
