@@ -66,7 +66,7 @@ class RunDirectory:
     def acquire(self, settings: Mapping[str, Any]) -> None:
         """Lock the folder for this run, and write the settings it was started with to config.json.
 
-        A run that can resume from bundles only reads them here: a full disk does not prevent that.
+        A run that can resume needs only its bundles, so a full disk does not stop it.
         """
         text = json.dumps({"trainer": settings, "started_with": resolved_config()}, indent=2, default=str)
         self._write_error = ""
