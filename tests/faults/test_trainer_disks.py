@@ -1,4 +1,4 @@
-"""A disk that fills up or a folder that closes while training goes on."""
+"""A disk that fills up, or a folder that becomes read-only, during training."""
 
 import contextlib
 import os
@@ -102,7 +102,7 @@ def told():
 
 
 @FAULTS
-def test_training_goes_on_with_one_alert_and_what_was_saved_stays(run, told, kind, reason):
+def test_training_continues_with_one_alert_and_earlier_saves_remain(run, told, kind, reason):
     fault = Fault(kind, run)
     with fault.stack:
         result = trainer_in(run, fault, monitor=told).fit(DATA, epochs=4, batch_size=4)
@@ -111,7 +111,7 @@ def test_training_goes_on_with_one_alert_and_what_was_saved_stays(run, told, kin
     assert f"cannot save step 4 in {str(run / 'bundles')!r}: {reason}. Earlier bundles are unchanged" in alert
     assert alert.endswith("Training continues.")
     assert latest_bundle(run / "bundles").bundle.step == 2
-    # With room again, the run goes on from what it has.
+    # With free space again, the run resumes from its last save.
     again = trainer_in(run, monitor=False).fit(DATA, epochs=4, batch_size=4)
     assert again.history == result.history
 
@@ -134,7 +134,7 @@ def test_a_run_that_is_told_to_stop_and_cannot_save_says_so(run, told):
     with fault.stack, pytest.raises(Preempted):
         trainer_in(run, fault, on_step_end, monitor=told).fit(DATA, epochs=4, batch_size=4)
     (alert,) = told.alerts
-    assert alert.endswith("The run ends with what was saved before.")
+    assert alert.endswith("The run ends with its last successful save.")
     assert latest_bundle(run / "bundles").bundle.step == 2
 
 

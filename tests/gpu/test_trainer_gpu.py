@@ -167,7 +167,7 @@ def test_rollback_on_the_device_goes_back_once_for_each_bad_batch():
     with tempfile.TemporaryDirectory() as folder:
         trainer = make(step_fn, nan="rollback", checkpoint_dir=folder, save_every_steps=1)
         result = trainer.fit((x, y), epochs=2, batch_size=BATCH)
-        assert trainer._run.num_rollbacks == 2  # the bad sample comes once in each epoch
+        assert trainer._run.session.num_rollbacks == 2  # the bad sample comes once in each epoch
     assert result.status == "finished"
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 

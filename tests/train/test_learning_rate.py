@@ -83,6 +83,6 @@ def test_a_plateau_that_another_run_has_used_begins_anew(make, data, warm):
     for trainer in (first, second):
         trainer.fit(data, epochs=4, batch_size=20)
     assert rates(second) == rates(first) == pytest.approx([0.1, 0.05, 0.025, 0.0125])
-    # A run that has something behind it goes on where it was.
+    # A run with progress continues where it was.
     first.fit(data, epochs=5, batch_size=20)
     assert rates(first)[-1] == pytest.approx(0.00625)

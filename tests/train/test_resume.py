@@ -175,7 +175,7 @@ def test_a_run_may_start_from_a_chosen_bundle_of_another(make, data, tmp_path):
     whole = make().fit(data, epochs=4, batch_size=8)
     make(checkpoint_dir=tmp_path / "a", keep=last(1) | every(1)).fit(data, epochs=3, batch_size=8)
     chosen = tmp_path / "a" / "bundles" / "step-00000003"
-    for epochs in (2, 4):  # the second time it goes on with its own folder
+    for epochs in (2, 4):  # the second time it resumes from its own folder
         trainer = make(checkpoint_dir=tmp_path / "b")
         assert trainer.fit(data, epochs=epochs, batch_size=8, resume=chosen).history == whole.history[:epochs]
     assert list_bundles(tmp_path / "b" / "bundles")[0].step > 3

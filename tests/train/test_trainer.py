@@ -416,7 +416,7 @@ def test_cycles_that_an_epoch_leaves_are_collected_at_its_end(make, data):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_an_iterable_with_workers_goes_on_where_it_was(make, data, tmp_path, num_workers):
+def test_an_iterable_with_workers_continues_where_it_was(make, data, tmp_path, num_workers):
     class Rows(IterableDataset):
         def __iter__(self):
             info = get_worker_info()

@@ -196,7 +196,7 @@ def _disk_error_reporter(reports: Reports, request: StopRequest) -> Callable[[Wr
     """Return a callback that does not keep the run alive."""
 
     def report(error: WriteError) -> None:
-        outlook = "The run ends with its last save." if request else "Training continues."
+        outlook = "The run ends with its last successful save." if request else "Training continues."
         reports.event("alert", message=f"{error} {outlook}", level="error")
 
     return report

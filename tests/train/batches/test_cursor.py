@@ -9,7 +9,7 @@ from flodl.core import DataError
 
 
 def failing_at(call, error=ValueError):
-    """Give a step function that fails once, at a call counted from 1."""
+    """Return a step function that fails once, at a call counted from 1."""
     calls = []
 
     def step_fn(model, x, y):
@@ -62,7 +62,7 @@ def test_an_interrupt_that_comes_when_the_update_is_applied_takes_the_batch(
     assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
 
 
-def test_a_window_that_was_given_up_begins_again(make, data):
+def test_a_window_that_was_given_up_starts_again(make, data):
     def trained(call):
         """Train with a backward that fails once, which costs the gradients of the window so far."""
         trainer, calls = make(accumulate=3), []

@@ -65,7 +65,7 @@ def test_an_evaluation_leaves_a_loader_where_it_stands():
     assert (given.epoch, given.position) == (3, 5)
 
 
-def test_data_that_were_written_to_since_they_were_copied_are_copied_anew(monkeypatch):
+def test_data_that_were_written_to_since_they_were_copied_are_copied_again(monkeypatch):
     # On a device where nothing is computed, data are copied only if that is asked for.
     one = Trainer(
         nn.Linear(1, 1), mean_of, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0), device="meta"

@@ -162,7 +162,7 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, d
     assert len(run(4).history) == 5  # who is more patient goes on
 
 
-def test_a_run_that_starts_from_one_that_stopped_early_waits_anew(make, data, tmp_path):
+def test_a_run_that_starts_from_one_that_stopped_early_counts_from_scratch(make, data, tmp_path):
     def run(folder, resume="auto"):
         hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), EarlyStopping("made", patience=2)]
         trainer = make(hooks=hooks, checkpoint_dir=tmp_path / folder, monitor=None)

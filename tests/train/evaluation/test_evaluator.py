@@ -213,7 +213,7 @@ def test_a_collection_of_torchmetrics_has_names_of_its_own(make, data):
         ({"loss": Mean()}, "a metric is named 'loss', which is reserved"),
     ],
 )
-def test_what_is_no_metric_is_said_before_training(make, metrics, words):
+def test_what_is_no_metric_is_rejected_before_training(make, metrics, words):
     with contextlib.nullcontext() if words is None else pytest.raises(TrainError, match=words):
         make(metrics=metrics)
 

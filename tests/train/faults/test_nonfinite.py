@@ -28,7 +28,7 @@ class BadRoot(torch.autograd.Function):
 
 
 def bad_at(*updates, gradients=False):
-    """Give a step function whose loss, or gradient alone, is not a number in some calls, counted from 1."""
+    """Return a step function whose loss, or gradient alone, is not a number in some calls, counted from 1."""
     calls = []
 
     def step_fn(model, x, y):
@@ -86,7 +86,7 @@ def test_an_epoch_of_nothing_but_nan_is_told_as_such(make, data):
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_rollback_goes_back_to_the_last_bundle_and_on_with_the_next_batch(make, data, tmp_path, gradients):
+def test_rollback_restores_the_last_bundle_and_continues_with_the_next_batch(make, data, tmp_path, gradients):
     kept = Weights()
     trainer = make(
         step_fn=bad_at(6, gradients=gradients),
@@ -248,7 +248,7 @@ class Arrived:
 
 @pytest.fixture
 def as_on_a_device(monkeypatch):
-    """Give a way to let a watch look as it does on a GPU."""
+    """Return a way to let a watch look as it does on a GPU."""
     monkeypatch.setattr(torch.cuda, "Event", Arrived)
 
     def simulate(watch):
@@ -315,7 +315,7 @@ def test_rollback_puts_back_what_a_graph_carries(make, data, tmp_path):
 
 
 def means_after_rollback(make, data, tmp_path, *, bad, **settings):
-    """Give the mean losses of two epochs, of losses 1 and 3, with one batch that is not a number."""
+    """Return the mean losses of two epochs, of losses 1 and 3, with one batch that is not a number."""
     calls = []
 
     def step_fn(model, x, y):

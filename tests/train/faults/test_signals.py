@@ -174,7 +174,7 @@ def test_a_signal_in_a_window_that_the_loop_was_left_in_costs_no_update(make, da
     assert torch.equal(second.model[0].weight, whole.model[0].weight)
 
 
-def test_at_a_prompt_a_window_that_was_given_up_begins_again(make, data, tmp_path, monkeypatch):
+def test_at_a_prompt_a_window_that_was_given_up_starts_again(make, data, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
 
     def interrupted(trainer):
@@ -191,7 +191,7 @@ def test_at_a_prompt_a_window_that_was_given_up_begins_again(make, data, tmp_pat
 
 
 @pytest.mark.parametrize("save_every_steps", [2, None])
-def test_a_run_that_could_not_be_saved_says_so_and_from_where_it_goes_on(
+def test_a_run_that_could_not_be_saved_says_so_and_names_the_bundle_it_resumes_from(
     make, data, tmp_path, save_every_steps
 ):
     resource = pytest.importorskip("resource")

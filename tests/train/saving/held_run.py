@@ -2,7 +2,7 @@
 
     python held_run.py FOLDER NUM_WORKERS
 
-Says "waiting", and goes on when a line comes in.
+Prints "waiting", and continues when it reads a line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Buffers that a state_dict leaves out go on after a resume, whatever shape they have."""
+"""Buffers that a state_dict leaves out are restored after a resume, whatever shape they have."""
 
 from __future__ import annotations
 

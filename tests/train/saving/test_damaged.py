@@ -53,13 +53,13 @@ def test_a_run_that_starts_from_a_damaged_one_is_told_what_is_wrong(make, data, 
         make(checkpoint_dir=tmp_path / "new").fit(data, epochs=3, batch_size=8, resume=spoiled)
 
 
-def test_a_damaged_folder_is_not_begun_anew_from_another(make, data, spoiled, tmp_path):
+def test_a_damaged_folder_is_not_restarted_from_another(make, data, spoiled, tmp_path):
     make(checkpoint_dir=tmp_path / "other").fit(data, epochs=1, batch_size=8)
     with pytest.raises(TrainError, match="none of them intact"):
         make(checkpoint_dir=spoiled).fit(data, epochs=3, batch_size=8, resume=tmp_path / "other")
 
 
-def test_never_begins_anew_and_keeps_what_is_damaged(make, data, spoiled, capsys):
+def test_never_starts_from_scratch_and_keeps_damaged_bundles(make, data, spoiled, capsys):
     for _ in range(2):
         make(checkpoint_dir=spoiled).fit(data, epochs=2, batch_size=8, resume="never")
         for bundle in (spoiled / "bundles").iterdir():

@@ -55,7 +55,7 @@ def test_what_was_saved_trainable_learns_though_the_program_froze_it(make, data,
 
 def test_another_folder_leaves_what_this_program_thawed(make, data, tmp_path):
     make(frozen_model("0.weight", "0.bias"), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
-    for epochs in (2, 3):  # the second time it goes on with its own folder
+    for epochs in (2, 3):  # the second time it resumes from its own folder
         model = frozen_model()
         before = model[0].weight.clone()
         trainer = make(model, checkpoint_dir=tmp_path / "b", monitor=None)
@@ -164,7 +164,9 @@ def test_a_setting_of_the_optimizer_that_is_given_in_vain_is_said(
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_a_difference_is_said_in_silence_too_and_a_plain_resume_is_not(make, data, tmp_path, capsys, by_hand):
+def test_a_difference_is_logged_without_a_monitor_too_and_a_plain_resume_is_not(
+    make, data, tmp_path, capsys, by_hand
+):
     set_verbosity("normal")
     for epochs, clip_norm in ((1, None), (2, None), (3, 2.0)):
         trainer = make(checkpoint_dir=tmp_path, clip_norm=clip_norm)

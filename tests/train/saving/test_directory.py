@@ -1,4 +1,4 @@
-"""A run leaves one folder: what it was set to, what happened, and bundles to go on from."""
+"""A run leaves one folder: what it was set to, what happened, and bundles to resume from."""
 
 import contextlib
 import fcntl
