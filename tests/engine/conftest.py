@@ -1,4 +1,4 @@
-"""A compiler that takes a moment, changes that a CPU sees, and time that goes as a test wants it to."""
+"""A fast stand-in for the compiler, graph passes on a CPU, and a clock that a test controls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flodl.engine.device import timing
 
 @pytest.fixture
 def quick_compiler(monkeypatch: pytest.MonkeyPatch):
-    """Trace and guard as torch's compiler does, but run torch's own kernels: nothing is built."""
+    """Trace and guard like torch's compiler, but run torch's own kernels, so that nothing is built."""
     real = torch.compile
 
     def traced(function, **_):
-        # One of its own each time, as torch's has: what one has compiled, another does not use.
+        # A new backend each time, like torch's: code compiled by one is not used by another.
         return real(function, dynamic=False, backend=lambda program, _: program.forward)
 
     monkeypatch.setattr(torch, "compile", traced)
@@ -27,18 +27,18 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def passes_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs be changed that are on a CPU: by their dtype alone, as float32 is on CUDA."""
+    """Apply the graph passes on a CPU, to float32 values as on CUDA."""
 
-    def is_single(node: torch.fx.Node) -> bool:
+    def is_float32(node: torch.fx.Node) -> bool:
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
-    monkeypatch.setattr(fx, "is_cuda_float32", is_single)
+    monkeypatch.setattr(fx, "is_cuda_float32", is_float32)
     monkeypatch.setattr(fx, "is_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
 
 
 class CompiledAlready:
-    """Stands for another process that has filled the compiler's cache."""
+    """A stand-in for a worker process that has filled the compiler's cache."""
 
     done = True
     failure: str | None = None
@@ -60,21 +60,17 @@ def compiled_elsewhere(monkeypatch: pytest.MonkeyPatch, quick_compiler: None) ->
 
 @pytest.fixture
 def paced(monkeypatch: pytest.MonkeyPatch):
-    """Say how many seconds a window takes on each tier; gives the step to watch."""
+    """Return a function that sets how many seconds a window takes on each tier."""
 
     def pace(step, seconds: dict[str, float]) -> None:
         clock = {"s": 0.0}
+        begin = timing.WindowTimes.begin_call
 
-        def now(device: torch.device) -> float:
-            return clock["s"]
+        def begin_call(self, tier: str, *, opens: bool) -> None:
+            begin(self, tier, opens=opens)
+            clock["s"] += seconds[tier] if opens else 0.0
 
-        real = step._controller.run
-
-        def run(micro, number: int):
-            clock["s"] += seconds[step.tier] if micro.closes else 0.0
-            return real(micro, number)
-
-        monkeypatch.setattr(timing, "now_s", now)
-        monkeypatch.setattr(step._controller, "_run", run)
+        monkeypatch.setattr(timing, "perf_counter", lambda: clock["s"])
+        monkeypatch.setattr(timing.WindowTimes, "begin_call", begin_call)
 
     return pace
