@@ -18,7 +18,6 @@ NOT_YET = [
     "src/flodl/data",
     "src/flodl/engine",
     "src/flodl/monitor",
-    "docs/advanced-graphs.md",
     "docs/setup.md",
     "docs/utilities.md",
 ]
