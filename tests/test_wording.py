@@ -18,8 +18,6 @@ NOT_YET = [
     "src/flodl/data",
     "src/flodl/engine",
     "src/flodl/monitor",
-    "docs/setup.md",
-    "docs/utilities.md",
 ]
 
 # A pattern, in texts whose white space is reduced to single spaces, and what to write instead.
