@@ -224,7 +224,7 @@ def test_numbers_in_float64_leave_the_memory_that_recordings_write_to(exactly):
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
     step(torch.randn(8, 16))
-    group = step._body._statistics._groups[0]
+    group = step._body.undo._at_window._groups[0]
     flat = group._flat
     for _ in range(5):
         step(torch.randn(8, 16))
