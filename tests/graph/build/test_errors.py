@@ -258,13 +258,13 @@ MESSAGES = {
     StepError: (step_error, "accumulate=0. Give a whole number from 1 up."),
     TrainError: (
         train_error,
-        "save_every=0. Give a whole number from 1 up, or None for never.",
+        "save_every=0. Use a whole number from 1 up, or None for never.",
     ),
     NotFiniteError: (
         not_finite_error,
         "the loss or the gradients were not finite in 1 of the updates up to 1. Those updates were skipped, "
-        "so the weights are good. Lower the learning rate or clip the gradients; with nan='skip' training "
-        "goes on.",
+        "so the weights are good. Lower the learning rate or clip the gradients. With nan='skip', training "
+        "continues.",
     ),
     CheckpointError: (
         checkpoint_error,
