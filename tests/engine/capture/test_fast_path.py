@@ -137,7 +137,7 @@ def test_the_short_way_ends_after_its_turns() -> None:
 
 def test_groups_that_share_a_learning_rate_take_the_slow_path() -> None:
     ready = Ready()
-    group, rate = ready.runner._rates[0]
+    group, rate = ready.runner.body.updater.rates[0]
     ready.runner._rates = ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
     assert ready.runner.lane(10) is None
     ready.runner._baked_in, ready.runner.update_inside = [], True

@@ -32,6 +32,7 @@ class Dependencies:
         self._guard = CheapGuard(body)
         self._pointers = [parameter.data_ptr() for parameter in body.parameters]
         self._settings = host_settings(optimizer) if update_inside else []
+        self._group_settings = _by_group(self._settings)
         # The updater uses different tensors once groups that shared a learning rate no longer do.
         self._rates = body.updater.rates
         self._state = optimizer.state
@@ -71,7 +72,7 @@ class Dependencies:
             return None
         state, num_states, num_groups = self._state, self._num_states, len(self._groups)
         parameters, pointers = self._body.parameters, self._pointers
-        settings = _by_group(self._settings)
+        settings = self._group_settings
         # Whether there is an autocast at all is part of the signature of the batch.
         cast_to, device_type = guard.autocast[1], self._body.device.type
         requires_grad, modules, training = guard.requires_grad, guard.modules, guard.training
