@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.tiers import controller as ladder
+from flodl.engine.tiers import inspection
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -53,8 +53,8 @@ def test_what_python_counts_in_the_step_function_is_not_counted_twice(quick_comp
 
 def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkeypatch) -> None:
     """torch's compiler does not guard hooks."""
-    monkeypatch.setattr(ladder, "LOOK_EVERY", 5)
-    monkeypatch.setattr(ladder, "LOOK_EVERY_S", 1e9)
+    monkeypatch.setattr(inspection, "LOOK_EVERY", 5)
+    monkeypatch.setattr(inspection, "LOOK_EVERY_S", 1e9)
     model, step = compiled()
     assert step.tier == "compiled", step.report()
     calls: list[int] = []
@@ -263,11 +263,11 @@ def _at(function: str, text: str) -> tuple[str, int]:
 @pytest.mark.parametrize(
     "at",
     [
-        _at("_long_way", "self._values = outcome.values"),
-        _at("_long_way", "loss = outcome.loss.clone()"),
-        _at("_long_way", "is_full = self._count_micro()"),
-        _at("_long_way", "if is_full"),
-        _at("_end_window", "self._controller.end_window"),
+        _at("_run", "self._values = outcome.values"),
+        _at("_run", "loss = outcome.loss.clone()"),
+        _at("_run", "self._count_micro_batch()"),
+        _at("_run", "if progress.stage is Stage.UPDATE_COUNTED"),
+        _at("_run", "controller.end_window(self._steps)"),
     ],
     ids=lambda at: f"{at[0]}:{at[1]}",
 )
@@ -290,7 +290,8 @@ def test_an_interrupt_that_comes_too_late_for_a_batch_counts_it(calls: int, at, 
         step(x)
 
     def trace(frame, event, argument):
-        if frame.f_code.co_name == at[0] and event == "line" and frame.f_lineno == at[1] and waiting:
+        is_there = frame.f_code is TrainStep._run.__code__ and frame.f_lineno == at[1]
+        if is_there and event == "line" and waiting:
             waiting.clear()
             raise KeyboardInterrupt
         return trace
@@ -304,7 +305,8 @@ def test_an_interrupt_that_comes_too_late_for_a_batch_counts_it(calls: int, at, 
     finally:
         sys.settrace(before)
     # Not every call ends a window.
-    assert bool(waiting) is (at[0] == "_end_window" and (calls + 1) % accumulate != 0)
+    ends_window = at == _at("_run", "controller.end_window(self._steps)")
+    assert bool(waiting) is (ends_window and (calls + 1) % accumulate != 0)
     while step.steps < 12:
         step(x)
     assert step.is_between_updates

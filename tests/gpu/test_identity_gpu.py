@@ -12,7 +12,7 @@ from torch import nn
 
 from flodl.engine import TrainStep, capture
 from flodl.engine.compile import policy as compilation
-from flodl.engine.tiers import controller as ladder
+from flodl.engine.tiers import controller
 from flodl.optim import CosineScheduler
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -375,7 +375,7 @@ def test_auto_reaches_compiled_beside_training_and_says_what_it_cost(monkeypatch
     pytest.importorskip("cloudpickle")
     monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cuda", 0.0)
     # Which tier is faster for a model as small as this is not what this is about.
-    monkeypatch.setattr(ladder.Ladder, "_settle", lambda ladder, step: None)
+    monkeypatch.setattr(controller.TierController, "_keep_if_faster", lambda controller, step: None)
     model = model_with_everything()
     step = TrainStep(model, torch.optim.Adam(model.parameters()), mse)
     (x, y), end = draws(1)[0], time.monotonic() + 400

@@ -128,7 +128,7 @@ def test_a_rate_that_was_assigned_as_a_number_reaches_the_tensor_that_is_read() 
     assert float(rate) == 0.25
 
 
-def test_the_short_way_ends_after_its_turns() -> None:
+def test_the_fast_path_ends_after_its_turns() -> None:
     ready = Ready()
     lane = ready.runner.lane(2)
     assert lane is not None
@@ -137,16 +137,18 @@ def test_the_short_way_ends_after_its_turns() -> None:
 
 def test_groups_that_share_a_learning_rate_take_the_slow_path() -> None:
     ready = Ready()
-    group, rate = ready.runner.body.updater.rates[0]
-    ready.runner._rates = ready.runner.body.rates = [(group, rate), ({"lr": rate}, rate)]
+    body = ready.runner.body
+    group, rate = body.updater.rates[0]
+    body.updater.rates = [(group, rate), ({"lr": rate}, rate)]
+    ready.runner._dependencies = Dependencies(body, update_inside=True)
     assert ready.runner.lane(10) is None
-    ready.runner._baked_in, ready.runner.update_inside = [], True
     assert ready.runner.what_changed() is None
-    # The body takes the new rate into account before the runner is asked.
+    # The updater takes the new rate into account before the runner is asked.
     group["lr"] = 0.01
     ready.runner.body.updater.refresh()
     assert (
-        ready.runner.what_changed() == "one of several groups that shared a learning rate was given another"
+        ready.runner.what_changed()
+        == "one of several groups that shared a learning rate was given a different one"
     )
 
 

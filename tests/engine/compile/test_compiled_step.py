@@ -14,7 +14,7 @@ from torch import nn
 
 from flodl.engine import TrainStep
 from flodl.engine.compile import policy as compilation
-from flodl.engine.tiers import controller as ladder
+from flodl.engine.tiers import controller
 
 # torch's own modules warn while its compiler is imported.
 pytestmark = [
@@ -74,7 +74,7 @@ def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, ca
     """Also where the step function prints."""
     monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
     # Which of the two is faster is not what this is about.
-    monkeypatch.setattr(ladder.Ladder, "_settle", lambda ladder, step: None)
+    monkeypatch.setattr(controller.TierController, "_keep_if_faster", lambda controller, step: None)
 
     def printing(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         print("a step")

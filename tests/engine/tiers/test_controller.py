@@ -15,10 +15,11 @@ from torch._dynamo.utils import counters
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.engine.batch.signature import signature
 from flodl.engine.compile import policy as compilation
 from flodl.engine.optimizer.prepare import Readiness
-from flodl.engine.program import oom as splitting
-from flodl.engine.tiers import controller as ladder
+from flodl.engine.program import runner
+from flodl.engine.tiers import controller
 from flodl.engine.verify import refusals, trial
 
 pytestmark = [
@@ -58,9 +59,7 @@ def test_auto_on_a_cpu_says_when_it_will_compile() -> None:
     step = new_step()
     run(step, 12)
     assert step.tier == "eager"
-    assert (
-        step.report().reason == "once training has gone on for 30 s, the step is compiled in another process"
-    )
+    assert step.report().reason == "after 30 s of training, the step is compiled in another process"
 
 
 def test_auto_stays_on_a_tier_that_is_faster_and_reports_the_gain(compiled_elsewhere, paced) -> None:
@@ -230,9 +229,10 @@ def test_a_batch_size_that_stays_is_compiled_anew(quick_compiler) -> None:
     run(step, 7, size=16)
     assert step.tier == "compiled"
     run(step, 6, size=16)
-    assert any("batches have another shape now" in reason for reason in reasons(step))
+    assert any("batches have a different shape now" in reason for reason in reasons(step))
     assert step.tier == "compiled"
-    assert step._controller.runner.fits(step._micro((torch.ones(16, 4), torch.zeros(16, 2)), 16))
+    large = torch.ones(16, 4), torch.zeros(16, 2)
+    assert step._controller.runner.fits(step._micro_batch(large, signature(large), 16, ragged=False))
 
 
 def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compiler) -> None:
@@ -267,7 +267,7 @@ def test_a_guard_that_fails_is_named_and_the_step_is_compiled_anew(quick_compile
     assert (step.tier, step.report().compiles) == ("eager", 1)
     assert "['value'] == 1.0" in step.report().reason
     assert "mse(model, x, y) * weight" in step.report().reason
-    assert step.report().reason.split("; ")[1] == "the step is prepared anew"
+    assert step.report().reason.split("; ")[1] == "the step is prepared again"
     run(step, 6)
     assert (step.tier, step.report().compiles) == ("compiled", 2)
 
@@ -277,18 +277,18 @@ def weights(step: TrainStep) -> dict[str, torch.Tensor]:
 
 
 def test_there_is_a_limit_to_compiling_again(quick_compiler, monkeypatch) -> None:
-    monkeypatch.setattr(ladder, "MAX_COMPILES", 2)
+    monkeypatch.setattr(controller, "MAX_COMPILES", 2)
     weight = {"value": 1.0}
 
     def weighted(model, x, y):
         return mse(model, x, y) * weight["value"]
 
     step = new_step(weighted, tier="compiled")
-    for _ in range(ladder.MAX_COMPILES + 2):
+    for _ in range(controller.MAX_COMPILES + 2):
         run(step, 7)
         weight["value"] += 1
     report = step.report()
-    assert (report.tier, report.compiles) == ("eager", ladder.MAX_COMPILES)
+    assert (report.tier, report.compiles) == ("eager", controller.MAX_COMPILES)
     assert report.reason.endswith("; it was compiled 2 times already and is not compiled again")
     assert torch.isfinite(torch.stack(run(step, 3))).all()
 
@@ -332,7 +332,7 @@ def test_what_changes_during_a_trial_puts_it_off(quick_compiler, change, reason)
     change(step._body.model)
     run(step, 10)
     assert step.tier == "compiled", step.report()
-    said = f"{reason} while the compiled step was being compared with eager; it is tried again"
+    said = f"{reason} while the compiled step was being compared with eager; it is tried again later"
     assert said in [event.reason for event in step.report().events]
 
 
@@ -343,7 +343,7 @@ def test_a_model_that_changes_in_every_trial_is_left_in_peace(quick_compiler) ->
         run(step, 1)
     report = step.report()
     assert report.tier == "eager"
-    assert report.compiles == ladder.MAX_COMPILES
+    assert report.compiles == controller.MAX_COMPILES
     assert report.reason.endswith("; it was compiled 4 times already and is not compiled again")
 
 
@@ -511,7 +511,7 @@ def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> N
         yield
         watching.append("ended")
 
-    monkeypatch.setattr(splitting, "no_waiting", no_waiting)
+    monkeypatch.setattr(runner, "no_waiting", no_waiting)
     step = new_step(tier="eager", strict=True, accumulate=2)
     # As on a device that is asked only before a first update.
     step._body.updater._host_reads_flag = False
@@ -576,7 +576,7 @@ def test_another_shape_runs_eagerly_beside_compiled_code(quick_compiler) -> None
     assert step.tier == "compiled"
     assert reasons(step)[1:] == [
         "eager: a ragged last batch runs eagerly",
-        "eager: a batch of another shape than the compiled one runs eagerly",
+        "eager: a batch of a different shape than the compiled one runs eagerly",
     ]
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from flodl.engine import TrainStep
 from flodl.engine.program.runner import EagerRunner
-from flodl.engine.tiers import controller as ladder
+from flodl.engine.tiers import controller
 from flodl.engine.tiers import other_shapes as shapes
 from flodl.engine.verify import candidate
 
@@ -31,16 +31,16 @@ class Replaying(EagerRunner):
         self.changed: str | None = None
 
     def fits(self, micro) -> bool:
-        return micro.shape in self.shapes
+        return micro.signature in self.shapes
 
     def what_changed(self) -> str | None:
         return self.changed
 
     def learn(self, micro) -> None:
-        self._now_has(self.shapes | {micro.shape})
+        self._now_has(self.shapes | {micro.signature})
 
     def forget(self, micro) -> None:
-        self._now_has(self.shapes - {micro.shape})
+        self._now_has(self.shapes - {micro.signature})
 
     def forget_shapes_of(self, other) -> None:
         self._now_has(self.shapes - other.shapes)
@@ -61,7 +61,7 @@ class Replaying(EagerRunner):
 def recordings(quick_compiler, monkeypatch) -> None:
     for name in ("CompiledRunner", "RecordedRunner"):
         monkeypatch.setattr(candidate, name, Replaying)
-    monkeypatch.setattr(ladder, "RecordedRunner", Replaying)
+    monkeypatch.setattr(controller, "RecordedRunner", Replaying)
     monkeypatch.setattr(shapes, "RecordedRunner", Replaying)
 
 
@@ -97,10 +97,10 @@ def test_another_shape_is_captured_beside_a_compiled_step(recordings) -> None:
     assert (step.tier, step.report().captures) == ("compiled", 2)
     # Ten times: two eagerly, one recorded and replayed for comparison, seven replayed.
     assert beside(step).replays == 8
-    assert not beside(step).body.fused
+    assert not beside(step).body.is_compiled
     assert reasons(step)[1:] == [
-        "eager: a batch of another shape than the recorded one runs eagerly",
-        "captured: a batch of another shape than the compiled one is replayed",
+        "eager: a batch of a different shape than the recorded one runs eagerly",
+        "captured: a batch of a different shape than the compiled one is replayed",
     ]
 
 
@@ -131,14 +131,14 @@ def test_the_limit_counts_all_recordings(recordings, monkeypatch) -> None:
         for size in (8, 9, 10, 11):
             run(step, 1, size=size)
     assert (step.tier, step.report().captures) == ("compiled", 3)
-    assert reasons(step)[-1] == "captured: a batch of another shape than the compiled one is replayed"
+    assert reasons(step)[-1] == "captured: a batch of a different shape than the compiled one is replayed"
     assert reasons(step)[-2] == "eager: 3 shapes are recorded; others run eagerly"
 
 
 @pytest.fixture
 def both_tiers(recordings, compiled_elsewhere, monkeypatch):
     """Climb as on CUDA: from eager to captured to compiled."""
-    monkeypatch.setattr(ladder.Ladder, "_rungs_ahead", lambda self: (["captured", "compiled"], ""))
+    monkeypatch.setattr(controller.TierController, "_plan_tiers", lambda self: (["captured", "compiled"], ""))
 
 
 @pytest.mark.parametrize(("compiled_s", "tier"), [(1.0, "compiled"), (3.0, "captured")])
@@ -158,7 +158,7 @@ def test_recordings_outlive_the_promotion_to_compiled(both_tiers, paced, compile
 
 
 def test_a_shape_is_recorded_again_after_the_step_was_prepared_anew(recordings, monkeypatch) -> None:
-    monkeypatch.setattr(ladder.Ladder, "_rungs_ahead", lambda self: (["captured"], ""))
+    monkeypatch.setattr(controller.TierController, "_plan_tiers", lambda self: (["captured"], ""))
     step = new_step(tier="captured")
     for learns in (True, False):
         step._body.model.bias.requires_grad_(learns)

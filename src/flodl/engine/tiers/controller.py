@@ -140,19 +140,21 @@ class TierController:
     def run(self, micro: Micro, step: int) -> Outcome:
         """Run a micro-batch on the best tier that fits it."""
         self.lane = None
-        opens = micro.opens
-        self._times.begin_call(self._current.tier, opens=opens)
+        self._times.begin_call(self._current.tier, opens=micro.opens)
         try:
-            if opens:
-                self._ran_in_python = False
-                self._body.updater.refresh()
-                if self.tiers_ahead and self._trial is None and self._is_warm(micro):
-                    self._start_trial(micro, step)
-            if self._trial is None and (self._current.runner is self._eager or self._ran_in_python):
-                return self._run_eagerly(micro, step)
-            return self._run_fast(micro, step)
+            return self._run(micro, step)
         finally:
             self._times.end_call()
+
+    def _run(self, micro: Micro, step: int) -> Outcome:
+        if micro.opens:
+            self._ran_in_python = False
+            self._body.updater.refresh()
+            if self.tiers_ahead and self._trial is None and self._is_warm(micro):
+                self._start_trial(micro, step)
+        if self._trial is None and (self._current.runner is self._eager or self._ran_in_python):
+            return self._run_eagerly(micro, step)
+        return self._run_fast(micro, step)
 
     def _run_fast(self, micro: Micro, step: int) -> Outcome:
         if self._trial is not None:
