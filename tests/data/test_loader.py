@@ -258,11 +258,11 @@ def test_an_order_taken_by_position_is_that_of_the_iteration():
 def test_what_take_reads_stays_in_its_place_from_epoch_to_epoch():
     given = loader()
     given.begin_epoch()
-    now = given._backend._now
+    now = given._backend._current
     before = now.order.data_ptr(), now.chance.keys.data_ptr()
     given.set_epoch(1)
     given.begin_epoch()
-    now = given._backend._now
+    now = given._backend._current
     assert (now.order.data_ptr(), now.chance.keys.data_ptr()) == before
     assert given.take(torch.arange(4))[1].tolist() == next(iter(given))[1].tolist()
 
@@ -311,7 +311,7 @@ def test_arrays_mapped_from_a_file_are_read_from_there(tmp_path):
     np.save(tmp_path / "x.npy", IMAGES.numpy())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     given = Loader((mapped, LABELS), 4, seed=5)
-    assert (given.mode, given.reason) == ("streaming", "the data (3 KB) stay in their files")
+    assert (given.mode, given.reason) == ("streaming", "the data (3 KB) stays in memory-mapped files")
     assert_same(everything(given), everything(loader()))
     assert_same(everything(Loader((mapped, LABELS), 4, seed=5, mode="resident")), everything(loader()))
 
@@ -347,7 +347,7 @@ def test_such_arrays_are_converted_as_they_are_read_where_they_lie_in_a_file(tmp
     mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
     mapped = mapped if change is big_endian else change(mapped)
     given = Loader(mapped, 4, shuffle=False)
-    assert (given.mode, given.reason) == ("streaming", "the data (48 B) stay in their files")
+    assert (given.mode, given.reason) == ("streaming", "the data (48 B) stays in memory-mapped files")
     assert next(iter(given)).tolist() == mapped.tolist()
     assert next(iter(Loader(mapped, 4, shuffle=False, mode="resident"))).tolist() == mapped.tolist()
 
@@ -390,7 +390,7 @@ def test_samples_can_be_read_once_and_kept():
     given = Loader(Counted(), 4, mode="resident")
     everything(given, 3)
     assert Counted.reads == COUNT
-    assert given.reason == "mode='resident' was asked for; each sample was made once (832 B)"
+    assert given.reason == "mode='resident' was requested; each sample was created once (832 B)"
 
 
 def test_a_dataset_that_fetches_batches_is_asked_for_batches():
@@ -409,7 +409,7 @@ def test_an_augmentation_may_be_a_function_of_the_batch_alone():
 def test_the_loader_says_what_it_is():
     assert repr(loader()) == (
         "Loader(26 samples, batch_size=4, device=cpu, mode='resident': "
-        "the data (3 KB) are in the host's memory already)"
+        "the data (3 KB) is already in host memory)"
     )
 
 
@@ -431,10 +431,10 @@ def die(sample):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_worker_that_dies_is_one_error_with_its_likely_causes(num_workers):
     given = loader(transform=die, num_workers=num_workers)
-    with pytest.raises(DataError, match=r"a worker of the loader has died: process \(pid") as caught:
+    with pytest.raises(DataError, match=r"a worker of the loader died: process \(pid") as caught:
         everything(given)
-    assert "too little memory" in str(caught.value)
-    assert str(caught.value).endswith("num_workers=0 shows where.")
+    assert "run out of memory" in str(caught.value)
+    assert str(caught.value).endswith("Use num_workers=0 to find out where.")
     assert caught.value.__context__ is None
     with pytest.raises(DataError, match="has no workers any more"):
         everything(given)
@@ -449,7 +449,7 @@ def test_a_transform_may_change_its_sample_without_changing_the_data():
 def test_a_closed_loader_with_workers_says_so():
     given = loader(mode="streaming", num_workers=1)
     given.close()
-    with pytest.raises(DataError, match="the loader was closed"):
+    with pytest.raises(DataError, match="the loader is closed"):
         next(iter(given))
 
 
@@ -458,10 +458,10 @@ def test_a_closed_loader_with_workers_says_so():
     [
         (
             {"seed": 6},
-            "the cursor was saved with seed=5, this loader has 6. Give the loader the seed that it had.",
+            "the cursor was saved with seed=5, but this loader has 6. Use the same seed.",
         ),
-        ({"shuffle": False}, "order='RandomSampler', this loader has 'SequentialSampler'"),
-        ({"source": (IMAGES[:9], LABELS[:9])}, "num_samples=26, this loader has 9"),
+        ({"shuffle": False}, "order='RandomSampler', but this loader has 'SequentialSampler'"),
+        ({"source": (IMAGES[:9], LABELS[:9])}, "num_samples=26, but this loader has 9"),
     ],
 )
 def test_a_cursor_of_another_loader_is_refused(changes, message):
@@ -473,10 +473,10 @@ def test_a_cursor_of_another_loader_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"position": 27}, "the cursor stands at sample 27 of 26"),
-        ({"position": -1}, "position=-1; expected a whole number from 0 up"),
+        ({"position": 27}, "the cursor is at sample 27 of 26"),
+        ({"position": -1}, "position=-1; expected an integer >= 0"),
         ({"epoch": 1.5}, "epoch=1.5"),
-        ({"version": 9}, "the state has version 9; this flodl reads 1"),
+        ({"version": 9}, "the state has version 9; this version of flodl reads 1"),
     ],
 )
 def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
@@ -485,40 +485,40 @@ def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
     with pytest.raises(CursorError, match=message):
         given.load_state_dict({**given.state_dict(), **change})
     assert (given.epoch, given.position) == (2, 0)
-    with pytest.raises(CursorError, match="give what state_dict"):
+    with pytest.raises(CursorError, match=r"Pass the state_dict\(\)"):
         given.load_state_dict({"epoch": 1})
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: loader(batch_size=0), "batch_size=0. Give a whole number from 1 up."),
+        (lambda: loader(batch_size=0), "batch_size=0. Pass an integer >= 1."),
         (lambda: loader(batch_size=2.5), "batch_size=2.5"),
-        (lambda: loader(batch_size=None), r"batch_size is None, .* such as batch_size=32; .*DataLoader\("),
+        (lambda: loader(batch_size=None), r"batch_size is None, .* such as batch_size=32\. .*DataLoader\("),
         (lambda: loader(num_workers=-1), "num_workers=-1"),
-        (lambda: loader(mode="fast"), "mode='fast'. Give one of 'auto', 'resident', 'streaming'."),
-        (lambda: loader(memory_cap=1.5), "memory_cap=1.5. Give a share"),
-        (lambda: loader(shuffle_buffer=4), "shuffle_buffer= is for iterables"),
-        (lambda: loader(augment=3), "augment=3. Give a function"),
+        (lambda: loader(mode="fast"), "mode='fast'. Pass one of 'auto', 'resident', 'streaming'."),
+        (lambda: loader(memory_cap=1.5), "memory_cap=1.5. Pass a fraction"),
+        (lambda: loader(shuffle_buffer=4), "shuffle_buffer= is only for iterables"),
+        (lambda: loader(augment=3), "augment=3. Pass a function"),
         (lambda: loader(names=("a",)), r"1 names \['a'\] for 2 parts"),
         (lambda: loader(batch_size=27, drop_last=True), "drop_last=True leaves no batch: 26 samples"),
-        (lambda: loader(sampler=[]), "the sampler gives no samples. Give at least one"),
+        (lambda: loader(sampler=[]), "the sampler returned no samples. Return at least one"),
         (lambda: Loader((IMAGES, LABELS[:3]), 4), r"unequal lengths \{'0': 26, '1': 3\}"),
         (lambda: Loader((IMAGES, "labels"), 4), "a tuple of Tensor, str"),
         (
             lambda: Loader({"train": [1, 2]}, 4),
-            "a dictionary of list. Give tensors or arrays by name, or one of",
+            "a dict of list. Pass a dict of tensors or arrays, or one of",
         ),
-        (lambda: Loader({"x": IMAGES}, 4, names=["y"]), r"names has 'y', the data have \['x'\]"),
+        (lambda: Loader({"x": IMAGES}, 4, names=["y"]), r"names has 'y', but the data has \['x'\]"),
         (lambda: Loader(torch.tensor(3.0), 4), "column '0' is a single number"),
-        (lambda: Loader(np.array(["a", "b"]), 4), "column '0' has dtype <U1, which torch has no tensors for"),
+        (lambda: Loader(np.array(["a", "b"]), 4), "column '0' has dtype <U1, which torch does not support"),
         (lambda: Loader(torch.empty(0, 3), 4), "the source has no samples"),
-        (lambda: Loader((LABELS, LABELS.to("meta")), 4), "the columns lie on cpu and meta"),
+        (lambda: Loader((LABELS, LABELS.to("meta")), 4), "the columns are on cpu and meta"),
         (lambda: Loader("file.bin", 4), "the source is a str, which a loader cannot read"),
         (lambda: Loader(3, 4), "the source is a int, which a loader cannot read"),
         (
             lambda: loader(mode="streaming").take(torch.arange(2)),
-            "take needs resident data, and this loader is streaming",
+            "take needs resident data, but this loader is streaming",
         ),
     ],
 )
@@ -535,14 +535,16 @@ def test_wrong_settings_are_told(make, message):
 )
 def test_samples_that_make_no_batch_are_told_with_what_to_do(samples, num_workers):
     given = Loader(samples, 2, num_workers=num_workers)
-    with pytest.raises(DataError, match=r"2 samples cannot be put into one batch: .*Give collate="):
+    with pytest.raises(
+        DataError, match=r"2 samples cannot be collated into a batch: .*Pass a function as collate="
+    ):
         list(given)
     given.close()
 
 
 def test_an_augmentation_that_forgets_to_return_is_told():
     for settings in ({}, {"mode": "streaming"}, {"augment": [lambda batch: None, lambda batch: batch]}):
-        with pytest.raises(DataError, match=r"augment gave nothing\. Return the batch"):
+        with pytest.raises(DataError, match=r"augment returned None\. Return the batch"):
             list(loader(**{"augment": lambda batch, chance: None, **settings}))
 
 
@@ -595,8 +597,8 @@ def test_rewind_goes_back_to_the_cursor_that_was_loaded():
 
 def test_an_iterator_gives_once_and_is_not_rewound():
     loader = Loader(iter([torch.tensor(number) for number in range(6)]), 2)
-    assert loader.gives_once
-    assert not Loader(torch.arange(4), 2).gives_once
+    assert loader.is_one_shot
+    assert not Loader(torch.arange(4), 2).is_one_shot
     batches = iter(loader)
     assert next(batches).tolist() == [0, 1]
     loader.rewind()

@@ -157,9 +157,9 @@ def test_a_captured_step_gathers_and_augments_for_itself():
 def test_data_larger_than_the_cap_are_streamed():
     given = loader(memory_cap=1000)
     assert given.mode == "streaming"
-    assert given.reason.startswith("the data take 3 MB, but memory_cap=1000 allows 1000 B of the ")
+    assert given.reason.startswith("the data takes 3 MB, but memory_cap=1000 allows 1000 B of the ")
     list(given)
-    assert given._backend._feed.ahead == 1
+    assert given._backend._copier.num_ahead == 1
 
 
 def test_data_that_do_not_fit_after_all_are_streamed():
@@ -242,7 +242,7 @@ class Halved:
     """An augmentation that says where it is called."""
 
     def __init__(self, *, ahead: bool) -> None:
-        self.draws_by_chance = ahead
+        self.draws_from_chance = ahead
         self.streams: list[torch.cuda.Stream] = []
 
     def __call__(self, batch, chance):

@@ -1,4 +1,4 @@
-"""Data for training."""
+"""Load data for training: sources, orders that can be resumed, augmentations and data sets."""
 
 from .augment.augmentation import Compose
 from .augment.images import Normalize, RandomCrop, RandomFlip

@@ -1,4 +1,4 @@
-"""The form of a batch: one tensor, a tuple of them, or a dictionary with names."""
+"""The structure of a batch (one tensor, a tuple or a dict of them), and a batch with its position."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flodl.core.errors import DataError
 
 
 @dataclass(frozen=True)
-class Form:
-    """How the parts of a batch are put together.
+class BatchStructure:
+    """How the parts of a batch are combined.
 
-    >>> Form("tuple", 2).build(["a", "b"]), Form("dict", 2, ("x", "y")).build(["a", "b"])
+    >>> BatchStructure("tuple", 2).build(["a", "b"]), BatchStructure("dict", 2, ("x", "y")).build(["a", "b"])
     (('a', 'b'), {'x': 'a', 'y': 'b'})
     """
 
@@ -25,44 +25,44 @@ class Form:
     names: tuple[str, ...] = ()
 
     def build(self, parts: Sequence[Any]) -> Any:
-        """Put the parts together."""
+        """Combine the parts."""
         if self.kind == "single":
             return parts[0]
         return dict(zip(self.names, parts)) if self.kind == "dict" else tuple(parts)
 
 
-def parts_of(batch: Any) -> tuple[Form, list[Any]]:
-    """Take a batch, a sample or a source of that form apart."""
+def split_parts(batch: Any) -> tuple[BatchStructure, list[Any]]:
+    """Return the structure and the parts of a batch, a sample or a source."""
     if isinstance(batch, Mapping):
-        return Form("dict", len(batch), tuple(map(str, batch))), list(batch.values())
+        return BatchStructure("dict", len(batch), tuple(map(str, batch))), list(batch.values())
     if isinstance(batch, (tuple, list)):
-        return Form("tuple", len(batch)), list(batch)
-    return Form("single", 1), [batch]
+        return BatchStructure("tuple", len(batch)), list(batch)
+    return BatchStructure("single", 1), [batch]
 
 
-def named(batch: Any, names: Sequence[str] | None) -> Any:
-    """Give the parts of a batch names; of a dictionary, take the parts with these names.
+def apply_names(batch: Any, names: Sequence[str] | None) -> Any:
+    """Return the parts of a batch as a dict with these names; from a dict, select the parts with these names.
 
-    >>> named((1, 2), ("image", "label")), named({"a": 1, "b": 2, "c": 3}, ("c", "a"))
+    >>> apply_names((1, 2), ("image", "label")), apply_names({"a": 1, "b": 2, "c": 3}, ("c", "a"))
     ({'image': 1, 'label': 2}, {'c': 3, 'a': 1})
     """
     if names is None:
         return batch
     if isinstance(names, str) or len(set(names)) < len(names):
-        raise DataError(f"names={names!r}. Give a list of names, each of them once.")
+        raise DataError(f"names={names!r}. Pass a list of unique names.")
     if isinstance(batch, Mapping):
         missing = [name for name in names if name not in batch]
         if missing:
-            raise DataError(f"names has {missing[0]!r}, the data have {sorted(map(str, batch))}.")
+            raise DataError(f"names has {missing[0]!r}, but the data has {sorted(map(str, batch))}.")
         return {name: batch[name] for name in names}
-    _, parts = parts_of(batch)
+    _, parts = split_parts(batch)
     if len(parts) != len(names):
-        raise DataError(f"{len(names)} names {list(names)} for {len(parts)} parts. Give one name for each.")
+        raise DataError(f"{len(names)} names {list(names)} for {len(parts)} parts. Pass one name per part.")
     return dict(zip(names, parts))
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """Give the tensors of a batch of any structure."""
+    """Return the tensors of a batch of any structure."""
     parts = _plain_parts(batch)
     if parts is not None:
         return parts
@@ -70,7 +70,7 @@ def tensors_in(batch: Any) -> list[Tensor]:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """Give the same structure with other tensors.
+    """Return a batch of the same structure with the function applied to each tensor.
 
     >>> import torch
     >>> map_tensors(torch.Tensor.neg, {"x": torch.tensor(1), "more": [torch.tensor(2), "a"]})
@@ -79,16 +79,16 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     parts = _plain_parts(batch)
     if parts is None:
         return pytree.tree_map_only(Tensor, function, batch)
-    made = [function(part) for part in parts]
+    results = [function(part) for part in parts]
     if isinstance(batch, dict):
-        return dict(zip(batch, made))
-    return made[0] if isinstance(batch, Tensor) else type(batch)(made)
+        return dict(zip(batch, results))
+    return results[0] if isinstance(batch, Tensor) else type(batch)(results)
 
 
 def _plain_parts(batch: Any) -> list[Tensor] | None:
-    """Give the parts of a batch that is a tensor, or a tuple, list or dictionary of nothing but tensors.
+    """Return the parts of a batch that is a tensor, or a tuple, list or dict of tensors only, else None.
 
-    Most are, and torch's way through any structure takes a tenth of a millisecond each time.
+    Most batches are, and torch's pytree takes a tenth of a millisecond each time.
     """
     if isinstance(batch, Tensor):
         return [batch]
@@ -99,7 +99,7 @@ def _plain_parts(batch: Any) -> list[Tensor] | None:
 
 
 def num_bytes_of(batch: Any) -> int:
-    """Give the memory that the tensors of a batch take.
+    """Return the size of the tensors of a batch in bytes.
 
     >>> import torch
     >>> num_bytes_of({"x": torch.zeros(2, 3), "name": "a"})
@@ -109,8 +109,8 @@ def num_bytes_of(batch: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Handed:
-    """A batch, the position behind it, and the state of a streaming source there."""
+class PositionedBatch:
+    """A batch, the position in the epoch after it, and the state of a streaming source at that position."""
 
     batch: Any
     position: int

@@ -1,4 +1,4 @@
-"""The loader: batches of any source, in an order that can be resumed anywhere."""
+"""`Loader`: batches of any source, in an order that can be resumed at any position."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch.utils.data import DataLoader
 from flodl.core.errors import DataError
 
 from .augment.augmentation import as_augmentation
-from .batch import Handed
+from .batch import PositionedBatch
 from .cursor import Cursor
-from .loading.backend import Wishes, place
-from .loading.placement import check_cap
+from .loading.backend import BackendOptions, create_backend
+from .loading.placement import check_memory_cap
 from .loading.resident import Resident
 from .sampling.epoch import Epoch
 from .sampling.order import spans
 from .sampling.samplers import CustomSampler, as_sampler
 from .sources import Columns, Stream, open_source
-from .validation import check_counts, chosen_device, refuse_for_stream
+from .validation import check_counts, check_stream_arguments, resolve_device
 
 
 class Loader:
-    """Batches of a source: resident on the device where the data fit, streamed to it where they do not.
+    """Yields batches of a source, which is resident on the device if it fits, else streamed to it.
 
-    Iterating gives the rest of the current epoch; at its end the epoch counter goes up. The order, and
-    everything random about a sample, depends on seed, epoch and position alone: `state_dict()` is a cursor,
-    and a loader that takes it gives the very next batch.
+    Iterating yields the rest of the current epoch, then advances to the next epoch. The order and all random
+    numbers of a sample depend only on seed, epoch and position: `state_dict()` is a cursor, and a loader that
+    loads it continues with the next batch.
 
     >>> loader = Loader((torch.arange(10), torch.arange(10) * 10), batch_size=4, seed=1)
     >>> for x, y in loader:
@@ -38,7 +38,7 @@ class Loader:
     [5, 6, 2, 0] [50, 60, 20, 0]
     [9, 4] [90, 40]
     >>> loader.epoch, loader.mode, loader.reason
-    (1, 'resident', "the data (160 B) are in the host's memory already")
+    (1, 'resident', 'the data (160 B) is already in host memory')
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Loader:
     ) -> None:
         check_counts(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
         check_counts(shuffle_buffer=shuffle_buffer)
-        check_cap(memory_cap)
+        check_memory_cap(memory_cap)
         self._source, obstacle = open_source(
             source,
             transform=transform,
@@ -74,117 +74,119 @@ class Loader:
         )
         self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self._sampler = as_sampler(sampler, shuffle=shuffle)
-        self._epoch = self._position = self._turn = 0
+        self._epoch = self._position = self._iteration = 0
         self._source_state: Any = None
-        self._begun_at: tuple[int, int, Any] = (0, 0, None)
-        # An iterable is read in as many parts as there are workers; of other sources they change nothing.
+        self._epoch_start: tuple[int, int, Any] = (0, 0, None)
+        # Each worker reads one part of an iterable; with other sources, workers do not change the order.
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
-        self._refuse(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
-        wishes = Wishes(chosen_device(device, self._source), mode, num_workers, prefetch, memory_cap)
-        self._placement, self._backend = place(
-            self._source, self._sampler, as_augmentation(augment), wishes, obstacle=obstacle
+        self._check_arguments(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
+        options = BackendOptions(
+            resolve_device(device, self._source), mode, num_workers, prefetch, memory_cap
         )
-        self.device = wishes.device
+        self._placement, self._backend = create_backend(
+            self._source, self._sampler, as_augmentation(augment), options, obstacle=obstacle
+        )
+        self.device = options.device
         self._versions = self._source.versions if isinstance(self._source, Columns) else ()
 
     @property
     def mode(self) -> str:
-        """Where the data live: "resident" (all on the device) or "streaming"."""
+        """Where the data is: "resident" (all on the device) or "streaming"."""
         return self._placement.mode
 
     @property
     def reason(self) -> str:
-        """Why it is that mode, in words."""
+        """Why this mode was chosen."""
         return self._placement.reason
 
     @property
     def is_stale(self) -> bool:
-        """Whether tensors of the source were written to since the loader copied them to its device.
+        """Whether tensors of the source were written to after the loader copied them to its device.
 
-        Data that it reads where they lie are never stale. Writes to NumPy arrays are not noticed.
+        Data that was not copied is never stale. Writes to NumPy arrays are not detected.
         """
         is_copy = isinstance(self._backend, Resident) and self._backend.source is not self._source
         return is_copy and isinstance(self._source, Columns) and self._source.versions != self._versions
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that is given now, from 0."""
+        """The number of the current epoch, starting at 0."""
         return self._epoch
 
     @property
     def position(self) -> int:
-        """How many samples of this epoch were handed out."""
+        """How many samples of this epoch have been yielded."""
         return self._position
 
     @property
     def num_samples(self) -> int | None:
-        """How many samples an epoch has; None for an iterable that does not say."""
+        """How many samples an epoch has; None for an iterable without a length."""
         return self._samples_in(self._epoch)
 
     def __len__(self) -> int:
-        """Give the batches of an epoch."""
+        """Return the number of batches of an epoch."""
         count = self.num_samples
         if count is None:
-            # Not an error of flodl's tree: list() asks for a length and takes this for "not known".
-            raise TypeError("the source is an iterable that does not say how many samples it has")
+            # A TypeError, because list() asks for a length and takes that for "unknown".
+            raise TypeError("the source is an iterable without a length")
         if self._num_parts > 1:
-            raise TypeError("several workers read the source, and each has a last batch of its own")
+            raise TypeError("several workers read the source, and each has its own last batch")
         return len(spans(0, count, self.batch_size or 1, drop_last=self.drop_last))
 
     def __iter__(self) -> Iterator[Any]:
-        self._turn += 1
-        return self._rest_of_epoch(self._turn, with_positions=False)
+        self._iteration += 1
+        return self._rest_of_epoch(self._iteration, with_positions=False)
 
-    def with_positions(self) -> Iterator[Handed]:
+    def with_positions(self) -> Iterator[PositionedBatch]:
         """Iterate like the loader itself, over batches together with the positions after them."""
-        self._turn += 1
-        return self._rest_of_epoch(self._turn, with_positions=True)
+        self._iteration += 1
+        return self._rest_of_epoch(self._iteration, with_positions=True)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch."""
+        """Move to the start of an epoch."""
         check_counts(epoch=epoch)
-        self._turn += 1
+        self._iteration += 1
         self._begin_at(epoch, 0, None)
 
     def rewind(self) -> None:
-        """Go back to where the epoch was begun: its start, or the cursor that was loaded."""
-        if not self.gives_once:
-            self._turn += 1
-            self._begin_at(*self._begun_at)
+        """Move back to where the epoch started: position 0, or the cursor that was loaded."""
+        if not self.is_one_shot:
+            self._iteration += 1
+            self._begin_at(*self._epoch_start)
 
     @property
     def torch_loader(self) -> DataLoader[Any] | None:
-        """The loader of torch that this one reads, if it reads one."""
+        """The torch DataLoader that this loader reads, or None."""
         source = self._source.source if isinstance(self._source, Stream) else None
         return source if isinstance(source, DataLoader) else None
 
     @property
-    def gives_once(self) -> bool:
-        """Whether the source is an iterator, of which nothing comes again."""
+    def is_one_shot(self) -> bool:
+        """Whether the source is an iterator, which can be read only once."""
         return isinstance(self._source, Stream) and self._source.is_iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the cursor behind the last batch that was handed out, as data for JSON."""
+        """Return the cursor after the last yielded batch, as JSON-serializable data."""
         return self._cursor_in(self._epoch).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a cursor was taken: the next batch is the one that came after it."""
+        """Move to a cursor: the next batch is the one that followed it."""
         cursor = Cursor.read(state)
         cursor.check_against(self._cursor_in(cursor.epoch))
-        self._turn += 1
+        self._iteration += 1
         self._begin_at(cursor.epoch, cursor.position, cursor.source)
 
     def begin_epoch(self) -> None:
-        """Bring the order on the device to the current epoch, for `take`."""
+        """Switch the order on the device to the current epoch, for `take`."""
         with torch.inference_mode(False):
             self._resident().begin(self._plan())
 
     def take(self, positions: Tensor | Sequence[int]) -> Any:
-        """Give the batch at these positions of the epoch, for a step that picks its own samples.
+        """Return the batch at these positions of the epoch, for a step that selects its own samples.
 
-        Only for resident data, after `begin_epoch` for each epoch; the positions are whole numbers on the
-        device. Nothing waits for the device, and the tensors behind it keep their place: a captured step may
-        contain the call. So positions beyond the epoch are an error of flodl on the CPU alone.
+        Only for resident data, after `begin_epoch` in each epoch; the positions are integers on the device.
+        The call does not synchronize, and the tensors it reads keep their data pointers, so a captured step
+        may contain it. Therefore positions beyond the epoch raise DataError only on the CPU.
 
         >>> loader = Loader(torch.arange(10), batch_size=4, seed=1)
         >>> loader.begin_epoch()
@@ -194,8 +196,8 @@ class Loader:
         return self._resident().take(positions, self._plan())
 
     def close(self) -> None:
-        """End the workers; the loader gives no batches afterwards."""
-        self._turn += 1
+        """End the workers; the loader cannot be used afterwards."""
+        self._iteration += 1
         self._backend.close()
 
     def __repr__(self) -> str:
@@ -205,33 +207,33 @@ class Loader:
             f"mode={self.mode!r}: {self.reason})"
         )
 
-    def _rest_of_epoch(self, turn: int, *, with_positions: bool) -> Iterator[Any]:
+    def _rest_of_epoch(self, iteration: int, *, with_positions: bool) -> Iterator[Any]:
         batches = self._backend.batches(self._plan())
         while True:
-            # Plain tensors: batches that are kept or made ahead may be used in training.
+            # Outside inference mode: prefetched tensors may be used in training.
             with torch.inference_mode(False):
-                handed = next(batches, None)
-            if turn != self._turn:
+                item = next(batches, None)
+            if iteration != self._iteration:
                 raise _iteration_over()
-            if handed is None:
+            if item is None:
                 break
-            self._position, self._source_state = handed.position, handed.source_state
-            yield handed if with_positions else handed.batch
-            del handed  # its memory may be needed for the next one
-            if turn != self._turn:
+            self._position, self._source_state = item.position, item.source_state
+            yield item if with_positions else item.batch
+            del item  # its memory may be needed for the next one
+            if iteration != self._iteration:
                 raise _iteration_over()
         self._begin_at(self._epoch + 1, 0, None)
 
     def _begin_at(self, epoch: int, position: int, source_state: Any) -> None:
         self._epoch, self._position, self._source_state = epoch, position, source_state
-        self._begun_at = (epoch, position, source_state)
+        self._epoch_start = (epoch, position, source_state)
 
     def _samples_in(self, epoch: int) -> int | None:
         count = self._source.num_samples
         if count is None or isinstance(self._source, Stream):
             return count
         if isinstance(self._sampler, CustomSampler):
-            self._sampler.tell_epoch(epoch)
+            self._sampler.set_epoch(epoch)
         length = self._sampler.length(count)
         if length is None:
             order = self._sampler.order(count, seed=self.seed, epoch=epoch, device=torch.device("cpu"))
@@ -253,37 +255,37 @@ class Loader:
 
     def _resident(self) -> Resident:
         if not isinstance(self._backend, Resident):
-            raise DataError(f"take needs resident data, and this loader is streaming: {self.reason}.")
+            raise DataError(f"take needs resident data, but this loader is streaming: {self.reason}.")
         return self._backend
 
-    def _refuse(self, *, sampler: Any, num_workers: int, shuffle_buffer: int) -> None:
-        """Refuse what does not go with the source."""
+    def _check_arguments(self, *, sampler: Any, num_workers: int, shuffle_buffer: int) -> None:
+        """Raise for arguments that do not fit the source."""
         if isinstance(self._source, Stream):
-            refuse_for_stream(self._source, sampler=sampler, num_workers=num_workers)
+            check_stream_arguments(self._source, sampler=sampler, num_workers=num_workers)
             return
         if shuffle_buffer:
             raise DataError(
-                "shuffle_buffer= is for iterables; a source with a length is shuffled as a whole."
+                "shuffle_buffer= is only for iterables; a source with a length is shuffled as a whole."
             )
         if self.batch_size is None:
             raise DataError(
-                "batch_size is None, which is for a list of batches and for iterables that give whole "
-                "batches. Give the samples of a batch, such as batch_size=32; what makes batches by number "
-                "can be given as torch's DataLoader(source, batch_size=None)."
+                "batch_size is None, which is for a list of batches and for iterables that yield whole "
+                "batches. Pass the number of samples per batch, such as batch_size=32. For a dataset that "
+                "creates batches by index, pass torch's DataLoader(source, batch_size=None)."
             )
         if self._source.num_samples == 0:
-            raise DataError("the source has no samples. Give at least one.")
+            raise DataError("the source has no samples. Pass at least one.")
         if len(self) == 0:
             if self.num_samples == 0:
-                raise DataError("the sampler gives no samples. Give at least one sample number.")
+                raise DataError("the sampler returned no samples. Return at least one sample index.")
             raise DataError(
                 f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
-                "Give a smaller batch_size or drop_last=False."
+                "Use a smaller batch_size or drop_last=False."
             )
 
 
 def _iteration_over() -> DataError:
     return DataError(
-        "this iteration of the loader is over: another one was begun, or its cursor was moved. "
-        "Use a loader of its own for each loop that runs at the same time."
+        "this iteration of the loader is over: another one was started, or its cursor was moved. "
+        "Use a separate loader for each concurrent loop."
     )

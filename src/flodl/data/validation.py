@@ -1,4 +1,4 @@
-"""What a loader is asked for: completed where it was left open, refused where it makes no sense."""
+"""Validation of a loader's arguments, and the default device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flodl.core.device import parse_device
 from flodl.core.errors import DataError
 
 from .sources import Source, Stream
-from .sources.source import Gathered
+from .sources.source import GatherSource
 
 
 def check_counts(**counts: object) -> None:
-    """Refuse what is not a whole number, or too small; a batch size may be left open.
+    """Raise unless each argument is an integer that is large enough; batch_size may be None.
 
     >>> check_counts(batch_size=None, num_workers=0)
     """
@@ -24,28 +24,28 @@ def check_counts(**counts: object) -> None:
         if value is None and name == "batch_size":
             continue
         if type(value) is not int or value < least.get(name, 0):
-            raise DataError(f"{name}={value!r}. Give a whole number from {least.get(name, 0)} up.")
+            raise DataError(f"{name}={value!r}. Pass an integer >= {least.get(name, 0)}.")
 
 
-def chosen_device(device: torch.device | str | None, source: Source) -> torch.device:
-    """Give the device asked for, else the one where the data lie."""
+def resolve_device(device: torch.device | str | None, source: Source) -> torch.device:
+    """Return the requested device, by default the device of the data."""
     if device is None:
-        return source.device if isinstance(source, Gathered) else torch.device("cpu")
+        return source.device if isinstance(source, GatherSource) else torch.device("cpu")
     return parse_device(
         device, error=DataError, advice="Use 'cpu', 'cuda' or 'cuda:0'.", advice_without_cuda="Use 'cpu'."
     )
 
 
-def refuse_for_stream(stream: Stream, *, sampler: Any, num_workers: int) -> None:
-    """Refuse an order for an iterable, and workers for one that cannot be read by several."""
+def check_stream_arguments(stream: Stream, *, sampler: Any, num_workers: int) -> None:
+    """Raise for a sampler, and for workers if several cannot read the iterable."""
     if sampler is not None:
-        raise DataError("an iterable has its own order: sampler= cannot be used with it.")
+        raise DataError("an iterable has its own order, so sampler= cannot be used with it.")
     if not num_workers:
         return
     if isinstance(stream.source, DataLoader):
-        why = "a DataLoader, which has workers of its own"
+        why = "a DataLoader, which has its own workers"
     elif stream.is_iterator:
-        why = "an iterator, which gives everything once, to one reader"
+        why = "an iterator, which only one reader can use"
     else:
         return
-    raise DataError(f"num_workers={num_workers} with {why}. Give the dataset itself, or num_workers=0.")
+    raise DataError(f"num_workers={num_workers} with {why}. Pass the dataset itself, or num_workers=0.")

@@ -7,8 +7,8 @@ import torch
 
 from flodl.data import Normalize, RandomCrop, RandomFlip
 from flodl.data.augment.augmentation import Compose
-from flodl.data.augment.fused import Chain, _place_of
-from flodl.data.batch import parts_of
+from flodl.data.augment.fused import Chain, _image_index
+from flodl.data.batch import split_parts
 
 IMAGES = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
 CROP, FLIP, NORMALIZE = RandomCrop(2), RandomFlip(), Normalize([0.5] * 3, [0.5] * 3)
@@ -64,8 +64,8 @@ def test_anything_else_is_none(parts):
     ],
 )
 def test_images_that_the_kernel_cannot_do_are_left_to_the_augmentations(images, augment):
-    assert Chain.of(augment).fits(IMAGES) == (images is not IMAGES)
-    assert not Chain.of(augment).fits(images)
+    assert Chain.of(augment).supports(IMAGES) == (images is not IMAGES)
+    assert not Chain.of(augment).supports(images)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_images_that_the_kernel_cannot_do_are_left_to_the_augmentations(images, 
     ],
 )
 def test_the_images_are_where_the_augmentation_looks_for_them(batch, of, place):
-    assert _place_of(Chain.of(RandomFlip(of=of)).name, parts_of(batch)[0]) == place
+    assert _image_index(Chain.of(RandomFlip(of=of)).name, split_parts(batch)[0]) == place

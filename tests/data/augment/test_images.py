@@ -6,7 +6,7 @@ from torch import nn
 
 from flodl.core import DataError
 from flodl.data import Chance, Compose, Loader, Normalize, RandomCrop, RandomFlip
-from flodl.data.augment.augmentation import as_augmentation, draws_by_chance
+from flodl.data.augment.augmentation import as_augmentation, draws_from_chance
 from flodl.data.sampling.order import sample_keys
 
 COUNT = 64
@@ -123,14 +123,14 @@ def test_each_part_of_a_composition_draws_its_own():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RandomCrop(-1), "RandomCrop: padding=-1. Give a number of pixels from 0 up."),
-        (lambda: RandomFlip(2.0), "RandomFlip: p=2.0. A probability lies between 0 and 1."),
+        (lambda: RandomCrop(-1), "RandomCrop: padding=-1. Pass a number of pixels >= 0."),
+        (lambda: RandomFlip(2.0), "RandomFlip: p=2.0. Pass a probability between 0 and 1."),
         (lambda: Normalize([0.5], [0.0]), "std above 0"),
         (
             lambda: Normalize([0.5], [0.5])(IMAGES, chance()),
             r"Normalize: 1 means for images of shape \(64, 3, 8, 6\)",
         ),
-        (lambda: RandomFlip()(torch.zeros(4), chance(4)), r"takes images .*, got of shape \(4,\)"),
+        (lambda: RandomFlip()(torch.zeros(4), chance(4)), r"expects images .*, got a tensor of shape \(4,\)"),
         (lambda: RandomFlip(of=3)((IMAGES,), chance()), "of=3, but the batch is a tuple of 1"),
         (lambda: RandomFlip(of="x")({"y": IMAGES}, chance()), r"the batch has \['y'\], not 'x'"),
     ],
@@ -147,12 +147,12 @@ def test_what_draws_by_chance_alone_is_known_of_ones_own_by_its_word():
     def plain(batch):
         return batch
 
-    assert draws_by_chance(None)
-    assert draws_by_chance(as_augmentation([RandomCrop(1), RandomFlip(), Normalize([0.5], [0.5])]))
-    assert not draws_by_chance(as_augmentation(own))
-    assert not draws_by_chance(as_augmentation([RandomFlip(), plain]))
-    own.draws_by_chance = plain.draws_by_chance = True
-    assert draws_by_chance(as_augmentation([RandomFlip(), [own, plain]]))
+    assert draws_from_chance(None)
+    assert draws_from_chance(as_augmentation([RandomCrop(1), RandomFlip(), Normalize([0.5], [0.5])]))
+    assert not draws_from_chance(as_augmentation(own))
+    assert not draws_from_chance(as_augmentation([RandomFlip(), plain]))
+    own.draws_from_chance = plain.draws_from_chance = True
+    assert draws_from_chance(as_augmentation([RandomFlip(), [own, plain]]))
 
 
 def test_an_augmentation_in_place_does_not_reach_a_list_of_batches():
@@ -165,12 +165,15 @@ def test_an_augmentation_in_place_does_not_reach_a_list_of_batches():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Loader((IMAGES, IMAGES), 4, names=("a", "a")), "each of them once"),
-        (lambda: Loader((IMAGES, IMAGES), 4, names="ab"), "Give a list of names"),
-        (lambda: list(Loader(IMAGES, 4, sampler=[0.5])), "no number of a sample"),
+        (
+            lambda: Loader((IMAGES, IMAGES), 4, names=("a", "a")),
+            r"names=\(.a., .a.\)\. Pass a list of unique names",
+        ),
+        (lambda: Loader((IMAGES, IMAGES), 4, names="ab"), "names=.ab.\\. Pass a list of unique names"),
+        (lambda: list(Loader(IMAGES, 4, sampler=[0.5])), "not a sample index"),
         (lambda: Loader(IMAGES, 4, augment="x"), "augment='x'"),
-        (lambda: Loader(IMAGES, 4, augment=RandomFlip), "Give a function augment"),
-        (lambda: Compose([3]), "3 is no augmentation"),
+        (lambda: Loader(IMAGES, 4, augment=RandomFlip), "Pass a function augment"),
+        (lambda: Compose([3]), "3 is not an augmentation"),
     ],
 )
 def test_wrong_settings_are_refused_in_words(make, told):

@@ -14,7 +14,7 @@ import torch
 from flodl.core import DataError, DataFileError
 from flodl.data import Loader, cifar10, fashion_mnist, mnist, read_idx, tiny_shakespeare
 from flodl.data.datasets import cifar
-from flodl.data.datasets.published_files import OfficialFile, home_of
+from flodl.data.datasets.published_files import PublishedFile, find_folders
 
 PLACES = [os.environ.get("FLODL_DATA"), Path(__file__).parents[4] / "shared" / "data"]
 
@@ -103,7 +103,7 @@ def test_the_root_comes_from_the_environment_or_from_home(tmp_path, monkeypatch)
     assert len(mnist(verify=False)[1]) == 2
     monkeypatch.delenv("FLODL_DATA")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    assert home_of(None).root == tmp_path / "me" / ".cache" / "flodl" / "data"
+    assert find_folders(None).root == tmp_path / "me" / ".cache" / "flodl" / "data"
 
 
 def test_a_missing_file_is_told_with_the_places_and_the_remedy(tmp_path):
@@ -120,13 +120,13 @@ def test_a_missing_file_is_told_with_the_places_and_the_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not an IDX file: it begins with nothing"),
-        (b"<html>", "is not an IDX file: it begins with 3c 68 74 6d"),
-        (b"\0\0\x08\x03\0\0", "ends within its header, after 6 bytes"),
-        (b"\0\0\x08\x01\0\0\0\x05abc", "announces 5 numbers, which take 5 bytes, but has 3. It is cut off"),
-        (b"\0\0\x08\x03" + b"\xff" * 12 + b"abc", "announces 4294967295 × 4294967295 × 4294967295 numbers"),
+        (b"", "is not an IDX file: it starts with nothing"),
+        (b"<html>", "is not an IDX file: it starts with 3c 68 74 6d"),
+        (b"\0\0\x08\x03\0\0", "ends inside its header, after 6 bytes"),
+        (b"\0\0\x08\x01\0\0\0\x05abc", "claims 5 numbers, which take 5 bytes, but has 3. It is truncated"),
+        (b"\0\0\x08\x03" + b"\xff" * 12 + b"abc", "claims 4294967295 × 4294967295 × 4294967295 numbers"),
         (b"\0\0\x07\x01\0\0\0\x01a", "is not an IDX file"),
-        (gzip.compress(b"abc" * 99)[:-9], "is not a whole gzip file"),
+        (gzip.compress(b"abc" * 99)[:-9], "is not a complete gzip file"),
     ],
     ids=["empty", "html", "header", "short", "lying", "type", "gzip"],
 )
@@ -156,7 +156,9 @@ def test_every_type_of_the_format_is_read(tmp_path, code, dtype):
 
 def test_labels_under_the_name_of_images_are_noticed(tmp_path):
     write_mnist(tmp_path, images=torch.zeros(2, dtype=torch.uint8))
-    with pytest.raises(DataFileError, match=r"has the magic number 2049, expected 2051\. Is it another file"):
+    with pytest.raises(
+        DataFileError, match=r"has the magic number 2049, expected 2051\. Is it a different file"
+    ):
         mnist(tmp_path, verify=False)
 
 
@@ -176,7 +178,7 @@ def test_content_that_is_not_the_published_is_refused(tmp_path):
 
 def test_whole_numbers_other_than_bytes_are_refused(tmp_path):
     write_mnist(tmp_path)
-    with pytest.raises(DataError, match=r"dtype=torch\.int32\. Give torch.uint8 for bytes"):
+    with pytest.raises(DataError, match=r"dtype=torch\.int32\. Use torch.uint8 for bytes"):
         mnist(tmp_path, verify=False, dtype=torch.int32)
 
 
@@ -202,7 +204,7 @@ def test_cifar_records_are_a_label_and_three_planes(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (records() * 9_999, "has 30726927 bytes, expected 30730000: 10000 records of 3073. It is cut off"),
+        (records() * 9_999, "has 30726927 bytes, expected 30730000: 10000 records of 3073. It is truncated"),
         (records() * 41 + records(12) + records() * 9_958, "record 41 has label 12, expected 0 to 9"),
         (records() * 10_000, "is not the published file"),
     ],
@@ -227,19 +229,19 @@ def archive(*names):
 def test_cifar_is_taken_out_of_its_archive(tmp_path):
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive("test_batch.bin"))
     assert len(cifar10(tmp_path, train=False, verify=False)[1]) == 10_000
-    with pytest.raises(DataFileError, match=r"has no data_batch_1.bin. Delete it and get it again."):
+    with pytest.raises(DataFileError, match=r"has no data_batch_1.bin. Delete it and download it again."):
         cifar10(tmp_path, verify=False)
 
 
 def test_a_broken_archive_is_told(tmp_path):
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive("test_batch.bin")[:5000])
-    with pytest.raises(DataFileError, match="cannot be unpacked"):
+    with pytest.raises(DataFileError, match="cannot be extracted"):
         cifar10(tmp_path, train=False)
 
 
 def test_a_missing_cifar_says_what_to_do(tmp_path):
     with pytest.raises(
-        DataFileError, match=r"no data_batch_1.bin \(or cifar-10-binary.tar.gz to take it from\) in"
+        DataFileError, match=r"no data_batch_1.bin \(or cifar-10-binary.tar.gz, which contains it\) in"
     ):
         cifar10(tmp_path)
 
@@ -247,7 +249,7 @@ def test_a_missing_cifar_says_what_to_do(tmp_path):
 def test_cifar_is_downloaded_and_unpacked_on_request(tmp_path, server, monkeypatch):
     server.content = archive("test_batch.bin")
     digest = hashlib.md5(server.content, usedforsecurity=False).hexdigest()
-    small = OfficialFile("cifar-10-binary.tar.gz", (server.url,), len(server.content), digest)
+    small = PublishedFile("cifar-10-binary.tar.gz", (server.url,), len(server.content), digest)
     monkeypatch.setattr(cifar, "_ARCHIVE", small)
     assert len(cifar10(tmp_path, train=False, verify=False, download=True)[1]) == 10_000
     assert (tmp_path / "cifar10" / "test_batch.bin").exists()
@@ -271,9 +273,9 @@ def test_text_that_is_not_the_published_needs_a_word(tmp_path):
     assert (text.vocabulary, len(text)) == ("abc", 46)
     x, y = next(iter(Loader(text, 8)))
     assert x.shape == y.shape == (8, 4)
-    with pytest.raises(DataError, match="the text has 'z', which the vocabulary does not"):
+    with pytest.raises(DataError, match="the text has 'z', which is not in the vocabulary"):
         text.encode("az")
-    with pytest.raises(DataError, match=r"split='test'\. Give one of 'all', 'train', 'validation'"):
+    with pytest.raises(DataError, match=r"split='test'\. Pass one of 'all', 'train', 'validation'"):
         tiny_shakespeare(tmp_path, 4, split="test")
 
 

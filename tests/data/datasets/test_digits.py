@@ -74,9 +74,9 @@ def test_a_linear_model_finds_them_hard():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: digits(0), "count is 0; ask for at least one digit."),
-        (lambda: digits(-3), "count is -3"),
-        (lambda: digits(1, size=4), "size is 4; a digit needs 12 to 128 pixels a side."),
+        (lambda: digits(0), "count=0. Pass an integer >= 1."),
+        (lambda: digits(-3), "count=-3"),
+        (lambda: digits(1, size=4), "size=4. Pass 12 to 128 pixels."),
     ],
 )
 def test_wrong_requests_are_refused(call, message):

@@ -44,7 +44,7 @@ def test_a_later_call_goes_on_from_what_an_earlier_one_left(server, tmp_path):
     kept = tmp_path / "data" / "file.bin.part"
     assert kept.stat().st_size == len(CONTENT) // 3
     assert "after 1 attempts" in str(caught.value)
-    assert f"341 KB are kept in {kept}; a later call goes on from there." in str(caught.value)
+    assert f"341 KB are kept in {kept}; a later call resumes there." in str(caught.value)
     assert get(server, tmp_path).read_bytes() == CONTENT
     assert server.requests[1] == f"bytes={len(CONTENT) // 3}-"
 
@@ -78,8 +78,8 @@ def test_a_lasting_error_is_told_with_the_address_and_the_place(server, tmp_path
         get(server, tmp_path)
     target = tmp_path / "data" / "file.bin"
     assert str(caught.value) == (
-        f"file.bin could not be downloaded after 4 attempts; the last was {server.url}: HTTP 404 Not Found. "
-        f"Check the network, or put the file at {target} yourself."
+        "file.bin could not be downloaded after 4 attempts. The last error: "
+        f"{server.url}: HTTP 404 Not Found. Check the network, or put the file at {target} yourself."
     )
     assert not target.exists()
 

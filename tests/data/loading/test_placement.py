@@ -5,15 +5,15 @@ import torch
 
 from flodl.core import DataError
 from flodl.data import Loader
-from flodl.data.loading.placement import allowed_bytes, check_cap, choose
+from flodl.data.loading.placement import allowed_bytes, check_memory_cap, choose_mode
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 GB = 2**30
 
 
 def decide(mode="auto", **facts):
-    usual = {"device": CUDA, "num_bytes": GB, "lies_there": False, "free_bytes": 8 * GB, "memory_cap": 0.5}
-    return choose(mode, **{**usual, **facts})
+    usual = {"device": CUDA, "num_bytes": GB, "is_on_device": False, "free_bytes": 8 * GB, "memory_cap": 0.5}
+    return choose_mode(mode, **{**usual, **facts})
 
 
 @pytest.mark.parametrize(
@@ -22,39 +22,39 @@ def decide(mode="auto", **facts):
         (
             {},
             "resident",
-            "the data take 1.0 GB, and memory_cap=0.5 allows 4.0 GB of the 8.0 GB free on cuda:0",
+            "the data takes 1.0 GB, and memory_cap=0.5 allows 4.0 GB of the 8.0 GB free on cuda:0",
         ),
         (
             {"num_bytes": 5 * GB},
             "streaming",
-            "the data take 5.0 GB, but memory_cap=0.5 allows 4.0 GB of the 8.0 GB free on cuda:0",
+            "the data takes 5.0 GB, but memory_cap=0.5 allows 4.0 GB of the 8.0 GB free on cuda:0",
         ),
         (
             {"memory_cap": 100},
             "streaming",
-            "the data take 1.0 GB, but memory_cap=100 allows 100 B of the 8.0 GB free on cuda:0",
+            "the data takes 1.0 GB, but memory_cap=100 allows 100 B of the 8.0 GB free on cuda:0",
         ),
         ({"num_bytes": 4 * GB}, "resident", None),
         ({"num_bytes": 4 * GB + 1}, "streaming", None),
-        ({"lies_there": True, "free_bytes": 0}, "resident", "the data (1.0 GB) are on cuda:0 already"),
+        ({"is_on_device": True, "free_bytes": 0}, "resident", "the data (1.0 GB) is already on cuda:0"),
         (
-            {"device": CPU, "free_bytes": None, "lies_there": True},
+            {"device": CPU, "free_bytes": None, "is_on_device": True},
             "resident",
-            "the data (1.0 GB) are in the host's memory already",
+            "the data (1.0 GB) is already in host memory",
         ),
         (
             {"device": CPU, "free_bytes": None},
             "streaming",
-            "the data (1.0 GB) stay in their files",
+            "the data (1.0 GB) stays in memory-mapped files",
         ),
         (
             {"device": torch.device("mps"), "free_bytes": None},
             "streaming",
-            "the free memory of mps is not known",
+            "the free memory of mps is unknown",
         ),
         ({"num_bytes": None, "obstacle": "rows are text"}, "streaming", "rows are text"),
-        ({"mode": "streaming"}, "streaming", "mode='streaming' was asked for"),
-        ({"mode": "resident", "num_bytes": 50 * GB}, "resident", "mode='resident' was asked for"),
+        ({"mode": "streaming"}, "streaming", "mode='streaming' was requested"),
+        ({"mode": "resident", "num_bytes": 50 * GB}, "resident", "mode='resident' was requested"),
     ],
 )
 def test_sizes_decide_and_the_reason_says_so(facts, mode, reason):
@@ -67,7 +67,7 @@ def test_a_cap_is_a_share_or_a_number_of_bytes():
     assert (allowed_bytes(1000, 1.0), allowed_bytes(1000, 0)) == (1000, 0)
     for wrong in (0.0, 1.5, -3, True, "half"):
         with pytest.raises(DataError, match="memory_cap="):
-            check_cap(wrong)
+            check_memory_cap(wrong)
 
 
 class Full:
@@ -87,4 +87,4 @@ def test_data_that_do_not_fit_after_all_are_streamed_and_it_is_said_once(capsys)
     reason = "the data did not fit on cpu (CUDA out of memory. Tried to allocate 2.00 GiB)"
     assert (given.mode, given.reason) == ("streaming", reason)
     assert [batch.tolist() for batch in given] == [[0, 10, 20, 30], [40, 50]]
-    assert capsys.readouterr().err == f"Loader: streaming instead of resident, for {reason}.\n"
+    assert capsys.readouterr().err == f"Loader: streaming instead of resident: {reason}.\n"

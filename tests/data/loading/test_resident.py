@@ -44,14 +44,14 @@ def test_one_position_gives_a_batch_of_one():
 @pytest.mark.parametrize(
     ("positions", "message"),
     [
-        ([0, 10], "a position is beyond the epoch, which has 10 samples. Give numbers from 0 to 9."),
+        ([0, 10], "a position is beyond the epoch, which has 10 samples. Pass positions from 0 to 9."),
         (torch.tensor([-1]), "a position is beyond the epoch"),
-        ([0.5], r"the positions are \(1,\) torch.float32 on cpu. Give one row of whole numbers on cpu"),
+        ([0.5], r"the positions are \(1,\) torch.float32 on cpu. Pass a 1-d tensor of integers on cpu"),
         (torch.arange(10) < 3, r"the positions are \(10,\) torch.bool"),
         ([[0, 1], [2, 3]], r"the positions are \(2, 2\) torch.int64"),
         ("first", "the positions are a str"),
         (None, "the positions are a NoneType"),
-        (torch.arange(2, device="meta"), "on meta. Give one row of whole numbers on cpu"),
+        (torch.arange(2, device="meta"), "on meta. Pass a 1-d tensor of integers on cpu"),
     ],
 )
 def test_other_positions_are_refused(positions, message):
@@ -61,7 +61,7 @@ def test_other_positions_are_refused(positions, message):
 
 def test_nothing_is_taken_before_an_epoch_is_begun():
     loader = Loader(torch.arange(10), batch_size=4)
-    with pytest.raises(DataError, match=r"none was begun\. Call begin_epoch\(\) first"):
+    with pytest.raises(DataError, match=r"none has begun\. Call begin_epoch\(\) first"):
         loader.take(torch.arange(2))
 
 
@@ -76,9 +76,7 @@ def test_an_epoch_of_another_length_is_refused_once_something_was_taken():
     loader.set_epoch(1)
     loader.begin_epoch()
     loader.set_epoch(2)
-    with pytest.raises(
-        DataError, match="an order of 4 samples, and that of epoch 2 has 5: it lies elsewhere"
-    ):
+    with pytest.raises(DataError, match=r"an order of 4 samples, but epoch 2 has 5\. It needs new memory"):
         loader.begin_epoch()
     untaken = Loader(torch.arange(10), batch_size=4, sampler=growing)
     assert [len(torch.cat(list(untaken))) for _ in range(4)] == [4, 4, 5, 5]
@@ -99,11 +97,11 @@ def test_an_epoch_that_is_over_is_not_served_for_the_next():
     loader = begun()
     loader.set_epoch(1)
     with pytest.raises(
-        DataError, match=r"of epoch 0, and the loader is at epoch 1\. Call begin_epoch\(\) again"
+        DataError, match=r"of epoch 0, but the loader is at epoch 1\. Call begin_epoch\(\) again"
     ):
         loader.take(torch.arange(2))
     loader.begin_epoch()
     assert loader.take(torch.arange(4)).tolist() == next(iter(loader)).tolist()
     list(loader)
-    with pytest.raises(DataError, match="of epoch 1, and the loader is at epoch 2"):
+    with pytest.raises(DataError, match="of epoch 1, but the loader is at epoch 2"):
         loader.take(torch.arange(2))

@@ -120,8 +120,8 @@ def test_a_script_without_a_guard_is_told_of_it_where_workers_run_it_again(tmp_p
     script.write_text(UNGUARDED)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
     told = ended.stderr.splitlines()[-1]
-    assert "a worker of the loader has died: process" in told
-    assert "started by 'spawn' here" in told
+    assert "a worker of the loader died: process" in told
+    assert "started with 'spawn' here" in told
     assert 'under `if __name__ == "__main__":`. It may' in told
 
 
@@ -138,6 +138,6 @@ class Ending:
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_sample_that_raises_the_end_of_an_iteration_is_named(num_workers):
     loader = Loader(Ending(), 2, shuffle=False, num_workers=num_workers)
-    with pytest.raises(DataError, match=r"Ending raised StopIteration where .* samples \[4, 5\]"):
+    with pytest.raises(DataError, match=r"Ending raised StopIteration while .* samples \[4, 5\]"):
         list(loader)
     loader.close()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flodl.data.sampling.order import sample_keys
-from flodl.data.sampling.random_numbers import Chance, EpochChance, PassingChance
+from flodl.data.sampling.random_numbers import Chance, EpochChance, StreamChance
 
 KEYS = sample_keys(11, torch.arange(4000))
 
@@ -34,8 +34,8 @@ def test_drawing_for_a_whole_epoch_gives_the_same_numbers():
 
 
 def test_drawing_for_a_stretch_at_a_time_gives_the_same_numbers(monkeypatch):
-    monkeypatch.setattr("flodl.data.sampling.random_numbers._STRETCH", 100)
-    passing = PassingChance(11, torch.device("cpu"))
+    monkeypatch.setattr("flodl.data.sampling.random_numbers._BLOCK_SAMPLES", 100)
+    passing = StreamChance(11, torch.device("cpu"))
     for start, stop in ((7, 64), (64, 107), (107, 128), (128, 600), (600, 664), (0, 8), (3990, 4000)):
         cut = draws(passing.between(start, stop))
         assert all(torch.equal(a, b) for a, b in zip(cut, draws(Chance(KEYS[start:stop]))))
@@ -85,8 +85,8 @@ def test_sure_things_are_sure():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda chance: chance.coin(1.5), "p is 1.5; a probability lies between 0 and 1."),
-        (lambda chance: chance.integers(0), "bound is 0; give a whole number from 1 up"),
+        (lambda chance: chance.coin(1.5), "p=1.5. Pass a probability between 0 and 1."),
+        (lambda chance: chance.integers(0), "bound=0. Pass an integer from 1 to 2"),
     ],
 )
 def test_wrong_requests_are_refused(call, message):
@@ -98,8 +98,8 @@ def test_an_epoch_may_draw_beforehand_what_the_one_before_has_drawn():
     first, second = EpochChance(KEYS), EpochChance(KEYS + 1)
     first.between(0, 2).integers(9, 2)
     first.between(0, 2).coin(0.5)
-    second.draw_like(first)
-    assert list(second._table) == list(first._table)
+    second.draw_same_as(first)
+    assert list(second._cache) == list(first._cache)
     part = second.between(1, 3)
     assert torch.equal(part.integers(9, 2), Chance(KEYS[1:3] + 1).integers(9, 2))
 
@@ -118,4 +118,4 @@ def test_an_epoch_keeps_a_few_draws_and_makes_the_others_batch_by_batch():
     for bound in range(1, 100):
         found = epoch.between(1, 4).integers(bound)
         assert torch.equal(found, Chance(KEYS[1:4]).integers(bound))
-    assert len(epoch._table) == 16
+    assert len(epoch._cache) == 16

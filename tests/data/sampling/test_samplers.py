@@ -38,7 +38,7 @@ def test_weights_decide_how_often_a_sample_comes():
 
 def test_a_sampler_of_batches_is_told():
     with pytest.raises(
-        DataError, match=r"an integer\. Give one number after another; the loader makes batches"
+        DataError, match=r"an integer\. Return single indices; the loader groups them into batches"
     ):
         epochs(sampler=BatchSampler(range(20), 4, drop_last=False))
 
@@ -111,7 +111,7 @@ def test_a_torch_sampler_leaves_the_global_generator_alone():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: WeightedSampler([1.0, -1.0]), "a weight is negative or not a number"),
+        (lambda: WeightedSampler([1.0, -1.0]), "a weight is negative, infinite or NaN"),
         (lambda: WeightedSampler([0.0, 0.0]), "every weight is 0"),
         (
             lambda: WeightedSampler([1.0, 0.0], num_samples=2, replacement=False),
@@ -120,18 +120,18 @@ def test_a_torch_sampler_leaves_the_global_generator_alone():
         (lambda: list(Loader(DATA, 4, sampler=WeightedSampler([1.0]))), "1 weights for 20 samples"),
         (
             lambda: list(Loader(DATA, 4, sampler=[1, 20])),
-            "index 20 for 20 samples. Give numbers from 0 to 19.",
+            "index 20 for 20 samples. Return indices from 0 to 19.",
         ),
         (lambda: list(Loader(DATA, 4, sampler=[-1])), "index -1 for 20 samples"),
-        (lambda: Loader(DATA, 4, sampler=lambda epoch: []), "Give a list of sample numbers, at least one"),
+        (lambda: Loader(DATA, 4, sampler=lambda epoch: []), "Return a non-empty list of sample indices"),
         (lambda: list(Loader(DATA, 4, sampler=iter([1, 2]))), "the sampler is an iterator"),
         (lambda: Loader(DATA, 4, sampler=3), "sampler=3 is a int"),
         (
             lambda: Loader(DATA, 4, sampler=DATA > 3),
-            r"a mask of 20 .*Write sampler=mask\.nonzero\(\)\.flatten",
+            r"a mask of 20 .*Use sampler=mask\.nonzero\(\)\.flatten",
         ),
         (lambda: Loader(DATA, 4, sampler=DATA.numpy() > 3), r"a mask of 20 .*numpy\.flatnonzero\(mask\)"),
-        (lambda: Loader(DATA, 4, sampler=[True, False]), r"a mask of 2 .*enumerate\(mask\) if wanted"),
+        (lambda: Loader(DATA, 4, sampler=[True, False]), r"a mask of 2 .*enumerate\(mask\) if selected"),
         (lambda: Loader(DATA, 4, sampler=lambda epoch: epoch < DATA), "the sampler is a mask of 20"),
     ],
 )
@@ -152,15 +152,15 @@ def test_what_the_refusal_of_a_mask_advises_works():
 
 def test_a_sampler_with_a_generator_of_its_own_is_refused():
     own = torch.utils.data.RandomSampler(range(8), generator=torch.Generator())
-    with pytest.raises(DataError, match="a generator of its own"):
+    with pytest.raises(DataError, match="its own generator"):
         Loader(torch.arange(8), 2, sampler=own)
     source = torch.utils.data.DataLoader(range(8), shuffle=True, generator=torch.Generator())
-    with pytest.raises(DataError, match="a generator of its own"):
+    with pytest.raises(DataError, match="its own generator"):
         Loader(source, None)
 
 
 class Shuffling:
-    """Draws each order from a generator of its own."""
+    """Draws each order from its own generator."""
 
     def __init__(self):
         self.random, self.asked = random.Random(3), 0
@@ -179,10 +179,12 @@ class ByEpoch(Shuffling):
 
 
 def test_a_sampler_that_draws_by_itself_is_refused():
-    with pytest.raises(DataError, match=r"two orders for epoch 0 .*set_epoch\(epoch\) or as a function"):
+    with pytest.raises(
+        DataError, match=r"two different orders for epoch 0: .*set_epoch\(epoch\) or as a function"
+    ):
         epochs(sampler=Shuffling())
     own = Shuffling()
-    with pytest.raises(DataError, match="two orders for epoch 0"):
+    with pytest.raises(DataError, match="two different orders for epoch 0"):
         epochs(sampler=lambda epoch: own)
 
 
@@ -194,7 +196,7 @@ def test_a_sampler_that_counts_its_epochs_is_refused():
             self.epoch += 1
             return iter(range(self.epoch, 20))
 
-    with pytest.raises(DataError, match="two orders for epoch 0"):
+    with pytest.raises(DataError, match="two different orders for epoch 0"):
         epochs(sampler=Counting())
 
 

@@ -57,7 +57,7 @@ def test_names_choose_columns():
     assert list(next(iter(given))) == ["flag", "x"]
     assert given.mode == "resident"
     with pytest.raises(
-        DataError, match=r"names has 'y', the table has the columns \['x', 'ids', 'flag', 'text'\]"
+        DataError, match=r"names has 'y', but the table has the columns \['x', 'ids', 'flag', 'text'\]"
     ):
         Loader(with_text, 4, names=["y"])
 
@@ -65,7 +65,7 @@ def test_names_choose_columns():
 @pytest.mark.parametrize(
     ("column", "why"),
     [
-        (["a"] * 10, "column 'more' holds string, not numbers"),
+        (["a"] * 10, "column 'more' contains string, not numbers"),
         ([1, None] * 5, "column 'more' has missing values"),
         ([[1], [1, 2]] * 5, "column 'more' has lists of 1 to 2 items"),
     ],
@@ -105,7 +105,7 @@ def test_text_is_read_sample_by_sample_and_the_reason_names_the_column(datasets)
     data = datasets.Dataset.from_dict({"text": ["a", "bb", "ccc"], "label": [0, 1, 2]})
     given = Loader(data, 2, shuffle=False)
     assert given.mode == "streaming"
-    assert given.reason == "column 'text' holds string, not numbers, so samples are made one by one"
+    assert given.reason == "column 'text' contains string, not numbers, so samples are created one by one"
     assert next(iter(given))["text"] == ["a", "bb"]
     lengths = Loader(data, 3, shuffle=False, transform=lambda row: {"length": len(row["text"])})
     assert next(iter(lengths))["length"].tolist() == [1, 2, 3]
@@ -146,7 +146,7 @@ def test_a_dictionary_of_datasets_is_refused_with_what_to_take(datasets, as_iter
         given = datasets.IterableDatasetDict(
             {name: part.to_iterable_dataset() for name, part in splits.items()}
         )
-    with pytest.raises(DataError, match=r"a dictionary of \w*Dataset\. .*for example source\['validation'\]"):
+    with pytest.raises(DataError, match=r"a dict of \w*Dataset\. .*for example source\['validation'\]"):
         Loader(given, 2)
 
 
@@ -198,6 +198,6 @@ def test_a_format_for_some_columns_gives_the_others_as_they_are(datasets):
     (batch,) = Loader(data.with_format("torch", columns=["x"]), 2, shuffle=False, names=["x", "y"])
     assert {name: part.dtype for name, part in batch.items()} == {"x": torch.float32, "y": torch.int64}
     given = Loader(data.with_format("torch", columns=["x"], output_all_columns=True), 2, shuffle=False)
-    assert given.reason.startswith("the format of the dataset is for some of its columns, so samples")
+    assert given.reason.startswith("the dataset formats only some of its columns, so samples")
     (batch,) = given
     assert [batch[name].dtype for name in "xyz"] == [torch.float32, torch.int64, torch.float64]

@@ -78,7 +78,9 @@ def test_a_collate_function_of_ones_own_gets_the_samples_as_they_are():
     ],
 )
 def test_what_makes_no_batch_is_told_with_what_to_do(samples, why):
-    with pytest.raises(DataError, match=rf"2 samples cannot be put into one batch: .*{why}.*Give collate="):
+    with pytest.raises(
+        DataError, match=rf"2 samples cannot be collated into a batch: .*{why}.*Pass a function as collate="
+    ):
         streamed(*samples)
 
 

@@ -95,14 +95,14 @@ def test_an_iterable_keeps_its_order_and_its_ragged_tail():
     given = Loader(Numbers(), 4)
     assert [batch.tolist() for batch in given] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
     assert (given.epoch, given.position, given.mode, given.num_samples) == (1, 0, "streaming", None)
-    assert given.reason == "an iterable is read as it comes, in its own order (shuffle_buffer= shuffles it)"
+    assert given.reason == "an iterable is read sequentially, in its own order (shuffle_buffer= shuffles it)"
     assert items(given) == list(range(11))
 
 
 def test_a_length_is_given_where_the_source_has_one():
     assert len(Loader(Sized(), 4)) == 3
     assert len(Loader(Sized(), 4, drop_last=True)) == 2
-    with pytest.raises(TypeError, match="does not say how many samples"):
+    with pytest.raises(TypeError, match="is an iterable without a length"):
         len(Loader(Numbers(), 4))
 
 
@@ -164,7 +164,7 @@ def test_a_generator_lasts_one_epoch():
 def test_an_iterator_cannot_be_taken_up_after_a_break_but_after_a_restart():
     given = Loader((torch.tensor(n) for n in range(5)), 2)
     next(iter(given))
-    with pytest.raises(DataError, match="which cannot go on after its loop was left"):
+    with pytest.raises(DataError, match="which cannot continue after its loop was left"):
         list(given)
     fresh = Loader((torch.tensor(n) for n in range(5)), 2)
     fresh.load_state_dict(given.state_dict())
@@ -284,8 +284,8 @@ def test_augmentation_is_the_same_whatever_the_batch_size():
     [
         (lambda: Loader(Numbers(), 4, sampler=[1]), "an iterable has its own order"),
         (lambda: Loader(Numbers(), 4, mode="resident"), "mode='resident' needs a source with a length"),
-        (lambda: list(Loader(Numbers(0), 4)), "the source gives no batch"),
-        (lambda: list(Loader(Numbers(3), 4, drop_last=True)), "the source gives no batch"),
+        (lambda: list(Loader(Numbers(0), 4)), "the source yields no batch"),
+        (lambda: list(Loader(Numbers(3), 4, drop_last=True)), "the source yields no batch"),
     ],
 )
 def test_wrong_use_is_told(make, message):
@@ -300,7 +300,7 @@ def test_a_source_that_became_shorter_is_noticed():
     next(iterator)
     second = Loader(Numbers(5), 4)
     second.load_state_dict(first.state_dict())
-    with pytest.raises(CursorError, match="the source ended before item 8, where the cursor stands"):
+    with pytest.raises(CursorError, match="the source ended before item 8, the position of the cursor"):
         list(second)
 
 

@@ -71,7 +71,7 @@ def test_headers_are_skipped_and_npy_files_know_their_type(tmp_path):
 def test_a_mapped_file_is_streamed_on_a_cpu(tmp_path):
     np.arange(50, dtype=np.uint16).tofile(tmp_path / "t.bin")
     given = Loader(TokenShards(tmp_path / "t.bin", 4), 3, num_workers=1)
-    assert given.reason == "the data (100 B) stay in their files"
+    assert given.reason == "the data (100 B) stays in memory-mapped files"
     assert sorted(torch.cat([x[:, 0] for x, _ in given]).tolist()) == list(range(0, 48, 4))
     given.close()
 
@@ -92,7 +92,7 @@ def test_names_and_single_windows():
         (
             lambda at: TokenShards(at / "odd.bin", 3),
             DataFileError,
-            "odd.bin has 5 bytes, .* not a whole number of uint16",
+            "odd.bin has 5 bytes, .* not a multiple of the size of uint16",
         ),
         (lambda at: TokenShards(at / "bad.npy", 3), DataFileError, "bad.npy is not a readable .npy file"),
         (
@@ -100,12 +100,12 @@ def test_names_and_single_windows():
             DataError,
             "no shard has the 4 tokens of a window; the longest has 3",
         ),
-        (lambda at: TokenShards(torch.zeros(9), 3), DataError, "Give one row of whole numbers"),
+        (lambda at: TokenShards(torch.zeros(9), 3), DataError, "Pass a 1-d array of integers"),
         (lambda at: TokenShards([], 3), DataError, "no shards"),
         (
             lambda at: TokenShards(torch.arange(9), 0),
             DataError,
-            "seq_len=0, stride=None. Give whole numbers from 1 up",
+            "seq_len=0, stride=None. Pass integers >= 1",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from flodl.data import Loader, Normalize, RandomCrop, RandomFlip, WeightedSampler
 from flodl.data.augment import fused
-from flodl.data.batch import Handed, tensors_in
+from flodl.data.batch import PositionedBatch, tensors_in
 from flodl.data.transfer import pinned_copy, prefetch
 
 IMAGES = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -29,7 +29,7 @@ class Dimmed:
     """An augmentation of the user's, that may be called ahead or only when its batch is due."""
 
     def __init__(self, *, ahead):
-        self.draws_by_chance = ahead
+        self.draws_from_chance = ahead
 
     def __call__(self, batch, chance):
         return batch[0] * chance.uniform().view(-1, 1, 1, 1), batch[1]
@@ -229,9 +229,9 @@ def simulate_the_kernel(cuda, monkeypatch):
 
         def launch(self, *given, **_constants):
             launches.append(given)
-            cuda.run("make_images", reads=given[:-1], writes=given[-1:], line=cuda.current.number)
+            cuda.run("gather_and_augment", reads=given[:-1], writes=given[-1:], line=cuda.current.number)
 
-    monkeypatch.setattr(fused, "_FIRST", 2)
+    monkeypatch.setattr(fused, "_COMPILE_AFTER", 2)
     monkeypatch.setattr(fused._Kernel, "compile", lambda kernel: setattr(kernel, "_launch", Launch()))
     return launches
 
@@ -330,9 +330,9 @@ def test_a_collate_function_may_fill_the_same_memory_again(cuda, kind, memory):
     ],
 )
 def test_memory_that_nobody_fills_again_is_not_copied_twice(cuda, make, monkeypatch):
-    run, told = pinned_copy.Feed.run, []
+    run, told = pinned_copy.PinnedCopier.run, []
     monkeypatch.setattr(
-        pinned_copy.Feed, "run", lambda *given, fresh: told.append(fresh) or run(*given, fresh=fresh)
+        pinned_copy.PinnedCopier, "run", lambda *given, fresh: told.append(fresh) or run(*given, fresh=fresh)
     )
     assert len(list(make())) == 6
     assert told == [True]
@@ -352,7 +352,7 @@ def test_batches_that_grow_are_kept_within_the_memory_cap(cuda):
     for number, _ in enumerate(given, start=1):
         waiting.append(len(sent) - number)
     assert waiting == [4, 3, 2, 2, 2, 2, 1, 1, 1, 0]
-    assert given._backend._feed.ahead == 1
+    assert given._backend._copier.num_ahead == 1
 
 
 def test_resident_data_are_stale_once_their_tensors_were_written_to(cuda):
@@ -419,14 +419,14 @@ def test_after_an_error_or_an_interrupt_everything_goes_on_in_order(cuda, kind, 
 
 def test_an_epoch_that_cannot_be_prepared_for_want_of_memory_is_drawn_when_it_is_due(cuda):
     given, there = loader("own"), loader("own", device="cpu")
-    drawn = given._backend._drawn
+    drawn = given._backend._draw_epoch
 
     def too_much(epoch):
         if epoch.number > given.epoch:
             raise torch.OutOfMemoryError
         return drawn(epoch)
 
-    given._backend._drawn = too_much
+    given._backend._draw_epoch = too_much
     for _ in range(3):
         ours, theirs = ([labels.tolist() for _, labels in one] for one in (given, there))
         assert ours == theirs
@@ -439,7 +439,7 @@ def make(num_batches, *, fails_at=None, between=lambda: None):
         between()
         if number == fails_at:
             raise ValueError("this batch cannot be made")
-        yield Handed(torch.full((4,), number, device="cuda"), number + 1)
+        yield PositionedBatch(torch.full((4,), number, device="cuda"), number + 1)
 
 
 def load(num_batches, *, fails_at=None):
@@ -447,20 +447,24 @@ def load(num_batches, *, fails_at=None):
     for number in range(num_batches):
         if number == fails_at:
             raise ValueError("this batch cannot be made")
-        yield Handed({"x": torch.full((number % 3 + 1, 2), number), "y": torch.tensor(number)}, number + 1)
+        yield PositionedBatch(
+            {"x": torch.full((number % 3 + 1, 2), number), "y": torch.tensor(number)}, number + 1
+        )
 
 
 def doubled(source):
     for handed in source:
-        yield Handed({**handed.batch, "x": handed.batch["x"] * 2}, handed.position)
+        yield PositionedBatch({**handed.batch, "x": handed.batch["x"] * 2}, handed.position)
 
 
-def runs(most, depth, num_batches, fails_at):
+def runs(max_group, depth, num_batches, fails_at):
     """Give the three ways of batches to the device, each as a function that begins a loop."""
     device = torch.device("cuda", 0)
-    beside = prefetch.Ahead(device, most=most)
-    sent, sent_first = (pinned_copy.Feed(device, depth=depth, room=lambda: None) for _ in range(2))
-    after = prefetch.Ahead(device, most=most)
+    beside = prefetch.Prefetcher(device, max_group=max_group)
+    sent, sent_first = (
+        pinned_copy.PinnedCopier(device, depth=depth, usable_bytes=lambda: None) for _ in range(2)
+    )
+    after = prefetch.Prefetcher(device, max_group=max_group)
     return [
         lambda: beside.run(make(num_batches, fails_at=fails_at)),
         lambda: sent.run(load(num_batches, fails_at=fails_at)),
@@ -470,7 +474,7 @@ def runs(most, depth, num_batches, fails_at):
 
 @settings(max_examples=30, deadline=None)
 @hypothesis.given(
-    most=st.sampled_from([1, 2, 8]),
+    max_group=st.sampled_from([1, 2, 8]),
     depth=st.integers(1, 4),
     num_streams=st.sampled_from([1, 2, 32]),
     num_batches=st.integers(0, 20),
@@ -478,10 +482,10 @@ def runs(most, depth, num_batches, fails_at):
     loops=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 21), st.integers(0, 3)), max_size=5),
 )
 def test_any_loops_over_batches_made_and_sent_are_in_order(
-    most, depth, num_streams, num_batches, fails_at, loops
+    max_group, depth, num_streams, num_batches, fails_at, loops
 ):
     with simulated(num_streams=num_streams) as cuda:
-        begin, kept = runs(most, depth, num_batches, fails_at), []
+        begin, kept = runs(max_group, depth, num_batches, fails_at), []
         for which, stop, keep in loops:
             batches = begin[which]()
             with suppress(ValueError):
@@ -556,7 +560,7 @@ def use_in_two_threads(read, train_there):
         if len(held) > 1:
             train_there(lambda: train(held.pop(0)))
 
-    batches = prefetch.Ahead(torch.device("cuda", 0), most=4).run(make(20, between=between))
+    batches = prefetch.Prefetcher(torch.device("cuda", 0), max_group=4).run(make(20, between=between))
     for _ in range(20):
         held.append(read(next, batches).batch)
     batches.close()
@@ -579,7 +583,7 @@ def test_the_main_thread_may_read_for_another_one(cuda):
 
 
 def test_threads_that_keep_nothing_for_each_other_are_caught(cuda, monkeypatch):
-    monkeypatch.setattr(prefetch, "keep_for", lambda stream, batch: None)
+    monkeypatch.setattr(prefetch, "record_use", lambda stream, batch: None)
     with another_thread(cuda) as read, another_thread(cuda) as train_there:
         use_in_two_threads(read, train_there)
     assert any("may still use what was there before" in race for race in cuda.races)
@@ -596,8 +600,8 @@ def prepares_outside(given, _monkeypatch):
 
     def then_prepare(epoch):
         yield from batches(epoch)
-        with backend._ahead.side.stream:
-            backend._next = backend._drawn(replace(epoch, number=epoch.number + 1))
+        with backend._prefetcher.side.stream:
+            backend._next = backend._draw_epoch(replace(epoch, number=epoch.number + 1))
 
     backend.batches = then_prepare
 
@@ -612,7 +616,7 @@ def events_say_nothing(_given, monkeypatch):
 BREAKS = {
     "batches are made without waiting": (
         "bare",
-        lambda given, _: setattr(given._backend._ahead.side.stream, "wait_stream", no_wait),
+        lambda given, _: setattr(given._backend._prefetcher.side.stream, "wait_stream", no_wait),
         "where stream 0 may still use what was there before",
     ),
     "batches are used without waiting": (
@@ -632,12 +636,14 @@ BREAKS = {
     ),
     "batches are sent without waiting": (
         "streamed",
-        lambda given, _: setattr(given._backend._feed._side.stream, "wait_stream", no_wait),
+        lambda given, _: setattr(given._backend._copier._side.stream, "wait_stream", no_wait),
         "on 1 writes where stream 0 may still use what was there before",
     ),
     "batches are received without waiting": (
         "streamed",
-        lambda given, patch: patch.setattr(pinned_copy.Feed, "_receive", lambda _, handed, arrived: handed),
+        lambda given, patch: patch.setattr(
+            pinned_copy.PinnedCopier, "_receive", lambda _, handed, arrived: handed
+        ),
         "on 0 reads what stream 1 may not have written yet",
     ),
     "buffers are filled without waiting": (

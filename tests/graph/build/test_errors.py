@@ -193,20 +193,20 @@ def download_error(folder):
 MESSAGES = {
     DataError: (
         data_error,
-        "the columns have unequal lengths {'0': 3, '1': 2}. Give each one row per sample.",
+        "the columns have unequal lengths {'0': 3, '1': 2}. Each needs one row per sample.",
     ),
     CursorError: (
         cursor_error,
-        "the cursor was saved with seed=0, this loader has 1. Give the loader the seed that it had.",
+        "the cursor was saved with seed=0, but this loader has 1. Use the same seed.",
     ),
     DataFileError: (
         data_file_error,
-        "{}/labels is not an IDX file: it begins with 3c 68 74 6d, expected 00 00, "
+        "{}/labels is not an IDX file: it starts with 3c 68 74 6d, expected 00 00, "
         "a type code and the number of dimensions.",
     ),
     DownloadError: (
         download_error,
-        "x.gz could not be downloaded after 1 attempts; the last was http://127.0.0.1:9/x.gz: "
+        "x.gz could not be downloaded after 1 attempts. The last error: http://127.0.0.1:9/x.gz: "
         "[Errno 111] Connection refused. Check the network, or put the file at {}/x.gz yourself.",
     ),
     BuildError: (build_error, "through needs one stream, but 2 are open. Call merge first."),

@@ -124,7 +124,7 @@ def test_an_iterator_has_given_what_it_gave(make, data):
     trainer, loader = make(step_fn=failing_at(3)), Loader(iter(list(zip(*data))), 4)
     with pytest.raises(ValueError, match="mine"):
         trainer.fit(loader, epochs=1)
-    with pytest.raises(DataError, match="an iterator, which cannot go on after its loop was left"):
+    with pytest.raises(DataError, match="an iterator, which cannot continue after its loop was left"):
         trainer.fit(loader, epochs=1)
 
 

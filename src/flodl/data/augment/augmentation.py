@@ -1,4 +1,4 @@
-"""Augmentations of a batch: their type, how several are combined, and what users may pass."""
+"""The type of an augmentation, `Compose`, and the conversion of what users pass as `augment`."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from ..sampling.random_numbers import Chance
 Augmentation = Callable[[Any, Chance], Any]
 
 
-def augmented(augment: Augmentation, batch: Any, chance: Chance) -> Any:
-    """Augment a batch; one that got lost is told."""
-    given = augment(batch, chance)
-    if given is None:
-        raise DataError("augment gave nothing. Return the batch, also where it was changed in place.")
-    return given
+def apply_augmentation(augment: Augmentation, batch: Any, chance: Chance) -> Any:
+    """Augment a batch; raise if the augmentation returns None."""
+    augmented = augment(batch, chance)
+    if augmented is None:
+        raise DataError("augment returned None. Return the batch, even if it was changed in place.")
+    return augmented
 
 
-def draws_by_chance(augment: Augmentation | None) -> bool:
-    """Say whether everything random about an augmentation comes from the chance that it is given.
+def draws_from_chance(augment: Augmentation | None) -> bool:
+    """Return whether an augmentation draws all its random numbers from its `chance` argument.
 
-    Then it makes no difference when it is called, and it may be called ahead of time. One's own says so with
-    an attribute `draws_by_chance = True`; of others it is not known.
+    If so, it may be called ahead of time. A user's augmentation declares it with an attribute
+    `draws_from_chance = True`.
     """
     if isinstance(augment, Compose):
-        return all(map(draws_by_chance, augment.parts))
-    return augment is None or bool(getattr(augment, "draws_by_chance", False))
+        return all(map(draws_from_chance, augment.parts))
+    return augment is None or bool(getattr(augment, "draws_from_chance", False))
 
 
 class Compose:
-    """Augmentations one after another."""
+    """Applies several augmentations in order."""
 
     def __init__(self, *parts: Augmentation | Sequence[Augmentation]) -> None:
-        given: list[Any] = [
+        flat: list[Any] = [
             inner for part in parts for inner in (part if isinstance(part, list | tuple) else [part])
         ]
-        if wrong := [part for part in given if not callable(part) or isinstance(part, type)]:
+        if wrong := [part for part in flat if not callable(part) or isinstance(part, type)]:
             raise DataError(
-                f"Compose: {wrong[0]!r} is no augmentation. Give functions augment(batch, chance)."
+                f"Compose: {wrong[0]!r} is not an augmentation. Pass functions augment(batch, chance)."
             )
-        self.parts: tuple[Augmentation, ...] = tuple(given)
+        self.parts: tuple[Augmentation, ...] = tuple(flat)
 
     def __call__(self, batch: Any, chance: Chance) -> Any:
         for part in self.parts:
-            batch = augmented(part, batch, chance)
+            batch = apply_augmentation(part, batch, chance)
         return batch
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class Compose:
 
 
 def as_augmentation(augment: Any) -> Augmentation | None:
-    """Take one augmentation, a list of them, or a function of the batch alone.
+    """Convert one augmentation, a list of them, or a function of only the batch to an augmentation.
 
     >>> as_augmentation(lambda batch: batch + 1)(1, None)
     2
@@ -68,19 +68,19 @@ def as_augmentation(augment: Any) -> Augmentation | None:
     if isinstance(augment, Sequence) and not isinstance(augment, str | bytes):
         return Compose(*(part for part in map(as_augmentation, augment) if part is not None))
     if not callable(augment) or isinstance(augment, type):
-        raise DataError(f"augment={augment!r}. Give a function augment(batch, chance), or a list of them.")
-    return augment if _takes_chance(augment) else _WithoutChance(augment)
+        raise DataError(f"augment={augment!r}. Pass a function augment(batch, chance), or a list of them.")
+    return augment if _takes_chance(augment) else _IgnoresChance(augment)
 
 
 @dataclass(frozen=True)
-class _WithoutChance:
-    """A class, not a closure, so that it can be sent to another process."""
+class _IgnoresChance:
+    """Adapts a function of only the batch; a class, not a closure, so that it can be pickled."""
 
     augment: Callable[[Any], Any]
 
     @property
-    def draws_by_chance(self) -> bool:
-        return bool(getattr(self.augment, "draws_by_chance", False))
+    def draws_from_chance(self) -> bool:
+        return bool(getattr(self.augment, "draws_from_chance", False))
 
     def __call__(self, batch: Any, chance: Chance) -> Any:
         return self.augment(batch)
@@ -88,10 +88,10 @@ class _WithoutChance:
 
 def _takes_chance(augment: Callable[..., Any]) -> bool:
     try:
-        # A module takes what its forward takes.
+        # A module takes the arguments of its forward.
         called = augment.forward if isinstance(augment, torch.nn.Module) else augment
         parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return True
-    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(by_place) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -1,4 +1,4 @@
-"""Augmentations of whole batches, on the device where the batch lies."""
+"""Augmentations of batches of images, on the device of the batch: crop, flip and normalize."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flodl.core.errors import DataError
 from ..sampling.random_numbers import Chance
 
 
-class _OfImages(ABC):
-    """An augmentation of one part of the batch: `of` names it, or it is the first."""
+class _ImageAugmentation(ABC):
+    """An augmentation of one part of the batch: the one that `of` names, by default the first."""
 
-    draws_by_chance = True
+    draws_from_chance = True
 
     def __init__(self, of: int | str | None) -> None:
         self.of = of
@@ -31,21 +31,21 @@ class _OfImages(ABC):
             if name not in batch:
                 raise DataError(f"{type(self).__name__}: the batch has {sorted(batch)}, not {name!r}.")
             return {**batch, name: self.apply(batch[name], chance)}
-        place = 0 if self.of is None else self.of
-        if not isinstance(place, int) or not 0 <= place < len(batch):
+        index = 0 if self.of is None else self.of
+        if not isinstance(index, int) or not 0 <= index < len(batch):
             raise DataError(
-                f"{type(self).__name__}: of={place!r}, but the batch is a tuple of {len(batch)}. "
-                "Give the place of the images in it, from 0."
+                f"{type(self).__name__}: of={index!r}, but the batch is a tuple of {len(batch)}. "
+                "Pass the index of the images in it."
             )
-        return tuple(self.apply(part, chance) if at == place else part for at, part in enumerate(batch))
+        return tuple(self.apply(part, chance) if at == index else part for at, part in enumerate(batch))
 
     @abstractmethod
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         """Augment the images."""
 
 
-class RandomCrop(_OfImages):
-    """Pad images `[n, c, h, w]` on all sides, then cut a window of the old size at a random place.
+class RandomCrop(_ImageAugmentation):
+    """Pad images `[n, c, h, w]` on all sides, then crop a random window of the original size.
 
     >>> from flodl.data.sampling.order import sample_keys
     >>> image = torch.arange(1, 10).view(1, 1, 3, 3)
@@ -58,51 +58,51 @@ class RandomCrop(_OfImages):
     def __init__(self, padding: int, *, fill: float = 0, of: int | str | None = None) -> None:
         super().__init__(of)
         if padding < 0:
-            raise DataError(f"RandomCrop: padding={padding}. Give a number of pixels from 0 up.")
+            raise DataError(f"RandomCrop: padding={padding}. Pass a number of pixels >= 0.")
         self.padding, self.fill = padding, fill
-        self._grids: dict[tuple[object, ...], Tensor] = {}
+        self._row_starts: dict[tuple[object, ...], Tensor] = {}
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         _check_images(self, images)
         width = images.shape[3]
         padded = functional.pad(images, [self.padding] * 4, value=self.fill).contiguous()
-        wide = padded.shape[3]
+        padded_width = padded.shape[3]
         down, right = chance.integers(2 * self.padding + 1, 2).unbind(1)
-        # Each row of the result is a run of neighbours in memory: selecting rows of an overlapping view
-        # copies whole runs, which is three times as fast as indexing a view of windows.
-        runs = padded.view(-1).as_strided((padded.numel() - width + 1, width), (1, 1))
-        starts = self._grid_for(images) + (down * wide + right).view(-1, 1)
-        return runs.index_select(0, starts.view(-1)).view(images.shape)
+        # Each row of the result is contiguous in memory: selecting rows of an overlapping view copies whole
+        # rows, which is three times as fast as indexing a view of windows.
+        rows = padded.view(-1).as_strided((padded.numel() - width + 1, width), (1, 1))
+        starts = self._row_starts_for(images) + (down * padded_width + right).view(-1, 1)
+        return rows.index_select(0, starts.view(-1)).view(images.shape)
 
-    def _grid_for(self, images: Tensor) -> Tensor:
-        """Give where each row of an unmoved window starts, `[n, c * h]`.
+    def _row_starts_for(self, images: Tensor) -> Tensor:
+        """Return the offset of each row of a window at the top left, `[n, c * h]`.
 
-        It is kept by powers of two of the batch and never given up, since a recording may read it.
+        Cached by the batch size rounded up to a power of two, and never freed: a CUDA graph may read it.
         """
         count, channels, height, width = images.shape
-        rows = 1 << max(count - 1, 0).bit_length()
-        key = (images.device, rows, channels, height, width, self.padding)
-        grid = self._grids.get(key)
-        if grid is None:
-            tall, wide = height + 2 * self.padding, width + 2 * self.padding
-            planes = torch.arange(rows * channels, device=images.device).view(rows, channels, 1)
+        size = 1 << max(count - 1, 0).bit_length()
+        key = (images.device, size, channels, height, width, self.padding)
+        starts = self._row_starts.get(key)
+        if starts is None:
+            padded_height, padded_width = height + 2 * self.padding, width + 2 * self.padding
+            planes = torch.arange(size * channels, device=images.device).view(size, channels, 1)
             lines = torch.arange(height, device=images.device)
-            grid = (planes * (tall * wide) + lines * wide).view(rows, -1)
+            starts = (planes * (padded_height * padded_width) + lines * padded_width).view(size, -1)
             is_captured = images.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
             if is_captured or torch.compiler.is_compiling():
-                return grid[:count]  # part of the program that is being made
+                return starts[:count]  # part of the captured program
             if images.is_cuda:
-                # Once, and any stream may read it from then on.
+                # Once, so that any stream may read it from now on.
                 torch.cuda.current_stream(images.device).synchronize()
-            self._grids[key] = grid
-        return grid[:count]
+            self._row_starts[key] = starts
+        return starts[:count]
 
     def __repr__(self) -> str:
         return f"RandomCrop({self.padding})"
 
 
-class RandomFlip(_OfImages):
-    """Mirror each image, left to right, with probability `p`.
+class RandomFlip(_ImageAugmentation):
+    """Flip each image horizontally with probability `p`.
 
     >>> from flodl.data.sampling.order import sample_keys
     >>> rows = torch.tensor([[1, 2], [1, 2], [1, 2]]).view(3, 1, 1, 2)
@@ -113,27 +113,27 @@ class RandomFlip(_OfImages):
     def __init__(self, p: float = 0.5, *, of: int | str | None = None) -> None:
         super().__init__(of)
         if not 0.0 <= p <= 1.0:
-            raise DataError(f"RandomFlip: p={p}. A probability lies between 0 and 1.")
+            raise DataError(f"RandomFlip: p={p}. Pass a probability between 0 and 1.")
         self.p = p
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         _check_images(self, images)
         images = images.contiguous()
-        mirrored = images.flip(3)
+        flipped = images.flip(3)
         coin = chance.coin(self.p).view(-1, 1, 1, 1)
         row_bytes = images.shape[3] * images.element_size()
         if row_bytes % 8 or images.data_ptr() % 8:
-            return torch.where(coin, mirrored, images)
-        # Eight bytes at a time: the choice itself is what takes the time on a CPU.
-        wide = torch.where(coin, mirrored.view(torch.int64), images.view(torch.int64))
-        return wide.view(images.dtype)
+            return torch.where(coin, flipped, images)
+        # Eight bytes at a time: the selection itself dominates on a CPU.
+        selected = torch.where(coin, flipped.view(torch.int64), images.view(torch.int64))
+        return selected.view(images.dtype)
 
     def __repr__(self) -> str:
         return f"RandomFlip({self.p})"
 
 
-class Normalize(_OfImages):
-    """Give images mean 0 and deviation 1 by channel; bytes are read as 0 to 1 first.
+class Normalize(_ImageAugmentation):
+    """Subtract the mean and divide by the standard deviation per channel; bytes are scaled to 0 to 1 first.
 
     >>> images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 2, 1, 1)
     >>> normalize = Normalize([0.5, 0.5], [0.25, 0.5])
@@ -145,7 +145,7 @@ class Normalize(_OfImages):
         super().__init__(of)
         if len(mean) != len(std) or any(value <= 0 for value in std):
             raise DataError(
-                f"Normalize: mean={list(mean)}, std={list(std)}. Give one of each for a channel, std above 0."
+                f"Normalize: mean={list(mean)}, std={list(std)}. Pass one of each per channel, std above 0."
             )
         self.mean, self.std = tuple(mean), tuple(std)
         self._factors: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
@@ -155,15 +155,15 @@ class Normalize(_OfImages):
         if images.shape[1] != len(self.mean):
             raise DataError(
                 f"Normalize: {len(self.mean)} means for images of shape {tuple(images.shape)}. "
-                "Give one mean and one std for each channel."
+                "Pass one mean and one std per channel."
             )
         values = images if images.is_floating_point() else images.to(torch.float32)
         scale, shift = self.factors_for(images, values.dtype)
-        # Into its own copy where there is one: memory that is new costs more than the arithmetic.
+        # Into the converted copy if there is one: new memory costs more than the arithmetic.
         return torch.addcmul(shift, values, scale, out=None if values is images else values)
 
     def factors_for(self, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Give factor and summand by pixel, made once: a copy from the host would wait for the device."""
+        """Return the scale and shift of each pixel, cached because a copy from the host would synchronize."""
         key = (images.device, images.dtype, images.shape[1:])
         if key not in self._factors:
             mean, std = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (self.mean, self.std))
@@ -179,10 +179,14 @@ class Normalize(_OfImages):
         return f"Normalize({list(self.mean)}, {list(self.std)})"
 
 
-def _check_images(part: _OfImages, images: Any) -> None:
+def _check_images(part: _ImageAugmentation, images: Any) -> None:
     if not isinstance(images, Tensor) or images.dim() != 4:
-        found = f"of shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        found = (
+            f"a tensor of shape {tuple(images.shape)}"
+            if isinstance(images, Tensor)
+            else type(images).__name__
+        )
         raise DataError(
-            f"{type(part).__name__} takes images [batch, channels, height, width], got {found}. "
-            "Say with of= which part of the batch has them."
+            f"{type(part).__name__} expects images [batch, channels, height, width], got {found}. "
+            "Pass of= to select the part of the batch that contains them."
         )

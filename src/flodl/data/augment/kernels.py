@@ -1,6 +1,6 @@
-"""One kernel from images to a batch of them, augmented.
+"""The Triton kernel that gathers and augments images.
 
-Imported only where there is a CUDA device; needs Triton, which comes with torch there.
+Imported only if there is a CUDA device: it needs Triton, which CUDA builds of torch include.
 """
 
 # mypy: ignore-errors
@@ -9,15 +9,15 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize_on_alignment=["samples", "places", "coins"])
-def make_images(
+@triton.jit(do_not_specialize_on_alignment=["samples", "offsets", "coins"])
+def gather_and_augment(
     images,
     samples,
-    places,
+    offsets,
     coins,
     scale,
     shift,
-    made,
+    output,
     CHANNELS: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -29,7 +29,7 @@ def make_images(
     NORMALIZES: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Take an image, cut a window of it, mirror it and normalise it."""
+    """Gather an image, crop, flip and normalize it."""
     row = tl.program_id(0).to(tl.int64)
     pixels: tl.constexpr = CHANNELS * HEIGHT * WIDTH
     at = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
@@ -37,20 +37,20 @@ def make_images(
     x = at % WIDTH
     y = at // WIDTH % HEIGHT
     channel = at // (WIDTH * HEIGHT)
-    seen = inside
+    is_read = inside
     if FLIPS:
-        is_mirrored = tl.load(coins + row) != 0
-        x = tl.where(is_mirrored, WIDTH - 1 - x, x)
+        is_flipped = tl.load(coins + row) != 0
+        x = tl.where(is_flipped, WIDTH - 1 - x, x)
     if CROPS:
-        y += tl.load(places + 2 * row).to(tl.int32) - PADDING
-        x += tl.load(places + 2 * row + 1).to(tl.int32) - PADDING
-        seen = inside & (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
+        y += tl.load(offsets + 2 * row).to(tl.int32) - PADDING
+        x += tl.load(offsets + 2 * row + 1).to(tl.int32) - PADDING
+        is_read = inside & (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
     sample = row
     if GATHERS:
         sample = tl.load(samples + row)
     source = images + sample * pixels
-    values = tl.load(source + (channel * HEIGHT + y) * WIDTH + x, mask=seen, other=FILL)
+    values = tl.load(source + (channel * HEIGHT + y) * WIDTH + x, mask=is_read, other=FILL)
     if NORMALIZES:
         factors = tl.load(scale + at, mask=inside)
         values = tl.fma(values.to(tl.float32), factors, tl.load(shift + at, mask=inside))
-    tl.store(made + row * pixels + at, values, mask=inside)
+    tl.store(output + row * pixels + at, values, mask=inside)

@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour images of 32 by 32 pixels in ten classes."""
+"""CIFAR-10: 60,000 color images of 32 by 32 pixels in ten classes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from flodl.core import files
 from flodl.core.errors import DataFileError
 
 from .download import download as fetch
-from .images import scaled
-from .published_files import Home, OfficialFile, check_hash, home_of, mirrored, unpacked
+from .images import scale
+from .published_files import (
+    DatasetFolders,
+    PublishedFile,
+    check_hash,
+    find_folders,
+    mirror_urls,
+    read_decompressed,
+)
 
-_ARCHIVE = OfficialFile(
+_ARCHIVE = PublishedFile(
     "cifar-10-binary.tar.gz",
     ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     170_052_171,
@@ -46,34 +53,33 @@ def cifar10(
     verify: bool = True,
     mirror: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Give images `[n, 3, 32, 32]` from 0 to 1, and labels, from the binary version of the data set.
+    """Return images `[n, 3, 32, 32]` from 0 to 1, and labels, from the binary version of the data set.
 
-    `train` chooses the 50,000 or the 10,000; with `dtype=torch.uint8` the images stay bytes. The `.bin`
-    files are looked for in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders
+    `train` selects the 50,000 training or the 10,000 test images; with `dtype=torch.uint8` they stay bytes.
+    The `.bin` files are searched in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders
     `cifar10` and `cifar-10-batches-bin`.
     """
-    home = home_of(root, "cifar10", _INSIDE, f"cifar10/{_INSIDE}")
+    folders = find_folders(root, "cifar10", _INSIDE, f"cifar10/{_INSIDE}")
     names = [name for name in _SHA256 if name.startswith("data") == train]
-    if any(home.find(name) is None for name in names):
-        _unpack(home, names, download, mirror)
+    if any(folders.find(name) is None for name in names):
+        _extract(folders, names, download, mirror)
     images = np.empty((len(names) * _IN_A_FILE, _PIXELS), dtype=np.uint8)
     labels = np.empty(len(names) * _IN_A_FILE, dtype=np.int64)
     for number, name in enumerate(names):
-        path = home.find(name)
+        path = folders.find(name)
         assert path is not None
         records = _records(path, _SHA256[name] if verify else None)
         rows = slice(number * _IN_A_FILE, (number + 1) * _IN_A_FILE)
         labels[rows], images[rows] = records[:, 0], records[:, 1:]
-    pictures = torch.from_numpy(images).view(-1, 3, 32, 32)
-    return scaled(pictures, dtype), torch.from_numpy(labels)
+    return scale(torch.from_numpy(images).view(-1, 3, 32, 32), dtype), torch.from_numpy(labels)
 
 
 def _records(path: Path, sha256: str | None) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    content = unpacked(path)
+    content = read_decompressed(path)
     if len(content) != _IN_A_FILE * _RECORD:
         raise DataFileError(
             f"{path} has {len(content)} bytes, expected {_IN_A_FILE * _RECORD}: {_IN_A_FILE} records of "
-            f"{_RECORD}. It is cut off, or not of the binary version: get it again."
+            f"{_RECORD}. It is truncated, or not the binary version. Download it again."
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(_IN_A_FILE, _RECORD)
     worst = int(records[:, 0].argmax())
@@ -86,18 +92,18 @@ def _records(path: Path, sha256: str | None) -> np.ndarray[tuple[int, int], np.d
     return records
 
 
-def _unpack(home: Home, names: list[str], wanted: bool, mirror: str | None) -> None:
-    """Take the files out of the archive, which is downloaded if it may be."""
-    archive = home.find(_ARCHIVE.name)
+def _extract(folders: DatasetFolders, names: list[str], wanted: bool, mirror: str | None) -> None:
+    """Extract the files from the archive, which is downloaded if allowed."""
+    archive = folders.find(_ARCHIVE.name)
     if archive is None:
         if not wanted:
-            missing = next(name for name in names if home.find(name) is None)
-            raise home.missing(
-                f"{missing} (or {_ARCHIVE.name} to take it from)", _ARCHIVE.urls, "flodl.data.cifar10"
+            missing = next(name for name in names if folders.find(name) is None)
+            raise folders.missing_error(
+                f"{missing} (or {_ARCHIVE.name}, which contains it)", _ARCHIVE.urls, "flodl.data.cifar10"
             )
         archive = fetch(
-            mirrored(_ARCHIVE.urls, _ARCHIVE.name, mirror),
-            home.download_folder / _ARCHIVE.name,
+            mirror_urls(_ARCHIVE.urls, _ARCHIVE.name, mirror),
+            folders.download_folder / _ARCHIVE.name,
             num_bytes=_ARCHIVE.num_bytes,
             md5=_ARCHIVE.md5,
         )
@@ -110,7 +116,9 @@ def _unpack(home: Home, names: list[str], wanted: bool, mirror: str | None) -> N
                     assert extracted is not None
                     files.write_atomic(archive.parent / name, extracted.read())
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataFileError(f"{archive} cannot be unpacked: {error}. Delete it and get it again.") from None
-    missing_now = [name for name in names if home.find(name) is None]
+        raise DataFileError(
+            f"{archive} cannot be extracted: {error}. Delete it and download it again."
+        ) from None
+    missing_now = [name for name in names if folders.find(name) is None]
     if missing_now:
-        raise DataFileError(f"{archive} has no {missing_now[0]}. Delete it and get it again.")
+        raise DataFileError(f"{archive} has no {missing_now[0]}. Delete it and download it again.")

@@ -1,14 +1,13 @@
-"""How each digit is written, as the path of a pen."""
+"""The strokes of each digit, as pen paths."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Each string is one way of writing the digit: its strokes, separated by `/`, as points `x,y` that a smooth
-# curve runs through, from -100,-100 at the top left to 100,100 at the bottom right. A point given twice is
-# a corner.
-_WRITINGS = {
+# Each string is one variant of the digit: its strokes, separated by `/`, as points `x,y` on a smooth curve,
+# from -100,-100 at the top left to 100,100 at the bottom right. A repeated point is a corner.
+_VARIANTS = {
     0: [
         "0,-90 -45,-60 -60,0 -45,60 0,90 45,60 60,0 45,-60 0,-90",
         "20,-90 -30,-70 -45,0 -25,75 10,90 40,50 45,-20 25,-75 -5,-80",
@@ -54,16 +53,16 @@ _WRITINGS = {
 }
 
 
-def writings(num_points: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the points `[writings, points, 2]`, the length of pen line at each, and the digit of each writing.
+def pen_paths(num_points: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the points `[variants, points, 2]`, the path length per point, and the digit of each variant.
 
-    >>> points, lengths, digit_of = writings(64)
+    >>> points, lengths, digit_of = pen_paths(64)
     >>> points.shape, lengths.shape, digit_of.unique().tolist()
     (torch.Size([22, 64, 2]), torch.Size([22, 64]), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
-    traces = [_trace(text, num_points) for texts in _WRITINGS.values() for text in texts]
+    traces = [_trace(text, num_points) for texts in _VARIANTS.values() for text in texts]
     points, lengths = (torch.stack(parts) for parts in zip(*traces))
-    return points, lengths, torch.tensor([digit for digit, texts in _WRITINGS.items() for _ in texts])
+    return points, lengths, torch.tensor([digit for digit, texts in _VARIANTS.items() for _ in texts])
 
 
 def _trace(text: str, count: int) -> tuple[Tensor, Tensor]:
@@ -99,7 +98,7 @@ def _smooth(points: Tensor, steps: int = 24) -> Tensor:
 
 
 def _evenly(curve: Tensor, count: int) -> Tensor:
-    """Give `count` points of the curve at equal distances along it."""
+    """Return `count` equidistant points of the curve."""
     travelled = torch.cat([torch.zeros(1), _steps(curve).cumsum(0)])
     wanted = torch.linspace(0, float(travelled[-1]), count)
     right = torch.searchsorted(travelled, wanted).clamp(1, len(curve) - 1)

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 70,000 grey images of 28 by 28 pixels in ten classes."""
+"""MNIST and Fashion-MNIST: 70,000 grayscale images of 28 by 28 pixels in ten classes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from flodl.core.errors import DataFileError
 
 from .idx import parse_idx
-from .images import scaled
-from .published_files import Home, OfficialFile, content_of, home_of
+from .images import scale
+from .published_files import DatasetFolders, PublishedFile, find_folders, read_published
 
 _MNIST_AT = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -24,8 +24,8 @@ _FASHION_AT = (
 _IMAGES, _LABELS = "images-idx3-ubyte.gz", "labels-idx1-ubyte.gz"
 
 
-def _file(at: tuple[str, ...], name: str, num_bytes: int, md5: str, sha256: str) -> OfficialFile:
-    return OfficialFile(name, tuple(base + name for base in at), num_bytes, md5, sha256)
+def _file(at: tuple[str, ...], name: str, num_bytes: int, md5: str, sha256: str) -> PublishedFile:
+    return PublishedFile(name, tuple(base + name for base in at), num_bytes, md5, sha256)
 
 
 _MNIST = (
@@ -99,14 +99,14 @@ def mnist(
     verify: bool = True,
     mirror: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Give the handwritten digits: images `[n, 1, 28, 28]` from 0 to 1, and labels.
+    """Return handwritten digits: images `[n, 1, 28, 28]` from 0 to 1, and labels.
 
-    `train` chooses the 60,000 or the 10,000; with `dtype=torch.uint8` the images stay bytes. The files are
-    looked for in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `mnist` and
-    `MNIST/raw`.
+    `train` selects the 60,000 training or the 10,000 test images; with `dtype=torch.uint8` they stay bytes.
+    The files are searched in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `mnist`
+    and `MNIST/raw`.
     """
-    home = home_of(root, "mnist", "MNIST/raw")
-    return _read(_MNIST, home, train, download, dtype, verify, mirror, "flodl.data.mnist")
+    folders = find_folders(root, "mnist", "MNIST/raw")
+    return _read(_MNIST, folders, train, download, dtype, verify, mirror, "flodl.data.mnist")
 
 
 def fashion_mnist(
@@ -118,14 +118,14 @@ def fashion_mnist(
     verify: bool = True,
     mirror: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Give the pictures of clothes, as `mnist` does; folders `fashion-mnist` and `FashionMNIST/raw`."""
-    home = home_of(root, "fashion-mnist", "FashionMNIST/raw")
-    return _read(_FASHION, home, train, download, dtype, verify, mirror, "flodl.data.fashion_mnist")
+    """Return images of clothing, like `mnist`; the folders are `fashion-mnist` and `FashionMNIST/raw`."""
+    folders = find_folders(root, "fashion-mnist", "FashionMNIST/raw")
+    return _read(_FASHION, folders, train, download, dtype, verify, mirror, "flodl.data.fashion_mnist")
 
 
 def _read(
-    files: tuple[OfficialFile, ...],
-    home: Home,
+    files: tuple[PublishedFile, ...],
+    folders: DatasetFolders,
     train: bool,
     fetch: bool,
     dtype: torch.dtype,
@@ -135,13 +135,13 @@ def _read(
 ) -> tuple[Tensor, Tensor]:
     parts = []
     for file, dimensions in zip(files[:2] if train else files[2:], (3, 1)):
-        content, path = content_of(file, home, fetch=fetch, mirror=mirror, verify=verify, call=call)
+        content, path = read_published(file, folders, fetch=fetch, mirror=mirror, verify=verify, call=call)
         found = parse_idx(content, path)
         if found.dim() != dimensions or found.dtype != torch.uint8:
             magic = 2051 if dimensions == 3 else 2049
             raise DataFileError(
                 f"{path} has the magic number {int.from_bytes(content[:4], 'big')}, expected {magic}. "
-                f"Is it another file under the name {path.name}?"
+                f"Is it a different file with the name {path.name}?"
             )
         parts.append(found)
     images, labels = parts
@@ -149,4 +149,4 @@ def _read(
         raise DataFileError(
             f"{len(images)} images and {len(labels)} labels: the files do not belong together."
         )
-    return scaled(images.unsqueeze(1), dtype), labels.to(torch.int64)
+    return scale(images.unsqueeze(1), dtype), labels.to(torch.int64)

@@ -1,4 +1,4 @@
-"""The official files of a data set: where they lie, how they are recognised, and how to get them."""
+"""The published files of a data set: find, download, read and verify them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .download import download
 
 
 @dataclass(frozen=True)
-class OfficialFile:
-    """A file as its authors publish it; `sha256` is that of its content, unpacked if it is a `.gz`.
+class PublishedFile:
+    """A file as its authors publish it; `sha256` is that of its content, decompressed if it is a `.gz`.
 
-    Checking the content accepts the same data packed by somebody else, and unpacked.
+    Checking the content also accepts the same data decompressed, or compressed differently.
     """
 
     name: str
@@ -31,19 +31,19 @@ class OfficialFile:
     sha256: str = ""
 
     @property
-    def unpacked_name(self) -> str:
+    def decompressed_name(self) -> str:
         return self.name.removesuffix(".gz")
 
 
 @dataclass(frozen=True)
-class Home:
-    """Where the files of one data set are looked for."""
+class DatasetFolders:
+    """The folders in which the files of one data set are searched."""
 
     root: Path
     folders: tuple[Path, ...]
 
     def find(self, *names: str) -> Path | None:
-        """Give the first file with one of the names."""
+        """Return the first file with one of the names, or None."""
         for folder in self.folders:
             for name in names:
                 if (folder / name).is_file():
@@ -52,79 +52,79 @@ class Home:
 
     @property
     def download_folder(self) -> Path:
-        """Where a download goes."""
+        """The folder for downloads."""
         return self.folders[0]
 
-    def missing(self, name: str, urls: Sequence[str], call: str) -> DataFileError:
-        """Say what was looked for, where, and how to get it."""
-        looked = ", ".join(str(folder) for folder in self.folders)
+    def missing_error(self, name: str, urls: Sequence[str], call: str) -> DataFileError:
+        """Return the error for a missing file: where it was searched, and how to get it."""
+        searched = ", ".join(str(folder) for folder in self.folders)
         return DataFileError(
-            f"there is no {name} in {looked}. Call {call} with download=True, or put the file there "
+            f"there is no {name} in {searched}. Call {call} with download=True, or put the file there "
             f"yourself (it is published at {urls[0]}). The folder is root=, else $FLODL_DATA, else "
             "~/.cache/flodl/data."
         )
 
 
-def home_of(root: str | os.PathLike[str] | None, *folders: str) -> Home:
-    """Give the places for a data set: its folders under the root, then the root itself.
+def find_folders(root: str | os.PathLike[str] | None, *folders: str) -> DatasetFolders:
+    """Return the folders of a data set: those under the root, then the root itself.
 
-    >>> [str(folder) for folder in home_of("data", "mnist", "MNIST/raw").folders]
+    >>> [str(folder) for folder in find_folders("data", "mnist", "MNIST/raw").folders]
     ['data/mnist', 'data/MNIST/raw', 'data']
     """
-    given = root if root is not None else environment.data_root_text()
-    base = expand_user(given) if given is not None else Path.home() / ".cache" / "flodl" / "data"
-    return Home(base, (*(base / folder for folder in folders), base))
+    root = root if root is not None else environment.data_root_text()
+    base = expand_user(root) if root is not None else Path.home() / ".cache" / "flodl" / "data"
+    return DatasetFolders(base, (*(base / folder for folder in folders), base))
 
 
-def content_of(
-    file: OfficialFile, home: Home, *, fetch: bool, mirror: str | None, verify: bool, call: str
+def read_published(
+    file: PublishedFile, folders: DatasetFolders, *, fetch: bool, mirror: str | None, verify: bool, call: str
 ) -> tuple[bytes, Path]:
-    """Give the content of a file, unpacked and checked, and the path that it came from."""
-    path = home.find(file.name, file.unpacked_name)
+    """Return the content of a file, decompressed and verified, and its path."""
+    path = folders.find(file.name, file.decompressed_name)
     if path is None:
         if not fetch:
-            raise home.missing(file.name, file.urls, call)
+            raise folders.missing_error(file.name, file.urls, call)
         path = download(
-            mirrored(file.urls, file.name, mirror),
-            home.download_folder / file.name,
+            mirror_urls(file.urls, file.name, mirror),
+            folders.download_folder / file.name,
             num_bytes=file.num_bytes,
             md5=file.md5,
         )
-    content = unpacked(path)
+    content = read_decompressed(path)
     if verify:
         check_hash(content, file.sha256, path)
     return content, path
 
 
-def unpacked(path: Path) -> bytes:
-    """Read a file, through gzip if its first bytes say so."""
+def read_decompressed(path: Path) -> bytes:
+    """Return the content of a file, decompressed if it starts like a gzip file."""
     try:
         raw = path.read_bytes()
         return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataFileError(
-            f"{path} ({path.stat().st_size} bytes) is not a whole gzip file: {error}. "
-            "Delete it and get it again."
+            f"{path} ({path.stat().st_size} bytes) is not a complete gzip file: {error}. "
+            "Delete it and download it again."
         ) from None
     except OSError as error:
         raise DataFileError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def check_hash(content: bytes, sha256: str, path: Path) -> None:
-    """Refuse content that is not the published one."""
+    """Raise if the content is not that of the published file."""
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise DataFileError(
             f"{path} is not the published file: its content has SHA-256 {found[:16]}…, expected "
-            f"{sha256[:16]}…. Delete it and get it again, or give verify=False for a data set of your own "
+            f"{sha256[:16]}…. Delete it and download it again, or pass verify=False for your own data set "
             "in the same format."
         )
 
 
-def mirrored(urls: tuple[str, ...], name: str, mirror: str | None) -> tuple[str, ...]:
-    """Give the addresses of a file, that at a mirror of the user's alone where one is named.
+def mirror_urls(urls: tuple[str, ...], name: str, mirror: str | None) -> tuple[str, ...]:
+    """Return the URLs of a file; if the user named a mirror, only the URL there.
 
-    >>> mirrored(("https://example.org/a/x.gz",), "x.gz", "http://localhost/data/")
+    >>> mirror_urls(("https://example.org/a/x.gz",), "x.gz", "http://localhost/data/")
     ('http://localhost/data/x.gz',)
     """
     return urls if mirror is None else (f"{mirror.rstrip('/')}/{name}",)

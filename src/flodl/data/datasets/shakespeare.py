@@ -11,9 +11,9 @@ from torch import Tensor
 from flodl.core.errors import DataError, DataFileError
 
 from ..sources import TokenShards
-from .published_files import OfficialFile, content_of, home_of
+from .published_files import PublishedFile, find_folders, read_published
 
-_FILE = OfficialFile(
+_FILE = PublishedFile(
     "input.txt",
     ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
     1_115_394,
@@ -24,7 +24,7 @@ _PARTS = {"all": (0.0, 1.0), "train": (0.0, 0.9), "validation": (0.9, 1.0)}
 
 
 class Characters(TokenShards):
-    """Windows over a text, each character a token; `decode` and `encode` go between tokens and text.
+    """Windows over a text with one token per character; `encode` and `decode` convert text and tokens.
 
     >>> text = Characters("hello", seq_len=2)
     >>> text.vocabulary, text[0][0].tolist(), text.decode(text[0][1])
@@ -39,22 +39,20 @@ class Characters(TokenShards):
         super().__init__(self.encode(text).to(torch.int32), seq_len, stride=stride)
 
     def encode(self, text: str) -> Tensor:
-        """Give the tokens of a text.
+        """Return the tokens of a text.
 
         >>> Characters("hello", 2).encode("hole").tolist()
         [1, 3, 2, 0]
         """
         unknown = sorted(set(text) - set(self._number_of))
         if unknown:
-            raise DataError(
-                f"the text has {unknown[0]!r}, which the vocabulary does not. Leave it out first."
-            )
+            raise DataError(f"the text has {unknown[0]!r}, which is not in the vocabulary. Remove it first.")
         return torch.from_numpy(
             np.fromiter((self._number_of[c] for c in text), dtype=np.int64, count=len(text))
         )
 
     def decode(self, tokens: Tensor) -> str:
-        """Give the text of a row of tokens."""
+        """Return the text of a sequence of tokens."""
         return "".join(self.vocabulary[number] for number in tokens.tolist())
 
 
@@ -68,17 +66,17 @@ def tiny_shakespeare(
     verify: bool = True,
     mirror: str | None = None,
 ) -> Characters:
-    """Give windows of `seq_len` characters and the same one character later, ready for a `Loader`.
+    """Return windows of `seq_len` characters and the same windows shifted by one, ready for a `Loader`.
 
-    `split` is "all", "train" (the first nine tenths) or "validation". The text is looked for as `input.txt`
-    in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `tinyshakespeare` and
+    `split` is "all", "train" (the first nine tenths) or "validation". The text is searched as `input.txt` in
+    `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `tinyshakespeare` and
     `tiny_shakespeare`.
     """
     if split not in _PARTS:
-        raise DataError(f"split={split!r}. Give one of {', '.join(map(repr, _PARTS))}.")
-    home = home_of(root, "tinyshakespeare", "tiny_shakespeare")
-    content, path = content_of(
-        _FILE, home, fetch=download, mirror=mirror, verify=verify, call="flodl.data.tiny_shakespeare"
+        raise DataError(f"split={split!r}. Pass one of {', '.join(map(repr, _PARTS))}.")
+    folders = find_folders(root, "tinyshakespeare", "tiny_shakespeare")
+    content, path = read_published(
+        _FILE, folders, fetch=download, mirror=mirror, verify=verify, call="flodl.data.tiny_shakespeare"
     )
     try:
         text = content.decode("utf-8")

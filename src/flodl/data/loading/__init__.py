@@ -1,1 +1,1 @@
-"""The two backends of a loader, resident and streaming, and the workers behind the second."""
+"""The two backends of a loader, resident and streaming, and the workers of the streaming one."""

@@ -1,4 +1,4 @@
-"""From a source and the wishes of the user to the backend that gives the batches."""
+"""The backend protocol, and the creation of the backend for a source and the user's options."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from flodl.core.formats import format_bytes
 from flodl.core.rng_state import preserve_rng_state
 
 from ..augment.augmentation import Augmentation
-from ..batch import Handed
+from ..batch import PositionedBatch
 from ..sampling.epoch import Epoch
 from ..sampling.samplers import Sampler
 from ..sources import Samples, Source, Stream
-from ..sources.source import Gathered
-from .placement import Placement, allowed_bytes, choose, measure_free
+from ..sources.source import GatherSource
+from .placement import Placement, allowed_bytes, choose_mode, free_device_bytes
 from .resident import Resident
 from .streaming import Streaming
 
 
 class Backend(Protocol):
-    """Gives the batches of an epoch; closing the iterator early is allowed."""
+    """Yields the batches of an epoch; the iterator may be closed early."""
 
-    def batches(self, epoch: Epoch) -> Iterator[Handed]:
-        """Give the batches in order."""
+    def batches(self, epoch: Epoch) -> Iterator[PositionedBatch]:
+        """Yield the batches in order."""
         ...
 
     def close(self) -> None:
-        """Let go of processes and memory."""
+        """Release processes and memory."""
         ...
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the user asked for, as far as it decides where the data live."""
+class BackendOptions:
+    """The arguments of a loader that select and configure its backend."""
 
     device: torch.device
     mode: str
@@ -46,68 +46,68 @@ class Wishes:
     prefetch: int
     memory_cap: float | int
 
-    def room(self) -> int | None:
-        """Give the bytes that the loader may use on the device now."""
-        free = measure_free(self.device)
+    def usable_bytes(self) -> int | None:
+        """Return how many bytes the loader may use on the device now."""
+        free = free_device_bytes(self.device)
         return None if free is None else allowed_bytes(free, self.memory_cap)
 
 
-def place(
-    source: Source, sampler: Sampler, augment: Augmentation | None, wishes: Wishes, *, obstacle: str
+def create_backend(
+    source: Source, sampler: Sampler, augment: Augmentation | None, options: BackendOptions, *, obstacle: str
 ) -> tuple[Placement, Backend]:
-    """Choose the mode and set it up; data that do not fit after all are streamed."""
-    gathered = source if isinstance(source, Gathered) else None
-    placement = choose(
-        wishes.mode,
-        device=wishes.device,
+    """Choose the mode and create its backend; fall back to streaming if the device runs out of memory."""
+    gathered = source if isinstance(source, GatherSource) else None
+    placement = choose_mode(
+        options.mode,
+        device=options.device,
         num_bytes=None if gathered is None else gathered.num_bytes,
-        lies_there=gathered is not None and not gathered.mapped and gathered.device == wishes.device,
-        free_bytes=measure_free(wishes.device),
-        memory_cap=wishes.memory_cap,
-        obstacle="" if gathered is not None else _why_not_whole(source, obstacle),
+        is_on_device=gathered is not None and not gathered.mapped and gathered.device == options.device,
+        free_bytes=free_device_bytes(options.device),
+        memory_cap=options.memory_cap,
+        obstacle="" if gathered is not None else _why_streaming(source, obstacle),
     )
     if placement.mode == "resident":
         try:
-            placement, settled = _settled(source, placement, wishes.device)
-            return placement, Resident(settled, sampler, augment, is_copy=settled is not source)
+            placement, resident = _to_device(source, placement, options.device)
+            return placement, Resident(resident, sampler, augment, is_copy=resident is not source)
         except torch.OutOfMemoryError as error:
             first_line = str(error).splitlines()[0].rstrip(".") if str(error) else "out of memory"
-            placement = Placement("streaming", f"the data did not fit on {wishes.device} ({first_line})")
-            log.warn("Loader: streaming instead of resident, for %s.", placement.reason)
+            placement = Placement("streaming", f"the data did not fit on {options.device} ({first_line})")
+            log.warn("Loader: streaming instead of resident: %s.", placement.reason)
     streaming = Streaming(
         source,
         sampler,
         augment,
-        device=wishes.device,
-        num_workers=wishes.num_workers,
-        prefetch=wishes.prefetch,
-        room=wishes.room,
+        device=options.device,
+        num_workers=options.num_workers,
+        prefetch=options.prefetch,
+        usable_bytes=options.usable_bytes,
     )
     return placement, streaming
 
 
-def _settled(source: Source, placement: Placement, device: torch.device) -> tuple[Placement, Gathered]:
-    """Bring the whole source to the device."""
+def _to_device(source: Source, placement: Placement, device: torch.device) -> tuple[Placement, GatherSource]:
+    """Copy the whole source to the device, unless it is there already."""
     if isinstance(source, Stream):
-        raise DataError("mode='resident' needs a source with a length; this one is an iterable.")
+        raise DataError("mode='resident' needs a source with a length, but this one is an iterable.")
     if isinstance(source, Samples):
         with preserve_rng_state():
             source = source.read_all()
         size = format_bytes(source.num_bytes)
-        placement = Placement("resident", f"{placement.reason}; each sample was made once ({size})")
+        placement = Placement("resident", f"{placement.reason}; each sample was created once ({size})")
     if source.mapped or source.device != device:
         source = source.to(device)
     return placement, source
 
 
-def _why_not_whole(source: Source, obstacle: str) -> str:
-    """Say why a source is not a block of tensors that could lie on the device."""
+def _why_streaming(source: Source, obstacle: str) -> str:
+    """Return why a source cannot be copied to the device as a whole."""
     if isinstance(source, Stream):
-        kept = "" if source.buffer else ", in its own order (shuffle_buffer= shuffles it)"
-        return f"an iterable is read as it comes{kept}"
+        order = "" if source.buffer else ", in its own order (shuffle_buffer= shuffles it)"
+        return f"an iterable is read sequentially{order}"
     assert isinstance(source, Samples)
     if obstacle:
-        return f"{obstacle}, so samples are made one by one"
+        return f"{obstacle}, so samples are created one by one"
     if source.transform is not None:
         return "transform= is called for each sample on the host; augment= works on batches on the device"
-    return f"{source.label} makes its samples one by one; mode='resident' would read them all once"
+    return f"{source.label} creates its samples one by one; mode='resident' would read them all once"

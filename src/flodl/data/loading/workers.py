@@ -1,4 +1,4 @@
-"""Batches made on the host: in this process, or by workers that live as long as the loader."""
+"""Make batches on the host: in this process, or in worker processes that live as long as the loader."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from flodl.core.rng_state import preserve_rng_state
 
 from ..sampling.order import sample_keys
 from ..sources.samples import Samples
-from ..sources.source import Gathered
+from ..sources.source import GatherSource
 
 Request = tuple[list[int], list[int]]
 
-# What a terminal or the manager of a job sends to end it.
-_FOR_THE_PROGRAM = {
+# Signals that a terminal or a job manager sends to end a program.
+_PROGRAM_SIGNALS = {
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
 }
 
 
 class Fetcher(Dataset[Any]):
-    """Turns the indices and keys of one batch into the batch."""
+    """Makes a batch from the indices and keys of its samples."""
 
-    def __init__(self, source: Gathered | Samples) -> None:
+    def __init__(self, source: GatherSource | Samples) -> None:
         self.source = source
 
     def __getitem__(self, request: Request) -> Any:
@@ -44,58 +44,58 @@ class Fetcher(Dataset[Any]):
             try:
                 return self.source.fetch(indices, keys)
             except StopIteration as error:
-                # Further out it would end the epoch, or be told as an error of a generator of ours.
+                # An outer generator would end the epoch or raise RuntimeError.
                 raise DataError(
-                    f"{self.source.label} raised StopIteration where it made one of the samples {indices}. "
-                    "Raise IndexError, or give as many samples as its length says."
+                    f"{self.source.label} raised StopIteration while creating one of the samples {indices}. "
+                    "Raise IndexError, or provide as many samples as its length says."
                 ) from error
         return self.source.take(torch.tensor(indices, dtype=torch.int64, device=self.source.device))
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error on its way from a worker; raised there, it would cost torch five seconds to end the worker."""
+    """An error sent from a worker as data: if it were raised, torch would take 5 s to end the worker."""
 
     error: ExceptionWrapper
 
 
-def failed() -> Failure:
-    """Give the error that is being handled, to be sent."""
+def current_failure() -> Failure:
+    """Return the exception that is being handled, ready to be sent."""
     return Failure(ExceptionWrapper(where="in a worker of the loader"))  # type: ignore[no-untyped-call]
 
 
-class FetcherInWorker(Fetcher):
-    """The same in another process."""
+class WorkerFetcher(Fetcher):
+    """A Fetcher in a worker process, which returns errors instead of raising them."""
 
     def __getitem__(self, request: Request) -> Any:
         try:
             return super().__getitem__(request)
         except Exception:
-            return failed()
+            return current_failure()
 
 
 class InProcess:
-    """Makes each batch when it is asked for."""
+    """Makes each batch in this process when it is requested."""
 
-    def __init__(self, source: Gathered | Samples) -> None:
-        self._fetch = Fetcher(source)
+    def __init__(self, source: GatherSource | Samples) -> None:
+        self._fetcher = Fetcher(source)
 
     def batches(self, requests: Iterator[Request]) -> Iterator[Any]:
-        # Only code of the user's that makes samples may draw from the global generators.
-        guard = preserve_rng_state if isinstance(self._fetch.source, Samples) else nullcontext
+        # Only user code that creates samples may use the global generators.
+        guard = preserve_rng_state if isinstance(self._fetcher.source, Samples) else nullcontext
         for request in requests:
             with guard():
-                batch = self._fetch[request]
+                batch = self._fetcher[request]
             yield batch
 
     def close(self) -> None:
-        """Nothing runs beside."""
+        """Do nothing: there are no processes."""
 
 
 class Workers:
-    """Answers requests in other processes, which stay from epoch to epoch; the order is that of the requests.
+    """Answers requests in worker processes, which persist across epochs, in the order of the requests.
 
-    The processes take turns: the first request of each call goes to the first of them.
+    The workers take turns: the first request of each call goes to the first worker.
     """
 
     def __init__(self, fetcher: Dataset[Any], num_workers: int) -> None:
@@ -107,16 +107,16 @@ class Workers:
             num_workers=num_workers,
             persistent_workers=True,
             prefetch_factor=2,
-            collate_fn=_as_it_is,
-            worker_init_fn=_heed_the_parent_alone,
-            # Its own, so that the random state of the training is not moved.
+            collate_fn=_identity,
+            worker_init_fn=_ignore_program_signals,
+            # Its own generator, so that the global RNG state does not change.
             generator=torch.Generator(),
         )
 
     def batches(self, requests: Iterator[Any]) -> Iterator[Any]:
-        self._requests.now = requests
-        # Not in a variable: the traceback of an error would keep the workers alive past close().
-        for batch in self._given():
+        self._requests.current = requests
+        # Not in a variable: the traceback of an error would keep the workers alive after close().
+        for batch in self._answers():
             if isinstance(batch, Failure):
                 batch.error.reraise()  # type: ignore[no-untyped-call]
             yield batch
@@ -125,74 +125,74 @@ class Workers:
         """End the processes."""
         self._loader = None
 
-    def _given(self) -> Iterator[Any]:
-        """Give what the workers send; the death of one of them becomes an error of our tree."""
+    def _answers(self) -> Iterator[Any]:
+        """Yield what the workers send; raise DataError if one of them dies."""
         if self._loader is None:
-            raise DataError("the loader was closed and has no workers any more. Make a new one.")
+            raise DataError("the loader is closed and has no workers any more. Create a new one.")
         try:
-            yield from _begun(self._loader)
+            yield from _start(self._loader)
             return
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker"):
                 raise
-            # The signal that came first knows the exit code.
-            known = error.__cause__ if isinstance(error.__cause__, RuntimeError) else error
-            death = str(known).split(". ")[0].replace("DataLoader worker", "process")
-        # Out here, so that this error keeps nothing alive of what torch was doing with the other workers.
+            # The error of the signal handler, which comes first, has the exit code.
+            first = error.__cause__ if isinstance(error.__cause__, RuntimeError) else error
+            death = str(first).split(". ")[0].replace("DataLoader worker", "process")
+        # Outside the handler, so that this error does not keep torch's iterator alive.
         self.close()
         raise DataError(
-            f"a worker of the loader has died: {death}. {_guard_advice()}It may have had too little memory, "
-            "of the machine or, in a container, of what processes share (--shm-size), or the code that makes "
-            "the samples ended or crashed its process. num_workers=0 shows where."
+            f"a worker of the loader died: {death}. {_start_method_advice()}It may have run out of memory "
+            "(in a container, also out of shared memory: --shm-size), or the code that creates the samples "
+            "may have ended or crashed its process. Use num_workers=0 to find out where."
         )
 
 
-def _guard_advice() -> str:
-    """Say what a script needs whose main part is run again in every process that it starts."""
+def _start_method_advice() -> str:
+    """Return advice for scripts that every new process runs again."""
     method = multiprocessing.get_start_method()
     if method == "fork":
         return ""
     return (
-        f"Processes are started by {method!r} here, which runs the script again in each: what begins the "
-        'training belongs under `if __name__ == "__main__":`. '
+        f"Processes are started with {method!r} here, which runs the script again in each of them: put the "
+        'code that starts training under `if __name__ == "__main__":`. '
     )
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
-def _heed_the_parent_alone(_worker: int) -> None:
-    """Let signals for the whole program reach the one process that knows what to do: save, then end these.
+def _ignore_program_signals(_worker: int) -> None:
+    """Let only the parent process handle signals to the program: it saves, then ends its workers.
 
-    A terminal sends them to the group of the program, the manager of a job to each of its processes. The
-    parent ends its workers by a signal, too, so they cannot just be ignored: one that is waited for says who
-    sent it. A forked process, and every thread in it, has them blocked since it began.
+    A terminal sends signals to the process group, a job manager to each process. The parent also ends its
+    workers with a signal, so workers cannot just ignore them: they wait for one and check its sender. A
+    forked process starts with the signals blocked, in all its threads.
     """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PROGRAM)
-        threading.Thread(target=_end_when_the_parent_says_so, daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PROGRAM_SIGNALS)
+        threading.Thread(target=_exit_on_parent_sigterm, daemon=True).start()
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
-    """Block the signals in this thread, so that processes that it forks begin with them blocked.
+def _block_signals() -> Iterator[None]:
+    """Block the signals in this thread, so that processes it forks start with them blocked.
 
-    Libraries start threads of their own in a forked process, which would take them otherwise.
+    Otherwise, threads that libraries start in a forked process would receive them.
     """
     if not hasattr(signal, "sigwaitinfo"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PROGRAM)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PROGRAM_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_when_the_parent_says_so() -> None:
+def _exit_on_parent_sigterm() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
@@ -200,28 +200,28 @@ def _end_when_the_parent_says_so() -> None:
     os._exit(0)
 
 
-def _begun(loader: DataLoader[Any]) -> Iterator[Any]:
-    with _held_back(), warnings.catch_warnings():
-        # Python 3.12 warns about every fork of a process with threads. The workers only make tensors on the
-        # CPU, with one thread, as those of every torch loader.
+def _start(loader: DataLoader[Any]) -> Iterator[Any]:
+    with _block_signals(), warnings.catch_warnings():
+        # Python 3.12 warns about every fork of a process with threads. The workers only create tensors on the
+        # CPU, with one thread, like those of every torch DataLoader.
         warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
         return iter(loader)
 
 
 class _Requests:
-    """The requests of the epoch that runs now, as torch's loader wants to have them."""
+    """The requests of the current epoch, as a sampler for torch's DataLoader."""
 
     def __init__(self) -> None:
-        self.now: Iterator[Any] = iter(())
+        self.current: Iterator[Any] = iter(())
 
     def __iter__(self) -> Iterator[Any]:
-        return self.now
+        return self.current
 
 
-def requests_of(order: Tensor, key: int, spans: Sequence[tuple[int, int]]) -> Iterator[Request]:
-    """Give the indices and keys of each batch as plain numbers.
+def batch_requests(order: Tensor, key: int, spans: Sequence[tuple[int, int]]) -> Iterator[Request]:
+    """Yield the sample indices and keys of each batch as Python integers.
 
-    >>> [indices for indices, keys in requests_of(torch.tensor([4, 2, 0, 1, 3]), 7, [(0, 2), (2, 5)])]
+    >>> [indices for indices, keys in batch_requests(torch.tensor([4, 2, 0, 1, 3]), 7, [(0, 2), (2, 5)])]
     [[4, 2], [0, 1, 3]]
     """
     for start, stop in spans:

@@ -1,1 +1,1 @@
-"""Which sample stands at which position of an epoch, and every random number that belongs to it."""
+"""The order of the samples in an epoch, and the random numbers of each sample."""

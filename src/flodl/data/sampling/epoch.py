@@ -13,7 +13,7 @@ from .samplers import Sampler
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch as the loader asks for it, from a position on."""
+    """One epoch, from a start position."""
 
     seed: int
     number: int
@@ -23,20 +23,20 @@ class Epoch:
     source_state: Any = None
 
     @property
-    def name(self) -> tuple[int, ...]:
-        """What its order and everything random about it follow from."""
+    def identity(self) -> tuple[int, ...]:
+        """The values that determine its order and random numbers."""
         return self.seed, self.number
 
     @property
     def key(self) -> int:
-        """The key from which every sample of the epoch has its randomness."""
+        """The key from which the random numbers of its samples are derived."""
         return stream_key(self.seed, self.number, "augment")
 
     def spans(self, num_samples: int) -> list[tuple[int, int]]:
-        """Give the positions of each batch."""
+        """Return the start and stop position of each batch."""
         assert self.batch_size is not None
         return spans(self.start, num_samples, self.batch_size, drop_last=self.drop_last)
 
     def order(self, sampler: Sampler, count: int, device: torch.device) -> torch.Tensor:
-        """Give the index of the sample at each position."""
+        """Return the index of the sample at each position."""
         return sampler.order(count, seed=self.seed, epoch=self.number, device=device)

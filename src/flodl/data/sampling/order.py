@@ -1,7 +1,7 @@
-"""The order of an epoch and the randomness of each sample, as pure functions of (seed, epoch, position).
+"""The order of an epoch and the random key of each sample, as pure functions of (seed, epoch, position).
 
-Everything comes from one mixing function over 64-bit integers, which gives the same bits on every device.
-There is no state: asking for the middle of the ninth epoch costs no more than asking for its start.
+Everything is derived from one 64-bit integer hash, which returns the same bits on every device. There is no
+state: the middle of the ninth epoch costs no more than its start.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _WRAP = 2**64
 
 
 def _signed(number: int) -> int:
-    """Read 64 bits as torch does."""
+    """Interpret 64 bits as a signed integer."""
     number %= _WRAP
     return number - _WRAP if number >= _WRAP // 2 else number
 
 
-STRIDE = _signed(0x9E3779B97F4A7C15)  # the golden ratio: neighbours start far apart
+STRIDE = _signed(0x9E3779B97F4A7C15)  # the golden ratio: spreads consecutive positions
 _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
 
 
 def stream_key(seed: int, epoch: int, purpose: str) -> int:
-    """Give the 64-bit key of one use of randomness in one epoch.
+    """Return the 64-bit key for one use of randomness in one epoch.
 
     >>> stream_key(0, 0, "order") == stream_key(0, 0, "order")
     True
@@ -38,14 +38,14 @@ def stream_key(seed: int, epoch: int, purpose: str) -> int:
 
 
 def mix(bits: Tensor) -> Tensor:
-    """Scatter 64-bit integers so that any two of them, however close, have nothing in common (SplitMix64)."""
+    """Hash 64-bit integers elementwise (the finalizer of SplitMix64)."""
     bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * _FIRST
     bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * _SECOND
     return bits ^ ((bits >> 31) & (2**33 - 1))
 
 
 def sample_keys(key: int | Tensor, positions: Tensor) -> Tensor:
-    """Give the key of each sample, by its position in the epoch.
+    """Return the key of the sample at each position of an epoch.
 
     >>> key = stream_key(0, 3, "augment")
     >>> whole = sample_keys(key, torch.arange(100))
@@ -56,7 +56,7 @@ def sample_keys(key: int | Tensor, positions: Tensor) -> Tensor:
 
 
 def permutation(count: int, *, seed: int, epoch: int, device: torch.device | str = "cpu") -> Tensor:
-    """Give the numbers below `count` in the order of that epoch, the same on every device.
+    """Return the integers below `count` in the order of an epoch, the same on every device.
 
     >>> permutation(8, seed=0, epoch=0).tolist()
     [6, 5, 2, 3, 4, 0, 1, 7]
@@ -69,7 +69,7 @@ def permutation(count: int, *, seed: int, epoch: int, device: torch.device | str
 
 
 def spans(start: int, stop: int, size: int, *, drop_last: bool) -> list[tuple[int, int]]:
-    """Cut the positions from `start` to `stop` into batches.
+    """Split the positions from `start` to `stop` into batches.
 
     >>> spans(0, 10, 4, drop_last=False), spans(4, 10, 4, drop_last=True)
     ([(0, 4), (4, 8), (8, 10)], [(4, 8)])

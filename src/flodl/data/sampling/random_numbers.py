@@ -1,4 +1,4 @@
-"""Random numbers for a batch, one stream for each sample."""
+"""Random numbers for the samples of a batch, independent of how samples are batched."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from .order import STRIDE, mix, sample_keys
 
-_Read = Callable[[Tensor], Tensor]  # from random bits to what was asked for
+_Convert = Callable[[Tensor], Tensor]  # from random bits to the requested distribution
 
-_SMALL = 16  # numbers a sample up to which a whole epoch is drawn at once
-_FEW = 16  # draws of a batch that are made for a whole epoch
-_STRETCH = 1 << 16  # samples for which draws are made at once where an epoch has no known end
+_MAX_CACHED_NUMBERS = 16  # per sample, in a draw that is made for a whole epoch at once
+_MAX_CACHED_DRAWS = 16  # of a batch that are made for a whole epoch at once
+_BLOCK_SAMPLES = 1 << 16  # samples drawn at once in an epoch of unknown length
 
 
 class Chance:
-    """What an augmentation draws from: numbers that depend on seed, epoch and position alone.
+    """A source of random numbers for augmentations that depend only on seed, epoch and position.
 
-    Every draw has one row for each sample of the batch, on the device of the batch. Batch size, device,
-    workers and the place where a run was resumed make no difference, and nothing waits for the device.
+    Every draw has one row per sample of the batch, on the device of the batch. Batch size, device, workers
+    and resuming make no difference, and no call synchronizes with the device.
 
     >>> from flodl.data.sampling.order import sample_keys
     >>> chance = Chance(sample_keys(7, torch.arange(4)))
@@ -33,7 +33,7 @@ class Chance:
 
     def __init__(self, keys: Tensor) -> None:
         self._keys = keys
-        self._drawn = 0
+        self._num_drawn = 0
 
     @property
     def keys(self) -> Tensor:
@@ -49,103 +49,103 @@ class Chance:
         return len(self._keys)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Draw numbers from [0, 1), of the given shape for each sample."""
-        return self._draw(shape, ("uniform",), lambda bits: _top(bits, 24).to(torch.float32) * 2**-24)
+        """Draw from [0, 1), with the given shape for each sample."""
+        return self._draw(shape, ("uniform",), lambda bits: _top_bits(bits, 24).to(torch.float32) * 2**-24)
 
     def integers(self, bound: int, *shape: int) -> Tensor:
-        """Draw whole numbers from 0 up to, not including, `bound`."""
+        """Draw integers from 0 up to, but not including, `bound`."""
         if not 0 < bound < 2**31:
-            raise ValueError(f"bound is {bound}; give a whole number from 1 up to 2**31 - 1.")
-        return self._draw(shape, ("integers", bound), lambda bits: (_top(bits, 32) * bound) >> 32)
+            raise ValueError(f"bound={bound}. Pass an integer from 1 to 2**31 - 1.")
+        return self._draw(shape, ("integers", bound), lambda bits: (_top_bits(bits, 32) * bound) >> 32)
 
     def coin(self, p: float, *shape: int) -> Tensor:
         """Draw true with probability `p`."""
         if not 0.0 <= p <= 1.0:
-            raise ValueError(f"p is {p}; a probability lies between 0 and 1.")
-        return self._draw(shape, ("coin", p), lambda bits: _top(bits, 32) < int(p * 2**32))
+            raise ValueError(f"p={p}. Pass a probability between 0 and 1.")
+        return self._draw(shape, ("coin", p), lambda bits: _top_bits(bits, 32) < int(p * 2**32))
 
     def normal(self, *shape: int) -> Tensor:
         """Draw from the standard normal distribution; the last digits may differ between devices."""
         radius = (-2.0 * torch.log1p(-self.uniform(*shape))).sqrt()
         return radius * torch.cos(2.0 * math.pi * self.uniform(*shape))
 
-    def _draw(self, shape: tuple[int, ...], name: tuple[object, ...], read: _Read) -> Tensor:
-        first, count = self._drawn, math.prod(shape)
-        self._drawn += count
-        return self._values((first, count, *name), read).view(len(self), *shape)
+    def _draw(self, shape: tuple[int, ...], name: tuple[object, ...], convert: _Convert) -> Tensor:
+        first, count = self._num_drawn, math.prod(shape)
+        self._num_drawn += count
+        return self._values((first, count, *name), convert).view(len(self), *shape)
 
-    def _values(self, what: tuple[object, ...], read: _Read) -> Tensor:
-        return read(_bits(self._keys, what))
+    def _values(self, draw: tuple[object, ...], convert: _Convert) -> Tensor:
+        return convert(_random_bits(self._keys, draw))
 
 
 class EpochChance:
-    """The chances of all batches of an epoch: small draws are made once for all samples, then only cut."""
+    """Provides the `Chance` of each batch of an epoch; small draws are made for all samples, then sliced."""
 
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
-        self._table: dict[tuple[object, ...], tuple[_Read, Tensor]] = {}
+        self._cache: dict[tuple[object, ...], tuple[_Convert, Tensor]] = {}
 
     def between(self, start: int, stop: int, *, shared: bool = False) -> Chance:
-        """Give the chance of the batch at these positions.
+        """Return the `Chance` of the batch at these positions.
 
-        With `shared`, for those who only read them, draws are parts of the epoch's own memory.
+        With `shared`, draws are views of the epoch's memory and must not be written to.
         """
-        return _Part(self, start, stop, shared=shared)
+        return _BatchChance(self, start, stop, shared=shared)
 
-    def draws_at_once(self, what: tuple[object, ...]) -> bool:
-        """Say whether a draw is made for the whole epoch: one of a few small ones."""
-        is_small = isinstance(what[1], int) and what[1] <= _SMALL
-        return what in self._table or (is_small and len(self._table) < _FEW)
+    def is_cached(self, draw: tuple[object, ...]) -> bool:
+        """Return whether a draw is made for the whole epoch: one of the first few small ones."""
+        is_small = isinstance(draw[1], int) and draw[1] <= _MAX_CACHED_NUMBERS
+        return draw in self._cache or (is_small and len(self._cache) < _MAX_CACHED_DRAWS)
 
-    def values(self, what: tuple[object, ...], read: _Read) -> Tensor:
-        """Give this draw for the whole epoch."""
-        if what not in self._table:
-            self._table[what] = read, read(_bits(self.keys, what))
-        return self._table[what][1]
+    def values(self, draw: tuple[object, ...], convert: _Convert) -> Tensor:
+        """Return this draw for the whole epoch."""
+        if draw not in self._cache:
+            self._cache[draw] = convert, convert(_random_bits(self.keys, draw))
+        return self._cache[draw][1]
 
-    def draw_like(self, other: EpochChance) -> None:
-        """Draw already now what was drawn for another epoch."""
-        for what, (read, _) in other._table.items():
-            self.values(what, read)
+    def draw_same_as(self, other: EpochChance) -> None:
+        """Make the draws that were made for another epoch."""
+        for draw, (convert, _) in other._cache.items():
+            self.values(draw, convert)
 
 
-class PassingChance:
-    """The chances of batches that come one after another, drawn for a stretch of the epoch at a time.
+class StreamChance:
+    """Provides the `Chance` of consecutive batches, drawn for a block of samples at a time.
 
-    >>> passing = PassingChance(7, torch.device("cpu"))
-    >>> passing.between(2, 4).integers(10).tolist(), passing.between(4, 6).keys.shape
+    >>> stream = StreamChance(7, torch.device("cpu"))
+    >>> stream.between(2, 4).integers(10).tolist(), stream.between(4, 6).keys.shape
     ([5, 6], torch.Size([2]))
     """
 
     def __init__(self, key: int, device: torch.device) -> None:
         self._key, self._device = key, device
         self._first = self._end = 0
-        self._stretch = EpochChance(torch.empty(0, dtype=torch.int64))
+        self._block = EpochChance(torch.empty(0, dtype=torch.int64))
 
     def between(self, start: int, stop: int, *, shared: bool = False) -> Chance:
-        """Give the chance of the batch at these positions; `shared` as of an epoch's."""
+        """Return the `Chance` of the batch at these positions; `shared` as in `EpochChance`."""
         if not self._first <= start <= stop <= self._end:
-            self._first, self._end = start, max(stop, start + _STRETCH)
+            self._first, self._end = start, max(stop, start + _BLOCK_SAMPLES)
             positions = torch.arange(self._first, self._end, device=self._device)
-            self._stretch = EpochChance(sample_keys(self._key, positions))
-        return self._stretch.between(start - self._first, stop - self._first, shared=shared)
+            self._block = EpochChance(sample_keys(self._key, positions))
+        return self._block.between(start - self._first, stop - self._first, shared=shared)
 
 
-class _Part(Chance):
+class _BatchChance(Chance):
     def __init__(self, epoch: EpochChance, start: int, stop: int, *, shared: bool) -> None:
         super().__init__(epoch.keys[start:stop])
         self._epoch, self._start, self._stop, self._shared = epoch, start, stop, shared
 
-    def _values(self, what: tuple[object, ...], read: _Read) -> Tensor:
-        if not self._epoch.draws_at_once(what):
-            return super()._values(what, read)
-        values = self._epoch.values(what, read)[self._start : self._stop]
+    def _values(self, draw: tuple[object, ...], convert: _Convert) -> Tensor:
+        if not self._epoch.is_cached(draw):
+            return super()._values(draw, convert)
+        values = self._epoch.values(draw, convert)[self._start : self._stop]
         return values if self._shared else values.clone()
 
 
-def _bits(keys: Tensor, what: tuple[object, ...]) -> Tensor:
-    """Give 64 random bits for each sample and number of the draw `(first, count, …)`."""
-    first, count = what[0], what[1]
+def _random_bits(keys: Tensor, draw: tuple[object, ...]) -> Tensor:
+    """Return 64 random bits for each sample and each number of the draw `(first, count, …)`."""
+    first, count = draw[0], draw[1]
     assert isinstance(first, int)
     assert isinstance(count, int)
     numbers = torch.arange(first + 1, first + count + 1, device=keys.device)
@@ -153,7 +153,7 @@ def _bits(keys: Tensor, what: tuple[object, ...]) -> Tensor:
     return mix(shifted)
 
 
-def _top(bits: Tensor, count: int) -> Tensor:
-    """Give the highest bits as a number that is not negative."""
+def _top_bits(bits: Tensor, count: int) -> Tensor:
+    """Return the highest bits as a non-negative integer."""
     top: Tensor = (bits >> (64 - count)) & (2**count - 1)
     return top

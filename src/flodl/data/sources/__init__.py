@@ -1,4 +1,4 @@
-"""What a loader can read, brought to three sorts: columns, samples and streams."""
+"""What a loader can read, converted to one of three kinds: columns, samples or streams."""
 
 from .columns import Columns
 from .samples import Samples

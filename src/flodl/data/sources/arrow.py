@@ -1,4 +1,4 @@
-"""Arrow tables and Hugging Face datasets, turned into tensors once."""
+"""Arrow tables and Hugging Face datasets, converted to tensors once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .columns import Array, Columns, is_array
 
 
 def is_arrow(source: object) -> bool:
-    """Say whether a source is an Arrow table or a Hugging Face dataset, without importing either."""
+    """Return whether a source is an Arrow table or a Hugging Face dataset, without importing either."""
     return _is_table(source) or _is_dataset(source)
 
 
@@ -25,15 +25,12 @@ def _is_table(source: object) -> bool:
 
 
 def is_hugging_face(source: object) -> bool:
-    """Say whether something comes from the package `datasets`, without importing it."""
+    """Return whether the type of an object is from the package `datasets`, without importing it."""
     return type(source).__module__.startswith("datasets.")
 
 
 def _is_dataset(source: object) -> bool:
-    """A Hugging Face dataset with a length; its iterable sort is read as any iterable.
-
-    A dictionary of them is none.
-    """
+    """Return whether a source is a Hugging Face dataset with a length, not an iterable or a dict of them."""
     return (
         is_hugging_face(source)
         and not isinstance(source, Mapping)
@@ -43,44 +40,46 @@ def _is_dataset(source: object) -> bool:
 
 
 def arrow_columns(source: Any, names: Sequence[str] | None) -> tuple[Columns | None, str]:
-    """Give the columns as tensors; of a dataset that is not all numbers, nothing and the reason.
+    """Return the columns as tensors; for a dataset that is not all numbers, None and the reason.
 
-    The types are those that the format of a dataset gives. One with a transform of its own gives what that
-    makes of it, sample by sample. A table has no samples to fall back on, and is refused.
+    The types are those of the dataset's format. A dataset with its own transform is read sample by sample. A
+    table cannot be, so it raises an error instead.
     """
     if _is_dataset(source):
         return _dataset_columns(source, names)
     arrays = {}
-    for name in _known(names or source.column_names, source.column_names):
-        array, why = _array(source.column(name))
+    for name in _check_names(names or source.column_names, source.column_names):
+        array, why = _to_array(source.column(name))
         if array is None:
-            raise DataError(f"column {name!r} {why}. Leave it out with names=, or convert it first.")
+            raise DataError(f"column {name!r} {why}. Exclude it with names=, or convert it first.")
         arrays[name] = array
     return Columns.of(arrays), ""
 
 
 def _dataset_columns(source: Any, names: Sequence[str] | None) -> tuple[Columns | None, str]:
-    form = source.format
-    kind = form["type"]
+    format = source.format
+    kind = format["type"]
     if kind not in (None, "torch", "numpy", "arrow"):
         return None, f"the dataset has the format {kind!r}"
-    if kind is not None and form["output_all_columns"]:
-        return None, "the format of the dataset is for some of its columns"
-    wanted = _known(names or (form["columns"] if kind else source.column_names), source.column_names)
-    table = source.with_format("arrow").select_columns(wanted)[:]
+    if kind is not None and format["output_all_columns"]:
+        return None, "the dataset formats only some of its columns"
+    selected = _check_names(
+        names or (format["columns"] if kind else source.column_names), source.column_names
+    )
+    table = source.with_format("arrow").select_columns(selected)[:]
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for name in wanted:
-        array, why = _array(table.column(name))
+    for name in selected:
+        array, why = _to_array(table.column(name))
         if array is None:
             return None, f"column {name!r} {why}"
         arrays[name] = array
     if kind not in ("torch", "numpy"):
         return Columns.of(arrays), ""
-    # The formatter makes one row alone: the columns are cast to what that is.
-    row = source.with_format(kind, columns=wanted, **form["format_kwargs"])[:1]
+    # Format a single row, and cast the columns to its types.
+    row = source.with_format(kind, columns=selected, **format["format_kwargs"])[:1]
     for name, array in arrays.items():
         if not is_array(row[name]) or row[name].shape[1:] != array.shape[1:]:
-            return None, f"the format {kind!r} makes something else of column {name!r}"
+            return None, f"the format {kind!r} does not convert column {name!r} to an array of the same shape"
     return Columns.of({name: _cast(array, row[name]) for name, array in arrays.items()}), ""
 
 
@@ -88,16 +87,16 @@ def _cast(array: np.ndarray[Any, Any], like: Array) -> Array:
     return torch.from_numpy(array).to(like) if isinstance(like, Tensor) else array.astype(like.dtype)
 
 
-def _known(names: Sequence[str], there: Sequence[str]) -> list[str]:
-    missing = [name for name in names if name not in there]
+def _check_names(names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    missing = [name for name in names if name not in columns]
     if missing:
-        raise DataError(f"names has {missing[0]!r}, the table has the columns {list(there)}.")
+        raise DataError(f"names has {missing[0]!r}, but the table has the columns {list(columns)}.")
     return list(names)
 
 
-def _array(column: Any) -> tuple[np.ndarray[Any, Any] | None, str]:
-    """Turn one column into an array with a row per sample."""
-    pa: Any = import_module("pyarrow")  # only ever for a source that is made of it
+def _to_array(column: Any) -> tuple[np.ndarray[Any, Any] | None, str]:
+    """Return one column as an array with a row per sample, or None and the reason."""
+    pa: Any = import_module("pyarrow")  # imported only if the source uses it
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(column, pa.ChunkedArray):  # of an empty or very large column
         column = pa.concat_arrays(column.chunks)
@@ -120,6 +119,6 @@ def _array(column: Any) -> tuple[np.ndarray[Any, Any] | None, str]:
             break
         column = column.flatten()
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        return None, f"holds {kind}, not numbers"
+        return None, f"contains {kind}, not numbers"
     values = np.array(column.to_numpy(zero_copy_only=False))
     return values.reshape(shape), ""

@@ -1,4 +1,4 @@
-"""Samples put into one batch, as torch does it or with lists of numbers as rows."""
+"""Collate samples into a batch, as torch does or with lists of numbers as rows."""
 
 from __future__ import annotations
 
@@ -7,69 +7,69 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import collate as collated
+from torch.utils.data._utils.collate import collate as torch_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from flodl.core.errors import DataError
 
-from .columns import native
+from .columns import to_native
 
 Rules = Mapping[type | tuple[type, ...], Callable[..., Any]]
 
 
-def stacked(samples: list[Any], *, numbers: Sequence[int] | None = None) -> Any:
-    """Put samples into a batch as torch does; a batch of tuples is a tuple here, not a list.
+def collate_samples(samples: list[Any], *, indices: Sequence[int] | None = None) -> Any:
+    """Collate samples as torch does, except that a batch of tuples is a tuple, not a list.
 
-    `numbers` are those of the samples in their source, for the words of an error.
+    `indices` are those of the samples in their source, for error messages.
 
-    >>> stacked([(1, 2.0), (3, 4.0)])
+    >>> collate_samples([(1, 2.0), (3, 4.0)])
     (tensor([1, 3]), tensor([2., 4.], dtype=torch.float64))
     """
-    return _batch_of(samples, numbers, {**default_collate_fn_map, np.ndarray: _arrays})
+    return _collate(samples, indices, {**default_collate_fn_map, np.ndarray: _collate_arrays})
 
 
-def stacked_rows(samples: list[Any], *, numbers: Sequence[int] | None = None) -> Any:
-    """Do the same, but a list of numbers within a sample is a row, not so many parts.
+def collate_lists_as_rows(samples: list[Any], *, indices: Sequence[int] | None = None) -> Any:
+    """Do the same, but treat a list of numbers in a sample as a row, not as separate parts.
 
-    >>> stacked_rows([{"ids": [1, 2, 3]}, {"ids": [4, 5, 6]}])
+    >>> collate_lists_as_rows([{"ids": [1, 2, 3]}, {"ids": [4, 5, 6]}])
     {'ids': tensor([[1, 2, 3],
             [4, 5, 6]])}
     """
-    rules = {**default_collate_fn_map, np.ndarray: _arrays, list: _lists}
-    if isinstance(samples[0], list):  # a sample itself is the list of its parts
-        return _batch_of([tuple(sample) for sample in samples], numbers, rules)
-    return _batch_of(samples, numbers, rules)
+    rules = {**default_collate_fn_map, np.ndarray: _collate_arrays, list: _collate_lists}
+    if isinstance(samples[0], list):  # a sample is itself a list of parts
+        return _collate([tuple(sample) for sample in samples], indices, rules)
+    return _collate(samples, indices, rules)
 
 
-def _batch_of(samples: list[Any], numbers: Sequence[int] | None, rules: Rules) -> Any:
+def _collate(samples: list[Any], indices: Sequence[int] | None, rules: Rules) -> Any:
     try:
-        batch = collated(samples, collate_fn_map=dict(rules))
+        batch = torch_collate(samples, collate_fn_map=dict(rules))
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
-        told = str(error).strip() or type(error).__name__
-        told = f"one has no {told}" if isinstance(error, KeyError) else told.splitlines()[0].rstrip(".")
-        why = _lacking(samples, numbers) or _ragged(samples) or told
+        text = str(error).strip() or type(error).__name__
+        text = f"one has no {text}" if isinstance(error, KeyError) else text.splitlines()[0].rstrip(".")
+        reason = _missing_name(samples, indices) or _unequal_lengths(samples) or text
         raise DataError(
-            f"{len(samples)} samples cannot be put into one batch: {why}. "
-            "Give collate= a function that does it, for example by padding. Columns come as a tuple (x, y), "
-            "a list holds samples."
+            f"{len(samples)} samples cannot be collated into a batch: {reason}. "
+            "Pass a function as collate=, for example one that pads. Pass columns as a tuple (x, y); a list "
+            "contains samples."
         ) from error
     return tuple(batch) if isinstance(batch, list) else batch
 
 
-def _lacking(samples: list[Any], numbers: Sequence[int] | None) -> str:
-    """Say which sample lacks a name that the first one has."""
+def _missing_name(samples: list[Any], indices: Sequence[int] | None) -> str:
+    """Return which sample lacks a name that the first one has, or ''."""
     if not all(isinstance(sample, Mapping) for sample in samples):
         return ""
-    called = [f"{at} of the batch" for at in range(len(samples))] if numbers is None else list(numbers)
+    labels = [f"{at} of the batch" for at in range(len(samples))] if indices is None else list(indices)
     for at, sample in enumerate(samples):
         for name in samples[0]:
             if name not in sample:
-                return f"sample {called[at]} has no {name!r}, which sample {called[0]} has"
+                return f"sample {labels[at]} has no {name!r}, which sample {labels[0]} has"
     return ""
 
 
-def _ragged(samples: list[Any]) -> str:
-    """Say which name stands for lists of unequal lengths."""
+def _unequal_lengths(samples: list[Any]) -> str:
+    """Return which name has lists of unequal lengths, or ''."""
     if not all(isinstance(sample, Mapping) for sample in samples):
         return ""
     for name in samples[0]:
@@ -79,28 +79,28 @@ def _ragged(samples: list[Any]) -> str:
     return ""
 
 
-def _arrays(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:
-    """Put arrays together, also those that torch cannot share the memory of, such as flipped ones."""
-    ready = [native(array) if isinstance(array, np.ndarray) else array for array in batch]
-    return default_collate_fn_map[np.ndarray](ready, collate_fn_map=collate_fn_map)
+def _collate_arrays(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:
+    """Collate arrays, including those that torch does not accept, such as flipped ones."""
+    arrays = [to_native(array) if isinstance(array, np.ndarray) else array for array in batch]
+    return default_collate_fn_map[np.ndarray](arrays, collate_fn_map=collate_fn_map)
 
 
-def _lists(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:
-    """Make rows of lists of numbers; other lists are taken apart as torch does it."""
+def _collate_lists(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:
+    """Turn lists of numbers into rows; collate other lists item by item, as torch does."""
     lengths = [len(value) for value in batch]
     if min(lengths) != max(lengths):
         raise RuntimeError(f"there are lists of {min(lengths)} to {max(lengths)} items")
-    if _begins_with_number(batch[0]):
+    if _starts_with_number(batch[0]):
         try:
             rows = np.array(batch)
         except ValueError:
             raise RuntimeError("there are lists of unequal lengths within lists") from None
         if rows.dtype.kind in "biuf":
             return torch.from_numpy(rows)
-    return [collated(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch)]
+    return [torch_collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch)]
 
 
-def _begins_with_number(value: Any) -> bool:
+def _starts_with_number(value: Any) -> bool:
     while isinstance(value, list) and value:
         value = value[0]
     return isinstance(value, bool | int | float | np.number | np.bool_)

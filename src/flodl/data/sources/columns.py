@@ -1,4 +1,4 @@
-"""Data in arrays: one row for each sample."""
+"""Data in tensors or arrays with one row per sample."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from torch import Tensor
 
 from flodl.core.errors import DataError
 
-from ..batch import Form, named, parts_of
+from ..batch import BatchStructure, apply_names, split_parts
 
 Array = Tensor | np.ndarray[Any, Any]
 
-# Torch has these types and cannot gather them; the bits are those of another type.
+# Torch cannot gather these types, so they are viewed as signed integers of the same width.
 _GATHERED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class Columns:
-    """Tensors or arrays of equal length, gathered by index; arrays that are mapped from a file stay there.
+    """Tensors or arrays of equal length, gathered by index; memory-mapped arrays stay in their files.
 
     >>> rows = Columns.of({"x": torch.arange(10), "y": np.arange(10) * 2})
     >>> rows.take(torch.tensor([3, 1]))
     {'x': tensor([3, 1]), 'y': tensor([6, 2])}
     """
 
-    def __init__(self, columns: Sequence[Array], form: Form) -> None:
+    def __init__(self, columns: Sequence[Array], structure: BatchStructure) -> None:
         self.columns = tuple(columns)
-        self.form = form
+        self.structure = structure
         self.num_samples = len(columns[0])
         self.num_bytes = sum(_num_bytes(column) for column in columns)
 
     @classmethod
     def of(cls, source: Any, names: Sequence[str] | None = None) -> Columns:
-        """Check the arrays and take them as columns."""
-        form, parts = parts_of(named(source, names))
+        """Return checked arrays as columns."""
+        structure, parts = split_parts(apply_names(source, names))
         if not parts:
-            raise DataError("the source has no columns. Give at least one tensor or array.")
-        labels = form.names or [str(place) for place in range(len(parts))]
-        columns = [_usable(part, label) for part, label in zip(parts, labels)]
+            raise DataError("the source has no columns. Pass at least one tensor or array.")
+        labels = structure.names or [str(index) for index in range(len(parts))]
+        columns = [_as_column(part, label) for part, label in zip(parts, labels)]
         lengths = {label: len(column) for label, column in zip(labels, columns)}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"the columns have unequal lengths {lengths}. Give each one row per sample.")
+            raise DataError(f"the columns have unequal lengths {lengths}. Each needs one row per sample.")
         devices = sorted({str(c.device) if isinstance(c, Tensor) else "cpu" for c in columns})
         if len(devices) > 1:
-            raise DataError(f"the columns lie on {' and '.join(devices)}. Bring them to one device.")
-        return cls(columns, form)
+            raise DataError(f"the columns are on {' and '.join(devices)}. Move them to one device.")
+        return cls(columns, structure)
 
     @property
     def mapped(self) -> bool:
-        """Whether a column lies in a file that is read as needed."""
+        """Whether a column is memory-mapped."""
         return any(isinstance(column, np.memmap) for column in self.columns)
 
     @property
     def device(self) -> torch.device:
-        """Where the columns lie."""
+        """The device of the columns."""
         first = self.columns[0]
         return first.device if isinstance(first, Tensor) else torch.device("cpu")
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """How often each column was written to, as torch counts it; 0 where nobody counts.
+        """The version counter of each tensor, which torch increments on writes; 0 for arrays.
 
         >>> numbers = torch.arange(3)
         >>> rows = Columns.of((numbers, np.arange(3)))
@@ -74,29 +74,31 @@ class Columns:
         return tuple(map(_version, self.columns))
 
     def take(self, indices: Tensor) -> Any:
-        """Give these rows as a batch."""
-        rows = map(rows_of, self.columns, repeat(indices))
-        return tuple(rows) if self.form.kind == "tuple" else self.form.build(list(rows))
+        """Return these rows as a batch."""
+        rows = map(gather_rows, self.columns, repeat(indices))
+        return tuple(rows) if self.structure.kind == "tuple" else self.structure.build(list(rows))
 
     def to(self, device: torch.device) -> Columns:
-        """Give the same data in the memory of a device."""
-        return Columns([_loaded(column).to(device) for column in self.columns], self.form)
+        """Return the same data in the memory of a device."""
+        return Columns([_to_tensor(column).to(device) for column in self.columns], self.structure)
 
     def __len__(self) -> int:
         return self.num_samples
 
     def __getitem__(self, index: int) -> Any:
-        # A copy: what is done to a sample must not reach the data.
-        return self.form.build([rows_of(column, torch.tensor([index]))[0] for column in self.columns])
+        # A copy: changing a sample must not change the data.
+        return self.structure.build(
+            [gather_rows(column, torch.tensor([index]))[0] for column in self.columns]
+        )
 
 
 def is_array(value: object) -> bool:
-    """Say whether a value can be a column."""
+    """Return whether a value can be a column."""
     return isinstance(value, (Tensor, np.ndarray))
 
 
 def is_columns(source: object) -> bool:
-    """Say whether a source is an array, or a tuple or dictionary of arrays."""
+    """Return whether a source is an array, or a tuple or dict of arrays."""
     if isinstance(source, Mapping):
         return bool(source) and all(is_array(value) for value in source.values())
     if isinstance(source, tuple):
@@ -104,29 +106,29 @@ def is_columns(source: object) -> bool:
     return is_array(source)
 
 
-def _usable(column: Array, label: str) -> Array:
+def _as_column(column: Array, label: str) -> Array:
     if column.ndim == 0:
-        raise DataError(f"column {label!r} is a single number. Give an array with one row per sample.")
+        raise DataError(f"column {label!r} is a single number. Pass an array with one row per sample.")
     if isinstance(column, Tensor):
         return column.detach()
     try:
         torch.from_numpy(np.empty(0, dtype=column.dtype.newbyteorder("=")))
     except TypeError:
         raise DataError(
-            f"column {label!r} has dtype {column.dtype}, which torch has no tensors for. "
+            f"column {label!r} has dtype {column.dtype}, which torch does not support. "
             "Convert it to numbers first."
         ) from None
-    if not isinstance(column, np.memmap):  # one in a file stays there, and its rows are converted
-        column = native(column)
-    # A read-only array cannot share its memory with a tensor; it is gathered as it is.
+    if not isinstance(column, np.memmap):  # a mapped array stays in its file, and its rows are converted
+        column = to_native(column)
+    # A read-only array cannot share its memory with a tensor; it is gathered with NumPy.
     shares = column.flags.writeable and column.flags.aligned and _is_native(column)
     return torch.from_numpy(column) if shares else column
 
 
-def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give an array that torch can take: in the byte order of this machine, and not flipped.
+def to_native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array that torch accepts: in native byte order, without negative strides.
 
-    >>> native(np.arange(3, dtype=">i4")[::-1]), native(np.arange(3)).base is None
+    >>> to_native(np.arange(3, dtype=">i4")[::-1]), to_native(np.arange(3)).base is None
     (array([2, 1, 0], dtype=int32), True)
     """
     if _is_native(array):
@@ -138,18 +140,18 @@ def _is_native(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.isnative and all(stride >= 0 for stride in array.strides)
 
 
-def rows_of(column: Array, indices: Tensor) -> Tensor:
-    """Give these rows of a column as a tensor."""
+def gather_rows(column: Array, indices: Tensor) -> Tensor:
+    """Return these rows of a column as a tensor."""
     if isinstance(column, Tensor):
-        twin = _GATHERED_AS.get(column.dtype)
-        if twin is not None:
-            return column.view(twin).index_select(0, indices).view(column.dtype)
+        signed = _GATHERED_AS.get(column.dtype)
+        if signed is not None:
+            return column.view(signed).index_select(0, indices).view(column.dtype)
         return column.index_select(0, indices)
-    return torch.from_numpy(native(column[indices.numpy()]))
+    return torch.from_numpy(to_native(column[indices.numpy()]))
 
 
-def _loaded(column: Array) -> Tensor:
-    return column if isinstance(column, Tensor) else torch.from_numpy(native(np.array(column)))
+def _to_tensor(column: Array) -> Tensor:
+    return column if isinstance(column, Tensor) else torch.from_numpy(to_native(np.array(column)))
 
 
 def _version(column: Array) -> int:

@@ -1,4 +1,4 @@
-"""Data that are made one sample at a time: a torch map dataset, or anything with a length and items."""
+"""Data created one sample at a time: a torch map-style dataset, or anything with a length and items."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from ..batch import named
-from ..sampling.global_rng import seed_globals
-from .collate import stacked, stacked_rows
+from ..batch import apply_names
+from ..sampling.global_rng import seed_global_rng
+from .collate import collate_lists_as_rows, collate_samples
 from .columns import Columns
 
 Collate = Callable[[list[Any]], Any]
@@ -17,9 +17,9 @@ Transform = Callable[[Any], Any]
 
 
 class Samples:
-    """Samples by number, each made with the global generators seeded for its place in the epoch.
+    """Samples by index, each created with the global generators seeded for its position in the epoch.
 
-    So an item that is random is the same whichever process makes it, and after a resume.
+    So a random item is the same whichever process creates it, and after a resume.
     """
 
     def __init__(
@@ -34,39 +34,40 @@ class Samples:
         self.dataset = dataset
         self.transform = transform
         self.collate = collate
-        self._stacked = stacked_rows if lists_are_rows else stacked
+        self._default_collate = collate_lists_as_rows if lists_are_rows else collate_samples
         self.names = names
         self.num_samples = len(dataset)
-        self._many = _batched_getter(dataset)
+        self._get_many = _batched_getter(dataset)
 
     @property
     def label(self) -> str:
-        """What the samples come from, for messages."""
+        """The type of the dataset, for messages."""
         return type(self.dataset).__name__
 
     def fetch(self, indices: Sequence[int], keys: Sequence[int]) -> Any:
-        """Make these samples and put them into a batch; the global generators are left seeded."""
-        if self._many is not None and self.transform is None:
-            seed_globals(keys[0])
-            return self._batch(self._many(list(indices)), indices)
-        made = []
+        """Return these samples as a batch; the global generators stay seeded."""
+        if self._get_many is not None and self.transform is None:
+            seed_global_rng(keys[0])
+            return self._batch(self._get_many(list(indices)), indices)
+        samples = []
         for index, key in zip(indices, keys):
-            seed_globals(key)
+            seed_global_rng(key)
             sample = self.dataset[index]
-            made.append(sample if self.transform is None else self.transform(sample))
-        return self._batch(made, indices)
+            samples.append(sample if self.transform is None else self.transform(sample))
+        return self._batch(samples, indices)
 
-    def _batch(self, made: list[Any], indices: Sequence[int]) -> Any:
-        batch = self._stacked(made, numbers=indices) if self.collate is None else self.collate(made)
-        return named(batch, self.names)
+    def _batch(self, samples: list[Any], indices: Sequence[int]) -> Any:
+        if self.collate is None:
+            return apply_names(self._default_collate(samples, indices=indices), self.names)
+        return apply_names(self.collate(samples), self.names)
 
     def read_all(self) -> Columns:
-        """Make every sample once and keep them as columns; the global generators are left seeded."""
+        """Create every sample once and return them as columns; the global generators stay seeded."""
         batch = self.fetch(range(self.num_samples), range(self.num_samples))
         return Columns.of(batch)
 
 
 def _batched_getter(dataset: Any) -> Callable[[list[int]], Any] | None:
-    """Give the method that makes many samples at once; that of a torch subset only passes on."""
+    """Return the method that creates several samples at once; a torch Subset only forwards to its dataset."""
     inner = dataset.dataset if isinstance(dataset, Subset) else dataset
     return dataset.__getitems__ if hasattr(inner, "__getitems__") else None

@@ -1,4 +1,4 @@
-"""From what the user gives to a source that the loader can read."""
+"""The protocol of a source that can be gathered, and the conversion of what users pass to a source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from flodl.core.errors import DataError
 
-from ..sampling.samplers import refuse_generator
+from ..sampling.samplers import check_no_generator
 from .arrow import arrow_columns, is_arrow, is_hugging_face
 from .columns import Columns, is_columns
 from .samples import Collate, Samples, Transform
@@ -19,32 +19,32 @@ from .streams import Stream
 
 
 @runtime_checkable
-class Gathered(Protocol):
-    """A source that gives any rows as a batch, and can move to a device as a whole."""
+class GatherSource(Protocol):
+    """A source that can gather any rows as a batch, and can be copied to a device as a whole."""
 
     num_samples: int
     num_bytes: int
 
     @property
     def mapped(self) -> bool:
-        """Whether the data lie in files that are read as needed."""
+        """Whether the data is in memory-mapped files."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where indices have to lie for `take`."""
+        """The device on which `take` expects indices."""
         ...
 
     def take(self, indices: Tensor) -> Any:
-        """Give these samples as a batch."""
+        """Return these samples as a batch."""
         ...
 
-    def to(self, device: torch.device) -> Gathered:
-        """Give the same data in the memory of a device."""
+    def to(self, device: torch.device) -> GatherSource:
+        """Return the same data in the memory of a device."""
         ...
 
 
-Source = Gathered | Samples | Stream
+Source = GatherSource | Samples | Stream
 
 
 def open_source(
@@ -56,40 +56,41 @@ def open_source(
     buffer: int = 0,
     whole_batches: bool = False,
 ) -> tuple[Source, str]:
-    """Give the source, and why it is read sample by sample where that was not plain.
+    """Return the source, and a reason if it is unexpectedly read sample by sample.
 
-    A list of `whole_batches` is read as an iterable is, in its own order.
+    With `whole_batches`, a list is read like an iterable, in its own order.
 
     >>> open_source((torch.zeros(3, 2), torch.zeros(3)))[0].num_samples
     3
     """
     if isinstance(source, DataLoader):
-        refuse_generator(source)
-    given_whole = whole_batches and isinstance(source, list)
-    if given_whole or isinstance(source, (IterableDataset, Iterator)) or _only_iterates(source):
+        check_no_generator(source)
+    is_batch_list = whole_batches and isinstance(source, list)
+    if is_batch_list or isinstance(source, (IterableDataset, Iterator)) or _only_iterates(source):
         return Stream(source, transform=transform, collate=collate, names=names, buffer=buffer), ""
-    opened, why = _gathered(source, names)
-    as_it_is = transform is None and collate is None and (names is None or isinstance(opened, Columns))
-    if opened is not None and as_it_is:
-        return opened, ""
-    if opened is None and not _has_items(source):
+    gathered, reason = _as_gather_source(source, names)
+    is_unchanged = transform is None and collate is None and (names is None or isinstance(gathered, Columns))
+    if gathered is not None and is_unchanged:
+        return gathered, ""
+    if gathered is None and not _has_items(source):
         raise DataError(
-            f"the source is a {type(source).__name__}, which a loader cannot read. Give tensors or arrays "
-            "(one, a tuple, a dictionary), a torch dataset, an Arrow table, a Hugging Face dataset, "
+            f"the source is a {type(source).__name__}, which a loader cannot read. Pass tensors or arrays "
+            "(one, a tuple, a dict), a torch dataset, an Arrow table, a Hugging Face dataset, "
             "or an iterable."
         )
-    if isinstance(opened, Columns):
-        source, names = opened, None
-    # What it has as a list is a row when its columns are tensors, and when it is iterated over.
+    if isinstance(gathered, Columns):
+        source, names = gathered, None
+    # In a Hugging Face dataset, a list is a row, whether the columns are tensors or the dataset is iterated.
     as_rows = is_hugging_face(source)
-    return Samples(source, transform=transform, collate=collate, names=names, lists_are_rows=as_rows), why
+    samples = Samples(source, transform=transform, collate=collate, names=names, lists_are_rows=as_rows)
+    return samples, reason
 
 
 def _only_iterates(source: object) -> bool:
     return (
         isinstance(source, Iterable)
         and not hasattr(source, "__getitem__")
-        and not isinstance(source, Gathered)
+        and not isinstance(source, GatherSource)
     )
 
 
@@ -100,19 +101,19 @@ def _has_items(source: object) -> bool:
 
 
 def _is_frame(source: object) -> bool:
-    """Say whether a source is a table of pandas or polars, without importing either."""
+    """Return whether a source is a DataFrame of pandas or polars, without importing either."""
     package = type(source).__module__.split(".")[0]
     return package in ("pandas", "polars") and hasattr(source, "columns")
 
 
-def _gathered(source: Any, names: Sequence[str] | None) -> tuple[Gathered | None, str]:
-    if isinstance(source, Gathered):
+def _as_gather_source(source: Any, names: Sequence[str] | None) -> tuple[GatherSource | None, str]:
+    if isinstance(source, GatherSource):
         return source, ""
     if isinstance(source, TensorDataset):
         return Columns.of(source.tensors, names), ""
     if isinstance(source, Subset) and isinstance(source.dataset, TensorDataset):
-        chosen = torch.as_tensor(source.indices, dtype=torch.int64)
-        return Columns.of(tuple(t.index_select(0, chosen) for t in source.dataset.tensors), names), ""
+        indices = torch.as_tensor(source.indices, dtype=torch.int64)
+        return Columns.of(tuple(t.index_select(0, indices) for t in source.dataset.tensors), names), ""
     if _is_frame(source):
         source = {str(name): source[name].to_numpy() for name in source.columns}
     if is_columns(source):
@@ -122,10 +123,10 @@ def _gathered(source: Any, names: Sequence[str] | None) -> tuple[Gathered | None
     if isinstance(source, Mapping):
         kinds = sorted({type(value).__name__ for value in source.values()})
         raise DataError(
-            f"the source is a dictionary of {', '.join(kinds) or 'nothing'}. Give tensors or arrays by name, "
+            f"the source is a dict of {', '.join(kinds) or 'nothing'}. Pass a dict of tensors or arrays, "
             f"or one of its values, for example source[{next(iter(source), 'train')!r}]."
         )
     if isinstance(source, tuple):
         kinds = sorted({type(value).__name__ for value in source})
-        raise DataError(f"the source is a tuple of {', '.join(kinds) or 'nothing'}. Give tensors or arrays.")
+        raise DataError(f"the source is a tuple of {', '.join(kinds) or 'nothing'}. Pass tensors or arrays.")
     return None, ""

@@ -1,4 +1,4 @@
-"""Data that come one after another and may have no known length."""
+"""Iterable data, which may have no known length."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from torch.utils.data import DataLoader
 from flodl.core.errors import CursorError, DataError
 from flodl.core.rng_state import preserve_rng_state
 
-from ..batch import named
+from ..batch import apply_names
 from ..sampling.epoch import Epoch
-from ..sampling.global_rng import seed_globals
+from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
-from .collate import stacked_rows
+from .collate import collate_lists_as_rows
 from .samples import Collate, Transform
 
 _BLOCK = 1024  # keys drawn at once
-Part = tuple[int, int]  # its number, and how many there are
+Part = tuple[int, int]  # the number of the part, and the number of parts
 WHOLE: Part = (0, 1)
-_ENDED = "ended"  # the state behind a ragged batch: a source may have gone back to its start by then
+_ENDED = "ended"  # the state after a partial batch: by then the source may have reset itself
 
 
 class Stream:
-    """An iterable read in its own order, or through a buffer that shuffles it.
+    """An iterable, read in its own order or through a shuffle buffer.
 
-    A position is the number of items given. Where the source can tell and take back its state (`state_dict`,
-    `load_state_dict`) and there is no buffer, a resume goes there at once; otherwise the items before it are
-    read again and left out.
+    A position is the number of items read. If the source has `state_dict` and `load_state_dict` and there is
+    no buffer, resuming restores its state; otherwise the earlier items are read again and skipped.
     """
 
     def __init__(
@@ -49,45 +48,45 @@ class Stream:
         self.names = names
         self.buffer = buffer
         self.num_samples = _length(source)
-        self._keeps_state = not buffer and all(
+        self._is_stateful = not buffer and all(
             hasattr(source, method) for method in ("state_dict", "load_state_dict")
         )
-        self._at_first = self._state()
-        self._begun = False
+        self._initial_state = self._state()
+        self._was_started = False
 
     def batches(self, epoch: Epoch, *, part: Part = WHOLE) -> Iterator[tuple[Any, int, Any]]:
-        """Give (batch, position behind it, state of the source there) from the start of an epoch's plan on.
+        """Yield (batch, position after it, state of the source there), from the start position of `epoch`.
 
-        A batch size of None means that the items are batches already. Of several `part`s, positions and
-        randomness are each part's own.
+        With a batch size of None, the items are already batches. If there are several parts, each has its
+        own positions and random numbers.
         """
         size = epoch.batch_size
         items = self._items(epoch, part)
         position = epoch.start
         while True:
             with preserve_rng_state():
-                taken = list(islice(items, size or 1))
-            if not taken or (epoch.drop_last and size is not None and len(taken) < size):
+                samples = list(islice(items, size or 1))
+            if not samples or (epoch.drop_last and size is not None and len(samples) < size):
                 return
-            position += len(taken)
-            batch = taken[0] if size is None else (self.collate or stacked_rows)(taken)
-            ended = size is not None and len(taken) < size
-            yield named(batch, self.names), position, _ENDED if ended else self._state()
+            position += len(samples)
+            batch = samples[0] if size is None else (self.collate or collate_lists_as_rows)(samples)
+            ended = size is not None and len(samples) < size
+            yield apply_names(batch, self.names), position, _ENDED if ended else self._state()
 
-    def refuse_nothing(self, epoch: int) -> NoReturn:
-        """Say why an epoch has no batch."""
+    def raise_no_batch(self, epoch: int) -> NoReturn:
+        """Raise the error for an epoch without batches."""
         if self.is_iterator and epoch > 0:
             raise DataError(
                 f"the source is an iterator and has nothing left for epoch {epoch}. "
-                "Give something that can be iterated again, such as a list or an object with __iter__."
+                "Pass something that can be iterated again, such as a list or an object with __iter__."
             )
         raise DataError(
-            "the source gives no batch. Give at least one sample, and one full batch if drop_last."
+            "the source yields no batch. It needs at least one sample, or one full batch with drop_last=True."
         )
 
     @property
     def order_name(self) -> str:
-        """What its order depends on, in words."""
+        """A description of what its order depends on; part of the cursor."""
         if self.buffer:
             return f"a buffer of {self.buffer}"
         source = self.source
@@ -100,60 +99,60 @@ class Stream:
 
     @property
     def is_iterator(self) -> bool:
-        """Whether what it has given is gone."""
+        """Whether the source can be read only once."""
         return isinstance(self.source, Iterator) and iter(self.source) is self.source
 
     def _items(self, epoch: Epoch, part: Part) -> Iterator[Any]:
-        """Give the items from a position on, transformed, each with the generators seeded for its place."""
+        """Yield the transformed items from the start position, with the generators seeded for each."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch.number)
         if epoch.source_state == _ENDED:
             return
-        goes_there = epoch.source_state is not None and self._keeps_state
-        skipped = 0 if goes_there else epoch.start
-        if self._keeps_state:
-            self.source.load_state_dict(deepcopy(epoch.source_state if goes_there else self._at_first))
-        self._refuse_second_start(epoch.start)
-        ordered = self._shuffled(epoch, part, epoch.start - skipped)
-        if sum(1 for _ in islice(ordered, skipped)) < skipped:
+        restores = epoch.source_state is not None and self._is_stateful
+        num_skipped = 0 if restores else epoch.start
+        if self._is_stateful:
+            self.source.load_state_dict(deepcopy(epoch.source_state if restores else self._initial_state))
+        self._check_restartable(epoch.start)
+        ordered = self._shuffled_items(epoch, part, epoch.start - num_skipped)
+        if sum(1 for _ in islice(ordered, num_skipped)) < num_skipped:
             raise CursorError(
-                f"the source ended before item {epoch.start}, where the cursor stands. "
-                "Give the source that the cursor was saved with, or call set_epoch to start anew."
+                f"the source ended before item {epoch.start}, the position of the cursor. "
+                "Use the source that the cursor was saved with, or call set_epoch to restart."
             )
-        for item, key in zip(ordered, _keys(_key_of(epoch, "augment", part), epoch.start)):
+        for item, key in zip(ordered, _keys(_epoch_key(epoch, "augment", part), epoch.start)):
             if self.transform is None:
                 yield item
             else:
-                seed_globals(key)
+                seed_global_rng(key)
                 yield self.transform(item)
 
-    def _shuffled(self, epoch: Epoch, part: Part, first: int) -> Iterator[Any]:
-        raw = self._raw(_key_of(epoch, "source", part), first)
+    def _shuffled_items(self, epoch: Epoch, part: Part, first: int) -> Iterator[Any]:
+        raw = self._raw_items(_epoch_key(epoch, "source", part), first)
         if not self.buffer:
             yield from raw
             return
-        held: list[Any] = []
-        choices = _keys(_key_of(epoch, "order", part), 0)
+        buffer: list[Any] = []
+        choices = _keys(_epoch_key(epoch, "order", part), 0)
         for item in raw:
-            if len(held) < self.buffer:
-                held.append(item)
+            if len(buffer) < self.buffer:
+                buffer.append(item)
                 continue
-            at = next(choices) % len(held)
-            held[at], item = item, held[at]
+            at = next(choices) % len(buffer)
+            buffer[at], item = item, buffer[at]
             yield item
-        while held:
-            at = next(choices) % len(held)
-            held[at], held[-1] = held[-1], held[at]
-            yield held.pop()
+        while buffer:
+            at = next(choices) % len(buffer)
+            buffer[at], buffer[-1] = buffer[-1], buffer[at]
+            yield buffer.pop()
 
-    def _raw(self, key: int, first: int) -> Iterator[Any]:
-        # Where an order is drawn at the beginning, as a torch loader does, it is that of the whole epoch.
-        seed_globals(next(_keys(key, 0)))
+    def _raw_items(self, key: int, first: int) -> Iterator[Any]:
+        # A source that draws its order at the start, like a torch DataLoader, draws that of the whole epoch.
+        seed_global_rng(next(_keys(key, 0)))
         if isinstance(self.source, DataLoader) and self.source.persistent_workers:
-            self.source._iterator = None  # workers that stay would go on with random states of their own
+            self.source._iterator = None  # persistent workers would continue with their own random states
         iterator = iter(self.source)
         for item_key in _keys(key, first):
-            seed_globals(item_key)
+            seed_global_rng(item_key)
             try:
                 item = next(iterator)
             except StopIteration:
@@ -161,34 +160,35 @@ class Stream:
             yield item
 
     def _state(self) -> Any:
-        # A copy, as the source gets one: it may go on writing to what it gave or was given.
-        return deepcopy(self.source.state_dict()) if self._keeps_state else None
+        # A copy: the source may keep writing to the state that it returned.
+        return deepcopy(self.source.state_dict()) if self._is_stateful else None
 
-    def _refuse_second_start(self, start: int) -> None:
-        if start and self._begun and not self._keeps_state and self.is_iterator:
+    def _check_restartable(self, start: int) -> None:
+        if start and self._was_started and not self._is_stateful and self.is_iterator:
             raise DataError(
-                "the source is an iterator, which cannot go on after its loop was left: what it has given is "
-                "gone. Give something that can be iterated again, such as an object with __iter__."
+                "the source is an iterator, which cannot continue after its loop was left: the items it "
+                "yielded are gone. Pass something that can be iterated again, such as an object with "
+                "__iter__."
             )
-        self._begun = True
+        self._was_started = True
 
 
 def _length(source: Any) -> int | None:
-    """Give the length of a source that has one; torch's loader only claims to, over an iterable."""
+    """Return the length of a source, or None; a torch DataLoader over an iterable raises TypeError."""
     try:
         return len(source)
     except TypeError:
         return None
 
 
-def _key_of(epoch: Epoch, purpose: str, part: Part) -> int:
-    """Give the key of one use of randomness; a stream in one part draws what it draws without workers."""
+def _epoch_key(epoch: Epoch, purpose: str, part: Part) -> int:
+    """Return the key for one use of randomness; with a single part, the same as without workers."""
     number, count = part
     return stream_key(epoch.seed, epoch.number, purpose if count == 1 else f"{purpose}/{number}/{count}")
 
 
 def _keys(key: int, start: int) -> Iterator[int]:
-    """Give the keys of the positions from `start` on, without end."""
+    """Yield the keys of the positions from `start` on, endlessly."""
     while True:
         yield from sample_keys(key, torch.arange(start, start + _BLOCK)).tolist()
         start += _BLOCK

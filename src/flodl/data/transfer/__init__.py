@@ -1,1 +1,1 @@
-"""Batches on their way to a device: copied through pinned memory, prepared on a side stream."""
+"""Copying batches to a device and preparing them there ahead of time, on a side stream."""

@@ -1,4 +1,4 @@
-"""Batches made on a CUDA device beside the step that uses the one before."""
+"""Prepare batches on a CUDA device while the training step uses earlier ones."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from itertools import islice
 
 import torch
 
-from ..batch import Handed, num_bytes_of
-from .side_stream import SideStream, keep_for
+from ..batch import PositionedBatch, num_bytes_of
+from .side_stream import SideStream, record_use
 
-_GROUP_BYTES = 32 * 2**20  # of batches made at once; twice that may be waiting
+_GROUP_BYTES = 32 * 2**20  # of batches prepared at once; up to twice that is in memory
 
 
-class Ahead:
-    """Makes batches on a stream of its own while those before are used.
+class Prefetcher:
+    """Prepares batches on a side stream while earlier ones are used.
 
-    In the stream of the training the work of making a batch would stand between two steps; beside it, it
-    finds room in a step that is under way. Where one stream waits for another, though, a step begins some
-    twenty microseconds late, so small batches are made several at a time (`most`). They are begun once the
-    steps that the host has asked for so far are done: memory that those have let go of is used again at
-    once, however far the host is ahead of the device.
+    On the training stream, preparing a batch would delay the next step; on a side stream it overlaps with
+    the current one. When one stream waits for another, however, a step starts about twenty microseconds
+    late, so up to `max_group` small batches are prepared at a time. They start once the steps queued so far
+    are done: memory that those have freed is reused at once, however far the host is ahead of the device.
     """
 
-    def __init__(self, device: torch.device, *, most: int = 1) -> None:
+    def __init__(self, device: torch.device, *, max_group: int = 1) -> None:
         self.side = SideStream(device)
-        self._most = most
+        self._max_group = max_group
 
-    def run(self, source: Iterator[Handed]) -> Iterator[Handed]:
-        """Give the same batches; `source` is only asked while its stream is the current one."""
+    def run(self, source: Iterator[PositionedBatch]) -> Iterator[PositionedBatch]:
+        """Yield the batches of `source`, which is only advanced while the side stream is current."""
         is_ending = sys.is_finalizing
         current = self.side.current()
         try:
-            group = self._made(source, 1)
+            group = self._prepare(source, 1)
             while group.batches:
-                following = self._after(group, source)
+                following = self._prepare_next(group, source)
                 waiting: set[torch.cuda.Stream] = set()
                 while group.batches:
                     current = self.side.current()
@@ -45,33 +44,33 @@ class Ahead:
                         current.wait_event(group.done)
                         waiting.add(current)
                         self.side.used.add(current)
-                    handed = group.batches.popleft()
-                    keep_for(current, handed.batch)
-                    yield handed
-                    del handed  # its memory may be needed for the next one
+                    item = group.batches.popleft()
+                    record_use(current, item.batch)
+                    yield item
+                    del item  # its memory may be needed for the next one
                 group = following
             if group.errors:
-                raise group.errors.pop()  # kept nowhere: what it saw may hold much memory
+                raise group.errors.pop()  # drop the reference: its traceback may hold much memory
         finally:
-            # Where the loop is left early, a batch may still be in the making: whatever is freed from here on
-            # must not be written to before it is done. A stream that is being recorded cannot wait for it.
+            # If the loop is left early, a batch may still be in progress: memory freed from now on must not
+            # be written before it is done. A stream that is being captured cannot wait for it.
             if not is_ending() and not torch._C._cuda_isCurrentStreamCapturing():
                 current.wait_stream(self.side.stream)
 
-    def _after(self, group: _Group, source: Iterator[Handed]) -> _Group:
-        """Make the group that follows: twice as many batches, as far as memory goes."""
+    def _prepare_next(self, group: _Group, source: Iterator[PositionedBatch]) -> _Group:
+        """Prepare the next group: twice as many batches, within the limits."""
         if group.errors:
             return _Group(errors=group.errors)
         size = num_bytes_of(group.batches[0].batch)
-        count = max(1, min(2 * len(group.batches), self._most, _GROUP_BYTES // max(size, 1)))
-        return self._made(source, count)
+        count = max(1, min(2 * len(group.batches), self._max_group, _GROUP_BYTES // max(size, 1)))
+        return self._prepare(source, count)
 
-    def _made(self, source: Iterator[Handed], count: int) -> _Group:
+    def _prepare(self, source: Iterator[PositionedBatch], count: int) -> _Group:
         group = _Group()
-        with self.side.after_all_users():
+        with self.side.wait_for_users():
             try:
                 group.batches.extend(islice(source, count))
-            except Exception as error:  # of a later batch; it is told when that one is due
+            except Exception as error:  # of a later batch; raised when that one is due
                 group.errors.append(error)
             group.done.record(self.side.stream)
         return group
@@ -79,8 +78,8 @@ class Ahead:
 
 @dataclass
 class _Group:
-    """Batches made one after another, the event after the last, and why there are no more."""
+    """Batches, the event after the last of them, and the error that prevented more."""
 
-    batches: deque[Handed] = field(default_factory=deque)
+    batches: deque[PositionedBatch] = field(default_factory=deque)
     done: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
     errors: list[Exception] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A CUDA stream on which batches are made or sent beside the training that uses them."""
+"""A CUDA stream on which batches are prepared or copied while training uses earlier ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..batch import tensors_in
 
 
 class SideStream:
-    """The stream, and all those in which its batches were ever `used`: some of them may still be."""
+    """A stream, and all streams that have `used` its batches and may still be using them."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -19,14 +19,14 @@ class SideStream:
         self.used: set[torch.cuda.Stream] = set()
 
     def current(self) -> torch.cuda.Stream:
-        """Give the stream in which the training goes on."""
-        # By its number: to find that of a device takes torch several times as long as the answer.
+        """Return the stream that training currently uses."""
+        # By index: with a device, torch takes several times as long.
         return torch.cuda.current_stream(self.device.index)
 
-    def after_all_users(self) -> torch.cuda.Stream:
-        """Give the stream, to be entered, once it waits for all steps that the host has asked for so far.
+    def wait_for_users(self) -> torch.cuda.Stream:
+        """Make the stream wait for all work queued so far by its users, and return it.
 
-        So memory that those have let go of may be used again at once, however far the host is ahead.
+        So memory that this work has freed can be reused at once, however far the host is ahead.
         """
         self.used.add(self.current())
         for stream in self.used:
@@ -34,11 +34,11 @@ class SideStream:
         return self.stream
 
 
-def keep_for(stream: torch.cuda.Stream, batch: Any) -> None:
-    """Keep the memory of a batch from being given away while a stream uses it.
+def record_use(stream: torch.cuda.Stream, batch: Any) -> None:
+    """Keep the memory of a batch from being reused while a stream uses it.
 
-    Where one thread reads and trains, that follows from the order in which it asks. A thread that reads for
-    another one does not know what is asked for meanwhile.
+    If one thread both reads and trains, the order of its calls guarantees that. A thread that reads for
+    another one does not know what the other one queues meanwhile.
     """
     if threading.current_thread() is not threading.main_thread():
         for tensor in tensors_in(batch):

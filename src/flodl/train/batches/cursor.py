@@ -80,7 +80,7 @@ class BatchCursor:
 
     def rewind(self, loader: Loader) -> None:
         """Rewind the loader to the first batch that was not trained on; an iterator cannot be rewound."""
-        if self._loader is not loader or loader.gives_once:
+        if self._loader is not loader or loader.is_one_shot:
             return
         mark = self._untrained()
         if mark is not None:

@@ -115,7 +115,7 @@ def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
 @contextmanager
 def preserve_position(data: Any) -> Iterator[None]:
     """Restore the position of a loader when the context ends."""
-    state = data.state_dict() if isinstance(data, Loader) and not data.gives_once else None
+    state = data.state_dict() if isinstance(data, Loader) and not data.is_one_shot else None
     try:
         yield
     finally:
@@ -125,13 +125,13 @@ def preserve_position(data: Any) -> Iterator[None]:
 
 def check_repeatable(eval_data: Any) -> None:
     """Raise if data for several evaluations can be iterated only once."""
-    once = eval_data.gives_once if isinstance(eval_data, Loader) else isinstance(eval_data, Iterator)
+    once = eval_data.is_one_shot if isinstance(eval_data, Loader) else isinstance(eval_data, Iterator)
     if once:
         raise _exhausted()
 
 
 def _at_start(loader: Loader) -> Loader:
-    if loader.gives_once and (loader.epoch or loader.position):
+    if loader.is_one_shot and (loader.epoch or loader.position):
         raise _exhausted()
     loader.set_epoch(0)
     return loader
