@@ -124,6 +124,7 @@ def test_augmentation_depends_on_no_batch_size():
     assert torch.equal(small, large)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
 def test_a_resumed_loader_gives_the_exact_next_batches(settings):
     whole = everything(loader(**settings), 2)

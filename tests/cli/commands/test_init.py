@@ -261,6 +261,7 @@ def test_an_invalid_setting_is_reported_in_one_line(work):
         assert done.stderr.startswith(f"error: {message}")
 
 
+@pytest.mark.slow
 @needs_shell
 def test_an_installed_flodl_creates_a_project_that_trains_with_two_commands(installed, work):
     clean = {

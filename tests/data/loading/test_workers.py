@@ -91,6 +91,7 @@ def test_the_parent_may_end_a_worker_by_a_signal():
     given.close()
 
 
+@pytest.mark.slow
 def test_no_worker_stays_behind_a_program_that_ends_while_they_are_at_work():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
@@ -115,6 +116,7 @@ list(Loader(Ones(), 2, num_workers=1))
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_of_it_where_workers_run_it_again(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)

@@ -472,6 +472,7 @@ def runs(max_group, depth, num_batches, fails_at):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @hypothesis.given(
     max_group=st.sampled_from([1, 2, 8]),
@@ -500,6 +501,7 @@ def test_any_loops_over_batches_made_and_sent_are_in_order(
         assert cuda.races == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @hypothesis.given(
     kind=st.sampled_from(list(KINDS)),

@@ -41,6 +41,7 @@ def write_journal(folder, *records):
     return folder
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(LINES, max_size=6))
 def test_any_lines_can_be_opened(tmp_path_factory, records):

@@ -141,6 +141,7 @@ def test_a_nan_among_many_steps_of_one_tick_is_kept(monitor, client):
     assert seen == [333]
 
 
+@pytest.mark.slow
 def test_a_stalled_client_uses_bounded_memory_and_is_reset_when_it_reads(monitor, client, monkeypatch):
     monkeypatch.setattr(subscribers, "MAX_UNREAD_BYTES", 4096)
     stalled = socket.socket()
