@@ -5,6 +5,8 @@ import socket
 import threading
 import time
 
+import pytest
+
 from flodl.monitor import Event, Monitor
 from flodl.monitor.journal import Entry
 from flodl.monitor.server import FollowedRuns, Server, sse, subscribers
