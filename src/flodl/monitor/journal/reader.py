@@ -15,8 +15,8 @@ from flodl.core.errors import MonitorError
 
 from ..events import KINDS
 from . import index
-from .claim import claim
 from .codec import FILE, Entry, complete_lines, decode
+from .writer_lock import acquire_writer_lock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,7 +181,7 @@ def _rebuild(journal: Path) -> Path:
     home = journal.parent / index.FOLDER
     try:
         with open(journal, "rb") as file:
-            if claim(file.fileno()):
+            if acquire_writer_lock(file.fileno()):
                 shutil.rmtree(home, ignore_errors=True)
                 return rebuilt.rename(home)
     except OSError:

@@ -14,9 +14,9 @@ from flodl.core.errors import MonitorError
 
 from ..events import Event
 from . import index
-from .claim import claim
 from .codec import FILE, Entry, encode
 from .reader import Reader
+from .writer_lock import acquire_writer_lock
 
 _RETRY_S = 5.0
 # About 100 MB; beyond it, every second entry of the frequent kinds is dropped.
@@ -184,7 +184,7 @@ class Store:
 
 
 def _lock(handle: int, run_dir: Path) -> None:
-    if not claim(handle):
+    if not acquire_writer_lock(handle):
         raise MonitorError(
             f"the journal in {str(run_dir)!r} is in use by another run. "
             "Use a separate folder for each run, or wait until the other run has ended."
