@@ -62,7 +62,7 @@ def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkey
     feed(step, 1)
     assert calls == []
     feed(step, 5)
-    seen = "the hook of '0' changed (seen within 5 steps)"
+    seen = "the hook of '0' changed (noticed within 5 steps)"
     assert any(event.reason.startswith(seen) for event in step.report().events)
     assert calls
 
