@@ -1,4 +1,4 @@
-"""Comparing nested states to the last bit and the last type."""
+"""Exact comparison of nested states, bit by bit and type by type."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two states are equal in structure, type, order and bits."""
+    """Return whether two states are equal in structure, type, order and bits."""
     if isinstance(one, Tensor):
         return (
             isinstance(other, Tensor)

@@ -1,4 +1,4 @@
-"""The codec: every state comes back exactly, and nothing but states comes in."""
+"""The codec: every state is restored exactly, and anything else raises."""
 
 import json
 import random
@@ -50,7 +50,7 @@ STATES = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(STATES)
-def test_any_state_comes_back_exactly(state):
+def test_any_state_is_restored_exactly(state):
     assert same(state, through_text(state))
 
 
@@ -63,7 +63,7 @@ def test_any_state_comes_back_exactly(state):
         lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False),
     ],
 )
-def test_the_state_of_an_optimizer_goes_on_where_it_was(make):
+def test_an_optimizer_continues_from_its_restored_state(make):
     def run(model, optimizer, steps):
         for _ in range(steps):
 
@@ -89,7 +89,7 @@ def test_the_state_of_an_optimizer_goes_on_where_it_was(make):
     assert same(first.state_dict(), second.state_dict())
 
 
-def test_streams_of_random_numbers_go_on_where_they_were():
+def test_random_generators_continue_from_their_restored_state():
     state = {
         "python": random.getstate(),
         "numpy": numpy.random.default_rng(3).bit_generator.state,
@@ -103,21 +103,21 @@ def test_streams_of_random_numbers_go_on_where_they_were():
     torch.set_rng_state(back["torch"])
 
 
-def test_types_and_devices_are_values_too():
+def test_dtypes_and_devices_are_restored():
     state = {"dtype": torch.bfloat16, "device": torch.device("cuda:1"), "shape": torch.Size([2, 3])}
     assert through_text(state) == state
     assert type(through_text(state)["shape"]) is torch.Size
     assert type(through_text(numpy.float32(0.5))) is float
 
 
-def test_names_lead_to_the_tensors_and_never_clash():
+def test_tensor_names_are_paths_and_never_clash():
     one, two = torch.zeros(1), torch.ones(1)
     structure, tensors = encode({"a.b": one, "a": {"b": two}, 1: [two], "1": [one]})
     assert list(tensors) == ["a.b", "a.b#2", "1.0", "1.0#2"]
     assert same(decode(structure, tensors)["a"]["b"], two)
 
 
-def test_a_flat_table_of_tensors_keeps_its_names():
+def test_a_flat_dict_of_tensors_keeps_its_names():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     assert list(encode(model.state_dict())[1]) == list(model.state_dict())
 
@@ -135,12 +135,12 @@ class Thing:
         ({"a": numpy.array([Thing()])}, r"a ndarray cannot be saved"),
     ],
 )
-def test_what_is_no_state_is_refused_with_its_place(state, message):
+def test_an_unsupported_value_raises_with_its_path(state, message):
     with pytest.raises(CheckpointError, match=message):
         encode(state)
 
 
-def test_a_state_that_contains_itself_is_refused():
+def test_a_state_that_contains_itself_raises():
     state: dict[str, object] = {}
     state["again"] = state
     with pytest.raises(CheckpointError, match="contains itself"):
@@ -158,6 +158,6 @@ def test_a_state_that_contains_itself_is_refused():
         {"$bytes": "?"},
     ],
 )
-def test_a_structure_that_was_never_written_is_refused(structure):
+def test_an_invalid_structure_raises(structure):
     with pytest.raises(ValueError):
         decode(structure, {})

@@ -1,4 +1,4 @@
-"""Ways through a batch of any structure."""
+"""Functions over the tensors of a batch of any structure."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_a_batch_keeps_its_structure_and_the_order_of_its_tensors(batch):
     assert num_bytes_of(batch) == sum(tensor.nbytes for tensor in expected)
 
 
-def test_what_is_no_tensor_stays_as_it_is():
+def test_other_values_stay_unchanged():
     assert map_tensors(torch.neg, (ONE, "name", 3))[1:] == ("name", 3)

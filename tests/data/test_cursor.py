@@ -1,4 +1,4 @@
-"""What a cursor goes with, of samplers that follow the epoch and of torch's loaders."""
+"""Cursors of samplers that depend on the epoch and of torch's DataLoaders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Growing(torch.utils.data.Sampler):
         return 10 + 3 * self.epoch
 
 
-def test_a_sampler_whose_length_follows_the_epoch_is_resumed():
+def test_a_sampler_whose_length_depends_on_the_epoch_is_resumed():
     given = Loader(torch.arange(23), 4, sampler=Growing())
     list(given)
     next(iter(given))
@@ -40,14 +40,14 @@ def torch_loader(**settings):
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 5}, {"shuffle": False}, {"num_workers": 1}], ids=str)
-def test_a_cursor_of_a_torch_loader_with_other_settings_is_refused(change):
+def test_a_cursor_of_a_torch_loader_with_different_settings_raises(change):
     given = Loader(torch_loader(), None)
     next(iter(given))
     with pytest.raises(CursorError, match="order='that of a DataLoader"):
         Loader(torch_loader(**change), None).load_state_dict(given.state_dict())
 
 
-def test_workers_that_stay_do_not_change_the_order_of_a_torch_loader():
+def test_persistent_workers_do_not_change_the_order_of_a_torch_loader():
     def epochs(given):
         found = [[x.flatten().tolist() for (x,) in given] for _ in range(3)]
         given.close()

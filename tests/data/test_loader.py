@@ -1,4 +1,4 @@
-"""The loader: every sample once an epoch, in an order that resumes exactly, in any mode."""
+"""The loader: every sample once per epoch, in an order that resumes exactly, in any mode."""
 
 import json
 import os
@@ -66,7 +66,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("mode", ["resident", "streaming"])
-def test_an_epoch_has_every_sample_once_and_a_ragged_tail(mode):
+def test_an_epoch_has_every_sample_once_and_a_partial_last_batch(mode):
     batches = everything(loader(mode=mode))
     assert [len(labels) for _, labels in batches] == [4, 4, 4, 4, 4, 4, 2]
     images, labels = (torch.cat(parts) for parts in zip(*batches))
@@ -74,7 +74,7 @@ def test_an_epoch_has_every_sample_once_and_a_ragged_tail(mode):
     assert torch.equal(images, IMAGES[labels])
 
 
-def test_the_epoch_goes_up_when_it_is_through():
+def test_the_epoch_advances_at_its_end():
     given = loader()
     assert (len(given), given.num_samples, given.epoch, given.position) == (7, COUNT, 0, 0)
     orders = []
@@ -87,19 +87,19 @@ def test_the_epoch_goes_up_when_it_is_through():
 
 
 @pytest.mark.parametrize("other", ["streaming", "workers"])
-def test_every_mode_gives_the_same_bits(other):
+def test_every_mode_yields_the_same_bits(other):
     given = loader(**SETTINGS[other])
     assert_same(everything(loader(**SETTINGS["resident"]), 2), everything(given, 2))
     given.close()
 
 
-def test_workers_give_what_this_process_gives_random_items_included():
+def test_workers_yield_the_same_random_items_as_this_process():
     one, other = (Loader(Noisy(), 4, num_workers=count) for count in (0, 2))
     assert_same(everything(one, 2), everything(other, 2))
     other.close()
 
 
-def test_a_random_item_is_another_in_the_next_epoch_and_depends_on_no_batch_size():
+def test_random_items_change_with_the_epoch_but_not_with_the_batch_size():
     def by_index(batches):
         return {int(row[0]): row.tolist() for batch in batches for row in batch}
 
@@ -109,24 +109,24 @@ def test_a_random_item_is_another_in_the_next_epoch_and_depends_on_no_batch_size
     assert all(first[index][1:] != row[1:] for index, row in by_index(small).items())
 
 
-def test_a_subset_of_random_items_depends_on_no_batch_size_either():
+def test_a_subset_of_random_items_does_not_depend_on_the_batch_size():
     part, _ = random_split(Noisy(), [10, 16], torch.Generator().manual_seed(0))
     assert torch.equal(torch.cat(list(Loader(part, 3))), torch.cat(list(Loader(part, 7))))
 
 
-def test_data_stay_where_they_are_unless_a_device_is_named():
+def test_the_default_device_is_that_of_the_data():
     assert Loader(torch.empty(4, device="meta"), 2).device == torch.device("meta")
     assert loader().device == torch.device("cpu")
 
 
-def test_augmentation_depends_on_no_batch_size():
+def test_augmentation_does_not_depend_on_the_batch_size():
     small, large = (torch.cat([x for x, _ in loader(augment=AUGMENT, batch_size=size)]) for size in (3, 11))
     assert torch.equal(small, large)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
-def test_a_resumed_loader_gives_the_exact_next_batches(settings):
+def test_a_resumed_loader_yields_exactly_the_next_batches(settings):
     whole = everything(loader(**settings), 2)
     per_epoch = len(loader(**settings))
     for stopped in (1, per_epoch - 1, per_epoch, per_epoch + 2):
@@ -148,7 +148,7 @@ def test_a_resumed_loader_gives_the_exact_next_batches(settings):
         assert_same(seen + rest, whole)
 
 
-def test_the_cursor_is_that_of_batches_handed_out_not_of_those_made_ahead():
+def test_the_cursor_counts_yielded_batches_not_prefetched_ones():
     given = loader(mode="streaming", num_workers=2)
     iterator = iter(given)
     next(iterator)
@@ -157,7 +157,7 @@ def test_the_cursor_is_that_of_batches_handed_out_not_of_those_made_ahead():
     given.close()
 
 
-def test_the_state_behind_the_last_batch_ends_its_epoch():
+def test_the_state_after_the_last_batch_ends_its_epoch():
     given = loader(batch_size=COUNT)
     iterator = iter(given)
     next(iterator)
@@ -169,7 +169,7 @@ def test_the_state_behind_the_last_batch_ends_its_epoch():
     assert (resumed.epoch, resumed.position) == (1, 0)
 
 
-def test_the_batch_size_may_change_at_a_resume():
+def test_the_batch_size_may_change_when_resuming():
     first = loader(augment=AUGMENT)
     iterator = iter(first)
     head = [next(iterator), next(iterator)]
@@ -184,10 +184,10 @@ def test_the_batch_size_may_change_at_a_resume():
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
     mode=st.sampled_from(["resident", "streaming"]),
 )
-def test_any_batch_sizes_in_any_runs_give_the_samples_of_the_epoch_in_order(count, sizes, mode):
+def test_any_sequence_of_batch_sizes_yields_the_samples_in_order(count, sizes, mode):
     data = torch.arange(count)
     state, seen = Loader(data, 1).state_dict(), []
-    for size in sizes:  # a run of one batch, then another with another batch size
+    for size in sizes:  # each run reads one batch, with a different batch size
         run = Loader(data, size, mode=mode)
         run.load_state_dict(state)
         for batch in run:
@@ -200,7 +200,7 @@ def test_any_batch_sizes_in_any_runs_give_the_samples_of_the_epoch_in_order(coun
     assert len(seen) == min(count, sum(sizes))
 
 
-def test_breaking_off_and_going_on_loses_nothing():
+def test_leaving_and_reentering_a_loop_loses_nothing():
     for settings in ({}, {"mode": "streaming", "num_workers": 2}):
         given = loader(**settings)
         seen = []
@@ -213,7 +213,7 @@ def test_breaking_off_and_going_on_loses_nothing():
         assert seen == torch.cat([labels for _, labels in loader()]).tolist()
 
 
-def test_an_older_iteration_ends_where_a_newer_begins():
+def test_a_new_iteration_ends_the_old_one():
     given = loader()
     older = iter(given)
     next(older)
@@ -225,7 +225,7 @@ def test_an_older_iteration_ends_where_a_newer_begins():
 @pytest.mark.parametrize(
     "move", [lambda given: given.set_epoch(4), lambda given: given.load_state_dict(given.state_dict())]
 )
-def test_an_iteration_ends_when_the_cursor_is_moved(move):
+def test_moving_the_cursor_ends_an_iteration(move):
     given = loader()
     iterator = iter(given)
     next(iterator)
@@ -235,7 +235,7 @@ def test_an_iteration_ends_when_the_cursor_is_moved(move):
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
-def test_the_global_random_state_is_left_alone(settings):
+def test_the_global_rng_state_does_not_change(settings):
     import random
 
     def state():
@@ -248,7 +248,7 @@ def test_the_global_random_state_is_left_alone(settings):
     assert state() == before
 
 
-def test_an_order_taken_by_position_is_that_of_the_iteration():
+def test_take_uses_the_order_of_the_iteration():
     given = loader(augment=AUGMENT)
     batches = everything(given)
     given.set_epoch(0)
@@ -256,7 +256,7 @@ def test_an_order_taken_by_position_is_that_of_the_iteration():
     assert_same([given.take(torch.arange(4, 8)), given.take(torch.arange(24, 26))], [batches[1], batches[6]])
 
 
-def test_what_take_reads_stays_in_its_place_from_epoch_to_epoch():
+def test_the_tensors_of_take_keep_their_data_pointers():
     given = loader()
     given.begin_epoch()
     now = given._backend._current
@@ -282,7 +282,7 @@ def test_what_take_reads_stays_in_its_place_from_epoch_to_epoch():
         ((IMAGES.numpy(), LABELS.numpy()), None, ("tuple", 2)),
     ],
 )
-def test_a_batch_has_the_form_of_its_source(source, names, expected):
+def test_a_batch_has_the_structure_of_its_source(source, names, expected):
     batch = next(iter(Loader(source, 4, names=names)))
     kind, parts = expected
     assert type(batch).__name__ == kind
@@ -292,7 +292,7 @@ def test_a_batch_has_the_form_of_its_source(source, names, expected):
         assert len(batch) == parts
 
 
-def test_samples_made_one_by_one_keep_the_form_of_a_tuple():
+def test_collated_samples_keep_the_structure_of_a_tuple():
     pairs = [(torch.tensor(float(n)), n) for n in range(6)]
     batch = next(iter(Loader(pairs, 4, shuffle=False)))
     assert type(batch) is tuple
@@ -308,7 +308,7 @@ def test_a_split_of_a_tensor_dataset_is_resident_too():
     assert sorted(torch.cat([labels for _, labels in given]).tolist()) == sorted(part.indices)
 
 
-def test_arrays_mapped_from_a_file_are_read_from_there(tmp_path):
+def test_memory_mapped_arrays_stay_in_their_file(tmp_path):
     np.save(tmp_path / "x.npy", IMAGES.numpy())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     given = Loader((mapped, LABELS), 4, seed=5)
@@ -342,7 +342,7 @@ def test_arrays_that_torch_cannot_share_are_converted(change, locked, mode):
 
 @pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize("change", [reversed_rows, big_endian])
-def test_such_arrays_are_converted_as_they_are_read_where_they_lie_in_a_file(tmp_path, change, mode):
+def test_memory_mapped_arrays_are_converted_row_by_row(tmp_path, change, mode):
     array = np.arange(12, dtype=np.float32).reshape(4, 3)
     np.save(tmp_path / "x.npy", big_endian(array) if change is big_endian else array)
     mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
@@ -353,7 +353,7 @@ def test_such_arrays_are_converted_as_they_are_read_where_they_lie_in_a_file(tmp
     assert next(iter(Loader(mapped, 4, shuffle=False, mode="resident"))).tolist() == mapped.tolist()
 
 
-def test_arrays_that_are_read_only_are_used_as_they_are():
+def test_read_only_arrays_are_not_copied():
     locked = IMAGES.numpy().copy()
     locked.flags.writeable = False
     assert_same(everything(Loader((locked, LABELS), 4, seed=5)), everything(loader()))
@@ -366,13 +366,13 @@ def test_a_batch_can_be_changed_without_changing_the_data():
     assert torch.equal(IMAGES, before)
 
 
-def test_a_transform_is_called_for_each_sample_and_says_so():
+def test_a_transform_is_called_for_each_sample():
     given = loader(transform=noisy_transform)
     assert given.mode == "streaming"
     assert given.reason.startswith("transform= is called for each sample")
 
 
-def test_a_collate_function_puts_the_samples_together():
+def test_a_collate_function_makes_the_batch():
     ragged = [torch.ones(n) for n in range(1, 8)]
     padded = Loader(
         ragged, 3, shuffle=False, collate=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, True)
@@ -380,7 +380,7 @@ def test_a_collate_function_puts_the_samples_together():
     assert [tuple(batch.shape) for batch in padded] == [(3, 3), (3, 6), (1, 7)]
 
 
-def test_samples_can_be_read_once_and_kept():
+def test_samples_can_be_made_resident():
     class Counted(Noisy):
         reads = 0
 
@@ -394,7 +394,7 @@ def test_samples_can_be_read_once_and_kept():
     assert given.reason == "mode='resident' was requested; each sample was created once (832 B)"
 
 
-def test_a_dataset_that_fetches_batches_is_asked_for_batches():
+def test_a_dataset_with_getitems_is_asked_for_batches():
     class Many(Noisy):
         def __getitems__(self, indices):
             return [torch.tensor(index) for index in indices]
@@ -402,19 +402,19 @@ def test_a_dataset_that_fetches_batches_is_asked_for_batches():
     assert torch.cat(list(Loader(Many(), 4, shuffle=False))).tolist() == list(range(COUNT))
 
 
-def test_an_augmentation_may_be_a_function_of_the_batch_alone():
+def test_an_augmentation_may_take_only_the_batch():
     doubled = Loader(LABELS, 4, shuffle=False, augment=lambda batch: batch * 2)
     assert next(iter(doubled)).tolist() == [0, 2, 4, 6]
 
 
-def test_the_loader_says_what_it_is():
+def test_repr_shows_mode_and_reason():
     assert repr(loader()) == (
         "Loader(26 samples, batch_size=4, device=cpu, mode='resident': "
         "the data (3 KB) is already in host memory)"
     )
 
 
-def test_an_error_in_a_sample_reaches_the_loop_also_from_a_worker():
+def test_an_error_in_a_sample_is_raised_also_from_a_worker():
     def fail(sample):
         raise ValueError("sample is broken")
 
@@ -430,7 +430,7 @@ def die(sample):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_worker_that_dies_is_one_error_with_its_likely_causes(num_workers):
+def test_a_dead_worker_raises_one_error_with_likely_causes(num_workers):
     given = loader(transform=die, num_workers=num_workers)
     with pytest.raises(DataError, match=r"a worker of the loader died: process \(pid") as caught:
         everything(given)
@@ -447,7 +447,7 @@ def test_a_transform_may_change_its_sample_without_changing_the_data():
     assert torch.equal(IMAGES, before)
 
 
-def test_a_closed_loader_with_workers_says_so():
+def test_a_closed_loader_with_workers_raises():
     given = loader(mode="streaming", num_workers=1)
     given.close()
     with pytest.raises(DataError, match="the loader is closed"):
@@ -465,7 +465,7 @@ def test_a_closed_loader_with_workers_says_so():
         ({"source": (IMAGES[:9], LABELS[:9])}, "num_samples=26, but this loader has 9"),
     ],
 )
-def test_a_cursor_of_another_loader_is_refused(changes, message):
+def test_a_cursor_of_a_different_loader_raises(changes, message):
     settings = {"source": (IMAGES, LABELS), "batch_size": 4, "seed": 5, **changes}
     with pytest.raises(CursorError, match=message):
         Loader(**settings).load_state_dict(loader().state_dict())
@@ -480,7 +480,7 @@ def test_a_cursor_of_another_loader_is_refused(changes, message):
         ({"version": 9}, "the state has version 9; this version of flodl reads 1"),
     ],
 )
-def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
+def test_a_damaged_cursor_raises_and_changes_nothing(change, message):
     given = loader()
     given.set_epoch(2)
     with pytest.raises(CursorError, match=message):
@@ -523,7 +523,7 @@ def test_a_damaged_cursor_is_refused_and_changes_nothing(change, message):
         ),
     ],
 )
-def test_wrong_settings_are_told(make, message):
+def test_wrong_settings_raise(make, message):
     with pytest.raises(DataError, match=message):
         make()
 
@@ -534,7 +534,7 @@ def test_wrong_settings_are_told(make, message):
     [[torch.ones(2), torch.ones(3)], [object(), object()], [IMAGES, LABELS]],
     ids=["ragged", "objects", "columns"],
 )
-def test_samples_that_make_no_batch_are_told_with_what_to_do(samples, num_workers):
+def test_samples_that_cannot_be_collated_raise_with_advice(samples, num_workers):
     given = Loader(samples, 2, num_workers=num_workers)
     with pytest.raises(
         DataError, match=r"2 samples cannot be collated into a batch: .*Pass a function as collate="
@@ -543,14 +543,14 @@ def test_samples_that_make_no_batch_are_told_with_what_to_do(samples, num_worker
     given.close()
 
 
-def test_an_augmentation_that_forgets_to_return_is_told():
+def test_an_augmentation_without_a_return_value_raises():
     for settings in ({}, {"mode": "streaming"}, {"augment": [lambda batch: None, lambda batch: batch]}):
         with pytest.raises(DataError, match=r"augment returned None\. Return the batch"):
             list(loader(**{"augment": lambda batch, chance: None, **settings}))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
-def test_whole_numbers_without_a_sign_keep_their_type(dtype):
+def test_unsigned_integers_keep_their_type(dtype):
     values = np.array([1, 2, np.iinfo(dtype).max], dtype=dtype)
     (batch,) = Loader(values, 3, shuffle=False)
     assert batch.numpy().dtype == dtype
@@ -558,7 +558,7 @@ def test_whole_numbers_without_a_sign_keep_their_type(dtype):
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars"])
-def test_a_frame_gives_its_columns_by_name(package):
+def test_a_dataframe_is_a_dict_of_its_columns(package):
     frame = pytest.importorskip(package).DataFrame({"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]})
     (batch,) = Loader(frame, 3, shuffle=False)
     assert {name: column.tolist() for name, column in batch.items()} == {"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]}
@@ -566,12 +566,12 @@ def test_a_frame_gives_its_columns_by_name(package):
         Loader(pytest.importorskip(package).DataFrame({"a": ["x", "y"]}), 2)
 
 
-def test_a_device_that_there_is_not_is_refused():
+def test_an_unknown_device_raises():
     with pytest.raises(DataError, match="device='nope' is not a device"):
         Loader(torch.zeros(4), 2, device="nope")
 
 
-def test_rewind_goes_back_to_where_the_epoch_was_begun():
+def test_rewind_returns_to_the_start_of_the_epoch():
     loader = Loader(torch.arange(10), 2, seed=1)
     first = next(iter(loader))
     loader.rewind()
@@ -584,7 +584,7 @@ def test_rewind_goes_back_to_where_the_epoch_was_begun():
     assert [batch.tolist() for batch in loader] == third
 
 
-def test_rewind_goes_back_to_the_cursor_that_was_loaded():
+def test_rewind_returns_to_the_loaded_cursor():
     loader = Loader(torch.arange(10), 2, seed=1)
     batches = iter(loader)
     next(batches), next(batches)
@@ -596,7 +596,7 @@ def test_rewind_goes_back_to_the_cursor_that_was_loaded():
     assert torch.equal(next(iter(other)), expected)
 
 
-def test_an_iterator_gives_once_and_is_not_rewound():
+def test_an_iterator_is_one_shot_and_not_rewound():
     loader = Loader(iter([torch.tensor(number) for number in range(6)]), 2)
     assert loader.is_one_shot
     assert not Loader(torch.arange(4), 2).is_one_shot
@@ -607,7 +607,7 @@ def test_an_iterator_gives_once_and_is_not_rewound():
 
 
 @pytest.mark.parametrize("mode", ["resident", "streaming"])
-def test_a_loader_that_was_read_for_inference_goes_on_for_training(mode):
+def test_batches_prefetched_in_inference_mode_can_be_trained_on(mode):
     pictures = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
     augment = [RandomCrop(1), RandomFlip(), Normalize([0.5] * 3, [0.2] * 3)]
     loader = Loader(pictures, 8, augment=augment, mode=mode)

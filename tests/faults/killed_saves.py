@@ -1,10 +1,10 @@
-"""Saves that are killed: each scenario is run once for every call that it makes to the file system.
+"""Killed saves: each scenario runs once for every file system call it makes.
 
     python killed_saves.py FOLDER SCENARIO…
 
 A child process counts its calls and kills itself at the k-th: before it, or, for a write, with half of the
-bytes written. Then a start after the crash is made in the same folder. Prints the number of calls and what
-was found; ends with an error at the first start that does not find what it must.
+bytes written. Then the same folder is opened as after a crash. Prints the number of calls and what was
+found; fails at the first restart that does not find what it must.
 """
 
 import os
@@ -52,7 +52,7 @@ def parts(step: int) -> dict:
 
 
 class Countdown:
-    """Stands in front of the calls of `os` in a child process; at the chosen one the process dies."""
+    """Intercepts the calls of `os` in a child process, which dies at the chosen one."""
 
     def __init__(self, fatal: int) -> None:
         self.count, self.fatal = 0, fatal
@@ -110,7 +110,7 @@ SCENARIOS = {
 
 
 def found_after_the_crash(root: Path, scenario: str) -> float | None:
-    """Start again as a run would, and give the value of what is found; it must be whole and of one save."""
+    """Restart as a run would, and return the value found; it must be complete and from one save."""
     if scenario == "file":
         tensors, _ = read_checkpoint(root / "model.fdl")
         assert len(set(tensors["w"].tolist())) == 1
@@ -133,7 +133,7 @@ def found_after_the_crash(root: Path, scenario: str) -> float | None:
 
 
 def run_killed(root: Path, scenario: str, fatal: int) -> int:
-    """Run the scenario in a child that dies at a call; give its wait status, and its count if it lived."""
+    """Run the scenario in a child that dies at a call; return its status, and its count if it survived."""
     prepare, save, _ = SCENARIOS[scenario]
     shutil.rmtree(root, ignore_errors=True)
     root.parent.mkdir(exist_ok=True)

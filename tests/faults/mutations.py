@@ -1,8 +1,8 @@
-"""Checkpoints with something changed at random, from a seed.
+"""Checkpoints with random mutations, from a seed.
 
     python mutations.py [NUMBER]
 
-reads that many changed files and prints what became of them; it is also what the tests use.
+reads that many mutated files and prints the outcomes. The tests use this module, too.
 """
 
 import gzip
@@ -61,7 +61,7 @@ def move(data: bytearray, rng: random.Random) -> None:
 
 
 def lie_in_header(data: bytearray, rng: random.Random) -> None:
-    """Change a number or a word of a JSON header, where there is one."""
+    """Change a number or a word of the JSON header, if there is one."""
     length = int.from_bytes(data[:8], "little")
     try:
         text = json.loads(bytes(data[8 : 8 + length]))
@@ -69,7 +69,7 @@ def lie_in_header(data: bytearray, rng: random.Random) -> None:
         broken = not isinstance(text[name], dict) or text[name].keys() != {"dtype", "shape", "data_offsets"}
     except (ValueError, IndexError, TypeError):
         broken = True
-    if broken:  # by an earlier change, or packed
+    if broken:  # by an earlier mutation, or compressed
         flip_bits(data, rng)
         return
     lies = [-1, 2**40, 2**63, 2**70, "8", None, 1.5, [], {}, True]
@@ -110,7 +110,7 @@ def originals() -> dict[str, bytes]:
 
 
 def mutated(kinds: dict[str, bytes], number: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Give changed files, the kinds in turn."""
+    """Yield mutated files, all kinds in turn."""
     rng = random.Random(seed)
     names = list(kinds)
     for k in range(number):
@@ -128,7 +128,7 @@ def same_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def fate(data: bytes) -> str:
-    """Read a file: 'refused', 'the same' as was written, or 'changed'; any other error comes through."""
+    """Read a file and return 'refused', 'the same' or 'changed'; other errors are raised."""
     try:
         tensors, _ = read_checkpoint(io.BytesIO(data))
     except CheckpointError:

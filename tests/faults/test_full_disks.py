@@ -1,4 +1,4 @@
-"""A disk that is full and a folder that is closed: what was saved stays, and the run goes on."""
+"""A full disk and a read-only folder: earlier saves stay, and the run continues."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def short_files(folder):
 
 @contextlib.contextmanager
 def closed_folder(folder):
-    """A folder that may be read and not written; root loses its rights for as long."""
+    """A read-only folder; root drops its privileges meanwhile."""
     is_root = os.geteuid() == 0
     if is_root:
         os.chmod(folder, 0o755)
@@ -62,7 +62,7 @@ def closed_folder(folder):
 
 @pytest.fixture
 def root():
-    # Not under pytest's own folder, which only its owner may enter.
+    # Not under pytest's folder, which only its owner may enter.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         root = Path(folder) / "run"
@@ -81,7 +81,7 @@ FAULTS = pytest.mark.parametrize(
 
 
 def start(fault, root):
-    """Save once, before or after the fault, as it needs a place that can be written."""
+    """Save once, before or after the fault, whichever leaves a writable folder."""
     stack = contextlib.ExitStack()
     if fault is tiny_disk:
         stack.enter_context(fault(root))
@@ -93,7 +93,7 @@ def start(fault, root):
 
 
 @FAULTS
-def test_what_was_saved_stays_and_nothing_half_is_left(root, fault, reason):
+def test_earlier_saves_stay_and_no_partial_files_are_left(root, fault, reason):
     with start(fault, root):
         with pytest.raises(
             WriteError, match=rf"cannot save step 2 in .*: {reason}\. Earlier bundles are unchanged"
@@ -106,7 +106,7 @@ def test_what_was_saved_stays_and_nothing_half_is_left(root, fault, reason):
 
 
 @FAULTS
-def test_the_run_goes_on_and_hears_of_it_once(root, fault, reason):
+def test_the_run_continues_and_the_failure_is_reported_once(root, fault, reason):
     events = []
     with start(fault, root), BackgroundWriter(root, on_error=events.append) as writer:
         for step in (2, 3, 4):
@@ -121,7 +121,7 @@ def test_the_run_goes_on_and_hears_of_it_once(root, fault, reason):
 
 
 @FAULTS
-def test_a_single_file_is_the_old_one_too(root, fault, reason):
+def test_a_single_file_keeps_its_old_content(root, fault, reason):
     with contextlib.ExitStack() as stack:
         if fault is tiny_disk:
             stack.enter_context(fault(root))
@@ -138,7 +138,7 @@ def test_a_single_file_is_the_old_one_too(root, fault, reason):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_stream_that_is_full_is_told():
+def test_a_full_stream_raises():
     with (
         open("/dev/full", "wb", buffering=0) as stream,
         pytest.raises(WriteError, match="cannot write the stream"),

@@ -1,4 +1,4 @@
-"""A save that is killed at any call to the file system leaves a whole bundle to start from."""
+"""A save that is killed at any file system call leaves a complete bundle to start from."""
 
 import os
 import re
@@ -21,13 +21,13 @@ FEWEST_CALLS = {"first": 20, "second": 25, "same_step": 30, "background": 30, "f
 
 @pytest.fixture
 def quick_folder(tmp_path):
-    """A folder in memory where there is one: it is processes that die here, not machines."""
+    """A folder in memory if available: processes die here, not machines."""
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
     with tempfile.TemporaryDirectory(dir=in_memory) as folder:
         yield folder
 
 
-def test_the_next_start_always_finds_a_whole_bundle(quick_folder):
+def test_the_next_start_always_finds_a_complete_bundle(quick_folder):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), quick_folder, *FEWEST_CALLS],
         capture_output=True,
@@ -44,7 +44,7 @@ def test_the_next_start_always_finds_a_whole_bundle(quick_folder):
         )
 
 
-def test_everything_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+def test_contents_are_on_disk_before_the_rename(tmp_path, monkeypatch):
     """Each file is flushed after its last write, the folder before the rename, the root after it."""
     calls: list[tuple[str, str]] = []
     names: dict[int, str] = {}

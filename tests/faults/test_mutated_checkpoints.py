@@ -1,4 +1,4 @@
-"""Changed files: an error of our tree each time, or what was written; never other values, never a crash."""
+"""Mutated files: either a flodl error or the original values; never other values, never a crash."""
 
 import contextlib
 import io
@@ -15,22 +15,22 @@ from flodl.core import CheckpointError, DamagedError
 from .mutations import TENSORS, fate, mutated, originals, same_tensors
 
 
-def test_ten_thousand_changed_files_are_refused():
-    """A change that changes nothing (a space in the header, the name of a gzip file) may be read."""
+def test_ten_thousand_mutated_files_raise():
+    """A mutation without effect (a space in the header, the name in a gzip file) may be read."""
     kinds = {kind: data for kind, data in originals().items() if kind in ("safetensors", "gz", "zst")}
     fates = [fate(data) for _, data in mutated(kinds, 10_000, seed=0)]
     assert "changed" not in fates
     assert fates.count("refused") > 9_700
 
 
-def test_changed_files_of_other_programs_are_refused_or_read():
-    """Their layouts have no checksum, so a changed value cannot be seen; a changed structure can."""
+def test_mutated_files_of_other_programs_raise_or_are_read():
+    """Their formats have no checksum: a changed value is not detected, a changed structure is."""
     kinds = {kind: data for kind, data in originals().items() if kind in ("fdlc", "torch")}
     fates = [fate(data) for _, data in mutated(kinds, 1_000, seed=0)]
     assert fates.count("refused") > 400
 
 
-def test_changed_files_on_disk_are_refused(tmp_path):
+def test_mutated_files_on_disk_raise(tmp_path):
     kinds = {"safetensors": originals()["safetensors"]}
     for _, data in mutated(kinds, 300, seed=1):
         (tmp_path / "model.fdl").write_bytes(data)
@@ -38,7 +38,7 @@ def test_changed_files_on_disk_are_refused(tmp_path):
             assert same_tensors(read_checkpoint(tmp_path / "model.fdl")[0], TENSORS)
 
 
-def test_changed_bundles_are_passed_over(tmp_path, capsys):
+def test_mutated_bundles_are_skipped(tmp_path, capsys):
     state = {"model": dict(TENSORS), "data": {"position": 7}}
     save_bundle(tmp_path, 1, state)
     path = save_bundle(tmp_path, 2, state)
@@ -48,7 +48,7 @@ def test_changed_bundles_are_passed_over(tmp_path, capsys):
             continue
         (path / name).write_bytes(data)
         bundle, _ = latest_bundle(tmp_path)
-        # A manifest with another space or a longer number says the same.
+        # Extra whitespace or a longer number does not change a manifest.
         assert bundle.step == 1 or name == "manifest.json", (number, name)
         assert same_tensors(read_bundle(bundle)["model"], TENSORS)
         (path / name).write_bytes(files[name])
@@ -69,7 +69,7 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         ({"a": ENTRY}, 99_000_000),
     ],
 )
-def test_a_lying_header_gets_no_memory(header, claims):
+def test_a_header_with_a_false_size_allocates_nothing(header, claims):
     text = json.dumps(header).encode()
     data = struct.pack("<Q", claims or len(text)) + text + bytes(8)
     tracemalloc.start()
@@ -81,6 +81,6 @@ def test_a_lying_header_gets_no_memory(header, claims):
         tracemalloc.stop()
 
 
-def test_the_file_that_is_changed_is_a_good_one():
+def test_the_original_files_are_valid():
     assert fate(originals()["safetensors"]) == "the same"
     assert torch.equal(read_checkpoint(io.BytesIO(originals()["fdlc"]))[0]["count"], torch.tensor(3))

@@ -33,7 +33,7 @@ def short_files():
 
 @contextlib.contextmanager
 def closed_folder(folder):
-    """A folder that may be read and not written; root loses its rights for as long."""
+    """A read-only folder; root drops its privileges meanwhile."""
     if os.geteuid() == 0:
         os.seteuid(65534)
         undo = lambda: os.seteuid(0)  # noqa: E731
@@ -61,7 +61,7 @@ class Fault:
 
 @pytest.fixture
 def run():
-    # Not under pytest's own folder, which only its owner may enter.
+    # Not under pytest's folder, which only its owner may enter.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder) / "run"

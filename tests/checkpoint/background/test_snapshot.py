@@ -1,4 +1,4 @@
-"""Snapshots: copies that the live tensors cannot reach."""
+"""Snapshots: copies that do not change with the live tensors."""
 
 import io
 
@@ -24,7 +24,7 @@ def test_a_snapshot_shares_nothing_and_keeps_ties():
     assert torch.equal(copy["strided"], state["strided"])
 
 
-def test_memory_is_used_again():
+def test_memory_is_reused():
     staging = Staging()
     tensors = {"a": torch.ones(3), "b": torch.ones(3), "c": torch.ones(2)}
     first = staging.copy(tensors)
@@ -34,14 +34,14 @@ def test_memory_is_used_again():
     assert {tensor.data_ptr() for tensor in staging.copy(tensors).tensors.values()} == places
 
 
-def test_conjugated_tensors_are_saved_as_what_they_mean():
+def test_conjugated_tensors_are_saved_by_value():
     value = torch.tensor([1 + 2j, 3 - 1j])
     copy = snapshot_cpu({"c": value.conj(), "plain": value})
     assert torch.equal(copy["c"], torch.tensor([1 - 2j, 3 + 1j]))
     assert torch.equal(copy["plain"], value)
 
 
-def test_a_graph_gives_a_snapshot_of_itself():
+def test_a_graph_returns_a_snapshot():
     model = FlowBuilder(nn.Linear(2, 2)).tag("body").build()
     model.record("loss", 0.5)
     model.end_epoch()
@@ -63,7 +63,7 @@ def test_a_graph_gives_a_snapshot_of_itself():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_snapshot_of_a_gpu_holds_what_was_there_at_the_call(tmp_path):
+def test_a_gpu_snapshot_has_the_values_at_the_call(tmp_path):
     weight = torch.zeros(20_000_000, device="cuda")
     with BackgroundWriter(tmp_path) as writer:
         for step in range(4):

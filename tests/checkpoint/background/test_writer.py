@@ -1,4 +1,4 @@
-"""The background writer: real copies, bounded, and no failure is lost."""
+"""The background writer: real copies, a bounded queue, and no lost failures."""
 
 import fcntl
 import gc
@@ -18,7 +18,7 @@ from flodl.core import CheckpointError, WriteError
 
 @contextmanager
 def held_up(root):
-    """Keep every writer of a folder waiting."""
+    """Block every writer of a folder."""
     handle = os.open(root, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
@@ -37,7 +37,7 @@ def blocked(root):
     return root
 
 
-def test_what_is_saved_is_what_was_there_at_the_call(tmp_path):
+def test_the_state_is_saved_as_of_the_call(tmp_path):
     weight = torch.zeros(1000)
     with BackgroundWriter(tmp_path, depth=3) as writer:
         with held_up(tmp_path):
@@ -58,7 +58,7 @@ def test_what_is_saved_is_what_was_there_at_the_call(tmp_path):
         assert state["data"] == {"step": bundle.step}
 
 
-def test_a_full_queue_skips_where_that_was_asked_for(tmp_path):
+def test_a_full_queue_skips_with_when_full_skip(tmp_path):
     with BackgroundWriter(tmp_path, when_full="skip") as writer:
         with held_up(tmp_path):
             assert [writer.save(step, {"data": {}}) for step in range(3)] == [True, False, False]
@@ -67,7 +67,7 @@ def test_a_full_queue_skips_where_that_was_asked_for(tmp_path):
     assert steps(tmp_path) == [0, 3]
 
 
-def test_a_full_queue_waits_otherwise(tmp_path):
+def test_a_full_queue_waits_by_default(tmp_path):
     reached = threading.Event()
 
     def save_twice(writer):
@@ -86,14 +86,14 @@ def test_a_full_queue_waits_otherwise(tmp_path):
     assert steps(tmp_path) == [1, 2]
 
 
-def test_old_bundles_go_by_the_policy(tmp_path):
+def test_old_bundles_are_deleted_by_the_policy(tmp_path):
     with BackgroundWriter(tmp_path, keep=last(1) | best("loss")) as writer:
         for step, loss in enumerate([0.3, 0.1, 0.2, 0.4]):
             writer.save(step, {"data": {}}, metrics={"loss": loss})
     assert steps(tmp_path) == [1, 3]
 
 
-def test_a_metric_that_a_save_lacks_is_refused_before_anything_goes(tmp_path):
+def test_a_missing_metric_raises_before_anything_is_deleted(tmp_path):
     with BackgroundWriter(tmp_path, keep=best("los")) as writer:
         for step in (1, 2):
             with pytest.raises(
@@ -105,9 +105,9 @@ def test_a_metric_that_a_save_lacks_is_refused_before_anything_goes(tmp_path):
     assert steps(tmp_path) == [3]
 
 
-def test_a_save_without_metrics_that_are_looked_at_is_told_of_once(tmp_path, capsys):
+def test_saves_without_the_needed_metrics_warn_once(tmp_path, capsys):
     with BackgroundWriter(tmp_path, keep=best("loss")) as writer:
-        writer.save(1, {"data": {}}, metrics={})  # nothing was measured, and that is said
+        writer.save(1, {"data": {}}, metrics={})  # explicitly nothing measured
         assert capsys.readouterr().err == ""
         writer.save(2, {"data": {}})
         writer.save(3, {"data": {}})
@@ -119,7 +119,7 @@ def test_a_save_without_metrics_that_are_looked_at_is_told_of_once(tmp_path, cap
     assert capsys.readouterr().err == ""
 
 
-def test_a_save_is_told_when_it_is_on_the_disk(tmp_path):
+def test_on_saved_is_called_when_the_bundle_is_on_disk(tmp_path):
     told = []
 
     def note(saved):
@@ -141,20 +141,20 @@ def test_a_save_is_told_when_it_is_on_the_disk(tmp_path):
         ]
 
 
-def test_a_save_that_fails_is_not_told_as_done(tmp_path):
+def test_on_saved_is_not_called_for_a_failed_save(tmp_path):
     told = []
     with BackgroundWriter(blocked(tmp_path / "run"), on_error=told.append, on_saved=told.append) as writer:
         writer.save(1, {"data": {}})
     assert [type(news) for news in told] == [WriteError]
 
 
-def test_a_process_that_was_forked_during_a_save_does_not_hold_up_the_next(tmp_path):
+def test_a_process_forked_during_a_save_does_not_block_the_next(tmp_path):
     reading, writing = os.pipe()
     with exclusive_lock(tmp_path):
         child = os.fork()
         if child == 0:
             os.close(writing)
-            os.read(reading, 1)  # until the parent has gone on
+            os.read(reading, 1)  # until the parent continues
             os._exit(0)
     try:
         with BackgroundWriter(tmp_path) as writer:
@@ -165,7 +165,7 @@ def test_a_process_that_was_forked_during_a_save_does_not_hold_up_the_next(tmp_p
         os.waitpid(child, 0)
 
 
-def test_a_failure_is_one_event_and_the_run_goes_on(tmp_path, capsys):
+def test_failures_in_a_row_are_reported_once_and_the_run_continues(tmp_path, capsys):
     events = []
     root = blocked(tmp_path / "run")
     writer = BackgroundWriter(root, on_error=events.append)
@@ -187,7 +187,7 @@ def test_a_failure_is_one_event_and_the_run_goes_on(tmp_path, capsys):
     assert steps(tmp_path / "moved") == [3]
 
 
-def test_without_a_listener_a_failure_is_a_line_in_the_log(tmp_path, capsys):
+def test_without_on_error_a_failure_is_logged(tmp_path, capsys):
     with BackgroundWriter(blocked(tmp_path / "run")) as writer:
         writer.save(1, {"data": {}})
         writer.wait()
@@ -195,7 +195,7 @@ def test_without_a_listener_a_failure_is_a_line_in_the_log(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("call", ["save", "wait", "close"])
-def test_a_failure_is_raised_by_the_next_call_where_that_was_asked_for(tmp_path, call):
+def test_with_errors_raise_the_next_call_raises(tmp_path, call):
     writer = BackgroundWriter(blocked(tmp_path / "run"), errors="raise")
     writer.save(1, {"data": {}})
     while not writer.is_idle:
@@ -213,13 +213,13 @@ def fail_while_saving(root):
         raise ZeroDivisionError
 
 
-def test_a_failure_is_told_when_another_error_ends_the_run(tmp_path, capsys):
+def test_a_failure_is_logged_when_another_error_ends_the_run(tmp_path, capsys):
     with pytest.raises(ZeroDivisionError):
         fail_while_saving(blocked(tmp_path / "run"))
     assert "while another error ends the run: cannot save step 1" in capsys.readouterr().err
 
 
-def test_a_listener_that_fails_is_heard(tmp_path):
+def test_an_error_in_a_callback_is_raised(tmp_path):
     for folder in (blocked(tmp_path / "closed"), tmp_path / "open"):
         writer = BackgroundWriter(folder, on_error=lambda error: {}[0], on_saved=lambda saved: {}[0])
         writer.save(1, {"data": {}})
@@ -229,7 +229,7 @@ def test_a_listener_that_fails_is_heard(tmp_path):
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_listener_that_ends_the_program_is_heard_where_the_program_is(tmp_path, is_closed):
+def test_sys_exit_in_a_callback_is_raised_in_the_program(tmp_path, is_closed):
     folder = blocked(tmp_path / "closed") if is_closed else tmp_path / "open"
     writer = BackgroundWriter(folder, on_error=lambda error: sys.exit(3), on_saved=lambda saved: sys.exit(3))
     writer.save(1, {"data": {}})
@@ -244,7 +244,7 @@ def test_a_listener_that_ends_the_program_is_heard_where_the_program_is(tmp_path
     assert writer.is_idle
 
 
-def test_what_cannot_be_saved_raises_at_once(tmp_path):
+def test_an_unsupported_value_raises_at_once(tmp_path):
     with BackgroundWriter(tmp_path) as writer:
         for bad in ({"data": object()}, {"model": {"w": torch.ones(1, device="meta")}}):
             with pytest.raises(CheckpointError):
@@ -256,13 +256,13 @@ def test_what_cannot_be_saved_raises_at_once(tmp_path):
     writer.close()
 
 
-def test_what_an_interrupted_save_left_is_cleaned_at_the_start(tmp_path):
+def test_leftovers_are_deleted_at_the_start(tmp_path):
     (tmp_path / ".step-00000001.abc.part").mkdir()
     BackgroundWriter(tmp_path).close()
     assert os.listdir(tmp_path) == []
 
 
-def test_a_forgotten_writer_still_writes(tmp_path):
+def test_an_unreferenced_writer_still_writes(tmp_path):
     writer = BackgroundWriter(tmp_path)
     writer.save(1, {"data": {}})
     del writer
@@ -283,7 +283,7 @@ def test_a_program_that_ends_without_closing_still_writes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_writer_that_its_own_thread_collects_still_writes_what_was_taken(tmp_path):
+def test_a_writer_collected_in_its_own_thread_still_writes(tmp_path):
     code = f"""
 import gc, threading, torch
 from flodl.checkpoint import BackgroundWriter
@@ -321,7 +321,7 @@ def test_settings_are_checked(tmp_path, wrong):
         BackgroundWriter(tmp_path, **wrong)
 
 
-def test_the_folder_stays_where_it_was_when_the_writer_was_made(tmp_path, monkeypatch):
+def test_the_folder_does_not_follow_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for root in ("run", "~/run"):
@@ -335,6 +335,6 @@ def test_the_folder_stays_where_it_was_when_the_writer_was_made(tmp_path, monkey
     assert steps(tmp_path / "run") == [1]
 
 
-def test_the_name_of_the_metadata_is_refused_at_the_call(tmp_path):
+def test_the_name_of_the_metadata_raises_at_the_call(tmp_path):
     with BackgroundWriter(tmp_path) as writer, pytest.raises(CheckpointError, match="'__metadata__'"):
         writer.save(1, {"model": {"__metadata__": torch.ones(2)}})

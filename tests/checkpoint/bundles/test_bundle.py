@@ -1,4 +1,4 @@
-"""Bundles: one folder per save, whole or not there, checked when they are read."""
+"""Bundles: one folder per save, atomic, verified when read."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def run_state():
     }
 
 
-def test_every_part_comes_back_exactly(tmp_path):
+def test_every_part_is_restored_exactly(tmp_path):
     state = run_state()
     path = save_bundle(tmp_path / "run", 37, state, metrics={"loss": 0.5, "accuracy": torch.tensor(0.25)})
     assert path == tmp_path / "run" / "step-00000037"
@@ -85,7 +85,7 @@ def test_a_step_that_is_saved_again_replaces_the_earlier_save(tmp_path):
     assert read_bundle(path)["model"]["w"] == 3
 
 
-def test_an_earlier_save_of_a_step_that_a_crash_left_goes_with_it(tmp_path):
+def test_an_old_revision_left_by_a_crash_is_deleted_with_its_step(tmp_path):
     for step in (1, 2):
         save_bundle(tmp_path, step, {"data": {"revision": 1}})
         shutil.copytree(tmp_path / f"step-{step:08d}", tmp_path / "copy")
@@ -96,14 +96,14 @@ def test_an_earlier_save_of_a_step_that_a_crash_left_goes_with_it(tmp_path):
     assert os.listdir(tmp_path) == ["step-00000002.2"]
 
 
-def test_the_newest_by_number_is_the_latest(tmp_path):
+def test_the_latest_bundle_has_the_highest_step(tmp_path):
     for step in (99_999_999, 3, 100_000_000):
         save_bundle(tmp_path, step, {"data": {"step": step}})
     assert latest_bundle(tmp_path).bundle.step == 100_000_000
     assert [bundle.step for bundle in list_bundles(tmp_path)] == [3, 99_999_999, 100_000_000]
 
 
-def test_there_may_be_none(tmp_path):
+def test_a_folder_without_bundles(tmp_path):
     for root in (tmp_path, tmp_path / "none"):
         assert latest_bundle(root) == (None, [])
         assert list_bundles(root) == []
@@ -150,7 +150,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_bundle_is_passed_over_and_said_so(tmp_path, capsys, damage, reason):
+def test_a_damaged_bundle_is_skipped_and_reported(tmp_path, capsys, damage, reason):
     for step in (1, 2):
         parts = {"model": {"w": torch.full((50,), float(step))}, "data": {"step": step}}
         save_bundle(tmp_path, step, parts, metrics={"loss": 0.5})
@@ -166,7 +166,7 @@ def test_a_damaged_bundle_is_passed_over_and_said_so(tmp_path, capsys, damage, r
     assert (tmp_path / "step-00000001").exists(), "the newest undamaged bundle is kept"
 
 
-def test_a_bundle_under_the_wrong_name_is_no_bundle(tmp_path):
+def test_a_bundle_in_a_folder_of_a_different_step_is_damaged(tmp_path):
     save_bundle(tmp_path, 1, {"data": {}}).rename(tmp_path / "step-00000009")
     with pytest.raises(DamagedError, match="it was saved at step 1"):
         read_bundle(tmp_path / "step-00000009")
@@ -185,7 +185,7 @@ def test_a_bundle_under_the_wrong_name_is_no_bundle(tmp_path):
         (1, {"model": {"w": torch.ones(1, device="meta")}}, r"at 'w': the tensor is on the meta device"),
     ],
 )
-def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, step, parts, message):
+def test_an_invalid_save_raises_and_leaves_no_files(tmp_path, step, parts, message):
     with pytest.raises(CheckpointError, match=message):
         save_bundle(tmp_path, step, parts)
     assert os.listdir(tmp_path) == []
@@ -193,13 +193,13 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path, step, part
         save_bundle(tmp_path, 1, {}, metrics={"loss": torch.ones(2)})
 
 
-def test_a_part_that_is_not_there_is_named(tmp_path):
+def test_a_missing_part_is_named(tmp_path):
     path = save_bundle(tmp_path, 1, {"model": {}, "data": {}})
     with pytest.raises(CheckpointError, match=r"has no part 'modle'\. Did you mean 'model'\?"):
         read_bundle(path, parts=["modle"])
 
 
-def test_what_an_interrupted_save_left_is_cleaned_unless_one_is_under_way(tmp_path):
+def test_leftovers_are_deleted_unless_a_save_is_in_progress(tmp_path):
     (tmp_path / ".step-00000001.abc.part").mkdir()
     (tmp_path / ".step-00000001.abc.part" / "model.fdl").touch()
     (tmp_path / ".step-00000002.abc.gone").mkdir()
@@ -210,13 +210,13 @@ def test_what_an_interrupted_save_left_is_cleaned_unless_one_is_under_way(tmp_pa
     assert os.listdir(tmp_path) == [".hidden"]
 
 
-def test_a_root_that_is_a_file_is_told(tmp_path):
+def test_a_root_that_is_a_file_raises(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(WriteError, match=r"cannot save step 3 in '.*file': File exists\. Earlier bundles"):
         save_bundle(tmp_path / "file", 3, {})
 
 
-def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
+def test_paths_may_start_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = save_bundle("~/run", 1, {"data": {"epoch": 1}})
     save_bundle("~/run", 2, {"data": {"epoch": 2}})
@@ -227,7 +227,7 @@ def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
     assert [bundle.step for bundle in list_bundles("~/run")] == [latest_bundle("~/run").bundle.step] == [2]
 
 
-def test_the_name_of_the_metadata_is_no_name_for_a_tensor(tmp_path):
+def test_a_tensor_cannot_have_the_name_of_the_metadata(tmp_path):
     with pytest.raises(CheckpointError, match="'__metadata__' is the key of a file's metadata"):
         save_bundle(tmp_path, 1, {"model": {"__metadata__": torch.ones(2)}})
     assert not list(tmp_path.iterdir())

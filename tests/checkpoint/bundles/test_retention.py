@@ -1,4 +1,4 @@
-"""Retention: a pure function, held to its words for any history."""
+"""Retention policies, checked for any history of saves."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ def steps(saves):
 
 
 @given(HISTORIES, POLICIES, POLICIES)
-def test_nothing_is_lost_and_the_newest_stays(saves, one, other):
+def test_every_save_is_kept_or_dropped_and_the_newest_is_kept(saves, one, other):
     kept, dropped = apply_policy(saves, one | other)
     assert sorted(steps(kept) + steps(dropped)) == sorted(steps(saves))
     assert steps(kept) == sorted(steps(kept))
@@ -58,7 +58,7 @@ def test_no_dropped_save_is_better_than_a_kept_best(saves, n, mode):
         assert math.isnan(value) or sum(other <= value for other in values) >= n
 
 
-def test_policies_say_what_they_are():
+def test_policies_have_a_readable_str():
     policy = last(2) | best("loss") | every(1000)
     assert str(policy) == "last(2) | best('loss', 1, mode='min') | every(1000)"
 
@@ -71,14 +71,14 @@ def test_a_count_is_at_least_one(make):
         best("loss", mode="least")
 
 
-def test_what_is_no_policy_and_no_metric_is_said():
+def test_wrong_policies_and_metrics_raise():
     with pytest.raises(CheckpointError, match=r"^last\(1\) \| 3\. Use a policy on both sides"):
         last(1) | 3
     with pytest.raises(CheckpointError, match=r"^best\(3\): pass the name of a metric first"):
         best(3)
 
 
-def test_a_bundle_that_is_a_link_goes_and_what_it_leads_to_stays(tmp_path):
+def test_pruning_a_symlink_keeps_its_target(tmp_path):
     for step in (1, 2):
         path = save_bundle(tmp_path / "run", step, {"a": {"b": step}})
         if step == 1:
@@ -99,7 +99,7 @@ def test_deletion_follows_the_policy(tmp_path):
 
 
 @pytest.mark.parametrize("policy", [best("accurracy"), last(1) | best("accurracy", mode="max")])
-def test_a_metric_that_no_save_has_is_refused_and_nothing_is_deleted(tmp_path, policy):
+def test_a_metric_that_no_save_has_raises_and_deletes_nothing(tmp_path, policy):
     for step in range(3):
         save_bundle(tmp_path, step, {"data": {}}, metrics={"accuracy": step / 2})
     message = (
@@ -119,7 +119,7 @@ def test_a_metric_that_some_saves_have_is_enough(tmp_path):
     assert steps(prune_bundles(tmp_path, best("loss"))) == [0, 2]
 
 
-def test_saves_without_any_metric_are_not_chosen_from_by_one(tmp_path):
+def test_saves_without_metrics_are_not_selected_by_metric(tmp_path):
     save_bundle(tmp_path, 1, {"data": {}})
     save_bundle(tmp_path, 2, {"data": {}})
     with pytest.raises(CheckpointError, match=r"none of 2 saves has\. There are no metrics here\."):

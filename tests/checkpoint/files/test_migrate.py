@@ -1,4 +1,4 @@
-"""Migration: known names first, equal names next, shapes last; the report has every name."""
+"""Migration: renames first, equal names next, shapes last; the report lists every name."""
 
 import io
 
@@ -15,7 +15,7 @@ def filled(**shapes):
     return {name: torch.full(shape, float(k)) for k, (name, shape) in enumerate(shapes.items(), start=1)}
 
 
-def test_equal_shapes_are_taken_in_the_order_of_the_file(tmp_path):
+def test_equal_shapes_are_matched_in_file_order(tmp_path):
     save_checkpoint(tmp_path / "old.fdl", filled(same=(2,), x=(3,), y=(3,), z=(4,), left=(9,)))
     model = filled(a=(3,), same=(2,), b=(3,), c=(4,), d=(5,))
     report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
@@ -29,7 +29,7 @@ def test_equal_shapes_are_taken_in_the_order_of_the_file(tmp_path):
     assert list(tensors) == ["a", "same", "b", "c"]
 
 
-def test_another_type_is_no_match_by_shape_but_one_by_name():
+def test_a_different_dtype_matches_by_name_but_not_by_shape():
     stream, new = io.BytesIO(), io.BytesIO()
     save_checkpoint(stream, {"x": torch.zeros(2).half(), "same": torch.zeros(3).half()})
     stream.seek(0)
@@ -37,7 +37,7 @@ def test_another_type_is_no_match_by_shape_but_one_by_name():
     assert (report.unchanged, report.missing) == (("same",), ("y",))
 
 
-def test_names_and_prefixes_are_renamed_before_shapes_are_looked_at(tmp_path):
+def test_rename_comes_before_matching_by_shape(tmp_path):
     old = filled(**{"enc.0.w": (2,), "enc.1.w": (2,), "enc.head.w": (2,), "fc": (2,)})
     save_checkpoint(tmp_path / "old.fdl", old)
     model = filled(**{"top.w": (2,), "body.0.w": (2,), "body.1.w": (2,), "out": (2,)})
@@ -66,7 +66,7 @@ def test_a_function_may_rename(tmp_path):
     assert report.remapped == (("module.w", "w"), ("module.b", "b"))
 
 
-def test_without_shapes_only_known_names_are_taken(tmp_path):
+def test_without_by_shape_only_names_match(tmp_path):
     save_checkpoint(tmp_path / "old.fdl", filled(x=(2,)))
     report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(y=(2,)), by_shape=False)
     assert (report.dropped, report.missing) == (("x",), ("y",))
@@ -81,14 +81,14 @@ def test_without_shapes_only_known_names_are_taken(tmp_path):
         ({"x": "b"}, r"at 'b': .* has 'x' of shape \(2,\), the model \(3,\)"),
     ],
 )
-def test_a_wrong_rename_is_refused_and_nothing_is_written(tmp_path, rename, message):
+def test_a_wrong_rename_raises_and_writes_nothing(tmp_path, rename, message):
     save_checkpoint(tmp_path / "old.fdl", filled(x=(2,), y=(2,)))
     with pytest.raises(CheckpointError, match=message):
         migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(a=(2,), b=(3,)), rename=rename)
     assert [path.name for path in tmp_path.iterdir()] == ["old.fdl"]
 
 
-def test_the_source_is_never_the_target(tmp_path):
+def test_source_and_target_must_differ(tmp_path):
     save_checkpoint(tmp_path / "old.fdl", filled(x=(2,)))
     (tmp_path / "link.fdl").symlink_to(tmp_path / "old.fdl")
     before = (tmp_path / "old.fdl").read_bytes()
@@ -107,7 +107,7 @@ def test_a_model_whose_node_got_a_tag_loads_after_migration(tmp_path):
     assert torch.equal(old(torch.ones(1, 2)), new(torch.ones(1, 2)))
 
 
-def test_metadata_of_the_user_are_kept_and_reported(tmp_path):
+def test_user_metadata_is_kept_and_reported(tmp_path):
     old = FlowBuilder(nn.Linear(2, 2)).build()
     notes = {"author": "someone", "structural_hash": old.structural_hash}
     save_checkpoint(tmp_path / "old.fdl", old.state_dict(), metadata=notes)
@@ -117,12 +117,12 @@ def test_metadata_of_the_user_are_kept_and_reported(tmp_path):
     assert str(report).endswith("1 kept in metadata (author)")
     kept = read_checkpoint(tmp_path / "new.fdl")[1]
     assert kept["author"] == "someone"
-    # It says what the old model computes.
+    # It is the hash of the old model's function.
     assert "structural_hash" not in kept
     assert model.load_checkpoint(tmp_path / "new.fdl").is_complete
 
 
-def test_metadata_that_have_no_place_are_reported(tmp_path):
+def test_dropped_metadata_is_reported(tmp_path):
     tensors = filled(a=(2,))
     save_checkpoint(tmp_path / "old.fdl", tensors, metadata={"author": "someone"})
     report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", tensors, format="fdlc")
@@ -137,7 +137,7 @@ def test_metadata_that_have_no_place_are_reported(tmp_path):
         ({"a": None}, "rename has None for 'a'. Pass the new name or prefix as a string"),
     ],
 )
-def test_a_rename_that_gives_no_name_is_refused(tmp_path, rename, message):
+def test_a_rename_that_returns_no_name_raises(tmp_path, rename, message):
     save_checkpoint(tmp_path / "old.fdl", filled(a=(2,)))
     with pytest.raises(CheckpointError, match=message):
         migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename=rename)

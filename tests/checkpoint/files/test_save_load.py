@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, loaded all or none, names strict unless a pattern allows."""
+"""Checkpoints: atomic, loaded all or none, strict names unless a pattern allows differences."""
 
 import io
 import json
@@ -58,7 +58,7 @@ def stored(tensors: dict[str, Tensor], **options) -> bytes:
     return stream.getvalue()
 
 
-def test_every_kind_of_tensor_comes_back_from_a_path_and_from_a_stream(tmp_path):
+def test_every_kind_of_tensor_is_restored_from_a_path_and_a_stream(tmp_path):
     save_checkpoint(tmp_path / "all.fdl", TENSORS)
     for source in (tmp_path / "all.fdl", str(tmp_path / "all.fdl"), io.BytesIO(stored(TENSORS))):
         target = like(TENSORS)
@@ -68,7 +68,7 @@ def test_every_kind_of_tensor_comes_back_from_a_path_and_from_a_stream(tmp_path)
         assert report.loaded == tuple(TENSORS)
 
 
-def test_saving_leaves_the_tensors_as_they_were():
+def test_saving_does_not_change_the_tensors():
     before = {name: (tensor.clone(), tensor.stride()) for name, tensor in TENSORS.items()}
     stored(TENSORS)
     for name, tensor in TENSORS.items():
@@ -85,7 +85,7 @@ def test_tied_tensors_are_written_once():
     assert tensors["a"] is tensors["b"]
 
 
-def test_a_slice_of_a_large_storage_is_written_alone():
+def test_only_the_slice_of_a_large_storage_is_written():
     assert len(stored({"a": torch.zeros(10**6)[:3]})) < 1000
 
 
@@ -128,7 +128,7 @@ def test_loading_fills_parameters_in_place_without_history():
     assert weight.grad_fn is None
 
 
-def test_a_file_that_was_cut_off_anywhere_is_refused():
+def test_a_file_truncated_anywhere_raises():
     data = stored({"a": torch.ones(3), "b": torch.ones(2)})
     target = {"a": torch.zeros(3), "b": torch.zeros(2)}
     for length in range(len(data)):
@@ -173,14 +173,14 @@ LIES = {
 
 
 @pytest.mark.parametrize("data", LIES.values(), ids=LIES.keys())
-def test_a_file_that_lies_is_refused(data, tmp_path):
+def test_an_inconsistent_file_raises(data, tmp_path):
     (tmp_path / "lies.fdl").write_bytes(data)
     for source in (tmp_path / "lies.fdl", io.BytesIO(data)):
         with pytest.raises(CheckpointError, match="is not a complete checkpoint"):
             load_checkpoint(source, {"a": torch.zeros(2)})
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path):
+def test_a_missing_file_raises(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(tmp_path / "none.fdl")
     assert str(caught.value) == (
@@ -216,7 +216,7 @@ MODEL = {"encoder.weight": torch.zeros(2), "encoder.bias": torch.zeros(1), "head
         ),
     ],
 )
-def test_names_that_differ_are_errors_with_the_nearest_name(file, message):
+def test_different_names_raise_with_the_closest_name(file, message):
     target = {name: tensor.clone() for name, tensor in MODEL.items()}
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(io.BytesIO(stored(file)), target)
@@ -235,7 +235,7 @@ def test_patterns_allow_names_to_differ():
     assert report.skipped == ("old.a", "old.b.c")
     assert not report.is_complete
     assert str(report) == "1 loaded, 2 skipped (old.a, old.b.c), 2 missing (encoder.bias, head.weight)"
-    # A star at the end stands for all that lies below.
+    # A star at the end matches everything below.
     load_checkpoint(io.BytesIO(stored(file)), target, allow_missing=["*"], allow_unexpected=["old.*"])
     with pytest.raises(CheckpointError, match=r"'old.b.c'"):
         load_checkpoint(io.BytesIO(stored(file)), target, allow_missing=["*"], allow_unexpected=["old.a"])
@@ -253,7 +253,7 @@ def test_nothing_changes_when_one_shape_is_wrong():
     assert not any(tensor.any() for tensor in target.values())
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_the_old_file_stays(tmp_path):
+def test_a_failed_write_raises_and_keeps_the_old_file(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError) as caught:
         save_checkpoint(tmp_path / "file" / "m.fdl", {"a": TIED})
@@ -270,7 +270,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_the_old_file_stays(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["file", "m.fdl", "taken"]
 
 
-def test_tensors_without_values_can_be_neither_saved_nor_filled():
+def test_meta_tensors_can_be_neither_saved_nor_loaded():
     empty = {"head.weight": torch.zeros(2, device="meta")}
     with pytest.raises(CheckpointError) as caught:
         save_checkpoint(io.BytesIO(), empty)
@@ -286,7 +286,7 @@ def test_tensors_without_values_can_be_neither_saved_nor_filled():
     )
 
 
-def test_a_graph_says_whether_the_file_computes_the_same():
+def test_the_report_says_whether_the_graph_computes_the_same_function():
     model = FlowBuilder(nn.Linear(2, 2)).through(nn.GELU()).build()
     other = FlowBuilder(nn.Linear(2, 2)).through(nn.ReLU()).build()
     stream = io.BytesIO()
@@ -328,12 +328,12 @@ def test_a_part_is_loaded_through_its_subgraph(tmp_path):
     assert torch.equal(model.encoder.linear_1.weight, encoder.linear_1.weight)
 
 
-def test_arguments_in_the_wrong_order_are_told_apart(tmp_path):
+def test_swapped_arguments_raise(tmp_path):
     with pytest.raises(CheckpointError, match="expected a path or a binary stream, got a dict"):
         save_checkpoint({"w": torch.zeros(2)}, tmp_path / "w.fdl")
 
 
-def test_a_stream_of_text_is_refused():
+def test_a_text_stream_raises():
     with pytest.raises(CheckpointError, match=r"this is a text stream\. Open it in binary mode"):
         save_checkpoint(io.StringIO(), {"w": torch.zeros(2)})
     with pytest.raises(CheckpointError, match="this is a text stream"):
@@ -354,7 +354,7 @@ def test_a_part_of_a_file_is_loaded_by_its_prefix(tmp_path):
         load_checkpoint(tmp_path / "whole.fdl", target)
 
 
-def test_a_number_with_a_fraction_is_not_put_where_only_whole_ones_fit():
+def test_floats_are_not_loaded_into_an_integer_tensor():
     target = {"steps": torch.zeros(2, dtype=torch.int64)}
     with pytest.raises(CheckpointError, match=r"at 'steps': .* has torch\.float32, the model torch\.int64"):
         load_checkpoint(io.BytesIO(stored({"steps": torch.ones(2)})), target)
@@ -377,9 +377,7 @@ def test_a_number_with_a_fraction_is_not_put_where_only_whole_ones_fit():
         (1e6, torch.float32, torch.float8_e5m2, "which torch.float8_e5m2"),
     ],
 )
-def test_a_value_that_the_type_of_the_model_cannot_hold_is_refused_and_nothing_changes(
-    value, kept, held, words
-):
+def test_a_value_out_of_range_raises_and_nothing_changes(value, kept, held, words):
     file = io.BytesIO(stored({"a": torch.ones(2), "b": torch.tensor([1, value], dtype=kept)}))
     target = {"a": torch.zeros(2), "b": torch.zeros(2, dtype=held)}
     with pytest.raises(
@@ -397,7 +395,7 @@ def test_infinite_values_and_small_ones_are_cast_to_the_model():
     assert target["n"].item() == 255
 
 
-def test_parameters_without_a_shape_are_told():
+def test_lazy_parameters_raise():
     lazy = nn.LazyLinear(2).state_dict()
     with pytest.raises(CheckpointError, match=r"the parameter has no shape yet\. Call the model once"):
         save_checkpoint(io.BytesIO(), lazy)
@@ -406,7 +404,7 @@ def test_parameters_without_a_shape_are_told():
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.uint16, torch.float8_e4m3fn])
-def test_rarer_types_come_back(dtype):
+def test_rare_dtypes_are_restored(dtype):
     tensor = torch.tensor([1.0, 2.0]).to(dtype)
     back, _ = read_checkpoint(io.BytesIO(stored({"t": tensor, "scalar": tensor[0]})))
     assert back["t"].dtype == dtype
@@ -414,7 +412,7 @@ def test_rarer_types_come_back(dtype):
     assert back["scalar"].shape == ()
 
 
-def test_sparse_tensors_are_refused_with_the_way_out():
+def test_sparse_tensors_raise_with_advice():
     with pytest.raises(CheckpointError, match=r"at 's': the tensor is sparse_coo; .*to_dense"):
         save_checkpoint(io.BytesIO(), {"s": torch.eye(2).to_sparse()})
 
@@ -427,7 +425,7 @@ def test_files_of_the_safetensors_library_are_read(tmp_path):
     assert metadata == {"epoch": "3"}
 
 
-def test_a_change_to_a_tensor_that_was_read_does_not_reach_the_file(tmp_path):
+def test_changing_a_tensor_does_not_change_the_file(tmp_path):
     save_checkpoint(tmp_path / "w.fdl", {"w": torch.zeros(2)})
     tensors, _ = read_checkpoint(tmp_path / "w.fdl")
     tensors["w"] += 1
@@ -454,13 +452,13 @@ def test_one_pattern_may_be_a_plain_string(tmp_path):
         ({"prefix": 3}, "prefix=3. Pass the beginning of the names"),
     ],
 )
-def test_a_wrong_argument_is_not_told_as_a_damaged_file(given, words):
+def test_a_wrong_argument_is_not_reported_as_a_damaged_file(given, words):
     with pytest.raises(CheckpointError, match=words) as caught:
         load_checkpoint(io.BytesIO(stored({"a": torch.ones(2)})), {"a": torch.zeros(2)}, **given)
     assert not isinstance(caught.value, DamagedError)
 
 
-def test_a_name_that_is_no_text_is_refused_before_anything_is_written(tmp_path):
+def test_a_key_that_is_not_a_string_raises_before_writing(tmp_path):
     with pytest.raises(CheckpointError, match="the key 0 is not a string"):
         save_checkpoint(tmp_path / "m.fdl", {0: torch.ones(2)})
     assert not list(tmp_path.iterdir())
@@ -468,7 +466,7 @@ def test_a_name_that_is_no_text_is_refused_before_anything_is_written(tmp_path):
 
 @pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.ckpt", "w.bin", "W.PT", "w.pt.gz"])
 @pytest.mark.parametrize("format", ["safetensors", "fdlc"])
-def test_a_name_that_promises_a_file_of_torch_is_refused(tmp_path, name, format):
+def test_a_suffix_of_torch_save_raises(tmp_path, name, format):
     with pytest.raises(CheckpointError, match=r"has the suffix of a torch\.save file") as caught:
         save_checkpoint(tmp_path / name, {"w": torch.zeros(2)}, format=format)
     assert str(caught.value).endswith(
@@ -479,7 +477,7 @@ def test_a_name_that_promises_a_file_of_torch_is_refused(tmp_path, name, format)
 
 
 @pytest.mark.parametrize("name", ["w.fdl", "w.safetensors", "w", "w.pt.fdl"])
-def test_other_names_are_as_the_user_likes(tmp_path, name):
+def test_other_suffixes_are_allowed(tmp_path, name):
     save_checkpoint(tmp_path / name, {"w": torch.zeros(2)})
     assert (tmp_path / name).is_file()
 
@@ -491,7 +489,7 @@ class Tied(nn.Module):
         self.head.weight = self.embed.weight
 
 
-def test_unequal_values_for_names_that_are_tied_in_the_model_are_refused():
+def test_unequal_values_for_tied_names_raise():
     model = Tied()
     before = model.embed.weight.detach().clone()
     file = {"embed.weight": torch.zeros(4, 3), "head.weight": torch.ones(4, 3)}
@@ -505,7 +503,7 @@ def test_unequal_values_for_names_that_are_tied_in_the_model_are_refused():
 
 
 @pytest.mark.parametrize("value", [2.0, float("nan")])
-def test_equal_values_for_names_that_are_tied_in_the_model_are_loaded(value):
+def test_equal_values_for_tied_names_are_loaded(value):
     model = Tied()
     file = {"embed.weight": torch.full((4, 3), value), "head.weight": torch.full((4, 3), value)}
     assert load_checkpoint(io.BytesIO(stored(file)), model.state_dict()).is_complete
@@ -518,13 +516,13 @@ def test_values_of_tied_names_are_equal_only_bit_for_bit():
         load_checkpoint(io.BytesIO(stored(file)), Tied().state_dict())
 
 
-def test_values_of_tied_names_are_compared_as_the_model_will_have_them():
+def test_values_of_tied_names_are_compared_in_the_dtype_of_the_model():
     file = {"embed.weight": torch.ones(4, 3), "head.weight": torch.ones(4, 3, dtype=torch.float64)}
     assert load_checkpoint(io.BytesIO(stored(file)), Tied().state_dict()).retyped == ("head.weight",)
 
 
 @pytest.mark.parametrize("format", ["safetensors", "fdlc"])
-def test_the_name_of_the_metadata_is_no_name_for_a_tensor(tmp_path, format):
+def test_a_tensor_cannot_have_the_name_of_the_metadata(tmp_path, format):
     with pytest.raises(CheckpointError, match="'__metadata__' is the key of a file's metadata"):
         save_checkpoint(tmp_path / "a.fdl", {"__metadata__": torch.ones(2)}, format=format)
     assert not list(tmp_path.iterdir())
@@ -554,7 +552,7 @@ def test_nothing_changes_when_one_tensor_cannot_be_written_to(last, message):
     assert first.tolist() == [0, 0]
 
 
-def test_tensors_of_inference_mode_are_filled_inside_it():
+def test_inference_tensors_are_loaded_in_inference_mode():
     target = made_in_inference_mode()
     with torch.inference_mode():
         load_checkpoint(io.BytesIO(stored({"a": torch.ones(2)})), {"a": target})
@@ -572,7 +570,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path):
         assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_paths_may_begin_with_the_home(tmp_path, monkeypatch):
+def test_paths_may_start_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     tensors = {"a": torch.ones(2)}
     save_checkpoint("~/a.fdl", tensors)

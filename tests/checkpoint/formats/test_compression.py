@@ -15,20 +15,20 @@ TENSORS = {"a.weight": torch.randn(20, 3), "a.bias": torch.zeros(3), "n": torch.
 
 
 @pytest.mark.parametrize("name", ["m.fdl.bz2", "m.safetensors.xz", "m.fdl.ZIP"])
-def test_a_name_that_promises_another_compression_is_refused(tmp_path, name):
+def test_a_suffix_of_an_unsupported_compression_raises(tmp_path, name):
     with pytest.raises(CheckpointError, match=r"a compression that flodl does not write\. Write 'm.*gz'"):
         save_checkpoint(tmp_path / name, TENSORS)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_suffix_in_capitals_compresses_too(tmp_path):
+def test_an_uppercase_suffix_compresses_too(tmp_path):
     save_checkpoint(tmp_path / "M.FDL.GZ", TENSORS)
     assert (tmp_path / "M.FDL.GZ").read_bytes().startswith(b"\x1f\x8b")
 
 
 @pytest.mark.parametrize("format", ["safetensors", "fdlc"])
 @pytest.mark.parametrize(("suffix", "magic"), [(".gz", b"\x1f\x8b"), (".zst", b"\x28\xb5\x2f\xfd")])
-def test_a_suffix_compresses_and_content_decides(tmp_path, suffix, magic, format):
+def test_the_suffix_selects_compression_and_reading_detects_it(tmp_path, suffix, magic, format):
     if suffix == ".zst":
         pytest.importorskip("zstandard")
     path = tmp_path / f"model.fdl{suffix}"
@@ -43,7 +43,7 @@ def test_a_suffix_compresses_and_content_decides(tmp_path, suffix, magic, format
     assert load_checkpoint(renamed, target).is_complete
 
 
-def test_the_same_tensors_give_the_same_bytes(tmp_path):
+def test_the_same_tensors_produce_the_same_bytes(tmp_path):
     for name in ("one.fdl.gz", "two.fdl.gz", "one.fdl", "two.fdl"):
         save_checkpoint(tmp_path / name, TENSORS)
     assert (tmp_path / "one.fdl").read_bytes() == (tmp_path / "two.fdl").read_bytes()
@@ -53,7 +53,7 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("size", [3, 200_000])
 @pytest.mark.parametrize("format", ["safetensors", "fdlc"])
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_packed_file_that_lacks_its_last_bytes_or_has_more_is_refused(tmp_path, suffix, format, size):
+def test_a_compressed_file_with_missing_or_extra_bytes_raises(tmp_path, suffix, format, size):
     if suffix == ".zst":
         pytest.importorskip("zstandard")
     path = tmp_path / f"model.fdl{suffix}"
@@ -69,7 +69,7 @@ def test_a_packed_file_that_lacks_its_last_bytes_or_has_more_is_refused(tmp_path
 
 
 @pytest.mark.parametrize("settings", [{"write_checksum": False}, {"level": 19}, {"write_content_size": True}])
-def test_frames_of_other_writers_are_walked_over_to_their_end(settings):
+def test_frames_of_other_zstd_writers_are_parsed(settings):
     zstandard = pytest.importorskip("zstandard")
     stream = io.BytesIO()
     save_checkpoint(stream, {"w": torch.arange(300_000) % 7, "z": torch.zeros(300_000)})
@@ -84,14 +84,14 @@ def test_frames_of_other_writers_are_walked_over_to_their_end(settings):
                 read_checkpoint(io.BytesIO(whole[:-missing]))
 
 
-def test_without_the_package_for_zstd_the_message_names_it(tmp_path, monkeypatch):
+def test_without_zstandard_the_message_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(CheckpointError, match=r"'zstandard', which is not installed\. Run pip install"):
         save_checkpoint(tmp_path / "model.fdl.zst", TENSORS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bomb_is_unpacked_no_further_than_its_header_says(tmp_path):
+def test_a_decompression_bomb_is_read_no_further_than_its_header(tmp_path):
     save_checkpoint(tmp_path / "model.fdl", TENSORS)
     bomb = gzip.compress((tmp_path / "model.fdl").read_bytes() + bytes(200_000_000), 1)
     tracemalloc.start()
@@ -103,7 +103,7 @@ def test_a_bomb_is_unpacked_no_further_than_its_header_says(tmp_path):
         tracemalloc.stop()
 
 
-def test_shapes_are_compared_before_values_are_unpacked():
+def test_shapes_are_compared_before_values_are_decompressed():
     stream = io.BytesIO()
     save_checkpoint(stream, {"w": torch.zeros(20_000_000)})
     packed = gzip.compress(stream.getvalue(), 1)

@@ -1,4 +1,4 @@
-"""The layout of the Rust floDl, byte for byte."""
+"""The file format of the Rust floDl, byte by byte."""
 
 import io
 import struct
@@ -37,13 +37,13 @@ TENSORS = {
 }
 
 
-def test_the_bytes_are_those_of_the_layout():
+def test_the_bytes_follow_the_format():
     stream = io.BytesIO()
     save_checkpoint(stream, {"w": torch.ones(2), "n": torch.tensor(3)}, format="fdlc")
     assert stream.getvalue() == file(entry("w", [2], 3, ONES), entry("n", [], 6, struct.pack("<q", 3)))
 
 
-def test_every_type_comes_back():
+def test_every_dtype_is_restored():
     stream = io.BytesIO()
     save_checkpoint(stream, TENSORS, format="fdlc")
     stream.seek(0)
@@ -60,7 +60,7 @@ def test_both_versions_and_a_hash_are_read():
     assert notes["rust_hash"] == "01" * 32
 
 
-def test_a_graph_takes_the_names_of_the_rust_floDl():
+def test_a_graph_uses_the_names_of_the_rust_floDl():
     def build():
         inner = FlowBuilder(nn.Linear(2, 2)).through(nn.Linear(2, 2)).label("inner").build()
         return FlowBuilder(nn.Linear(2, 2)).tag("body").through(nn.BatchNorm1d(2)).through(inner).build()
@@ -79,7 +79,7 @@ def test_a_graph_takes_the_names_of_the_rust_floDl():
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values()))
 
 
-def test_tied_weights_of_a_graph_are_written_once_and_both_filled():
+def test_tied_weights_of_a_graph_are_written_once_and_both_loaded():
     shared = nn.Linear(2, 2)
     model = FlowBuilder(shared).tag("a").through(nn.ReLU()).through(shared).tag("b").build()
     stream = io.BytesIO()
@@ -89,7 +89,7 @@ def test_tied_weights_of_a_graph_are_written_once_and_both_filled():
     assert model.load_checkpoint(stream).is_complete
 
 
-def test_what_the_layout_cannot_hold_is_refused(tmp_path):
+def test_what_the_format_cannot_store_raises(tmp_path):
     with pytest.raises(CheckpointError, match=r"at 'mask': FDLC files cannot store bool, only float16, "):
         save_checkpoint(tmp_path / "m.fdl", {"mask": torch.ones(2) > 0}, format="fdlc")
     with pytest.raises(CheckpointError, match="FDLC files cannot store metadata"):
@@ -119,7 +119,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("data", LIES.values(), ids=LIES.keys())
-def test_a_file_that_lies_is_refused_before_memory_is_taken(data):
+def test_an_inconsistent_file_raises_before_memory_is_allocated(data):
     tracemalloc.start()
     try:
         with pytest.raises(DamagedError, match="is not a complete checkpoint"):
@@ -129,7 +129,7 @@ def test_a_file_that_lies_is_refused_before_memory_is_taken(data):
         tracemalloc.stop()
 
 
-def test_a_file_that_was_cut_off_anywhere_is_refused():
+def test_a_file_truncated_anywhere_raises():
     data = file(entry("w", [2], 3, ONES), entry("n", [], 6, struct.pack("<q", 3)))
     for length in range(len(data)):
         with pytest.raises(DamagedError):

@@ -1,4 +1,4 @@
-"""Files of torch.save: read, never run."""
+"""Files of torch.save: read, never executed."""
 
 import ast
 import gzip
@@ -33,7 +33,7 @@ def test_a_state_dict_is_loaded_from_a_path_and_from_a_stream(tmp_path):
         assert torch.equal(other.body.weight, model.body.weight)
 
 
-def test_a_state_dict_inside_a_larger_table_is_found_by_its_prefix(tmp_path):
+def test_a_nested_state_dict_is_found_by_its_prefix(tmp_path):
     model = build()
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
@@ -52,7 +52,7 @@ class Attack:
 
 
 @pytest.mark.parametrize("old_form", [False, True])
-def test_a_program_in_a_file_is_never_run(tmp_path, monkeypatch, old_form):
+def test_code_in_a_file_is_never_executed(tmp_path, monkeypatch, old_form):
     monkeypatch.chdir(tmp_path)
     torch.save({"w": Attack()}, "bad.pt", _use_new_zipfile_serialization=not old_form)
     Path("bad.pickle").write_bytes(pickle.dumps(Attack()))
@@ -63,7 +63,7 @@ def test_a_program_in_a_file_is_never_run(tmp_path, monkeypatch, old_form):
     assert not Path("hacked").exists()
 
 
-def test_a_file_that_calls_for_the_system_is_called_an_attack(tmp_path):
+def test_a_system_call_in_a_file_is_reported_as_a_possible_attack(tmp_path):
     torch.save({"w": Attack()}, tmp_path / "bad.pt")
     with pytest.raises(CheckpointError, match=r"bad.pt' calls 'posix.mkdir', which no model needs"):
         read_checkpoint(tmp_path / "bad.pt")
@@ -76,7 +76,7 @@ class Net(nn.Module):
 
 
 def converted_by(message, folder):
-    """Run the line that a message gives, as its reader would, and give the file that it makes."""
+    """Run the line of Python in an error message, and return the file it writes."""
     (line,) = re.findall(r"(torch\.save\(.*, )'weights\.pt'\)", message)
     path = folder / "weights.pt"
     with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def converted_by(message, folder):
 
 
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(2, 1)), Net()])
-def test_a_whole_model_is_named_and_the_line_to_convert_it_works(tmp_path, monkeypatch, model):
+def test_a_pickled_model_raises_with_a_conversion_that_works(tmp_path, monkeypatch, model):
     torch.save(model, tmp_path / "model.pt")
     name = f"{type(model).__module__}.{type(model).__qualname__}"
     for source in (tmp_path / "model.pt", io.BytesIO((tmp_path / "model.pt").read_bytes())):
@@ -94,12 +94,12 @@ def test_a_whole_model_is_named_and_the_line_to_convert_it_works(tmp_path, monke
             read_checkpoint(source)
         assert not isinstance(caught.value, DamagedError)
         assert "executes code that the file names" in str(caught.value)
-    monkeypatch.chdir(tmp_path)  # where the stream's 'model.pt' lies, too
+    monkeypatch.chdir(tmp_path)  # where the 'model.pt' of the stream's message is, too
     tensors, _ = read_checkpoint(converted_by(str(caught.value), tmp_path))
     assert tensors.keys() == model.state_dict().keys()
 
 
-def test_an_object_beside_the_tensors_is_told_from_a_whole_one(tmp_path):
+def test_an_object_in_addition_to_tensors_raises_with_a_conversion(tmp_path):
     torch.save({"best": numpy.float64(0.5), "model": build().state_dict()}, tmp_path / "run.pt")
     with pytest.raises(
         CheckpointError, match=r"run.pt' contains an object of numpy\.\S*scalar in addition to"
@@ -109,21 +109,21 @@ def test_an_object_beside_the_tensors_is_told_from_a_whole_one(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
-def test_a_torchscript_file_is_told_how_to_convert(tmp_path):
+def test_a_torchscript_file_raises_with_a_conversion(tmp_path):
     torch.jit.script(nn.Linear(2, 1)).save(tmp_path / "script.pt")
     with pytest.raises(CheckpointError, match="is a TorchScript program, not a dict") as caught:
         read_checkpoint(tmp_path / "script.pt")
     assert checkpoint_keys(converted_by(str(caught.value), tmp_path)) == ["weight", "bias"]
 
 
-def test_a_file_of_the_earlier_form_is_told_how_to_convert(tmp_path):
+def test_a_legacy_file_raises_with_a_conversion(tmp_path):
     torch.save(build().state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     with pytest.raises(CheckpointError, match=r"is in the format used before torch 1\.6") as caught:
         read_checkpoint(tmp_path / "old.pt")
     assert build().load_checkpoint(converted_by(str(caught.value), tmp_path)).is_complete
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path):
+def test_other_files_raise(tmp_path):
     torch.save([torch.zeros(2)], tmp_path / "list.pt")
     with pytest.raises(CheckpointError, match=r"list.pt' contains a list, not a dict .*state_dict\(\)"):
         read_checkpoint(tmp_path / "list.pt")
@@ -138,7 +138,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         read_checkpoint(tmp_path / "cut.pt")
 
 
-def test_a_change_to_a_mapped_tensor_does_not_reach_the_file(tmp_path):
+def test_changing_a_mapped_tensor_does_not_change_the_file(tmp_path):
     torch.save({"w": torch.zeros(2)}, tmp_path / "w.pt")
     read_checkpoint(tmp_path / "w.pt")[0]["w"] += 1
     target = {"w": torch.ones(2)}

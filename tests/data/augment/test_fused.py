@@ -1,4 +1,4 @@
-"""Which sources and augmentations one kernel can serve; what it gives is tested on CUDA."""
+"""Which augmentations and images the fused kernel supports; its results are tested on CUDA."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CROP, FLIP, NORMALIZE = RandomCrop(2), RandomFlip(), Normalize([0.5] * 3, [0.5] 
     ],
     ids=str,
 )
-def test_crop_flip_and_normalisation_in_this_order_are_a_chain(parts, expected):
+def test_crop_flip_and_normalize_in_this_order_form_a_chain(parts, expected):
     chain = Chain.of(Compose(*parts))
     assert (chain.crop, chain.flip, chain.normalize) == expected
 
 
 class Other(RandomFlip):
-    """One's own version of an augmentation."""
+    """A user's subclass of an augmentation."""
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ class Other(RandomFlip):
     ],
     ids=str,
 )
-def test_anything_else_is_none(parts):
+def test_other_augmentations_form_no_chain(parts):
     assert Chain.of(Compose(*parts)) is None
 
 
@@ -63,7 +63,7 @@ def test_anything_else_is_none(parts):
         ([1, 2], FLIP),
     ],
 )
-def test_images_that_the_kernel_cannot_do_are_left_to_the_augmentations(images, augment):
+def test_unsupported_images_are_left_to_the_augmentations(images, augment):
     assert Chain.of(augment).supports(IMAGES) == (images is not IMAGES)
     assert not Chain.of(augment).supports(images)
 
@@ -81,5 +81,5 @@ def test_images_that_the_kernel_cannot_do_are_left_to_the_augmentations(images, 
         ({"y": torch.arange(4), "x": IMAGES.float()}, 1, None),
     ],
 )
-def test_the_images_are_where_the_augmentation_looks_for_them(batch, of, place):
+def test_the_images_are_found_where_the_augmentation_expects_them(batch, of, place):
     assert _image_index(Chain.of(RandomFlip(of=of)).name, split_parts(batch)[0]) == place

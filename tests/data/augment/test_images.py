@@ -1,4 +1,4 @@
-"""Batched augmentations do to each image what its own chance says."""
+"""Batched augmentations: each image is changed according to its own random numbers."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_a_crop_is_a_window_of_the_padded_image(dtype):
     assert len(set(zip(down.tolist(), right.tolist()))) > 10
 
 
-def test_the_border_of_a_crop_may_be_changed_on_the_way():
+def test_the_padding_of_a_crop_may_change_between_batches():
     crop = RandomCrop(2)
     crop(IMAGES, chance())
     crop.padding, crop.fill = 3, 9
@@ -46,7 +46,7 @@ def test_one_crop_serves_batches_of_any_size_and_shape():
         assert torch.equal(crop(images, chance(len(images))), expected)
 
 
-def test_images_that_are_not_contiguous_are_cropped_alike():
+def test_noncontiguous_images_are_cropped_the_same():
     there = IMAGES.to(memory_format=torch.channels_last)
     assert torch.equal(RandomCrop(2)(there, chance()), RandomCrop(2)(IMAGES, chance()))
 
@@ -62,7 +62,7 @@ def test_no_padding_changes_nothing():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [1, 6, 8])
-def test_a_flip_mirrors_the_images_that_the_coin_chose(dtype, width):
+def test_a_flip_mirrors_the_images_selected_by_the_coin(dtype, width):
     images = torch.randint(0, 256, (COUNT, 2, 3, width)).to(dtype)
     flipped = RandomFlip(0.5)(images, chance())
     coin = chance().coin(0.5)
@@ -72,7 +72,7 @@ def test_a_flip_mirrors_the_images_that_the_coin_chose(dtype, width):
     assert torch.equal(flipped[~coin], images[~coin])
 
 
-def test_images_in_the_middle_of_memory_are_flipped_too():
+def test_images_with_an_odd_offset_are_flipped_too():
     within = torch.arange(3 + COUNT * 8, dtype=torch.uint8)[3:].view(COUNT, 1, 1, 8)
     assert torch.equal(RandomFlip(1.0)(within, chance()), within.flip(3))
 
@@ -87,7 +87,7 @@ def test_normalized_bytes_are_normalized_floats():
     assert torch.allclose(of_floats, normalized, atol=1e-5)
 
 
-def test_the_batch_given_is_not_changed():
+def test_the_input_batch_is_not_changed():
     before = IMAGES.clone()
     floats = IMAGES.float()
     Compose(RandomCrop(1), RandomFlip(), Normalize([0.5] * 3, [0.5] * 3))(floats, chance())
@@ -107,7 +107,7 @@ def test_the_batch_given_is_not_changed():
         ),
     ],
 )
-def test_the_part_with_the_images_is_found_or_named(batch, part, read):
+def test_of_selects_the_part_with_the_images(batch, part, read):
     out = part(batch, chance())
     assert torch.equal(read(out), IMAGES.flip(3))
     assert type(out) is type(batch)
@@ -135,12 +135,12 @@ def test_each_part_of_a_composition_draws_its_own():
         (lambda: RandomFlip(of="x")({"y": IMAGES}, chance()), r"the batch has \['y'\], not 'x'"),
     ],
 )
-def test_wrong_use_is_told(call, message):
+def test_wrong_use_raises(call, message):
     with pytest.raises(DataError, match=message):
         call()
 
 
-def test_what_draws_by_chance_alone_is_known_of_ones_own_by_its_word():
+def test_a_user_augmentation_declares_draws_from_chance():
     def own(batch, chance):
         return batch
 
@@ -155,7 +155,7 @@ def test_what_draws_by_chance_alone_is_known_of_ones_own_by_its_word():
     assert draws_from_chance(as_augmentation([RandomFlip(), [own, plain]]))
 
 
-def test_an_augmentation_in_place_does_not_reach_a_list_of_batches():
+def test_an_in_place_augmentation_does_not_change_a_list_of_batches():
     batches = [(torch.zeros(4, 2),) for _ in range(3)]
     given = Loader(batches, None, augment=lambda batch: (batch[0].add_(1),))
     for _ in range(3):
@@ -176,12 +176,12 @@ def test_an_augmentation_in_place_does_not_reach_a_list_of_batches():
         (lambda: Compose([3]), "3 is not an augmentation"),
     ],
 )
-def test_wrong_settings_are_refused_in_words(make, told):
+def test_wrong_settings_raise(make, told):
     with pytest.raises(DataError, match=told):
         make()
 
 
-def test_a_list_and_a_module_may_be_augmentations():
+def test_a_list_or_a_module_can_be_an_augmentation():
     images = torch.arange(16.0).view(4, 1, 2, 2)
     assert Compose([RandomFlip(), RandomFlip()]).parts[1].p == 0.5
     given = next(iter(Loader(images, 4, shuffle=False, augment=[nn.Identity(), nn.Flatten()])))

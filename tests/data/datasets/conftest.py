@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine, with ranges, that misbehaves as told."""
+"""A real HTTP server on this machine, with ranges and configurable faults."""
 
 import http.server
 import re
@@ -8,7 +8,7 @@ import pytest
 
 
 class Server:
-    """Serves one content, or the files of a folder; each request takes the next of `faults`."""
+    """Serves one content, or the files of a folder; each request uses the next of `faults`."""
 
     def __init__(self):
         self.content, self.files, self.faults, self.requests = b"", None, [], []

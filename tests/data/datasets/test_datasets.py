@@ -1,4 +1,4 @@
-"""The well-known data sets: the real files where they are at hand, and every fault of a file named."""
+"""The well-known data sets: the real files if available, and an error for every kind of damage."""
 
 import gzip
 import hashlib
@@ -20,7 +20,7 @@ PLACES = [os.environ.get("FLODL_DATA"), Path(__file__).parents[4] / "shared" / "
 
 
 def real(folder, file):
-    """Give the root that has the real file, or skip."""
+    """Return the root that has the real file, or skip the test."""
     for place in PLACES:
         if place and (Path(place) / folder / file).exists():
             return Path(place)
@@ -43,7 +43,7 @@ def write_mnist(folder, images=None, labels=None):
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
 
 
-def test_the_real_mnist_is_read_whole():
+def test_the_real_mnist_is_read():
     root = real("mnist", "train-images-idx3-ubyte.gz")
     images, labels = mnist(root)
     assert (images.shape, images.dtype, labels.dtype) == ((60000, 1, 28, 28), torch.float32, torch.int64)
@@ -55,7 +55,7 @@ def test_the_real_mnist_is_read_whole():
     assert (test_images.shape, test_images.dtype) == ((10000, 1, 28, 28), torch.uint8)
 
 
-def test_the_real_shakespeare_is_read_whole():
+def test_the_real_shakespeare_is_read():
     root = real("tinyshakespeare", "input.txt")
     text = tiny_shakespeare(root, 64)
     assert (text.num_tokens, len(text.vocabulary), len(text)) == (1_115_394, 65, 1_115_393 // 64)
@@ -67,14 +67,14 @@ def test_the_real_shakespeare_is_read_whole():
     assert train.vocabulary == held_out.vocabulary == text.vocabulary
 
 
-def test_the_real_fashion_mnist_is_read_whole():
+def test_the_real_fashion_mnist_is_read():
     root = real("fashion-mnist", "t10k-images-idx3-ubyte.gz")
     images, labels = fashion_mnist(root, train=False)
     assert images.shape == (10000, 1, 28, 28)
     assert labels.bincount().tolist() == [1000] * 10
 
 
-def test_the_real_cifar_is_read_whole():
+def test_the_real_cifar_is_read():
     root = real("cifar10", "data_batch_1.bin")
     images, labels = cifar10(root, dtype=torch.uint8)
     assert images.shape == (50000, 3, 32, 32)
@@ -85,7 +85,7 @@ def test_the_real_cifar_is_read_whole():
 
 @pytest.mark.parametrize("folder", ["mnist", "MNIST/raw", ""])
 @pytest.mark.parametrize("packed", [True, False])
-def test_files_are_found_in_the_usual_folders_packed_or_not(tmp_path, folder, packed):
+def test_files_are_found_in_the_usual_folders_compressed_or_not(tmp_path, folder, packed):
     write_mnist(tmp_path / folder)
     if not packed:
         for path in list((tmp_path / folder).glob("*.gz")):
@@ -106,7 +106,7 @@ def test_the_root_comes_from_the_environment_or_from_home(tmp_path, monkeypatch)
     assert find_folders(None).root == tmp_path / "me" / ".cache" / "flodl" / "data"
 
 
-def test_a_missing_file_is_told_with_the_places_and_the_remedy(tmp_path):
+def test_a_missing_file_raises_with_folders_and_advice(tmp_path):
     with pytest.raises(DataFileError) as caught:
         mnist(tmp_path)
     assert str(caught.value) == (
@@ -130,7 +130,7 @@ def test_a_missing_file_is_told_with_the_places_and_the_remedy(tmp_path):
     ],
     ids=["empty", "html", "header", "short", "lying", "type", "gzip"],
 )
-def test_a_bad_idx_file_is_told(tmp_path, content, message):
+def test_a_bad_idx_file_raises(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(DataFileError, match=message):
         read_idx(tmp_path / "file")
@@ -154,7 +154,7 @@ def test_every_type_of_the_format_is_read(tmp_path, code, dtype):
     torch.testing.assert_close(read_idx(tmp_path / "f"), values)
 
 
-def test_labels_under_the_name_of_images_are_noticed(tmp_path):
+def test_a_labels_file_with_the_name_of_images_raises(tmp_path):
     write_mnist(tmp_path, images=torch.zeros(2, dtype=torch.uint8))
     with pytest.raises(
         DataFileError, match=r"has the magic number 2049, expected 2051\. Is it a different file"
@@ -162,13 +162,13 @@ def test_labels_under_the_name_of_images_are_noticed(tmp_path):
         mnist(tmp_path, verify=False)
 
 
-def test_files_that_do_not_belong_together_are_noticed(tmp_path):
+def test_files_that_do_not_belong_together_raise(tmp_path):
     write_mnist(tmp_path, labels=torch.zeros(3, dtype=torch.uint8))
     with pytest.raises(DataFileError, match="2 images and 3 labels"):
         mnist(tmp_path, verify=False)
 
 
-def test_content_that_is_not_the_published_is_refused(tmp_path):
+def test_content_with_a_wrong_hash_raises(tmp_path):
     write_mnist(tmp_path)
     with pytest.raises(
         DataFileError, match=r"is not the published file: .* expected ba891046e6505d7a….*verify=False"
@@ -176,7 +176,7 @@ def test_content_that_is_not_the_published_is_refused(tmp_path):
         mnist(tmp_path)
 
 
-def test_whole_numbers_other_than_bytes_are_refused(tmp_path):
+def test_integer_dtypes_other_than_uint8_raise(tmp_path):
     write_mnist(tmp_path)
     with pytest.raises(DataError, match=r"dtype=torch\.int32\. Use torch.uint8 for bytes"):
         mnist(tmp_path, verify=False, dtype=torch.int32)
@@ -210,7 +210,7 @@ def test_cifar_records_are_a_label_and_three_planes(tmp_path):
     ],
     ids=["short", "label", "hash"],
 )
-def test_a_bad_cifar_file_is_told(tmp_path, content, message):
+def test_a_bad_cifar_file_raises(tmp_path, content, message):
     write_cifar(tmp_path, content)
     with pytest.raises(DataFileError, match=message):
         cifar10(tmp_path, train=False)
@@ -226,27 +226,27 @@ def archive(*names):
     return packed.getvalue()
 
 
-def test_cifar_is_taken_out_of_its_archive(tmp_path):
+def test_cifar_is_extracted_from_its_archive(tmp_path):
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive("test_batch.bin"))
     assert len(cifar10(tmp_path, train=False, verify=False)[1]) == 10_000
     with pytest.raises(DataFileError, match=r"has no data_batch_1.bin. Delete it and download it again."):
         cifar10(tmp_path, verify=False)
 
 
-def test_a_broken_archive_is_told(tmp_path):
+def test_a_broken_archive_raises(tmp_path):
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive("test_batch.bin")[:5000])
     with pytest.raises(DataFileError, match="cannot be extracted"):
         cifar10(tmp_path, train=False)
 
 
-def test_a_missing_cifar_says_what_to_do(tmp_path):
+def test_a_missing_cifar_raises_with_advice(tmp_path):
     with pytest.raises(
         DataFileError, match=r"no data_batch_1.bin \(or cifar-10-binary.tar.gz, which contains it\) in"
     ):
         cifar10(tmp_path)
 
 
-def test_cifar_is_downloaded_and_unpacked_on_request(tmp_path, server, monkeypatch):
+def test_cifar_is_downloaded_and_extracted_on_request(tmp_path, server, monkeypatch):
     server.content = archive("test_batch.bin")
     digest = hashlib.md5(server.content, usedforsecurity=False).hexdigest()
     small = PublishedFile("cifar-10-binary.tar.gz", (server.url,), len(server.content), digest)
@@ -265,7 +265,7 @@ def test_the_real_mnist_is_downloaded_from_a_mirror(tmp_path, server):
     assert len(server.requests) == asked
 
 
-def test_text_that_is_not_the_published_needs_a_word(tmp_path):
+def test_a_different_text_needs_verify_false(tmp_path):
     (tmp_path / "input.txt").write_text("abcab" * 10, encoding="utf-8")
     with pytest.raises(DataFileError, match="is not the published file"):
         tiny_shakespeare(tmp_path, 4)
@@ -279,13 +279,13 @@ def test_text_that_is_not_the_published_needs_a_word(tmp_path):
         tiny_shakespeare(tmp_path, 4, split="test")
 
 
-def test_a_file_that_is_not_text_is_told(tmp_path):
+def test_a_file_that_is_not_text_raises(tmp_path):
     (tmp_path / "input.txt").write_bytes(b"abc\xff\xfe")
     with pytest.raises(DataFileError, match="is not text: invalid start byte at byte 3"):
         tiny_shakespeare(tmp_path, 2, verify=False)
 
 
-def test_a_path_may_begin_with_the_home(tmp_path, monkeypatch):
+def test_a_path_may_start_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "small").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     assert read_idx("~/small").tolist() == [7, 9]

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from flodl.data import digits
 
 
-def test_images_and_labels_have_the_promised_form():
+def test_images_and_labels_have_the_documented_shapes():
     images, labels = digits(57, seed=3)
     assert (images.shape, images.dtype) == ((57, 1, 28, 28), torch.float32)
     assert (labels.shape, labels.dtype) == ((57,), torch.int64)
@@ -14,19 +14,19 @@ def test_images_and_labels_have_the_promised_form():
     assert images.max() <= 1
 
 
-def test_the_size_can_be_chosen():
+def test_the_size_is_configurable():
     assert digits(4, size=16)[0].shape == (4, 1, 16, 16)
     assert digits(4, size=64)[0].shape == (4, 1, 64, 64)
 
 
-def test_the_seed_decides_everything():
+def test_the_seed_determines_everything():
     one, other = digits(300, seed=5), digits(300, seed=5)
     assert torch.equal(one[0], other[0])
     assert torch.equal(one[1], other[1])
     assert not torch.equal(one[0], digits(300, seed=6)[0])
 
 
-def test_the_global_random_state_is_left_alone():
+def test_the_global_rng_state_does_not_change():
     torch.manual_seed(1)
     before = torch.get_rng_state()
     digits(20)
@@ -34,17 +34,17 @@ def test_the_global_random_state_is_left_alone():
 
 
 @pytest.mark.parametrize("count", [1, 10, 1024, 1033])
-def test_classes_are_as_even_as_the_count_allows(count):
+def test_classes_are_as_balanced_as_the_count_allows(count):
     counts = digits(count)[1].bincount(minlength=10)
     assert counts.sum() == count
     assert counts.max() - counts.min() <= 1
 
 
-def test_there_is_ink_in_the_picture_and_paper_around_it():
+def test_images_have_ink_in_the_middle_and_an_empty_border():
     images, _ = digits(500)
     assert images.amax(dim=(1, 2, 3)).min() > 0.6
     assert images.mean(dim=(1, 2, 3)).max() < 0.4
-    # Hardly a pen runs off the paper.
+    # The pen hardly ever leaves the image.
     border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
     assert (border > 0.5).float().mean() < 0.005
 
@@ -79,6 +79,6 @@ def test_a_linear_model_finds_them_hard():
         (lambda: digits(1, size=4), "size=4. Pass 12 to 128 pixels."),
     ],
 )
-def test_wrong_requests_are_refused(call, message):
+def test_wrong_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

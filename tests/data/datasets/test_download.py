@@ -1,4 +1,4 @@
-"""Downloads against a real server: broken off, resumed, wrong, slow to agree."""
+"""Downloads from a real server: interrupted, resumed, wrong, concurrent."""
 
 import hashlib
 import threading
@@ -22,14 +22,14 @@ def get(server, folder, **settings):
     return download([server.url], folder / "data" / "file.bin", **settings)
 
 
-def test_a_file_arrives_whole_and_alone(server, tmp_path):
+def test_a_download_leaves_only_the_complete_file(server, tmp_path):
     path = get(server, tmp_path)
     assert path.read_bytes() == CONTENT
     assert [entry.name for entry in path.parent.iterdir()] == ["file.bin"]
     assert server.requests == [None]
 
 
-def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(server, tmp_path):
+def test_an_interrupted_transfer_is_resumed(server, tmp_path):
     server.faults = ["break", "break"]
     assert get(server, tmp_path).read_bytes() == CONTENT
     third = len(CONTENT) // 3
@@ -37,7 +37,7 @@ def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(server, tmp_path)
     assert server.requests == [None, f"bytes={third}-", f"bytes={second}-"]
 
 
-def test_a_later_call_goes_on_from_what_an_earlier_one_left(server, tmp_path):
+def test_a_later_call_resumes_a_partial_file(server, tmp_path):
     server.faults = ["break"]
     with pytest.raises(DownloadError) as caught:
         get(server, tmp_path, attempts=1)
@@ -49,30 +49,30 @@ def test_a_later_call_goes_on_from_what_an_earlier_one_left(server, tmp_path):
     assert server.requests[1] == f"bytes={len(CONTENT) // 3}-"
 
 
-def test_a_server_without_ranges_sends_the_file_anew(server, tmp_path):
+def test_a_server_without_ranges_sends_the_file_again(server, tmp_path):
     server.faults = ["break", "no ranges"]
     assert get(server, tmp_path).read_bytes() == CONTENT
 
 
-def test_a_part_that_is_longer_than_the_file_is_thrown_away(server, tmp_path):
+def test_a_partial_file_that_is_too_long_is_deleted(server, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file.bin.part").write_bytes(CONTENT + b"more")
     assert get(server, tmp_path).read_bytes() == CONTENT
 
 
-def test_a_part_that_is_whole_already_needs_no_request(server, tmp_path):
+def test_a_complete_partial_file_needs_no_request(server, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file.bin.part").write_bytes(CONTENT)
     assert get(server, tmp_path).read_bytes() == CONTENT
     assert server.requests == []
 
 
-def test_a_passing_error_of_the_server_is_tried_again(server, tmp_path):
+def test_a_temporary_server_error_is_retried(server, tmp_path):
     server.faults = [503, 500]
     assert get(server, tmp_path).read_bytes() == CONTENT
 
 
-def test_a_lasting_error_is_told_with_the_address_and_the_place(server, tmp_path):
+def test_a_permanent_error_names_the_url_and_the_target(server, tmp_path):
     server.faults = [404] * 4
     with pytest.raises(DownloadError) as caught:
         get(server, tmp_path)
@@ -84,13 +84,13 @@ def test_a_lasting_error_is_told_with_the_address_and_the_place(server, tmp_path
     assert not target.exists()
 
 
-def test_the_second_address_is_used_when_the_first_has_nothing(server, tmp_path):
+def test_the_second_url_is_used_when_the_first_fails(server, tmp_path):
     nowhere = "http://127.0.0.1:9/file.bin"
     path = download([nowhere, server.url], tmp_path / "f", num_bytes=len(CONTENT), md5=MD5, pause_s=0)
     assert path.read_bytes() == CONTENT
 
 
-def test_content_that_is_not_the_published_is_deleted(server, tmp_path):
+def test_content_with_a_wrong_hash_is_deleted(server, tmp_path):
     server.content = CONTENT[::-1]
     with pytest.raises(
         DownloadError, match=f"is not the published file: MD5 .*, expected {MD5}. It was deleted."
@@ -99,7 +99,7 @@ def test_content_that_is_not_the_published_is_deleted(server, tmp_path):
     assert not {"file.bin", "file.bin.part"} & {path.name for path in (tmp_path / "data").iterdir()}
 
 
-def test_progress_is_told_in_lines(server, tmp_path, capsys):
+def test_progress_is_logged_in_lines(server, tmp_path, capsys):
     get(server, tmp_path)
     assert capsys.readouterr().out.splitlines()[-1] == "file.bin: 1 MB of 1 MB"
     seen = []
@@ -108,7 +108,7 @@ def test_progress_is_told_in_lines(server, tmp_path, capsys):
     assert seen == sorted(seen)
 
 
-def test_processes_that_want_the_same_file_get_it_once(server, tmp_path):
+def test_concurrent_processes_download_a_file_once(server, tmp_path):
     results = []
     threads = [threading.Thread(target=lambda: results.append(get(server, tmp_path))) for _ in range(4)]
     for thread in threads:
@@ -119,7 +119,7 @@ def test_processes_that_want_the_same_file_get_it_once(server, tmp_path):
     assert len(server.requests) == 1
 
 
-def test_a_folder_that_cannot_be_made_is_told(server, tmp_path):
+def test_a_folder_that_cannot_be_created_raises(server, tmp_path):
     (tmp_path / "data").write_text("a file")
     with pytest.raises(DownloadError, match=r"cannot be written: (File exists|Not a directory)"):
         get(server, tmp_path)

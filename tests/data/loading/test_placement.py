@@ -1,4 +1,4 @@
-"""Resident or streaming: decided by measured sizes, with a reason, and taken back when the memory is full."""
+"""Resident or streaming: chosen from measured sizes, with a reason and a fallback when memory is full."""
 
 import pytest
 import torch
@@ -57,13 +57,13 @@ def decide(mode="auto", **facts):
         ({"mode": "resident", "num_bytes": 50 * GB}, "resident", "mode='resident' was requested"),
     ],
 )
-def test_sizes_decide_and_the_reason_says_so(facts, mode, reason):
+def test_the_mode_depends_on_sizes_and_has_a_reason(facts, mode, reason):
     placement = decide(**facts)
     assert placement.mode == mode
     assert reason is None or placement.reason == reason
 
 
-def test_a_cap_is_a_share_or_a_number_of_bytes():
+def test_a_memory_cap_is_a_fraction_or_a_number_of_bytes():
     assert (allowed_bytes(1000, 1.0), allowed_bytes(1000, 0)) == (1000, 0)
     for wrong in (0.0, 1.5, -3, True, "half"):
         with pytest.raises(DataError, match="memory_cap="):
@@ -71,7 +71,7 @@ def test_a_cap_is_a_share_or_a_number_of_bytes():
 
 
 class Full:
-    """A source in a file that reports what a full device reports when it is read whole."""
+    """A memory-mapped source that raises the error of a full device when it is copied there."""
 
     num_samples, num_bytes, mapped, device = 6, 24, True, CPU
 
@@ -82,7 +82,7 @@ class Full:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines")
 
 
-def test_data_that_do_not_fit_after_all_are_streamed_and_it_is_said_once(capsys):
+def test_out_of_memory_falls_back_to_streaming_with_one_warning(capsys):
     given = Loader(Full(), 4, shuffle=False, mode="resident")
     reason = "the data did not fit on cpu (CUDA out of memory. Tried to allocate 2.00 GiB)"
     assert (given.mode, given.reason) == ("streaming", reason)

@@ -1,4 +1,4 @@
-"""Batches by position: what `take` accepts, and what it says of the rest."""
+"""Batches by position: what `take` accepts, and its errors."""
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ def read_only(numbers):
     ],
     ids=str,
 )
-def test_positions_may_be_any_row_of_whole_numbers(positions):
+def test_positions_may_be_any_1d_integers(positions):
     assert begun().take(positions).tolist() == [5, 6]
 
 
-def test_one_position_gives_a_batch_of_one():
+def test_one_position_returns_a_batch_of_one():
     assert begun().take(4).tolist() == begun().take(torch.tensor(4)).tolist() == [5]
 
 
@@ -54,12 +54,12 @@ def test_one_position_gives_a_batch_of_one():
         (torch.arange(2, device="meta"), "on meta. Pass a 1-d tensor of integers on cpu"),
     ],
 )
-def test_other_positions_are_refused(positions, message):
+def test_other_positions_raise(positions, message):
     with pytest.raises(DataError, match=message):
         begun().take(positions)
 
 
-def test_nothing_is_taken_before_an_epoch_is_begun():
+def test_take_before_begin_epoch_raises():
     loader = Loader(torch.arange(10), batch_size=4)
     with pytest.raises(DataError, match=r"none has begun\. Call begin_epoch\(\) first"):
         loader.take(torch.arange(2))
@@ -69,7 +69,7 @@ def growing(epoch):
     return range(4 + epoch // 2)
 
 
-def test_an_epoch_of_another_length_is_refused_once_something_was_taken():
+def test_an_epoch_of_a_different_length_raises_after_take():
     loader = Loader(torch.arange(10), batch_size=4, sampler=growing)
     loader.begin_epoch()
     loader.take(torch.arange(2))
@@ -83,7 +83,7 @@ def test_an_epoch_of_another_length_is_refused_once_something_was_taken():
 
 
 @pytest.mark.parametrize("mode", ["resident", "streaming"])
-def test_a_sampler_that_was_changed_is_asked_again_within_an_epoch(mode):
+def test_a_changed_sampler_is_called_again_within_an_epoch(mode):
     numbers = [0, 1, 2, 3]
     loader = Loader(torch.arange(8), batch_size=2, sampler=numbers, mode=mode)
     assert next(iter(loader)).tolist() == [0, 1]
@@ -93,7 +93,7 @@ def test_a_sampler_that_was_changed_is_asked_again_within_an_epoch(mode):
     assert next(iter(loader)).tolist() == [7, 6]
 
 
-def test_an_epoch_that_is_over_is_not_served_for_the_next():
+def test_take_raises_in_a_new_epoch_until_it_has_begun():
     loader = begun()
     loader.set_epoch(1)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""An iterable read by several workers: every sample once, in the order of torch, resumed exactly."""
+"""An iterable read by several workers: every sample once, in torch's order, resumed exactly."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from flodl.core import CursorError, DataError
 from flodl.data import Loader
 
-# Torch warns of more workers than there are processors; three parts are worth it.
+# Torch warns about more workers than processors; three parts are worth testing.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
 
 class Shared(IterableDataset):
-    """Counts; of several workers each gives its own numbers, the first ones more than the others."""
+    """Counts; each worker yields its own numbers, the first ones more than the others."""
 
     def __init__(self, count=23):
         self.count, self.epoch = count, 0
@@ -32,7 +32,7 @@ class Shared(IterableDataset):
 
 
 class Stateful(Shared):
-    """Keeps its place, and can be put there; a part is whatever is congruent to its number."""
+    """Has a state_dict; a part is the numbers congruent to its index."""
 
     def __init__(self, count=23):
         super().__init__(count)
@@ -55,7 +55,7 @@ class Stateful(Shared):
 
 
 class Selfish(IterableDataset):
-    """Never asks who else reads."""
+    """Never reads get_worker_info()."""
 
     def __iter__(self):
         yield from torch.arange(9)
@@ -70,7 +70,7 @@ class Broken(Shared):
 
 
 class Process(Shared):
-    """Gives the number of the process that reads it."""
+    """Yields the id of the process that reads it."""
 
     def __iter__(self):
         assert get_worker_info().id >= 0
@@ -116,7 +116,7 @@ def test_the_batches_are_those_of_torch_and_every_sample_comes_once(loader, num_
 
 
 @pytest.mark.parametrize("settings", [{}, {"transform": noisy, "shuffle_buffer": 4}])
-def test_one_worker_gives_what_none_gives(loader, settings):
+def test_one_worker_yields_the_same_as_none(loader, settings):
     assert lists(loader(Shared(), 4, num_workers=1, **settings)) == lists(loader(Shared(), 4, **settings))
 
 
@@ -125,7 +125,7 @@ def test_one_worker_gives_what_none_gives(loader, settings):
     "settings", [{}, {"transform": noisy}, {"shuffle_buffer": 4}, {"augment": shaken, "drop_last": True}]
 )
 @pytest.mark.parametrize("num_workers", [2, 3])
-def test_a_resumed_loader_gives_the_exact_next_batches(loader, num_workers, settings):
+def test_a_resumed_loader_yields_exactly_the_next_batches(loader, num_workers, settings):
     settings = {"num_workers": num_workers, "seed": 5, **settings}
     whole = loader(Shared(), 2, **settings)
     whole.set_epoch(1)
@@ -141,7 +141,7 @@ def test_a_resumed_loader_gives_the_exact_next_batches(loader, num_workers, sett
         assert second.epoch == 2
 
 
-def test_a_source_that_keeps_its_place_is_not_read_again(loader):
+def test_a_source_with_a_state_dict_is_not_read_again(loader):
     first = loader(Stateful(), 2, num_workers=2)
     batches = iter(first)
     head = [next(batches) for _ in range(5)]
@@ -153,7 +153,7 @@ def test_a_source_that_keeps_its_place_is_not_read_again(loader):
     assert max(batch[:, 1].max() for batch in tail) < 8
 
 
-def test_the_batch_size_may_change_in_the_middle(loader):
+def test_the_batch_size_may_change_within_an_epoch(loader):
     first = loader(Shared(), 2, num_workers=2)
     batches = iter(first)
     head = [next(batches) for _ in range(3)]
@@ -162,7 +162,7 @@ def test_the_batch_size_may_change_in_the_middle(loader):
     assert sorted(torch.cat(head + list(second)).tolist()) == list(range(23))
 
 
-def test_a_loop_that_was_left_goes_on_and_the_workers_stay(loader):
+def test_an_interrupted_loop_continues_with_the_same_workers(loader):
     given = loader(Shared(), 2, num_workers=2)
     head = [next(iter(given)), next(iter(given)), next(iter(given))]
     assert sorted(torch.cat(head + list(given)).tolist()) == list(range(23))
@@ -175,7 +175,7 @@ def test_items_may_be_whole_batches(loader):
     assert [row[0].item() for row in given] == list(range(23))
 
 
-def test_the_number_of_batches_is_not_known(loader):
+def test_the_number_of_batches_is_unknown(loader):
     class Sized(Shared):
         def __len__(self):
             return self.count
@@ -185,13 +185,13 @@ def test_the_number_of_batches_is_not_known(loader):
         len(loader(Sized(), 2, num_workers=2))
 
 
-def test_a_source_that_is_not_divided_is_refused(loader):
+def test_a_source_that_does_not_divide_itself_raises(loader):
     with pytest.raises(DataError, match=r"(?s)does not divide itself among 2 workers.*num_workers=1"):
         list(loader(Selfish(), 2, num_workers=2))
     assert lists(loader(Selfish(), 5, num_workers=1)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
 
 
-def test_an_error_in_a_worker_comes_with_its_message(loader):
+def test_an_error_in_a_worker_keeps_its_message(loader):
     with pytest.raises(ZeroDivisionError, match="nine"):
         list(loader(Broken(), 2, num_workers=2))
 
@@ -209,17 +209,17 @@ def test_an_error_in_a_worker_comes_with_its_message(loader):
         ),
     ],
 )
-def test_what_cannot_be_shared_is_refused(make, message):
+def test_sources_that_several_workers_cannot_read_raise(make, message):
     with pytest.raises(DataError, match=message):
         make()
 
 
-def test_nothing_at_all_is_told(loader):
+def test_an_empty_source_raises(loader):
     with pytest.raises(DataError, match="the source yields no batch"):
         list(loader(Shared(0), 4, num_workers=2))
 
 
-def test_another_number_of_workers_is_refused(loader):
+def test_resuming_with_a_different_number_of_workers_raises(loader):
     first = loader(Shared(), 2, num_workers=2)
     next(iter(first))
     with pytest.raises(
@@ -228,7 +228,7 @@ def test_another_number_of_workers_is_refused(loader):
         loader(Shared(), 2, num_workers=3).load_state_dict(first.state_dict())
 
 
-def test_a_source_that_became_shorter_is_noticed(loader):
+def test_a_source_that_became_shorter_raises(loader):
     first = loader(Stateful(40), 4, num_workers=2, shuffle_buffer=2)
     batches = iter(first)
     for _ in range(8):
@@ -239,7 +239,7 @@ def test_a_source_that_became_shorter_is_noticed(loader):
         list(second)
 
 
-def test_the_global_random_state_is_left_alone(loader):
+def test_the_global_rng_state_does_not_change(loader):
     before = torch.get_rng_state()
     list(loader(Shared(), 4, transform=noisy, num_workers=2))
     assert torch.equal(before, torch.get_rng_state())

@@ -1,4 +1,4 @@
-"""Workers: they outlive signals that are meant for the program, and end when the program says so or ends."""
+"""Workers: they survive signals to the program, and end with it or on its request."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="nobo
 
 
 class Processes:
-    """Samples that say which process made them."""
+    """Samples that contain the id of the process that created them."""
 
     def __len__(self):
         return 64
@@ -61,14 +61,14 @@ def wait_for_end(pids):
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "USR1"])
-def test_a_signal_to_every_process_of_a_job_leaves_the_workers_at_work(name):
-    # From here on torch starts a thread of its own in every process that is forked.
+def test_workers_survive_a_signal_to_every_process_of_a_job(name):
+    # From here on torch starts a thread in every forked process.
     torch.set_num_threads(torch.get_num_threads())
     given = Loader(Processes(), 2, num_workers=2)
     batches = iter(given)
     pids = {int(pid) for _ in range(2) for pid in next(batches)}
     assert len(pids) == 2
-    # By another process, as the manager of a job does it; the workers know their parent.
+    # By another process, as a job manager does; the workers know their parent.
     subprocess.run(["kill", f"-{name}", *map(str, pids)], check=True)
     rest = list(batches)
     assert len(rest) == 30
@@ -78,7 +78,7 @@ def test_a_signal_to_every_process_of_a_job_leaves_the_workers_at_work(name):
     wait_for_end(pids)
 
 
-def test_the_parent_may_end_a_worker_by_a_signal():
+def test_the_parent_can_end_a_worker_with_a_signal():
     given = Loader(Processes(), 2, num_workers=1)
     batches = iter(given)
     (pid,) = {int(pid) for pid in next(batches)}
@@ -92,7 +92,7 @@ def test_the_parent_may_end_a_worker_by_a_signal():
 
 
 @pytest.mark.slow
-def test_no_worker_stays_behind_a_program_that_ends_while_they_are_at_work():
+def test_no_worker_outlives_a_program_that_ends_in_the_middle_of_an_epoch():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.endswith("ValueError: the program ends\n")
@@ -117,7 +117,7 @@ list(Loader(Ones(), 2, num_workers=1))
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_is_told_of_it_where_workers_run_it_again(tmp_path):
+def test_with_spawn_a_script_without_a_main_guard_gets_advice(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
@@ -138,7 +138,7 @@ class Ending:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_sample_that_raises_the_end_of_an_iteration_is_named(num_workers):
+def test_a_sample_that_raises_stop_iteration_is_named(num_workers):
     loader = Loader(Ending(), 2, shuffle=False, num_workers=num_workers)
     with pytest.raises(DataError, match=r"Ending raised StopIteration while .* samples \[4, 5\]"):
         list(loader)

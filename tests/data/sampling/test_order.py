@@ -9,19 +9,19 @@ from flodl.data.sampling.order import mix, permutation, sample_keys, spans, stre
 
 
 @given(st.integers(1, 500), st.integers(0, 2**40), st.integers(0, 1000))
-def test_every_sample_comes_once(count, seed, epoch):
+def test_every_sample_occurs_once(count, seed, epoch):
     order = permutation(count, seed=seed, epoch=epoch)
     assert order.sort().values.tolist() == list(range(count))
     assert torch.equal(order, permutation(count, seed=seed, epoch=epoch))
 
 
-def test_epochs_and_seeds_give_other_orders():
+def test_epochs_and_seeds_have_different_orders():
     first = permutation(1000, seed=0, epoch=0)
     for other in (permutation(1000, seed=0, epoch=1), permutation(1000, seed=1, epoch=0)):
         assert (first == other).float().mean() < 0.02
 
 
-def test_every_order_of_a_few_is_equally_likely():
+def test_all_orders_of_a_few_samples_are_equally_likely():
     orders = [tuple(permutation(3, seed=seed, epoch=0).tolist()) for seed in range(3000)]
     counts = [orders.count(order) for order in set(orders)]
     assert len(counts) == 6
@@ -38,7 +38,7 @@ FROZEN_ORDER = [0, 10, 5, 2, 7, 4, 8, 9, 1, 11, 3, 6]
 FROZEN_KEYS = [9057835305927322178, 7432102662640868914]
 
 
-def test_the_mixing_is_that_of_splitmix64():
+def test_the_hash_is_that_of_splitmix64():
     def reference(x):
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
@@ -48,13 +48,13 @@ def test_the_mixing_is_that_of_splitmix64():
     assert [v % 2**64 for v in mix(torch.tensor(values)).tolist()] == [reference(v % 2**64) for v in values]
 
 
-def test_a_key_depends_on_the_position_alone():
+def test_a_key_depends_only_on_the_position():
     whole = sample_keys(9, torch.arange(1000))
     assert torch.equal(sample_keys(9, torch.tensor([700, 3])), whole[[700, 3]])
     assert len(whole.unique()) == 1000
 
 
-def test_uses_of_one_seed_have_nothing_in_common():
+def test_purposes_with_one_seed_have_different_keys():
     assert len({stream_key(0, 0, purpose) for purpose in ("order", "augment", "source")}) == 3
 
 

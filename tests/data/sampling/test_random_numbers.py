@@ -1,4 +1,4 @@
-"""Draws depend on the sample, not on the batch that it is in."""
+"""Random numbers depend on the sample, not on its batch."""
 
 import pytest
 import torch
@@ -20,20 +20,20 @@ def draws(chance):
     ]
 
 
-def test_a_part_of_the_batch_draws_what_the_whole_draws():
+def test_part_of_a_batch_draws_the_same_numbers():
     whole = draws(Chance(KEYS))
     part = draws(Chance(KEYS[1000:1064]))
     assert all(torch.equal(mine[1000:1064], its) for mine, its in zip(whole, part))
 
 
-def test_drawing_for_a_whole_epoch_gives_the_same_numbers():
+def test_drawing_for_a_whole_epoch_returns_the_same_numbers():
     epoch = EpochChance(KEYS)
     for start, stop in ((0, 64), (64, 128), (3990, 4000)):
         cut = draws(epoch.between(start, stop))
         assert all(torch.equal(a, b) for a, b in zip(cut, draws(Chance(KEYS[start:stop]))))
 
 
-def test_drawing_for_a_stretch_at_a_time_gives_the_same_numbers(monkeypatch):
+def test_drawing_for_a_block_at_a_time_returns_the_same_numbers(monkeypatch):
     monkeypatch.setattr("flodl.data.sampling.random_numbers._BLOCK_SAMPLES", 100)
     passing = StreamChance(11, torch.device("cpu"))
     for start, stop in ((7, 64), (64, 107), (107, 128), (128, 600), (600, 664), (0, 8), (3990, 4000)):
@@ -56,18 +56,18 @@ def test_draws_follow_their_distributions():
     assert abs(normal.std() - 1) < 0.06
 
 
-def test_one_draw_after_another_is_a_new_one():
+def test_consecutive_draws_differ():
     chance = Chance(KEYS)
     first, second = chance.uniform(), chance.uniform()
     assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.06
 
 
-def test_neighbours_have_nothing_in_common():
+def test_neighboring_samples_are_uncorrelated():
     uniform = Chance(KEYS).uniform()
     assert abs(torch.corrcoef(torch.stack([uniform[1:], uniform[:-1]]))[0, 1]) < 0.06
 
 
-def test_shapes_are_those_asked_for():
+def test_draws_have_the_requested_shape():
     chance = Chance(KEYS[:5])
     assert (len(chance), chance.device) == (5, torch.device("cpu"))
     assert chance.uniform().shape == (5,)
@@ -75,7 +75,7 @@ def test_shapes_are_those_asked_for():
     assert chance.normal(3, 4).shape == (5, 3, 4)
 
 
-def test_sure_things_are_sure():
+def test_probabilities_0_and_1_are_certain():
     chance = Chance(KEYS)
     assert not chance.coin(0.0).any()
     assert chance.coin(1.0).all()
@@ -89,12 +89,12 @@ def test_sure_things_are_sure():
         (lambda chance: chance.integers(0), "bound=0. Pass an integer from 1 to 2"),
     ],
 )
-def test_wrong_requests_are_refused(call, message):
+def test_wrong_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call(Chance(KEYS))
 
 
-def test_an_epoch_may_draw_beforehand_what_the_one_before_has_drawn():
+def test_an_epoch_can_repeat_the_draws_of_the_previous_one_in_advance():
     first, second = EpochChance(KEYS), EpochChance(KEYS + 1)
     first.between(0, 2).integers(9, 2)
     first.between(0, 2).coin(0.5)
@@ -104,7 +104,7 @@ def test_an_epoch_may_draw_beforehand_what_the_one_before_has_drawn():
     assert torch.equal(part.integers(9, 2), Chance(KEYS[1:3] + 1).integers(9, 2))
 
 
-def test_draws_may_be_changed_in_place_without_a_trace():
+def test_changing_a_draw_in_place_has_no_effect():
     epoch = EpochChance(KEYS)
     expected = epoch.between(0, 3).uniform().clone()
     epoch.between(0, 3).uniform().mul_(2)
@@ -113,7 +113,7 @@ def test_draws_may_be_changed_in_place_without_a_trace():
     assert shared.data_ptr() == epoch.between(0, 3, shared=True).uniform().data_ptr()
 
 
-def test_an_epoch_keeps_a_few_draws_and_makes_the_others_batch_by_batch():
+def test_only_a_few_draws_of_an_epoch_are_cached():
     epoch = EpochChance(KEYS)
     for bound in range(1, 100):
         found = epoch.between(1, 4).integers(bound)

@@ -20,13 +20,13 @@ def epochs(count=2, **settings):
     return [torch.cat(list(loader)).tolist() for _ in range(count)]
 
 
-def test_shuffling_chooses_between_the_two_plain_samplers():
+def test_shuffle_selects_the_default_sampler():
     assert epochs(shuffle=False) == [DATA.tolist()] * 2
     assert epochs(shuffle=True) == epochs(sampler=RandomSampler(), shuffle=False)
     assert epochs(sampler=SequentialSampler()) == epochs(shuffle=False)
 
 
-def test_weights_decide_how_often_a_sample_comes():
+def test_weights_determine_how_often_a_sample_is_drawn():
     weights = torch.zeros(20)
     weights[3], weights[7] = 1.0, 9.0
     loader = Loader(DATA, batch_size=100, sampler=WeightedSampler(weights, num_samples=5000))
@@ -36,14 +36,14 @@ def test_weights_decide_how_often_a_sample_comes():
     assert abs(int(drawn[7]) - 4500) < 110
 
 
-def test_a_sampler_of_batches_is_told():
+def test_a_batch_sampler_raises():
     with pytest.raises(
         DataError, match=r"an integer\. Return single indices; the loader groups them into batches"
     ):
         epochs(sampler=BatchSampler(range(20), 4, drop_last=False))
 
 
-def test_without_replacement_a_sample_comes_at_most_once():
+def test_without_replacement_a_sample_is_drawn_at_most_once():
     weights = [1.0] * 10 + [0.0] * 10
     (first,), (again,) = (epochs(1, sampler=WeightedSampler(weights, replacement=False)) for _ in range(2))
     assert sorted(first) == list(range(10))
@@ -76,7 +76,7 @@ def test_a_function_of_the_epoch_is_a_sampler(sampler):
     assert epochs(sampler=sampler) == [[0, 5, 3], [1, 5, 3]]
 
 
-def test_a_function_may_give_epochs_of_unequal_length():
+def test_a_function_may_return_epochs_of_unequal_length():
     loader = Loader(DATA, batch_size=2, sampler=lambda epoch: range(4 + 2 * epoch))
     assert (len(loader), loader.num_samples) == (2, 4)
     list(loader)
@@ -94,7 +94,7 @@ def test_a_list_is_a_sampler():
 @pytest.mark.parametrize(
     "make", [lambda: TorchRandomSampler(DATA), lambda: WeightedRandomSampler([0.5] * 20, 12)]
 )
-def test_a_torch_sampler_gives_the_same_epochs_each_time(make):
+def test_a_torch_sampler_returns_the_same_epochs_each_time(make):
     torch.manual_seed(0)
     first = epochs(3, sampler=make())
     torch.manual_seed(1)
@@ -102,7 +102,7 @@ def test_a_torch_sampler_gives_the_same_epochs_each_time(make):
     assert first[0] != first[1]
 
 
-def test_a_torch_sampler_leaves_the_global_generator_alone():
+def test_a_torch_sampler_does_not_change_the_global_generator():
     before = torch.get_rng_state()
     epochs(sampler=TorchRandomSampler(DATA))
     assert torch.equal(before, torch.get_rng_state())
@@ -135,12 +135,12 @@ def test_a_torch_sampler_leaves_the_global_generator_alone():
         (lambda: Loader(DATA, 4, sampler=lambda epoch: epoch < DATA), "the sampler is a mask of 20"),
     ],
 )
-def test_wrong_samplers_are_refused(make, message):
+def test_wrong_samplers_raise(make, message):
     with pytest.raises(DataError, match=message):
         make()
 
 
-def test_what_the_refusal_of_a_mask_advises_works():
+def test_the_advice_for_a_mask_works():
     mask = DATA % 7 == 3
     for numbers in (
         mask.nonzero().flatten(),
@@ -150,7 +150,7 @@ def test_what_the_refusal_of_a_mask_advises_works():
         assert epochs(1, sampler=numbers) == [[3, 10, 17]]
 
 
-def test_a_sampler_with_a_generator_of_its_own_is_refused():
+def test_a_sampler_with_its_own_generator_raises():
     own = torch.utils.data.RandomSampler(range(8), generator=torch.Generator())
     with pytest.raises(DataError, match="its own generator"):
         Loader(torch.arange(8), 2, sampler=own)
@@ -178,7 +178,7 @@ class ByEpoch(Shuffling):
         self.random = random.Random(epoch)
 
 
-def test_a_sampler_that_draws_by_itself_is_refused():
+def test_a_sampler_with_its_own_random_state_raises():
     with pytest.raises(
         DataError, match=r"two different orders for epoch 0: .*set_epoch\(epoch\) or as a function"
     ):
@@ -188,7 +188,7 @@ def test_a_sampler_that_draws_by_itself_is_refused():
         epochs(sampler=lambda epoch: own)
 
 
-def test_a_sampler_that_counts_its_epochs_is_refused():
+def test_a_sampler_that_counts_its_epochs_raises():
     class Counting:
         epoch = 0
 
@@ -200,7 +200,7 @@ def test_a_sampler_that_counts_its_epochs_is_refused():
         epochs(sampler=Counting())
 
 
-def test_a_sampler_that_draws_by_the_epoch_is_asked_twice_only_once():
+def test_a_pure_sampler_is_called_twice_only_in_the_first_epoch():
     sampler = ByEpoch()
     assert epochs(3, sampler=sampler) == epochs(3, sampler=ByEpoch())
     assert sampler.asked == 4

@@ -1,4 +1,4 @@
-"""Arrow tables and Hugging Face datasets: numbers become tensors once, the rest is read sample by sample."""
+"""Arrow tables and Hugging Face datasets: numbers become tensors once, other data is read per sample."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_chunks_slices_and_fixed_lists_are_read_right():
     assert batch["grid"].shape == (4, 2, 2)
 
 
-def test_names_choose_columns():
+def test_names_select_columns():
     with_text = table(text=pa.array(["a"] * 10))
     given = Loader(with_text, 4, names=["flag", "x"])
     assert list(next(iter(given))) == ["flag", "x"]
@@ -70,7 +70,7 @@ def test_names_choose_columns():
         ([[1], [1, 2]] * 5, "column 'more' has lists of 1 to 2 items"),
     ],
 )
-def test_a_table_that_is_not_all_numbers_is_refused_with_the_column(column, why):
+def test_a_table_with_a_column_that_is_not_numeric_raises(column, why):
     with pytest.raises(DataError, match=why):
         Loader(table(more=pa.array(column)), 4)
 
@@ -87,7 +87,7 @@ def test_selected_and_shuffled_rows_are_those_of_the_dataset(datasets):
     assert torch.cat([batch["n"] for batch in Loader(data, 4, shuffle=False)]).tolist() == data["n"][:]
 
 
-def test_typed_features_and_chosen_columns_are_followed(datasets):
+def test_typed_features_and_selected_columns_are_respected(datasets):
     features = datasets.Features(
         {"grid": datasets.Array2D((2, 3), "float32"), "label": datasets.ClassLabel(names=["a", "b"])}
     )
@@ -138,7 +138,7 @@ def test_an_iterable_dataset_is_streamed_and_resumed_by_its_own_state(datasets):
 
 
 @pytest.mark.parametrize("as_iterable", [False, True])
-def test_a_dictionary_of_datasets_is_refused_with_what_to_take(datasets, as_iterable):
+def test_a_dict_of_datasets_raises_with_advice(datasets, as_iterable):
     data = datasets.Dataset.from_dict({"n": [1, 2]})
     splits = {"validation": data, "train": data}
     given = datasets.DatasetDict(splits)
@@ -151,7 +151,7 @@ def test_a_dictionary_of_datasets_is_refused_with_what_to_take(datasets, as_iter
 
 
 @pytest.mark.parametrize("more", [{}, {"text": ["a", "b", "c"]}], ids=["numbers", "with text"])
-def test_a_dataset_and_its_iterable_sort_give_the_same_batch(datasets, more):
+def test_a_dataset_and_its_iterable_version_yield_the_same_batch(datasets, more):
     columns = {
         "ids": [[1, 2], [3, 4], [5, 6]],
         "grid": [[[0.5, 1.0]], [[1.5, 2.0]], [[2.5, 3.0]]],
@@ -182,7 +182,7 @@ def test_a_dataset_and_its_iterable_sort_give_the_same_batch(datasets, more):
     ],
     ids=str,
 )
-def test_types_are_those_of_the_format_as_torch_gives_them(datasets, kind, form):
+def test_types_are_those_of_the_dataset_format(datasets, kind, form):
     data = datasets.Dataset(table(n=pa.array(np.arange(10).astype(kind)))).with_format(**form)
     given = Loader(data, 10, shuffle=False)
     assert given.mode == "resident"
@@ -193,7 +193,7 @@ def test_types_are_those_of_the_format_as_torch_gives_them(datasets, kind, form)
         assert torch.equal(batch[name], expected[name])
 
 
-def test_a_format_for_some_columns_gives_the_others_as_they_are(datasets):
+def test_a_format_for_some_columns_keeps_the_others(datasets):
     data = datasets.Dataset.from_dict({"x": [0.5, 1.5], "y": [1, 2], "z": [2.5, 3.5]})
     (batch,) = Loader(data.with_format("torch", columns=["x"]), 2, shuffle=False, names=["x", "y"])
     assert {name: part.dtype for name, part in batch.items()} == {"x": torch.float32, "y": torch.int64}

@@ -1,4 +1,4 @@
-"""Samples put into one batch: lists of numbers are rows in what is iterated, and torch decides otherwise."""
+"""Collation: lists of numbers in an iterable are rows; everything else is as in torch."""
 
 import collections
 
@@ -18,7 +18,7 @@ def streamed(*samples, **settings):
     return batch
 
 
-def test_lists_of_numbers_within_what_is_iterated_are_rows():
+def test_lists_of_numbers_in_an_iterable_are_rows():
     batch = streamed({"ids": [1, 2, 3], "n": 1}, {"ids": [4, 5, 6], "n": 2})
     assert batch["ids"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert batch["n"].tolist() == [1, 2]
@@ -49,18 +49,18 @@ def test_a_sample_that_is_a_list_is_the_list_of_its_parts():
     ],
     ids=["words", "tensors", "tuples", "empty", "named tuple", "tensor"],
 )
-def test_everything_else_is_as_torch_makes_it(samples):
+def test_everything_else_is_collated_as_torch_does(samples):
     ours, theirs = streamed(*samples), default_collate(samples)
     assert type(ours) is type(theirs)
     assert str(ours) == str(theirs)
 
 
-def test_a_plain_dataset_keeps_what_torch_makes_of_its_lists():
+def test_lists_of_a_map_style_dataset_are_collated_as_torch_does():
     (batch,) = Loader([{"ids": [1, 2]}, {"ids": [3, 4]}], 2, shuffle=False)
     assert [part.tolist() for part in batch["ids"]] == [[1, 3], [2, 4]]
 
 
-def test_a_collate_function_of_ones_own_gets_the_samples_as_they_are():
+def test_a_user_collate_function_gets_the_samples_unchanged():
     samples = [{"ids": [1, 2]}, {"ids": [3]}]
     assert streamed(*samples, collate=lambda given: given) == samples
 
@@ -77,7 +77,7 @@ def test_a_collate_function_of_ones_own_gets_the_samples_as_they_are():
         ([{"a": 1}, {"b": 2}], "sample 1 of the batch has no 'a', which sample 0 of the batch has"),
     ],
 )
-def test_what_makes_no_batch_is_told_with_what_to_do(samples, why):
+def test_samples_that_cannot_be_collated_raise_with_the_reason(samples, why):
     with pytest.raises(
         DataError, match=rf"2 samples cannot be collated into a batch: .*{why}.*Pass a function as collate="
     ):
@@ -85,7 +85,7 @@ def test_what_makes_no_batch_is_told_with_what_to_do(samples, why):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_name_that_a_sample_lacks_is_told_with_the_number_of_the_sample(num_workers):
+def test_a_missing_name_raises_with_the_index_of_the_sample(num_workers):
     given = Loader([{"a": 1}, {"a": 2}, {"b": 3}], 3, shuffle=False, num_workers=num_workers)
     with pytest.raises(DataError, match=r"3 samples .*: sample 2 has no 'a', which sample 0 has"):
         list(given)
@@ -93,7 +93,7 @@ def test_a_name_that_a_sample_lacks_is_told_with_the_number_of_the_sample(num_wo
 
 
 @pytest.mark.parametrize("make", [lambda row: row[::-1], lambda row: row.astype(">f4")])
-def test_samples_that_are_flipped_or_of_another_byte_order_are_taken(make):
+def test_flipped_and_big_endian_samples_are_accepted(make):
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
     (batch,) = Loader([make(row) for row in rows], 2, shuffle=False)
     assert batch.tolist() == [make(row).tolist() for row in rows]

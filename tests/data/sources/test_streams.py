@@ -11,7 +11,7 @@ from flodl.data import Loader
 
 
 class Numbers(IterableDataset):
-    """Counts, and remembers how many items were read."""
+    """Counts, and records how many items were read."""
 
     def __init__(self, count=11):
         self.count, self.reads = count, 0
@@ -28,7 +28,7 @@ class Sized(Numbers):
 
 
 class Stateful(Numbers):
-    """Keeps its place, and can be put there."""
+    """Has state_dict and load_state_dict."""
 
     def __init__(self, count=11):
         super().__init__(count)
@@ -49,7 +49,7 @@ class Stateful(Numbers):
 
 
 class Adopting(Numbers):
-    """Keeps its place in the very state that it was given."""
+    """Keeps writing to the state that was loaded."""
 
     def __init__(self, count=11):
         super().__init__(count)
@@ -69,14 +69,14 @@ class Adopting(Numbers):
 
 
 class Live(Adopting):
-    """Gives that state itself, and goes on writing to it."""
+    """Returns its internal state, and keeps writing to it."""
 
     def state_dict(self):
         return self.state
 
 
 class Begun(Stateful):
-    """Draws its order when it is begun, and each item is random as well."""
+    """Draws its order at the start, and yields random items."""
 
     def __iter__(self):
         order, places = torch.randperm(self.count).tolist(), super().__iter__()
@@ -91,7 +91,7 @@ def items(batches):
     return torch.cat(list(batches)).tolist()
 
 
-def test_an_iterable_keeps_its_order_and_its_ragged_tail():
+def test_an_iterable_keeps_its_order_and_its_partial_last_batch():
     given = Loader(Numbers(), 4)
     assert [batch.tolist() for batch in given] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
     assert (given.epoch, given.position, given.mode, given.num_samples) == (1, 0, "streaming", None)
@@ -99,23 +99,23 @@ def test_an_iterable_keeps_its_order_and_its_ragged_tail():
     assert items(given) == list(range(11))
 
 
-def test_a_length_is_given_where_the_source_has_one():
+def test_a_source_with_a_length_has_num_samples():
     assert len(Loader(Sized(), 4)) == 3
     assert len(Loader(Sized(), 4, drop_last=True)) == 2
     with pytest.raises(TypeError, match="is an iterable without a length"):
         len(Loader(Numbers(), 4))
 
 
-def test_a_torch_loader_over_an_iterable_gives_its_batches():
+def test_a_torch_loader_over_an_iterable_yields_its_batches():
     given = Loader(DataLoader(Numbers(), batch_size=4), None)
     assert [batch.tolist() for batch in given] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
     assert given.num_samples is None
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_order_of_a_torch_loader_is_that_of_the_seed_also_with_its_workers(num_workers):
+def test_the_seed_determines_the_order_of_a_torch_loader_with_workers(num_workers):
     def epochs(seed):
-        torch.manual_seed(torch.initial_seed() + 1)  # what went before has no say
+        torch.manual_seed(torch.initial_seed() + 1)  # earlier draws make no difference
         data = DataLoader(range(10), batch_size=5, shuffle=True, num_workers=num_workers)
         given = Loader(data, None, seed=seed)
         return [items(given), items(given)]
@@ -135,7 +135,7 @@ class Random(Dataset):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_random_samples_of_a_torch_loader_are_resumed_also_where_its_workers_stay(persistent):
+def test_random_samples_of_a_torch_loader_are_resumed_with_persistent_workers(persistent):
     def loader():
         settings = {"num_workers": 1, "persistent_workers": persistent}
         return Loader(DataLoader(Random(), batch_size=2, shuffle=True, **settings), None)
@@ -150,7 +150,7 @@ def test_random_samples_of_a_torch_loader_are_resumed_also_where_its_workers_sta
     assert items(resumed) == expected
 
 
-def test_the_last_batch_can_be_left_out():
+def test_drop_last_drops_the_last_batch():
     assert items(Loader(Numbers(), 4, drop_last=True)) == list(range(8))
 
 
@@ -161,7 +161,7 @@ def test_a_generator_lasts_one_epoch():
         list(given)
 
 
-def test_an_iterator_cannot_be_taken_up_after_a_break_but_after_a_restart():
+def test_an_iterator_cannot_continue_after_break_but_after_a_restart():
     given = Loader((torch.tensor(n) for n in range(5)), 2)
     next(iter(given))
     with pytest.raises(DataError, match="which cannot continue after its loop was left"):
@@ -197,7 +197,7 @@ def test_a_buffer_shuffles_and_loses_nothing():
     "settings", [{}, {"transform": noisy}, {"shuffle_buffer": 4}, {"shuffle_buffer": 4, "transform": noisy}]
 )
 @pytest.mark.parametrize("source", [Numbers, Stateful, Adopting, Live, Begun])
-def test_a_resumed_stream_gives_the_exact_next_batches(source, settings):
+def test_a_resumed_stream_yields_exactly_the_next_batches(source, settings):
     whole = Loader(source(), 2, **settings)
     expected = [items(whole), items(whole)]
     for stop in (1, 3, 6):
@@ -212,7 +212,7 @@ def test_a_resumed_stream_gives_the_exact_next_batches(source, settings):
 
 
 @pytest.mark.parametrize("source", [Adopting, Live])
-def test_a_source_may_go_on_writing_to_its_state(source):
+def test_a_source_may_keep_writing_to_its_state(source):
     given = Loader(source(), 4)
     assert [items(given) for _ in range(3)] == [list(range(11))] * 3
     batches = iter(given)
@@ -229,7 +229,7 @@ def test_a_source_may_go_on_writing_to_its_state(source):
     assert items(given) == list(range(4, 11))
 
 
-def test_a_source_that_keeps_its_place_is_not_read_again():
+def test_a_source_with_a_state_dict_is_not_read_again():
     first = Loader(Stateful(), 2)
     next(iter(first))
     source = Stateful()
@@ -239,7 +239,7 @@ def test_a_source_that_keeps_its_place_is_not_read_again():
     assert source.reads == 9
 
 
-def test_the_epoch_is_told_to_a_source_that_wants_to_know():
+def test_set_epoch_of_a_source_is_called():
     class PerEpoch(Numbers):
         def set_epoch(self, epoch):
             self.epoch = epoch
@@ -266,13 +266,13 @@ def test_a_random_source_is_the_same_after_a_resume():
     assert items(second) == whole[2:]
 
 
-def test_the_global_random_state_is_left_alone():
+def test_the_global_rng_state_does_not_change():
     before = torch.get_rng_state()
     list(Loader(Numbers(), 4, transform=noisy))
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_augmentation_is_the_same_whatever_the_batch_size():
+def test_augmentation_of_a_stream_does_not_depend_on_the_batch_size():
     def shake(batch, chance):
         return batch + chance.uniform()
 
@@ -288,12 +288,12 @@ def test_augmentation_is_the_same_whatever_the_batch_size():
         (lambda: list(Loader(Numbers(3), 4, drop_last=True)), "the source yields no batch"),
     ],
 )
-def test_wrong_use_is_told(make, message):
+def test_wrong_use_raises(make, message):
     with pytest.raises(DataError, match=message):
         make()
 
 
-def test_a_source_that_became_shorter_is_noticed():
+def test_a_source_that_became_shorter_raises():
     first = Loader(Numbers(), 4)
     iterator = iter(first)
     next(iterator)
@@ -304,7 +304,7 @@ def test_a_source_that_became_shorter_is_noticed():
         list(second)
 
 
-def test_a_list_of_batches_is_given_as_it_is():
+def test_a_list_of_batches_is_yielded_unchanged():
     batches = [(torch.ones(3), torch.zeros(3)), (torch.ones(2), torch.zeros(2))]
     given = Loader(batches, None)
     assert (len(given), given.num_samples) == (2, 2)

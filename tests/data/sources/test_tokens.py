@@ -1,4 +1,4 @@
-"""Windows over tokens: shifted targets, shards that are not crossed, files that are mapped."""
+"""Windows over tokens: shifted targets, shard boundaries, memory-mapped files."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_targets_are_one_token_later():
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 1), (6, 1), (7, 2), (9, 2), (10, 3)])
-def test_only_whole_windows_count(length, count):
+def test_only_complete_windows_count(length, count):
     assert len(TokenShards(torch.arange(length), 3)) == count
 
 
@@ -53,12 +53,12 @@ def test_resident_windows_are_those_from_the_file(tmp_path, dtype, stride):
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int64"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_all_that_windows_take_on_a_device_is_counted(dtype, count):
+def test_num_bytes_is_the_memory_used_on_a_device(dtype, count):
     shards = TokenShards([np.zeros(1000, dtype=dtype)] * count, 8, stride=1)
     there = shards.to(torch.device("cpu"))
     held = sum(part.nbytes for part in vars(there).values() if isinstance(part, torch.Tensor))
     assert shards.num_bytes == there.num_bytes
-    assert held - there.num_bytes < 200  # a few numbers for each shard
+    assert held - there.num_bytes < 200  # a few numbers per shard
 
 
 def test_headers_are_skipped_and_npy_files_know_their_type(tmp_path):
@@ -109,14 +109,14 @@ def test_names_and_single_windows():
         ),
     ],
 )
-def test_wrong_shards_are_told(tmp_path, make, error, message):
+def test_wrong_shards_raise(tmp_path, make, error, message):
     (tmp_path / "odd.bin").write_bytes(b"12345")
     (tmp_path / "bad.npy").write_bytes(b"not numpy at all")
     with pytest.raises(error, match=message):
         make(tmp_path)
 
 
-def test_a_path_may_begin_with_the_home(tmp_path, monkeypatch):
+def test_a_path_may_start_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "part.bin")
     assert len(TokenShards("~/part.bin", seq_len=4)) == 2

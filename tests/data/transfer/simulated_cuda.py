@@ -1,12 +1,12 @@
-"""A CUDA device that computes on the CPU at once, and notes what a real one would have left to chance.
+"""A simulated CUDA device that computes on the CPU immediately and detects data races between streams.
 
-Every stream, and the host, has a vector clock: how far it has surely come in each of the others when its next
-operation runs. Two operations on the same memory of which one writes must be in an order by these clocks.
-Nothing depends on how fast anything is: a step that is not waited for counts as one that has not run yet.
+Every stream, and the host, has a vector clock: how many operations of each other stream are certainly done
+when its next operation runs. Two operations on the same memory, one of which writes, must be ordered by these
+clocks. Timing makes no difference: an operation that nobody waited for counts as not done.
 
-Memory is that of torch's allocator. What the host lets go of goes back at once to the stream on which it was
-allocated, and any later allocation there may get it, of whatever size: a first write must come after every
-use of everything that was let go of there before.
+Memory behaves as in torch's allocator. Memory that the host frees returns at once to the stream on which it
+was allocated, and any later allocation there may get it, whatever its size. So its first write must come
+after every use of everything that was freed there before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-Clock = dict[int, int]  # for each stream by its number, the operations of it that are surely done
+Clock = dict[int, int]  # for each stream number, how many of its operations are certainly done
 
 DEVICE = torch.device("cuda", 0)
 _HOST = -1
@@ -44,7 +44,7 @@ def _not_in(clock: Clock, wanted: Clock) -> list[int]:
 
 @dataclass
 class _Block:
-    """Memory of the device or pinned memory of the host: who used it last, and who had it before."""
+    """Device memory or pinned host memory: its last users, and its previous owner."""
 
     home: int
     before: Clock = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Block:
 
 
 class Event:
-    """A point in a stream; before it is recorded, nobody waits for it."""
+    """A point in a stream; waiting for an unrecorded event does nothing."""
 
     def __init__(self, cuda: SimulatedCuda) -> None:
         self._cuda, self.clock = cuda, Clock()
@@ -70,7 +70,7 @@ class Event:
 
 
 class Stream:
-    """A stream by its number: two objects of one number are one stream, as in torch's pool."""
+    """A stream; two objects with the same number are one stream, as in torch's pool."""
 
     def __init__(self, cuda: SimulatedCuda, number: int) -> None:
         self._cuda, self.number, self.device = cuda, number, DEVICE
@@ -104,9 +104,9 @@ class Stream:
 
 
 class SimulatedCuda:
-    """The device; within `with`, this thread's calls of torch run on it where they name it or its tensors.
+    """The device; inside `with`, torch calls of this thread that name it or its tensors run on it.
 
-    `races` says, for each operation that came in no order after one that it must not meet, which those were.
+    `races` lists each operation that is not ordered after a conflicting one, with the conflicting ones.
     """
 
     def __init__(self, *, num_streams: int = 32) -> None:
@@ -118,7 +118,7 @@ class SimulatedCuda:
         self._thread = threading.local()
 
     def replace(self, monkeypatch: Any) -> None:
-        """Put the device in the place of torch's."""
+        """Replace torch's CUDA functions with this device."""
         for name, value in {
             "Stream": self._new_stream,
             "Event": lambda: Event(self),
@@ -131,7 +131,7 @@ class SimulatedCuda:
             "memory_allocated": lambda device: 0,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
-        # Torch looks at the stream before anybody else can.
+        # Torch reads the stream before it can be replaced.
         monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: self._keep_for(tensor, stream))
         monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
 
@@ -155,7 +155,7 @@ class SimulatedCuda:
 
     @property
     def current(self) -> Stream:
-        """The stream on which this thread's work is done."""
+        """The current stream of this thread."""
         return self.entered[-1]
 
     def _new_stream(self, device: object = None) -> Stream:
@@ -163,17 +163,17 @@ class SimulatedCuda:
         return Stream(self, 1 + (self._streams_made - 1) % self._num_streams)
 
     def holds(self, tensor: Tensor) -> bool:
-        """Say whether a tensor lies on the device."""
+        """Return whether a tensor is on the device."""
         block = self._block_of(tensor)
         return block is not None and block.home != _HOST
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Say whether a tensor lies in pinned memory of the host."""
+        """Return whether a tensor is in pinned host memory."""
         block = self._block_of(tensor)
         return block is not None and block.home == _HOST
 
     def hold(self, tensor: Tensor, home: int) -> None:
-        """Take the memory of a new tensor for that of a stream, or for pinned memory."""
+        """Record the memory of a new tensor as allocated on a stream, or as pinned."""
         storage = tensor.untyped_storage()
         if storage.nbytes():
             block = self._blocks[storage._cdata] = _Block(home, before=dict(self._let_go[home]))
@@ -185,9 +185,9 @@ class SimulatedCuda:
         block.kept_for.add(stream.number)
 
     def run(self, name: object, *, reads: Iterable[Tensor], writes: Iterable[Tensor], line: int) -> None:
-        """Put an operation into a stream, or let the host do it."""
+        """Record an operation on a stream or on the host."""
         clock = self.clocks[line]
-        _merge(clock, self.clocks[_HOST])  # what the host asks for comes after what it has seen
+        _merge(clock, self.clocks[_HOST])  # what the host queues comes after what it has seen
         clock[line] = clock.get(line, 0) + 1
         now = {line: clock[line]}
         for block in filter(None, map(self._block_of, reads)):
@@ -200,7 +200,7 @@ class SimulatedCuda:
             _merge(block.writes, now)
 
     def wait(self) -> None:
-        """Let the host wait for the current stream."""
+        """Make the host wait for the current stream."""
         self.current.synchronize()
 
     def _check(self, clock: Clock, name: object, does: str, wanted: Clock, why: str) -> None:
@@ -213,7 +213,7 @@ class SimulatedCuda:
     def _release(self, key: int, block: _Block) -> None:
         del self._blocks[key]
         if block.home == _HOST:
-            return  # torch gives pinned memory away when the copies out of it are done
+            return  # torch reuses pinned memory only after the copies from it are done
         done: Clock = {}
         for number in block.kept_for:
             _merge(done, self.clocks[number])
@@ -227,7 +227,7 @@ def _name(line: int) -> str:
 
 
 class _Calls(TorchFunctionMode):
-    """Takes calls that name the device to it, and says of its tensors that they lie there."""
+    """Redirects calls that name the device, and reports its tensors as being on it."""
 
     def __init__(self, cuda: SimulatedCuda, operations: _Operations) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ class _Calls(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Sees every operation, with what it reads, writes and allocates."""
+    """Records what every operation reads, writes and allocates."""
 
     def __init__(self, cuda: SimulatedCuda) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class _Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would load its compiler to keep it out of here
+        return False  # otherwise torch would import its compiler to disable it here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -315,7 +315,7 @@ def _changed_by(func: Any) -> set[str]:
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Give the tensors of the arguments or results of an operation: plain, or in lists."""
+    """Return the tensors of the arguments or results of an operation, also inside lists."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):

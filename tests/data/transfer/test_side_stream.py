@@ -1,4 +1,4 @@
-"""Batches made and sent beside the training, on a simulated device that notes what comes in no order."""
+"""Batches prefetched and copied during training, on a simulated device that detects unordered accesses."""
 
 import importlib.util
 import sys
@@ -26,7 +26,7 @@ LABELS = torch.arange(40)
 
 
 class Dimmed:
-    """An augmentation of the user's, that may be called ahead or only when its batch is due."""
+    """A user's augmentation, which may be called ahead or only when its batch is due."""
 
     def __init__(self, *, ahead):
         self.draws_from_chance = ahead
@@ -36,7 +36,7 @@ class Dimmed:
 
 
 def chain():
-    """flodl's own augmentations, new each time: they keep tensors of the device that they were used on."""
+    """flodl's own augmentations, created for each test because they cache tensors of a device."""
     return [RandomCrop(2), RandomFlip(), Normalize([0.5] * 3, [0.25] * 3)]
 
 
@@ -64,12 +64,12 @@ def train(batch):
 
 
 def write_elsewhere():
-    """Let the training take memory that was let go of, and write to it."""
+    """Let training allocate freed memory and write to it."""
     torch.full((8,), -1, device="cuda")
 
 
 def simulated_cuda():
-    """Give the module beside this file, which is on no path."""
+    """Return the module next to this file, which is not on the path."""
     path = Path(__file__).with_name("simulated_cuda.py")
     if path.stem not in sys.modules:
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -80,7 +80,7 @@ def simulated_cuda():
 
 @contextmanager
 def simulated(**settings):
-    """Give a device that is there inside."""
+    """Yield a simulated device, active inside the block."""
     with pytest.MonkeyPatch.context() as patch:
         device = simulated_cuda().SimulatedCuda(**settings)
         device.replace(patch)
@@ -95,7 +95,7 @@ def cuda():
 
 
 def use_much(given):
-    """Use a loader for several epochs, some left early, with other work between them."""
+    """Use a loader for several epochs, some left early, with other work in between."""
     for stop in (None, 1, None, 6):
         for number, batch in enumerate(given):
             train(batch)
@@ -107,7 +107,7 @@ def use_much(given):
 
 
 @EVERY_KIND
-def test_a_plain_loop_reads_what_is_written_and_gets_the_samples_of_the_cpu(cuda, kind):
+def test_a_plain_loop_is_ordered_and_yields_the_samples_of_the_cpu(cuda, kind):
     given, there = loader(kind), loader(kind, device="cpu")
     assert given.mode == ("streaming" if "streamed" in kind else "resident")
     for _ in range(2):
@@ -122,11 +122,11 @@ def test_a_plain_loop_reads_what_is_written_and_gets_the_samples_of_the_cpu(cuda
 
 
 @EVERY_KIND
-def test_a_loop_may_be_left_and_begun_again_and_the_loader_dropped(cuda, kind):
+def test_a_loop_may_be_left_and_restarted_and_the_loader_deleted(cuda, kind):
     for _ in range(2):
         given = [loader(kind)]
         if given[0].mode == "resident":
-            given[0].begin_epoch()  # then the order is memory of the training's stream
+            given[0].begin_epoch()  # so the order is allocated on the training stream
         use_much(given.pop())
         write_elsewhere()
     assert cuda.races == []
@@ -147,7 +147,7 @@ def test_batches_may_be_kept_and_used_again(cuda, kind):
 
 
 def switched(given, streams, *, wait):
-    """Train on several streams in turns; with `wait`, each goes on where the one before has got to."""
+    """Train on several streams in turn; with `wait`, each waits for the previous one."""
     last = streams[0]
     for epoch in range(3):
         batches = iter(given)
@@ -163,19 +163,19 @@ def switched(given, streams, *, wait):
 
 
 @EVERY_KIND
-def test_the_training_may_go_on_in_another_stream(cuda, kind):
+def test_training_may_switch_to_another_stream(cuda, kind):
     switched(loader(kind), [cuda.current, torch.cuda.Stream(), torch.cuda.Stream()], wait=True)
     assert cuda.races == []
 
 
 @pytest.mark.parametrize("kind", ["bare", "own", "foreign", "streamed", "streamed own"])
-def test_batches_may_be_used_in_streams_that_know_nothing_of_each_other(cuda, kind):
+def test_batches_may_be_used_in_unsynchronized_streams(cuda, kind):
     switched(loader(kind), [cuda.current, torch.cuda.Stream()], wait=False)
     assert cuda.races == []
 
 
 @EVERY_KIND
-def test_two_loaders_may_take_turns_also_where_they_have_the_same_stream(kind):
+def test_two_loaders_may_alternate_even_with_the_same_side_stream(kind):
     with simulated(num_streams=1) as cuda:
         shared = KINDS[kind]()
         training, evaluation = loader(kind, **shared), loader(kind, shuffle=False, batch_size=7, **shared)
@@ -220,7 +220,7 @@ def test_the_kernel_reads_and_writes_in_order(cuda, kind, monkeypatch):
 
 
 def simulate_the_kernel(cuda, monkeypatch):
-    """Let the kernel be ready after its second batch, and only say what it reads and writes."""
+    """Make the kernel ready after the second batch, and only record what it reads and writes."""
     launches = []
 
     class Launch:
@@ -236,7 +236,7 @@ def simulate_the_kernel(cuda, monkeypatch):
     return launches
 
 
-def test_images_that_are_more_than_the_samples_are_left_to_the_augmentations(cuda, monkeypatch):
+def test_batches_with_more_images_than_samples_are_left_to_the_augmentations(cuda, monkeypatch):
     launches = simulate_the_kernel(cuda, monkeypatch)
     batches = [(torch.arange(2), torch.rand(6, 3, 8, 8))] * 8
     given = Loader(batches, None, device="cuda", augment=Normalize([0.5] * 3, [0.25] * 3, of=1))
@@ -246,7 +246,7 @@ def test_images_that_are_more_than_the_samples_are_left_to_the_augmentations(cud
     assert not launches
 
 
-def test_a_crop_that_was_changed_is_left_to_the_augmentations(cuda, monkeypatch):
+def test_a_changed_crop_is_left_to_the_augmentations(cuda, monkeypatch):
     launches, crop = simulate_the_kernel(cuda, monkeypatch), RandomCrop(2)
     given = loader("bare", augment=crop)
     list(given)
@@ -260,7 +260,7 @@ def test_a_crop_that_was_changed_is_left_to_the_augmentations(cuda, monkeypatch)
 
 
 @pytest.mark.parametrize("place", [{"pin_memory": True}, {"device": "cuda"}], ids=["pinned", "on the device"])
-def test_an_iterable_may_refill_its_own_memory(cuda, place):
+def test_an_iterable_may_overwrite_its_own_memory(cuda, place):
     def refilled():
         memory = torch.zeros(4, **place)
         for number in range(12):
@@ -275,7 +275,7 @@ def test_an_iterable_may_refill_its_own_memory(cuda, place):
     assert cuda.races == []
 
 
-def test_an_augmentation_that_changes_batches_in_place_leaves_the_list_of_them_as_it_is(cuda):
+def test_an_in_place_augmentation_does_not_change_a_list_of_batches(cuda):
     batches = [torch.full((4,), number, device="cuda") for number in range(5)]
     given = Loader(batches, None, device="cuda", augment=lambda batch: batch.add_(10))
     for _ in range(2):
@@ -309,7 +309,7 @@ FILLED_AGAIN = {
 @pytest.mark.parametrize(
     "memory", [{"pin_memory": True}, {"device": "cuda"}], ids=["pinned", "on the device"]
 )
-def test_a_collate_function_may_fill_the_same_memory_again(cuda, kind, memory):
+def test_a_collate_function_may_reuse_its_memory(cuda, kind, memory):
     memory = torch.empty(4, dtype=torch.int64, **memory)
     found = []
     for batch in FILLED_AGAIN[kind](lambda samples: memory.copy_(torch.stack(samples))):
@@ -329,7 +329,7 @@ def test_a_collate_function_may_fill_the_same_memory_again(cuda, kind, memory):
         lambda: Loader(torch.arange(24), 4, device="cuda", mode="streaming"),
     ],
 )
-def test_memory_that_nobody_fills_again_is_not_copied_twice(cuda, make, monkeypatch):
+def test_fresh_memory_is_not_copied_twice(cuda, make, monkeypatch):
     run, told = pinned_copy.PinnedCopier.run, []
     monkeypatch.setattr(
         pinned_copy.PinnedCopier, "run", lambda *given, fresh: told.append(fresh) or run(*given, fresh=fresh)
@@ -338,7 +338,7 @@ def test_memory_that_nobody_fills_again_is_not_copied_twice(cuda, make, monkeypa
     assert told == [True]
 
 
-def test_batches_that_grow_are_kept_within_the_memory_cap(cuda):
+def test_growing_batches_stay_within_the_memory_cap(cuda):
     sizes = [1, 1, 1, 1, 40, 1, 1, 60, 1, 1]
     sent = []
 
@@ -355,7 +355,7 @@ def test_batches_that_grow_are_kept_within_the_memory_cap(cuda):
     assert given._backend._copier.num_ahead == 1
 
 
-def test_resident_data_are_stale_once_their_tensors_were_written_to(cuda):
+def test_resident_data_is_stale_after_a_write_to_its_tensors(cuda):
     images, labels = torch.zeros(8, 2), torch.arange(8)
     given = Loader({"x": images, "y": labels}, 4, device="cuda")
     list(given)
@@ -370,7 +370,7 @@ def test_resident_data_are_stale_once_their_tensors_were_written_to(cuda):
         assert not read_there.is_stale
 
 
-def test_an_order_that_is_drawn_anew_is_written_when_nobody_reads_it(cuda):
+def test_a_new_order_is_written_when_no_stream_reads_it(cuda):
     given = loader("bare", sampler=WeightedSampler([1.0] * 40))
     given.begin_epoch()
     use_much(given)
@@ -380,7 +380,7 @@ def test_an_order_that_is_drawn_anew_is_written_when_nobody_reads_it(cuda):
 
 @contextmanager
 def failing(given, number, error):
-    """Let one batch fail, counted from here on."""
+    """Make one batch fail, counted from now."""
     take, calls = given._backend.source.take, count(1)
 
     def fails(indices):
@@ -396,7 +396,7 @@ def failing(given, number, error):
 @pytest.mark.parametrize("number", [1, 3, 10])
 @pytest.mark.parametrize("kind", [*KINDS])
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_after_an_error_or_an_interrupt_everything_goes_on_in_order(cuda, kind, number, error):
+def test_accesses_stay_ordered_after_an_error_or_interrupt(cuda, kind, number, error):
     given, expected = loader(kind), [labels.tolist() for _, labels in loader(kind)]
     found = []
 
@@ -407,7 +407,7 @@ def test_after_an_error_or_an_interrupt_everything_goes_on_in_order(cuda, kind, 
 
     with failing(given, number, error("this batch cannot be made")), pytest.raises(error, match="cannot be"):
         read()
-    if error is ValueError:  # it is told when its batch is due; nobody wants to wait for the other one
+    if error is ValueError:  # raised when its batch is due; an interrupt is raised at once
         assert len(found) == number - 1
     assert given.position == 4 * len(found)
     assert cuda.current.number == 0
@@ -417,7 +417,7 @@ def test_after_an_error_or_an_interrupt_everything_goes_on_in_order(cuda, kind, 
     assert cuda.races == []
 
 
-def test_an_epoch_that_cannot_be_prepared_for_want_of_memory_is_drawn_when_it_is_due(cuda):
+def test_an_epoch_that_runs_out_of_memory_is_drawn_at_its_start(cuda):
     given, there = loader("own"), loader("own", device="cpu")
     drawn = given._backend._draw_epoch
 
@@ -434,7 +434,7 @@ def test_an_epoch_that_cannot_be_prepared_for_want_of_memory_is_drawn_when_it_is
 
 
 def make(num_batches, *, fails_at=None, between=lambda: None):
-    """Batches that are made where they are asked for."""
+    """Yield batches created on the current stream."""
     for number in range(num_batches):
         between()
         if number == fails_at:
@@ -443,7 +443,7 @@ def make(num_batches, *, fails_at=None, between=lambda: None):
 
 
 def load(num_batches, *, fails_at=None):
-    """Batches of the host, of different sizes."""
+    """Yield host batches of different sizes."""
     for number in range(num_batches):
         if number == fails_at:
             raise ValueError("this batch cannot be made")
@@ -458,7 +458,7 @@ def doubled(source):
 
 
 def runs(max_group, depth, num_batches, fails_at):
-    """Give the three ways of batches to the device, each as a function that begins a loop."""
+    """Return the three ways batches reach the device, each as a function that starts a loop."""
     device = torch.device("cuda", 0)
     beside = prefetch.Prefetcher(device, max_group=max_group)
     sent, sent_first = (
@@ -482,7 +482,7 @@ def runs(max_group, depth, num_batches, fails_at):
     fails_at=st.none() | st.integers(0, 20),
     loops=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 21), st.integers(0, 3)), max_size=5),
 )
-def test_any_loops_over_batches_made_and_sent_are_in_order(
+def test_any_loops_over_prefetched_and_copied_batches_are_ordered(
     max_group, depth, num_streams, num_batches, fails_at, loops
 ):
     with simulated(num_streams=num_streams) as cuda:
@@ -512,7 +512,7 @@ def test_any_loops_over_batches_made_and_sent_are_in_order(
         max_size=50,
     ),
 )
-def test_any_schedule_of_two_loaders_and_two_streams_is_in_order(kind, num_streams, acts):
+def test_any_schedule_of_two_loaders_and_two_streams_is_ordered(kind, num_streams, acts):
     with simulated(num_streams=num_streams) as cuda:
         streams, loaders, kept = [cuda.current, torch.cuda.Stream()], [loader(kind), loader("own")], []
         batches = [iter(one) for one in loaders]
@@ -544,7 +544,7 @@ def test_any_schedule_of_two_loaders_and_two_streams_is_in_order(kind, num_strea
 
 @contextmanager
 def another_thread(cuda):
-    """Give a function that lets a second thread do something, and waits until it has."""
+    """Yield a function that runs a call in a second thread and waits for it."""
 
     def there(function, *given):
         with cuda:
@@ -555,7 +555,7 @@ def another_thread(cuda):
 
 
 def use_in_two_threads(read, train_there):
-    """Make batches while another thread trains with those before: it lets go of one in the middle of that."""
+    """Prepare batches while another thread trains on earlier ones and frees one in the middle."""
     held = []
 
     def between():
@@ -568,7 +568,7 @@ def use_in_two_threads(read, train_there):
     batches.close()
 
 
-def test_a_thread_may_read_for_the_one_that_trains(cuda):
+def test_a_thread_may_read_for_the_training_thread(cuda):
     with another_thread(cuda) as read, another_thread(cuda) as train_there:
         use_in_two_threads(read, train_there)
     assert cuda.races == []
@@ -578,13 +578,13 @@ def test_a_thread_may_read_for_the_one_that_trains(cuda):
     raises=AssertionError,
     reason="batches that the main thread reads are not kept for the stream that uses them",
 )
-def test_the_main_thread_may_read_for_another_one(cuda):
+def test_the_main_thread_may_read_for_another_thread(cuda):
     with another_thread(cuda) as train_there:
         use_in_two_threads(lambda function, *given: function(*given), train_there)
     assert cuda.races == []
 
 
-def test_threads_that_keep_nothing_for_each_other_are_caught(cuda, monkeypatch):
+def test_threads_without_record_stream_are_caught(cuda, monkeypatch):
     monkeypatch.setattr(prefetch, "record_use", lambda stream, batch: None)
     with another_thread(cuda) as read, another_thread(cuda) as train_there:
         use_in_two_threads(read, train_there)
@@ -596,7 +596,7 @@ def no_wait(_stream):
 
 
 def prepares_outside(given, _monkeypatch):
-    """Draw the next epoch on the loader's stream once the last batch was given, as it once was."""
+    """Draw the next epoch on the side stream after the last batch, as an earlier version did."""
     backend = given._backend
     batches, backend._can_go_on = backend.batches, False
 
@@ -657,7 +657,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-def test_a_loader_that_is_broken_is_caught(cuda, broken, monkeypatch):
+def test_a_broken_loader_is_caught(cuda, broken, monkeypatch):
     kind, breaks, told = BREAKS[broken]
     given = [loader(kind)]
     if given[0].mode == "resident":
