@@ -415,6 +415,7 @@ def test_cycles_that_an_epoch_leaves_are_collected_at_its_end(make, data):
     assert alive == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_an_iterable_with_workers_continues_where_it_was(make, data, tmp_path, num_workers):
     class Rows(IterableDataset):

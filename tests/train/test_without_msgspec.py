@@ -36,6 +36,7 @@ Path(sys.argv[1], "dumped").write_bytes(dumps(values))
 """
 
 
+@pytest.mark.slow
 def test_a_run_without_them_is_a_whole_run_that_they_can_read(tmp_path):
     given = json.dumps({name: value for name, value in VALUES.items() if name != "note"})
     done = subprocess.run(

@@ -127,6 +127,7 @@ def test_any_container_weighs_by_its_samples_in_accumulation_means_and_pieces(ma
     torch.testing.assert_close(train(hungry, make, [8]), whole, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_fits_the_next_batch_of_such_a_container(quick_compiler) -> None:
     model = nn.Linear(4, 2)
     step = TrainStep(

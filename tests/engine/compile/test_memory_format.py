@@ -68,6 +68,7 @@ def test_a_convolution_is_compiled_in_both_formats_and_trains_like_eager() -> No
     assert [p.stride() for p in ours.parameters()] == [p.stride() for p in theirs.parameters()]
 
 
+@pytest.mark.slow
 @compiles
 def test_a_program_is_traced_once_and_a_failed_variant_leaves_the_others() -> None:
     traced = 0

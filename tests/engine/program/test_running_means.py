@@ -164,6 +164,7 @@ def test_names_that_change_late_count_once_and_compile_nothing(quick_compiler) -
     assert step.means()["loss"] == 6.5
 
 
+@pytest.mark.slow
 def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compiler) -> None:
     """As `_twin` compiles it where the step is recorded: torch compiles one code object eight times only."""
     tally = RunningMeans(torch.device("cpu"))

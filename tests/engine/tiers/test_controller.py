@@ -201,6 +201,7 @@ def test_a_model_that_gives_nothing_finite_stays_eager(quick_compiler, monkeypat
     assert step.report().reason == "the step cannot be compiled: 6 updates in a row were not finite"
 
 
+@pytest.mark.slow
 def test_a_function_that_many_steps_share_is_compiled_for_each_of_them(quick_compiler) -> None:
     graphs = []
     for _ in range(11):
@@ -670,6 +671,7 @@ class InPieces(nn.Module):
         return self.second(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step_fn", "make"),
     [

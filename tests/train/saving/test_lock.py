@@ -32,6 +32,7 @@ def another_run(folder, *, num_workers=0):
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_with_the_process_that_has_the_folder(make, data, tmp_path):
     with another_run(tmp_path) as process:
         before = (tmp_path / "config.json").read_bytes()
@@ -49,6 +50,7 @@ def test_a_second_run_is_refused_with_the_process_that_has_the_folder(make, data
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_run_that_was_killed_holds_nothing_nor_do_its_workers(make, data, tmp_path, num_workers):
     with another_run(tmp_path / "run", num_workers=num_workers) as process:
