@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flodl.monitor import Event
 from flodl.monitor.journal import Entry, decode, dumps, encode
 
