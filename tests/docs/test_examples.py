@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(example, tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FLODL_")}
