@@ -312,6 +312,7 @@ def test_a_second_start_waits_for_the_first(checkout):
     assert waiting.returncode == 7
 
 
+@pytest.mark.slow
 def test_setup_then_reuse_then_an_extra_then_a_failure(checkout, tmp_path):
     make_ready(checkout)
     (checkout / ".venv/bin/python").unlink()

@@ -52,6 +52,7 @@ def test_the_child_handles_an_interrupt_itself(waiting):
         assert running.wait(20) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_right_after_the_start_does_not_orphan_the_child(project, name):
     script = f"trap 'exit 5' TERM; kill -{name} $PPID; sleep 0.1; exit 5"

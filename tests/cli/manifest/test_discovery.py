@@ -101,6 +101,7 @@ def test_a_cycle_is_named_with_the_line_that_closes_it(project, capsys):
     assert "b.yml:3: inherit-from forms a cycle: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["setup", "--list"], ["libtorch", "list"], ["diagnose", "--json"]])
 def test_commands_survive_a_home_that_is_a_link_loop(tmp_path, monkeypatch, capsys, words):
     a_loop(tmp_path / "home")
