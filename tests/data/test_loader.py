@@ -1,68 +1,15 @@
 """The loader: every sample once per epoch, in an order that resumes exactly, in any mode."""
 
-import json
 import os
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.utils.data import Dataset, TensorDataset, random_split
 
-from flodl.core import CursorError, DataError
+from flodl.core import DataError
 from flodl.data import Loader, Normalize, RandomCrop, RandomFlip
-from flodl.data.sampling.order import permutation
 
-COUNT = 26
-IMAGES = torch.randint(
-    0, 256, (COUNT, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-)
-LABELS = torch.arange(COUNT)
-AUGMENT = [RandomCrop(1), RandomFlip(), Normalize([0.5] * 3, [0.25] * 3)]
-
-
-class Noisy(Dataset):
-    """Items that use every global generator, as transforms of images do."""
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        import random
-
-        return torch.tensor(
-            [index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64
-        )
-
-
-def noisy_transform(sample):
-    image, label = sample
-    return image.float() + torch.rand(()), label
-
-
-def loader(**settings):
-    return Loader((IMAGES, LABELS), **{"batch_size": 4, "seed": 5, **settings})
-
-
-def everything(loader, epochs=1):
-    return [batch for _ in range(epochs) for batch in loader]
-
-
-def assert_same(ours, theirs):
-    assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-SETTINGS = {
-    "resident": {"augment": AUGMENT},
-    "streaming": {"augment": AUGMENT, "mode": "streaming"},
-    "workers": {"augment": AUGMENT, "mode": "streaming", "num_workers": 2},
-    "transform": {"transform": noisy_transform},
-    "transform in workers": {"transform": noisy_transform, "num_workers": 2},
-    "dropping": {"drop_last": True},
-}
+from .small_loaders import AUGMENT, COUNT, IMAGES, LABELS, SETTINGS, assert_same, everything, loader
 
 
 @pytest.mark.parametrize("mode", ["resident", "streaming"])
@@ -93,27 +40,6 @@ def test_every_mode_yields_the_same_bits(other):
     given.close()
 
 
-def test_workers_yield_the_same_random_items_as_this_process():
-    one, other = (Loader(Noisy(), 4, num_workers=count) for count in (0, 2))
-    assert_same(everything(one, 2), everything(other, 2))
-    other.close()
-
-
-def test_random_items_change_with_the_epoch_but_not_with_the_batch_size():
-    def by_index(batches):
-        return {int(row[0]): row.tolist() for batch in batches for row in batch}
-
-    small, large = Loader(Noisy(), 4), Loader(Noisy(), 9)
-    first = by_index(small)
-    assert first == by_index(large)
-    assert all(first[index][1:] != row[1:] for index, row in by_index(small).items())
-
-
-def test_a_subset_of_random_items_does_not_depend_on_the_batch_size():
-    part, _ = random_split(Noisy(), [10, 16], torch.Generator().manual_seed(0))
-    assert torch.equal(torch.cat(list(Loader(part, 3))), torch.cat(list(Loader(part, 7))))
-
-
 def test_the_default_device_is_that_of_the_data():
     assert Loader(torch.empty(4, device="meta"), 2).device == torch.device("meta")
     assert loader().device == torch.device("cpu")
@@ -122,82 +48,6 @@ def test_the_default_device_is_that_of_the_data():
 def test_augmentation_does_not_depend_on_the_batch_size():
     small, large = (torch.cat([x for x, _ in loader(augment=AUGMENT, batch_size=size)]) for size in (3, 11))
     assert torch.equal(small, large)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
-def test_a_resumed_loader_yields_exactly_the_next_batches(settings):
-    whole = everything(loader(**settings), 2)
-    per_epoch = len(loader(**settings))
-    for stopped in (1, per_epoch - 1, per_epoch, per_epoch + 2):
-        first = loader(**settings)
-        seen = []
-        while len(seen) < stopped:
-            for batch in first:
-                seen.append(batch)
-                if len(seen) == stopped:
-                    break
-        state = json.loads(json.dumps(first.state_dict()))
-        first.close()
-        resumed = loader(**settings)
-        resumed.load_state_dict(state)
-        rest = []
-        while resumed.epoch < 2:
-            rest += list(resumed)
-        resumed.close()
-        assert_same(seen + rest, whole)
-
-
-def test_the_cursor_counts_yielded_batches_not_prefetched_ones():
-    given = loader(mode="streaming", num_workers=2)
-    iterator = iter(given)
-    next(iterator)
-    next(iterator)
-    assert given.state_dict()["position"] == given.position == 8
-    given.close()
-
-
-def test_the_state_after_the_last_batch_ends_its_epoch():
-    given = loader(batch_size=COUNT)
-    iterator = iter(given)
-    next(iterator)
-    state = given.state_dict()
-    assert (state["epoch"], state["position"]) == (0, COUNT)
-    resumed = loader(batch_size=COUNT)
-    resumed.load_state_dict(state)
-    assert list(resumed) == []
-    assert (resumed.epoch, resumed.position) == (1, 0)
-
-
-def test_the_batch_size_may_change_when_resuming():
-    first = loader(augment=AUGMENT)
-    iterator = iter(first)
-    head = [next(iterator), next(iterator)]
-    second = loader(augment=AUGMENT, batch_size=9)
-    second.load_state_dict(first.state_dict())
-    images = torch.cat([x for x, _ in head + list(second)])
-    assert torch.equal(images, torch.cat([x for x, _ in loader(augment=AUGMENT)]))
-
-
-@given(
-    count=st.integers(1, 40),
-    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
-    mode=st.sampled_from(["resident", "streaming"]),
-)
-def test_any_sequence_of_batch_sizes_yields_the_samples_in_order(count, sizes, mode):
-    data = torch.arange(count)
-    state, seen = Loader(data, 1).state_dict(), []
-    for size in sizes:  # each run reads one batch, with a different batch size
-        run = Loader(data, size, mode=mode)
-        run.load_state_dict(state)
-        for batch in run:
-            seen += batch.tolist()
-            break
-        state = run.state_dict()
-        if run.epoch:
-            break
-    assert seen == permutation(count, seed=0, epoch=0).tolist()[: len(seen)]
-    assert len(seen) == min(count, sum(sizes))
 
 
 def test_leaving_and_reentering_a_loop_loses_nothing():
@@ -268,140 +118,6 @@ def test_the_tensors_of_take_keep_their_data_pointers():
     assert given.take(torch.arange(4))[1].tolist() == next(iter(given))[1].tolist()
 
 
-@pytest.mark.parametrize(
-    ("source", "names", "expected"),
-    [
-        ((IMAGES, LABELS), None, ("tuple", 2)),
-        ([IMAGES[0]] * 4, None, ("Tensor", None)),
-        (IMAGES, None, ("Tensor", None)),
-        ({"x": IMAGES, "y": LABELS}, None, ("dict", ["x", "y"])),
-        ((IMAGES, LABELS), ("image", "label"), ("dict", ["image", "label"])),
-        (IMAGES, ["image"], ("dict", ["image"])),
-        ({"x": IMAGES, "y": LABELS, "z": LABELS}, ["z", "x"], ("dict", ["z", "x"])),
-        (TensorDataset(IMAGES, LABELS), None, ("tuple", 2)),
-        ((IMAGES.numpy(), LABELS.numpy()), None, ("tuple", 2)),
-    ],
-)
-def test_a_batch_has_the_structure_of_its_source(source, names, expected):
-    batch = next(iter(Loader(source, 4, names=names)))
-    kind, parts = expected
-    assert type(batch).__name__ == kind
-    if kind == "dict":
-        assert list(batch) == parts
-    elif kind == "tuple":
-        assert len(batch) == parts
-
-
-def test_collated_samples_keep_the_structure_of_a_tuple():
-    pairs = [(torch.tensor(float(n)), n) for n in range(6)]
-    batch = next(iter(Loader(pairs, 4, shuffle=False)))
-    assert type(batch) is tuple
-    assert batch[1].tolist() == [0, 1, 2, 3]
-    named = next(iter(Loader(pairs, 4, shuffle=False, names=("x", "y"))))
-    assert named["y"].tolist() == [0, 1, 2, 3]
-
-
-def test_a_split_of_a_tensor_dataset_is_resident_too():
-    part, _ = random_split(TensorDataset(IMAGES, LABELS), [10, 16], torch.Generator().manual_seed(0))
-    given = Loader(part, 4)
-    assert given.mode == "resident"
-    assert sorted(torch.cat([labels for _, labels in given]).tolist()) == sorted(part.indices)
-
-
-def test_memory_mapped_arrays_stay_in_their_file(tmp_path):
-    np.save(tmp_path / "x.npy", IMAGES.numpy())
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    given = Loader((mapped, LABELS), 4, seed=5)
-    assert (given.mode, given.reason) == ("streaming", "the data (3 KB) stays in memory-mapped files")
-    assert_same(everything(given), everything(loader()))
-    assert_same(everything(Loader((mapped, LABELS), 4, seed=5, mode="resident")), everything(loader()))
-
-
-def reversed_rows(array):
-    return array[::-1]
-
-
-def reversed_columns(array):
-    return array[:, ::-1]
-
-
-def big_endian(array):
-    return array.astype(array.dtype.newbyteorder(">"))
-
-
-@pytest.mark.parametrize("mode", ["resident", "streaming"])
-@pytest.mark.parametrize("locked", [False, True])
-@pytest.mark.parametrize("change", [reversed_rows, reversed_columns, big_endian])
-def test_arrays_that_torch_cannot_share_are_converted(change, locked, mode):
-    array = change(np.arange(12, dtype=np.float32).reshape(4, 3))
-    array.flags.writeable = not locked
-    (batch,) = Loader(array, 4, shuffle=False, mode=mode)
-    assert batch.dtype == torch.float32
-    assert batch.tolist() == array.tolist()
-
-
-@pytest.mark.parametrize("mode", ["r", "r+"])
-@pytest.mark.parametrize("change", [reversed_rows, big_endian])
-def test_memory_mapped_arrays_are_converted_row_by_row(tmp_path, change, mode):
-    array = np.arange(12, dtype=np.float32).reshape(4, 3)
-    np.save(tmp_path / "x.npy", big_endian(array) if change is big_endian else array)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
-    mapped = mapped if change is big_endian else change(mapped)
-    given = Loader(mapped, 4, shuffle=False)
-    assert (given.mode, given.reason) == ("streaming", "the data (48 B) stays in memory-mapped files")
-    assert next(iter(given)).tolist() == mapped.tolist()
-    assert next(iter(Loader(mapped, 4, shuffle=False, mode="resident"))).tolist() == mapped.tolist()
-
-
-def test_read_only_arrays_are_not_copied():
-    locked = IMAGES.numpy().copy()
-    locked.flags.writeable = False
-    assert_same(everything(Loader((locked, LABELS), 4, seed=5)), everything(loader()))
-
-
-def test_a_batch_can_be_changed_without_changing_the_data():
-    before = IMAGES.clone()
-    for images, _ in loader(shuffle=False):
-        images.zero_()
-    assert torch.equal(IMAGES, before)
-
-
-def test_a_transform_is_called_for_each_sample():
-    given = loader(transform=noisy_transform)
-    assert given.mode == "streaming"
-    assert given.reason.startswith("transform= is called for each sample")
-
-
-def test_a_collate_function_makes_the_batch():
-    ragged = [torch.ones(n) for n in range(1, 8)]
-    padded = Loader(
-        ragged, 3, shuffle=False, collate=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, True)
-    )
-    assert [tuple(batch.shape) for batch in padded] == [(3, 3), (3, 6), (1, 7)]
-
-
-def test_samples_can_be_made_resident():
-    class Counted(Noisy):
-        reads = 0
-
-        def __getitem__(self, index):
-            Counted.reads += 1
-            return super().__getitem__(index)
-
-    given = Loader(Counted(), 4, mode="resident")
-    everything(given, 3)
-    assert Counted.reads == COUNT
-    assert given.reason == "mode='resident' was requested; each sample was created once (832 B)"
-
-
-def test_a_dataset_with_getitems_is_asked_for_batches():
-    class Many(Noisy):
-        def __getitems__(self, indices):
-            return [torch.tensor(index) for index in indices]
-
-    assert torch.cat(list(Loader(Many(), 4, shuffle=False))).tolist() == list(range(COUNT))
-
-
 def test_an_augmentation_may_take_only_the_batch():
     doubled = Loader(LABELS, 4, shuffle=False, augment=lambda batch: batch * 2)
     assert next(iter(doubled)).tolist() == [0, 2, 4, 6]
@@ -412,17 +128,6 @@ def test_repr_shows_mode_and_reason():
         "Loader(26 samples, batch_size=4, device=cpu, mode='resident': "
         "the data (3 KB) is already in host memory)"
     )
-
-
-def test_an_error_in_a_sample_is_raised_also_from_a_worker():
-    def fail(sample):
-        raise ValueError("sample is broken")
-
-    for workers in (0, 1):
-        given = loader(transform=fail, num_workers=workers)
-        with pytest.raises(ValueError, match="sample is broken"):
-            everything(given)
-        given.close()
 
 
 def die(sample):
@@ -441,53 +146,11 @@ def test_a_dead_worker_raises_one_error_with_likely_causes(num_workers):
         everything(given)
 
 
-def test_a_transform_may_change_its_sample_without_changing_the_data():
-    before = IMAGES.clone()
-    everything(loader(transform=lambda sample: (sample[0].zero_(), sample[1])))
-    assert torch.equal(IMAGES, before)
-
-
 def test_a_closed_loader_with_workers_raises():
     given = loader(mode="streaming", num_workers=1)
     given.close()
     with pytest.raises(DataError, match="the loader is closed"):
         next(iter(given))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"seed": 6},
-            "the cursor was saved with seed=5, but this loader has 6. Use the same seed.",
-        ),
-        ({"shuffle": False}, "order='RandomSampler', but this loader has 'SequentialSampler'"),
-        ({"source": (IMAGES[:9], LABELS[:9])}, "num_samples=26, but this loader has 9"),
-    ],
-)
-def test_a_cursor_of_a_different_loader_raises(changes, message):
-    settings = {"source": (IMAGES, LABELS), "batch_size": 4, "seed": 5, **changes}
-    with pytest.raises(CursorError, match=message):
-        Loader(**settings).load_state_dict(loader().state_dict())
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"position": 27}, "the cursor is at sample 27 of 26"),
-        ({"position": -1}, "position=-1; expected an integer >= 0"),
-        ({"epoch": 1.5}, "epoch=1.5"),
-        ({"version": 9}, "the state has version 9; this version of flodl reads 1"),
-    ],
-)
-def test_a_damaged_cursor_raises_and_changes_nothing(change, message):
-    given = loader()
-    given.set_epoch(2)
-    with pytest.raises(CursorError, match=message):
-        given.load_state_dict({**given.state_dict(), **change})
-    assert (given.epoch, given.position) == (2, 0)
-    with pytest.raises(CursorError, match=r"Pass the state_dict\(\)"):
-        given.load_state_dict({"epoch": 1})
 
 
 @pytest.mark.parametrize(
@@ -528,72 +191,15 @@ def test_wrong_settings_raise(make, message):
         make()
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize(
-    "samples",
-    [[torch.ones(2), torch.ones(3)], [object(), object()], [IMAGES, LABELS]],
-    ids=["ragged", "objects", "columns"],
-)
-def test_samples_that_cannot_be_collated_raise_with_advice(samples, num_workers):
-    given = Loader(samples, 2, num_workers=num_workers)
-    with pytest.raises(
-        DataError, match=r"2 samples cannot be collated into a batch: .*Pass a function as collate="
-    ):
-        list(given)
-    given.close()
-
-
 def test_an_augmentation_without_a_return_value_raises():
     for settings in ({}, {"mode": "streaming"}, {"augment": [lambda batch: None, lambda batch: batch]}):
         with pytest.raises(DataError, match=r"augment returned None\. Return the batch"):
             list(loader(**{"augment": lambda batch, chance: None, **settings}))
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
-def test_unsigned_integers_keep_their_type(dtype):
-    values = np.array([1, 2, np.iinfo(dtype).max], dtype=dtype)
-    (batch,) = Loader(values, 3, shuffle=False)
-    assert batch.numpy().dtype == dtype
-    assert batch.tolist() == values.tolist()
-
-
-@pytest.mark.parametrize("package", ["pandas", "polars"])
-def test_a_dataframe_is_a_dict_of_its_columns(package):
-    frame = pytest.importorskip(package).DataFrame({"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]})
-    (batch,) = Loader(frame, 3, shuffle=False)
-    assert {name: column.tolist() for name, column in batch.items()} == {"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]}
-    with pytest.raises(DataError, match="column 'a' has dtype"):
-        Loader(pytest.importorskip(package).DataFrame({"a": ["x", "y"]}), 2)
-
-
 def test_an_unknown_device_raises():
     with pytest.raises(DataError, match="device='nope' is not a device"):
         Loader(torch.zeros(4), 2, device="nope")
-
-
-def test_rewind_returns_to_the_start_of_the_epoch():
-    loader = Loader(torch.arange(10), 2, seed=1)
-    first = next(iter(loader))
-    loader.rewind()
-    assert torch.equal(next(iter(loader)), first)
-    loader.set_epoch(3)
-    third = [batch.tolist() for batch in loader]
-    loader.set_epoch(3)
-    next(iter(loader))
-    loader.rewind()
-    assert [batch.tolist() for batch in loader] == third
-
-
-def test_rewind_returns_to_the_loaded_cursor():
-    loader = Loader(torch.arange(10), 2, seed=1)
-    batches = iter(loader)
-    next(batches), next(batches)
-    state, expected = loader.state_dict(), next(batches)
-    other = Loader(torch.arange(10), 2, seed=1)
-    other.load_state_dict(state)
-    next(iter(other))
-    other.rewind()
-    assert torch.equal(next(iter(other)), expected)
 
 
 def test_an_iterator_is_one_shot_and_not_rewound():

@@ -1,0 +1,84 @@
+"""The safetensors format: readable by others, and damage is detected."""
+
+import io
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from flodl import load_checkpoint, save_checkpoint
+from flodl.checkpoint import read_checkpoint
+from flodl.core import CheckpointError
+
+from ..tensors import TENSORS, TIED, equal, stored
+
+
+def test_the_file_is_a_safetensors_file_that_others_can_read(tmp_path):
+    save_checkpoint(tmp_path / "m.fdl", {"a": TIED}, metadata={"epoch": "3"})
+    assert torch.equal(load_file(tmp_path / "m.fdl")["a"], TIED)
+    _, metadata = read_checkpoint(tmp_path / "m.fdl")
+    assert (metadata["epoch"], metadata["flodl_format"]) == ("3", "1")
+
+
+def test_a_file_truncated_anywhere_raises():
+    data = stored({"a": torch.ones(3), "b": torch.ones(2)})
+    target = {"a": torch.zeros(3), "b": torch.zeros(2)}
+    for length in range(len(data)):
+        with pytest.raises(
+            CheckpointError, match=r"is not a complete checkpoint: .* Use an earlier checkpoint"
+        ):
+            load_checkpoint(io.BytesIO(data[:length]), target)
+    assert not any(tensor.any() for tensor in target.values())
+    load_checkpoint(io.BytesIO(data), target)
+    assert all(tensor.all() for tensor in target.values())
+
+
+def with_header(header: object, body: bytes = b"", *, claims: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if claims is None else claims) + text + body
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+LIES = {
+    "a huge header": with_header({"a": ENTRY}, bytes(8), claims=2**63),
+    "no JSON": with_header(b"not json", bytes(8)),
+    "broken UTF-8": with_header(b"\xff\xfe{}", bytes(8)),
+    "a list": with_header([1, 2]),
+    "a number": with_header(7),
+    "nested too deep": with_header(b"[" * 100_000),
+    "too few bytes": with_header({"a": ENTRY}, bytes(4)),
+    "too many bytes": with_header({"a": ENTRY}, bytes(12)),
+    "another shape": with_header({"a": {**ENTRY, "shape": [3]}}, bytes(8)),
+    "a negative shape": with_header({"a": {**ENTRY, "shape": [-2]}}, bytes(8)),
+    "an unknown dtype": with_header({"a": {**ENTRY, "dtype": "Q9"}}, bytes(8)),
+    "offsets beyond the end": with_header({"a": {**ENTRY, "data_offsets": [8, 16]}}, bytes(8)),
+    "metadata of another kind": with_header({"__metadata__": [], "a": ENTRY}, bytes(8)),
+    "aliases of nothing": with_header(
+        {"__metadata__": {"flodl_aliases": '{"b": "nothing"}'}, "a": ENTRY}, bytes(8)
+    ),
+    "aliases of another kind": with_header({"__metadata__": {"flodl_aliases": "[1]"}, "a": ENTRY}, bytes(8)),
+    "aliases that are no JSON": with_header({"__metadata__": {"flodl_aliases": "{"}, "a": ENTRY}, bytes(8)),
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(64),
+    "a pickle": b"\x80\x04\x95" + bytes(64),
+    "text": b"epoch 1 loss 0.5\n" * 9,
+}
+
+
+@pytest.mark.parametrize("data", LIES.values(), ids=LIES.keys())
+def test_an_inconsistent_file_raises(data, tmp_path):
+    (tmp_path / "lies.fdl").write_bytes(data)
+    for source in (tmp_path / "lies.fdl", io.BytesIO(data)):
+        with pytest.raises(CheckpointError, match="is not a complete checkpoint"):
+            load_checkpoint(source, {"a": torch.zeros(2)})
+
+
+def test_files_of_the_safetensors_library_are_read(tmp_path):
+    tensors = {name: tensor.contiguous() for name, tensor in TENSORS.items() if "tied" not in name}
+    save_file(tensors, tmp_path / "theirs.safetensors", {"epoch": "3"})
+    back, metadata = read_checkpoint(tmp_path / "theirs.safetensors")
+    assert equal(back, dict(sorted(tensors.items(), key=lambda item: list(back).index(item[0]))))
+    assert metadata == {"epoch": "3"}

@@ -1,0 +1,117 @@
+"""Tensors and arrays with one row per sample, in any memory layout."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset, random_split
+
+from flodl.core import DataError
+from flodl.data import Loader
+
+from ..small_loaders import IMAGES, LABELS, assert_same, everything, loader
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "expected"),
+    [
+        ((IMAGES, LABELS), None, ("tuple", 2)),
+        ([IMAGES[0]] * 4, None, ("Tensor", None)),
+        (IMAGES, None, ("Tensor", None)),
+        ({"x": IMAGES, "y": LABELS}, None, ("dict", ["x", "y"])),
+        ((IMAGES, LABELS), ("image", "label"), ("dict", ["image", "label"])),
+        (IMAGES, ["image"], ("dict", ["image"])),
+        ({"x": IMAGES, "y": LABELS, "z": LABELS}, ["z", "x"], ("dict", ["z", "x"])),
+        (TensorDataset(IMAGES, LABELS), None, ("tuple", 2)),
+        ((IMAGES.numpy(), LABELS.numpy()), None, ("tuple", 2)),
+    ],
+)
+def test_a_batch_has_the_structure_of_its_source(source, names, expected):
+    batch = next(iter(Loader(source, 4, names=names)))
+    kind, parts = expected
+    assert type(batch).__name__ == kind
+    if kind == "dict":
+        assert list(batch) == parts
+    elif kind == "tuple":
+        assert len(batch) == parts
+
+
+def test_a_split_of_a_tensor_dataset_is_resident_too():
+    part, _ = random_split(TensorDataset(IMAGES, LABELS), [10, 16], torch.Generator().manual_seed(0))
+    given = Loader(part, 4)
+    assert given.mode == "resident"
+    assert sorted(torch.cat([labels for _, labels in given]).tolist()) == sorted(part.indices)
+
+
+def test_memory_mapped_arrays_stay_in_their_file(tmp_path):
+    np.save(tmp_path / "x.npy", IMAGES.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    given = Loader((mapped, LABELS), 4, seed=5)
+    assert (given.mode, given.reason) == ("streaming", "the data (3 KB) stays in memory-mapped files")
+    assert_same(everything(given), everything(loader()))
+    assert_same(everything(Loader((mapped, LABELS), 4, seed=5, mode="resident")), everything(loader()))
+
+
+def reversed_rows(array):
+    return array[::-1]
+
+
+def reversed_columns(array):
+    return array[:, ::-1]
+
+
+def big_endian(array):
+    return array.astype(array.dtype.newbyteorder(">"))
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("change", [reversed_rows, reversed_columns, big_endian])
+def test_arrays_that_torch_cannot_share_are_converted(change, locked, mode):
+    array = change(np.arange(12, dtype=np.float32).reshape(4, 3))
+    array.flags.writeable = not locked
+    (batch,) = Loader(array, 4, shuffle=False, mode=mode)
+    assert batch.dtype == torch.float32
+    assert batch.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("change", [reversed_rows, big_endian])
+def test_memory_mapped_arrays_are_converted_row_by_row(tmp_path, change, mode):
+    array = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.save(tmp_path / "x.npy", big_endian(array) if change is big_endian else array)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    mapped = mapped if change is big_endian else change(mapped)
+    given = Loader(mapped, 4, shuffle=False)
+    assert (given.mode, given.reason) == ("streaming", "the data (48 B) stays in memory-mapped files")
+    assert next(iter(given)).tolist() == mapped.tolist()
+    assert next(iter(Loader(mapped, 4, shuffle=False, mode="resident"))).tolist() == mapped.tolist()
+
+
+def test_read_only_arrays_are_not_copied():
+    locked = IMAGES.numpy().copy()
+    locked.flags.writeable = False
+    assert_same(everything(Loader((locked, LABELS), 4, seed=5)), everything(loader()))
+
+
+def test_a_batch_can_be_changed_without_changing_the_data():
+    before = IMAGES.clone()
+    for images, _ in loader(shuffle=False):
+        images.zero_()
+    assert torch.equal(IMAGES, before)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_unsigned_integers_keep_their_type(dtype):
+    values = np.array([1, 2, np.iinfo(dtype).max], dtype=dtype)
+    (batch,) = Loader(values, 3, shuffle=False)
+    assert batch.numpy().dtype == dtype
+    assert batch.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_a_dataframe_is_a_dict_of_its_columns(package):
+    frame = pytest.importorskip(package).DataFrame({"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]})
+    (batch,) = Loader(frame, 3, shuffle=False)
+    assert {name: column.tolist() for name, column in batch.items()} == {"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]}
+    with pytest.raises(DataError, match="column 'a' has dtype"):
+        Loader(pytest.importorskip(package).DataFrame({"a": ["x", "y"]}), 2)
