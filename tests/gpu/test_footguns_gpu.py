@@ -84,7 +84,7 @@ def test_the_remedy_for_it_is_a_tensor_on_the_device() -> None:
 def test_the_other_remedy_is_a_number_in_the_batch() -> None:
     _, step = captured(lambda m, x, y, weight=1.0: mse(m, x, y) * weight)
     assert all(loss == 0 for loss in feed(step, 2, 0.0))
-    assert "another shape" in events(step)
+    assert "a different shape" in events(step)
 
 
 def test_silent_an_attribute_of_a_module_stays_as_it_was_recorded() -> None:
@@ -141,9 +141,7 @@ def test_silent_a_hook_from_before_runs_only_while_it_is_recorded() -> None:
     ],
     ids=["hook", "module", "parameter", "switch", "data"],
 )
-def test_what_a_replay_cannot_see_is_seen_when_the_ladder_looks_around(
-    change, what: str, monkeypatch
-) -> None:
+def test_what_a_replay_cannot_see_is_seen_by_the_inspection(change, what: str, monkeypatch) -> None:
     monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 64)
     monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY_S", 1e9)
     before = torch.get_float32_matmul_precision()
@@ -386,7 +384,9 @@ def test_a_history_that_stays_from_step_to_step_is_named() -> None:
     model = nn.Sequential(KeepingSometimes(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
     model, step = captured(model=model)
     assert step.tier == "eager"
-    assert "the attribute '0.first' keeps its history from step to step" in events(step), events(step)
+    assert "the attribute '0.first' keeps its autograd history from step to step" in events(step), events(
+        step
+    )
     assert model[0].first.grad_fn is not None
 
 
@@ -413,7 +413,7 @@ def test_silent_a_view_of_a_weight_that_a_model_keeps_goes_on_learning(tier) -> 
     wanted, _ = losses("eager")
     found, step = losses(tier)
     assert torch.equal(found, wanted)
-    assert "the attribute 'turned' keeps its history from step to step" in events(step), events(step)
+    assert "the attribute 'turned' keeps its autograd history from step to step" in events(step), events(step)
 
 
 class Moving(nn.Module):
@@ -501,7 +501,7 @@ def test_a_history_that_is_held_outside_the_model_is_named() -> None:
 
     _, step = captured(keeping)
     assert step.tier == "eager"
-    assert "a tensor of an earlier step is held with its history" in events(step), events(step)
+    assert "a tensor of an earlier step is kept with its autograd history" in events(step), events(step)
     assert torch.isfinite(torch.stack(feed(step, 3))).all()
 
 

@@ -134,7 +134,7 @@ def test_a_replay_that_was_interrupted_is_found_again() -> None:
     for number in range(12):
         plain(*batch(number)), step(*batch(number))
     assert step.tier == "captured", step.report()
-    (recording,) = step._controller.runner._recordings.values()
+    (recording,) = (recorded.recording for recorded in step._controller.runner._recorded.values())
     assert isinstance(recording, Recording)
     mailbox = recording.mailbox
     assert mailbox is not None
@@ -291,8 +291,8 @@ def test_every_recording_holds_what_it_writes_to() -> None:
         step(*batch(number, 8 if number < 20 else 6))
     runner = step._controller.runner
     assert step.report().captures == 2, step.report()
-    assert runner._held.keys() == runner._recordings.keys()
-    for held in runner._held.values():
+    assert runner.captures == len(runner._recorded)
+    for held in (recorded.held for recorded in runner._recorded.values()):
         places = {tensor.data_ptr() for tensor in held}
         assert {p.data_ptr() for p in step._body.model.parameters()} <= places
         assert {s["exp_avg"].data_ptr() for s in step._body.optimizer.state.values()} <= places
@@ -311,7 +311,7 @@ def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
     torch.testing.assert_close(losses, alternating(eager, 60), rtol=1e-3, atol=1e-3)
     report = step.report()
     assert (report.tier, report.captures, report.compiles) == ("compiled", 2, 1), report
-    assert "a batch of another shape than the compiled one is replayed" in str(report)
+    assert "a batch of a different shape than the compiled one is replayed" in str(report)
     assert step._controller.other_shapes.captures == 1
     # A replay calls no Python, as a step that ran eagerly would.
     called: list[int] = []

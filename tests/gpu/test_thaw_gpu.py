@@ -211,10 +211,10 @@ def test_a_wait_within_a_backward_is_found_with_its_line() -> None:
 def test_the_addresses_of_a_dropped_step_stay_until_the_device_was_waited_for() -> None:
     pytest.importorskip("triton")
     x = torch.ones(8, device="cuda")
-    dropped = mailbox.opened([x])
+    dropped = mailbox.open_mailbox([x])
     assert dropped is not None
     table = dropped._table
     del dropped
     assert any(left is table for left in mailbox._LEFT[x.device])
-    assert mailbox.opened([x]) is not None
+    assert mailbox.open_mailbox([x]) is not None
     assert not any(left is table for left in mailbox._LEFT[x.device])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.tiers import controller as ladder
+from flodl.engine.tiers import inspection
 from flodl.optim import CosineScheduler
 
 pytestmark = [
@@ -262,8 +262,8 @@ def test_an_optimizer_with_step_hooks_keeps_its_update_outside() -> None:
 
 
 def test_a_step_hook_that_comes_later_is_seen_after_a_while(monkeypatch) -> None:
-    monkeypatch.setattr(ladder, "LOOK_EVERY", 5)
-    monkeypatch.setattr(ladder, "LOOK_EVERY_S", 1e9)
+    monkeypatch.setattr(inspection, "LOOK_EVERY", 5)
+    monkeypatch.setattr(inspection, "LOOK_EVERY_S", 1e9)
     _, _, step = train("captured", steps=20)
     calls: list[int] = []
     step._body.optimizer.register_step_post_hook(lambda *_: calls.append(1))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import Loader, TrainStep
+from flodl import Loader
 from flodl.core import DataError
 
 
@@ -48,15 +48,15 @@ def test_an_interrupt_that_comes_when_the_update_is_applied_takes_the_batch(
 ):
     whole = make(accumulate=accumulate)
     expected = whole.fit(data, epochs=2, batch_size=4)
-    trainer, ended, real = make(accumulate=accumulate), [], TrainStep._end_window
+    trainer, ended, real = make(accumulate=accumulate), [], TierController.end_window
 
-    def interrupted(step):
+    def interrupted(controller, step):
         ended.append(True)
         if len(ended) == window:
             raise KeyboardInterrupt
-        real(step)
+        real(controller, step)
 
-    monkeypatch.setattr(TrainStep, "_end_window", interrupted)
+    monkeypatch.setattr(TierController, "end_window", interrupted)
     result = fit_twice(trainer, data, KeyboardInterrupt, batch_size=4)
     assert (result.history, result.steps) == (expected.history, expected.steps)
     assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
