@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import torch
 
+from ..batch.signature import shared_indices
 from ..device.tensors import is_conv_weight
 from ..guards.cheap import REQUIRES_GRAD, TRAINING_FLAG, CheapGuard
 from ..optimizer.prepare import are_in_sync, host_settings, share_a_tensor, sync_rates
 from ..program.program import StepBody
 from ..program.update import parameters_of, same_objects
+from .recording import Recording
 
 # A group, a getter for all its settings, their values, and how many parameters it has.
 _GroupSettings = tuple[dict[str, Any], Any, Any, int]
@@ -62,14 +64,16 @@ class Dependencies:
                 return f"the optimizer's {key} was changed"
         return None
 
-    def fast_check(self) -> Callable[[], bool] | None:
-        """Return a function that tells whether everything is unchanged; None if that takes a longer look.
+    def fast_check(self, recording: Recording[Any], turns: int) -> Callable[[Sequence[Any]], bool] | None:
+        """Return a function that tells whether a batch may be replayed; None if that takes a longer look.
 
-        It runs in every step of a recorded program: every name in it is local on purpose.
+        It is valid for this many turns. It runs in every step of a recorded program: every name in it is
+        local on purpose.
         """
         guard, rates, optimizer = self._guard, self._rates, self._body.optimizer
         if guard.other_modules or share_a_tensor(rates):
             return None
+        fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
         state, num_states, num_groups = self._state, self._num_states, len(self._groups)
         parameters, pointers = self._body.parameters, self._pointers
         settings = self._group_settings
@@ -82,7 +86,11 @@ class Dependencies:
         indices = (0, len(parameters) - 1, *convolutions)
         watched = [(parameters[index].data_ptr, pointers[index]) for index in indices]
 
-        def is_unchanged() -> bool:
+        def may_replay(batch: Sequence[Any]) -> bool:
+            nonlocal turns
+            turns -= 1
+            if turns < 0 or len(batch) != width or not fits(*batch):
+                return False
             if (
                 optimizer.state is not state
                 or len(state) < num_states
@@ -106,6 +114,8 @@ class Dependencies:
             for now, (group, get, kept, count) in zip(optimizer.param_groups, settings):
                 if now is not group or get(group) != kept or len(group["params"]) != count:
                     return False
+            if shared and shared_indices(batch) != shared:
+                return False
             if cast_to is not None and torch.get_autocast_dtype(device_type) is not cast_to:
                 return False
             for group, lr in rates:
@@ -113,7 +123,7 @@ class Dependencies:
                     sync_rates(rates)
             return True
 
-        return is_unchanged
+        return may_replay
 
 
 def _by_group(settings: list[tuple[dict[str, Any], str, Any]]) -> list[_GroupSettings]:

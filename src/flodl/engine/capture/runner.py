@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flodl.core.rng_state import RngState
 
-from ..batch.signature import Signature, shared_indices
+from ..batch.signature import Signature
 from ..batch.tree import tensors_of
 from ..device.autograd_history import attribute_path, cut_history, has_live_history
 from ..errors import NotCapturable
@@ -86,27 +86,17 @@ class RecordedRunner:
         """Return the fast path for whole steps like the last one, valid for this many; None if there is none.
 
         If anything differs, it returns None and has changed nothing. In most steps this is all that the host
-        does: every name is local on purpose.
+        does.
         """
         recording = self._last
         if recording is None or self._foreign:
             return None
-        is_unchanged = self._dependencies.fast_check()
-        if is_unchanged is None:
+        may_replay = self._dependencies.fast_check(recording, turns)
+        if may_replay is None:
             return None
-        fits, shared, width = recording.fits, recording.shared, len(recording.inputs)
-        post = recording.mailbox.poster(recording.run) if recording.mailbox is not None else None
-
-        def replay_same(batch: tuple[Any, ...]) -> Tensor | None:
-            nonlocal turns
-            turns -= 1
-            if turns < 0 or len(batch) != width or not fits(*batch) or not is_unchanged():
-                return None
-            if shared and shared_indices(batch) != shared:
-                return None
-            return recording.replay(batch).loss.clone() if post is None else post(batch)
-
-        return replay_same
+        if recording.mailbox is not None:
+            return recording.mailbox.poster(recording.run, may_replay)
+        return lambda batch: recording.replay(batch).loss.clone() if may_replay(batch) else None
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a signature; nothing is executed."""
