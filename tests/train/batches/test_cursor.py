@@ -6,6 +6,7 @@ from torch import nn
 
 from flodl import Loader
 from flodl.core import DataError
+from flodl.engine.tiers.controller import TierController
 
 
 def failing_at(call, error=ValueError):
