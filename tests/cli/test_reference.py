@@ -46,6 +46,7 @@ def fdl(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda text: text.splitlines()[0])
 def test_a_session_in_the_tutorial_prints_what_is_shown(session, example, fdl):
     steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, flags=re.MULTILINE)
@@ -63,6 +64,7 @@ def test_the_manifest_in_the_tutorial_is_that_of_the_example():
     assert shown == (ROOT / "examples/manifest_project/train/fdl.yml").read_text()
 
 
+@pytest.mark.slow
 def test_the_example_trains(example, capfd):
     assert main(["train", "quick", "-o", "runs"]) == 0
     assert "accuracy: " in capfd.readouterr().out

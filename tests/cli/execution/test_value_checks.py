@@ -54,6 +54,7 @@ def run_preset(capfd, *words):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -86,6 +87,7 @@ def test_an_entry_may_contain_the_arguments(job, capfd):
     assert json.loads(capfd.readouterr().out)["data"] == "digits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "value"),
     [
@@ -105,6 +107,7 @@ def test_typed_values_match_the_plan_and_reach_the_script(job, capfd, words, nam
     assert run_preset(capfd, "x", *words)[name] == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "value"),
     [
@@ -131,6 +134,7 @@ def test_a_flag_that_no_preset_sets_has_no_negation(job, capfd):
     assert "No such option '--no-fast-mode'" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("on", True), ("Yes", True), ("0", False), ("off", False), ("", False)]
 )
@@ -140,6 +144,7 @@ def test_a_flag_can_be_set_by_a_variable(job, capfd, monkeypatch, text, value):
     assert run_preset(capfd, "x", "--no-loud")["loud"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "words", "message"),
     [

@@ -59,7 +59,7 @@ class _Run(click.Command):
 def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> int:
     """Run a command of this project's fdl.yml, or show what would run.
 
-    `fdl run NAME WORDS` is the same as `fdl NAME WORDS`, but NAME may also be the name of a built-in command.
+    This is the same as fdl NAME WORDS, but NAME may also be the name of a built-in command.
     Without NAME, the command `run` of the manifest runs. The options of this command may also follow NAME,
     before any `--`. If the program has its own --dry-run, start it without the word run; its own --monitor
     takes precedence.
