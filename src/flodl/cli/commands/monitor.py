@@ -33,7 +33,7 @@ _MAX_CHECKED_BYTES = 200_000_000
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; all but the default require a token.",
+    help="The address to listen on; a token is required unless it is loopback.",
 )
 @click.option("--token", help="The token to require; generated if other machines can reach the page.")
 @click.option("--open/--no-open", "open_browser", default=False, help="Open the page in a browser.")

@@ -52,7 +52,11 @@ class _Run(click.Command):
     "--dry-run", is_flag=True, help="Show the command and every value with its origin, without running it."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON object.")
-@click.option("--monitor", is_flag=True, help="Show the training on a live page, unless the script decides.")
+@click.option(
+    "--monitor",
+    is_flag=True,
+    help="Show the training on a live page, unless the script sets its own monitor.",
+)
 @no_append_option
 @output_options
 @click.pass_context
