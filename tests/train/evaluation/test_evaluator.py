@@ -130,7 +130,7 @@ def test_no_data_is_said(make):
         def __iter__(self):
             return iter(())
 
-    with pytest.raises(DataError, match="gives no batch"):
+    with pytest.raises(DataError, match="yields no batch"):
         make().evaluate(Loader(Nothing(), 4))
 
 
