@@ -140,7 +140,9 @@ def test_another_seed_of_the_trainer_is_named(make, data, tmp_path):
 
 def test_other_data_are_refused_with_what_is_possible(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
-    with pytest.raises(CursorError, match=r"To continue with different data, start a new run .*load_checkpoint"):
+    with pytest.raises(
+        CursorError, match=r"To continue with different data, start a new run .*load_checkpoint"
+    ):
         make(checkpoint_dir=tmp_path).fit(tuple(part[:12] for part in data), epochs=2, batch_size=8)
 
 
