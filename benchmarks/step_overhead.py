@@ -5,7 +5,7 @@
 The first step is taken in fresh processes, where it is what a user waits for, and in a warm one, where the
 set-up of torch and CUDA does not hide what is ours. Calls are made on an idle device and timed until the
 last one returns, not until the device is done: a model so small that the launch is all there is to see.
-Without CUDA only the first step is measured.
+The eager tier is compared with a plain loop in CPU time, in turns. Without CUDA only these are measured.
 """
 
 from __future__ import annotations
@@ -101,6 +101,44 @@ def call_cost(device: str, rounds: int, calls: int) -> dict[str, Timing]:
     return take_turns(timers, rounds=rounds)
 
 
+def cpu_time(call: Callable[[], object], calls: int, repeats: int) -> list[float]:
+    """Seconds of CPU time for one call; other processes on the machine do not count."""
+    taken = []
+    for _ in range(repeats):
+        started = time.process_time()
+        for _ in range(calls):
+            call()
+        taken.append((time.process_time() - started) / calls)
+    return taken
+
+
+def eager_cost(rounds: int, calls: int) -> dict[str, Timing]:
+    """CPU time of a step on the eager tier and of a plain loop, for a tiny model on the CPU."""
+    timers: dict[str, Callable[[int], list[float]]] = {}
+    for kind, make in (("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam)):
+        x, y = TINY.batches(1, "cpu")[0]
+        plain, ours = TINY.module("cpu"), TINY.module("cpu")
+        optimizer = make(plain.parameters(), lr=TINY.lr)
+        step = TrainStep(
+            ours,
+            make(ours.parameters(), lr=TINY.lr),
+            lambda model, x, y: TINY.loss(model(x), y),
+            tier="eager",
+        )
+
+        def loop(x: Tensor, y: Tensor, model: nn.Module = plain, optimizer: Any = optimizer) -> None:
+            loss = TINY.loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        timers[f"plain loop, {kind}"] = partial(cpu_time, partial(loop, x, y), calls)
+        timers[f"TrainStep, {kind}"] = partial(cpu_time, partial(step, x, y), calls)
+    for timer in timers.values():
+        timer(5)
+    return take_turns(timers, rounds=rounds)
+
+
 def first_step(start: Start, reference: Reference, device: str, repeats: int) -> list[float]:
     """Seconds from a model and a batch to the first updated weights."""
     x, y = reference.batches(1, device)[0]
@@ -171,6 +209,13 @@ def main() -> None:
     ):
         results[key] = microseconds(first_steps(reference, device, 20 if device == "cuda" else 3))
         print(table([f"to the first step, {told}", "µs"], rows(results[key])))
+    eager = eager_cost(options.rounds, options.calls)
+    results["eager_cpu"] = microseconds(eager)
+    print(table(["CPU time of an eager step, tiny model on the CPU", "µs"], rows(results["eager_cpu"])))
+    for kind in ("SGD", "Adam"):
+        ratio = eager[f"TrainStep, {kind}"].median_s / eager[f"plain loop, {kind}"].median_s
+        results[f"eager_over_plain_{kind.lower()}"] = ratio - 1
+        print(f"TrainStep on the eager tier over a plain loop with {kind}: {ratio - 1:.1%}")
     if device == "cuda":
         calls = call_cost(device, options.rounds, options.calls)
         over = paired_difference(calls["TrainStep"], calls["bare replay"]) * 1e6

@@ -92,23 +92,14 @@ class Mailbox:
 
     def post(self, replay: Callable[[], object], batch: Sequence[Tensor]) -> Tensor:
         """Replay a graph for a batch, and return its loss in a tensor that no later replay writes to."""
-        loss = self.poster(replay, lambda batch: True)(batch)
-        assert loss is not None
-        return loss
+        return self.poster(replay)(batch)
 
-    def poster(
-        self, replay: Callable[[], object], may_replay: Callable[[Sequence[Tensor]], bool]
-    ) -> Callable[[Sequence[Tensor]], Tensor | None]:
-        """Return a function that does what `post` does, if the batch may be replayed, and otherwise nothing.
-
-        Everything is looked up once: it runs in every step.
-        """
+    def poster(self, replay: Callable[[], object]) -> Callable[[Sequence[Tensor]], Tensor]:
+        """Return a function that does what `post` does, with everything looked up once."""
         free, write, memory, begin_lap = self.free, self.write, self.memory, self.begin_lap
         is_pair = len(self._inputs) == 2
 
-        def post(batch: Sequence[Tensor]) -> Tensor | None:
-            if not may_replay(batch):
-                return None
+        def post(batch: Sequence[Tensor]) -> Tensor:
             try:
                 if len(free) < 2:
                     begin_lap()

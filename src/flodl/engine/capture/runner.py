@@ -94,9 +94,10 @@ class RecordedRunner:
         may_replay = self._dependencies.fast_check(recording, turns)
         if may_replay is None:
             return None
-        if recording.mailbox is not None:
-            return recording.mailbox.poster(recording.run, may_replay)
-        return lambda batch: recording.replay(batch).loss.clone() if may_replay(batch) else None
+        if recording.mailbox is None:
+            return lambda batch: recording.replay(batch).loss.clone() if may_replay(batch) else None
+        post = recording.mailbox.poster(recording.run)
+        return lambda batch: post(batch) if may_replay(batch) else None
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a signature; nothing is executed."""

@@ -1,4 +1,4 @@
-"""What a step function gives, checked; and the outcomes of the pieces of a batch, put together."""
+"""The validated result of a step function, and the joined results of the pieces of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weight = float | Tensor
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a micro-batch gave: its loss and the values that the step function named."""
+    """The result of a micro-batch: its loss and the named values of the step function."""
 
     loss: Tensor
     values: Mapping[str, Tensor]
@@ -25,7 +25,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Part:
-    """The outcome of one piece of a batch, its share of the real samples, and how many rows it has."""
+    """The outcome of one piece of a batch, its share of the real samples, and its number of rows."""
 
     outcome: Outcome
     weight: Weight
@@ -33,7 +33,7 @@ class Part:
 
 
 def joined(parts: Sequence[Part]) -> Outcome:
-    """Put the outcomes of pieces together as the whole batch would have given them.
+    """Join the outcomes of pieces into the outcome of the whole batch.
 
     >>> def piece(rows):
     ...     rows = torch.tensor(rows)
@@ -49,15 +49,15 @@ def joined(parts: Sequence[Part]) -> Outcome:
 
 
 def weighed(value: Tensor, weight: Weight) -> Tensor:
-    """Give a value times its weight, which is a number or lies on the device."""
+    """Return a value times its weight, which is a number or a tensor on the device."""
     if isinstance(weight, Tensor):
-        # A weight in half precision would be a rough one.
+        # A weight in half precision would be inaccurate.
         weight = weight.to(value.device, torch.promote_types(value.dtype, torch.float32))
     return value * weight
 
 
 def _value(name: str, parts: Sequence[Part]) -> Tensor:
-    """Join one value: rows one below the other, else the weighed mean; the last where the shapes differ."""
+    """Join one value: concatenate rows, else take the weighted mean, or the last one if the shapes differ."""
     named = [part for part in parts if name in part.outcome.values]
     values = [part.outcome.values[name] for part in named]
     if all(value.dim() > 0 and len(value) == part.num_rows for value, part in zip(values, named)):
@@ -72,22 +72,22 @@ def _value(name: str, parts: Sequence[Part]) -> Tensor:
 
 
 def outcome_of(given: Any) -> Outcome:
-    """Read what a step function returned, or say what it should have returned."""
+    """Read what a step function returned, or raise with what it should return."""
     loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         hint = " It has one: return its .loss." if isinstance(getattr(loss, "loss", None), Tensor) else ""
         raise StepError(
-            f"the step function gives {what}. Return one scalar loss, or (loss, {{name: value}}).{hint}"
+            f"the step function returned {what}. Return one scalar loss, or (loss, {{name: value}}).{hint}"
         )
     if loss.is_complex():
         raise StepError(
-            f"the loss is complex ({loss.dtype}), and only a real number can be made smaller. "
+            f"the loss is complex ({loss.dtype}), and only a real number can be minimized. "
             "Return its real part or its magnitude: loss.real or loss.abs()."
         )
     if not isinstance(values, Mapping):
         raise StepError(
-            f"the second thing that the step function gives is a {type(values).__name__}. "
+            f"the second item that the step function returned is a {type(values).__name__}. "
             "Return (loss, {name: value})."
         )
     if not loss.requires_grad:
@@ -100,7 +100,7 @@ def outcome_of(given: Any) -> Outcome:
 
 
 def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
-    """Give a value as a tensor; a number is written by the device itself, which a recording can hold."""
+    """Return a value as a tensor; a number is filled in on the device, which can be recorded."""
     if not isinstance(name, str):
         raise StepError(
             f"the step function names a value {name!r}, which is a {type(name).__name__}. "
@@ -108,13 +108,13 @@ def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
         )
     if name == "loss":
         raise StepError(
-            "the step function names a value 'loss', which is what the loss itself is called. "
+            "the step function names a value 'loss', which is the name of the loss itself. "
             "Choose another name, such as 'task_loss'."
         )
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray) and value.ndim == 0:
-        # What torch's compiler makes of the former.
+        # torch.compile turns NumPy scalars into these.
         value = torch.as_tensor(value).to(loss.device)
     if isinstance(value, complex) or (isinstance(value, Tensor) and value.is_complex()):
         raise StepError(

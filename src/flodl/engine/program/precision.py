@@ -1,4 +1,4 @@
-"""Number formats of a step: plain, tf32, or mixed with bf16 or fp16, without ever asking the device."""
+"""The precision of a step: fp32, tf32, or mixed with bf16 or fp16, without a host sync."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..settings import Precision
 
 
 def computing_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Give the context in which forward and loss run."""
+    """Return the context in which forward and loss run."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     if precision == "fp16":
@@ -24,7 +24,7 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
 
 
 class LossScaler:
-    """Loss scaling for fp16 that lives on the device: grows after clean updates, halves after a bad one.
+    """Loss scaling for fp16 on the device: the scale grows after good updates and halves after a bad one.
 
     >>> scaler = LossScaler(torch.device("cpu"))
     >>> scaler.found_inf.fill_(1.0), scaler.update(), scaler.scale
@@ -38,7 +38,7 @@ class LossScaler:
         self.interval = interval
 
     def unscale(self, grads: Sequence[Tensor]) -> None:
-        """Divide the gradients by the scale and note on the device whether one is not finite."""
+        """Divide the gradients by the scale and flag on the device whether one is not finite."""
         self.found_inf.zero_()
         inverse = self.scale.double().reciprocal().float()
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
@@ -48,9 +48,9 @@ class LossScaler:
             torch._amp_foreach_non_finite_check_and_unscale_(group, self.found_inf, inverse)
 
     def update(self) -> None:
-        """Move the scale, from what `unscale` found."""
+        """Update the scale from what `unscale` found."""
         torch._amp_update_scale_(self.scale, self.clean_updates, self.found_inf, 2.0, 0.5, self.interval)
 
     def state(self) -> list[Tensor]:
-        """Give the tensors that a step changes."""
+        """Return the tensors that a step changes."""
         return [self.scale, self.clean_updates, self.found_inf]
