@@ -99,7 +99,7 @@ def test_a_half_full_window_cannot_be_saved() -> None:
 def test_a_state_with_a_scaler_needs_a_step_with_one() -> None:
     _, _, step = fresh(0, precision="fp16")
     _, _, other = fresh(0)
-    with pytest.raises(StepError, match="taken with a loss scaler, and precision='fp32' says otherwise"):
+    with pytest.raises(StepError, match="taken with a loss scaler, and precision='fp32' does not match"):
         other.load_state_dict(step.state_dict())
     with pytest.raises(StepError, match="taken without a loss scaler"):
         step.load_state_dict(other.state_dict())

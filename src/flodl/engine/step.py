@@ -206,7 +206,7 @@ class TrainStep:
             )
         if samples is None:
             return self(*batch)
-        if not (type(samples) is int and samples > 0) and not is_integer(samples, at_least=1):
+        if not is_integer(samples, at_least=1):
             raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
         self._usual.is_explicit = True
         if samples == num_samples(batch):

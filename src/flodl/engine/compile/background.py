@@ -17,6 +17,7 @@ from typing import Any
 from ..device.error_text import error_summary
 from ..program.program import StepBody
 from ..program.runner import Micro
+from .fork_safe_lock import ForkSafeLock
 from .memory_format import LayoutChoice
 from .payload import pack_step
 from .warm_up import warm_up
@@ -31,17 +32,7 @@ LOAD_FAILED_MESSAGE = "the modules of the step cannot be imported in the worker 
 # Marks the findings of the worker process in its output, to which the model may print too.
 FINDINGS_PREFIX = "flodl compiled: "
 # A worker process takes hundreds of megabytes, and the compiler's cache serves one at a time.
-_one_worker = threading.Lock()
-
-
-def _reset_lock() -> None:
-    """Create a new lock in a forked process, where the thread that held the old one does not exist."""
-    global _one_worker
-    _one_worker = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)
+_one_worker = ForkSafeLock()
 
 
 class BackgroundCompilation:
@@ -120,7 +111,7 @@ class Job:
 
     def run(self, payload: bytes) -> None:
         """Compile, once no other step of this process is being compiled."""
-        lock = _one_worker
+        lock = _one_worker.current
         while not lock.acquire(timeout=0.1):
             if self._ended.is_set():
                 return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
 from flodl.core import log
+
+from .fork_safe_lock import ForkSafeLock
 
 # The modules that torch's compiler imports when it is first used.
 COMPILER = (
@@ -21,17 +21,7 @@ COMPILER = (
 )
 # The interpreter's switch interval meanwhile, a tenth of Python's default.
 SWITCH_INTERVAL_S = 5e-4
-_lock = threading.Lock()
-
-
-def _reset_lock() -> None:
-    """Create a new lock in a forked process, where the thread that held the old one does not exist."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)
+_lock = ForkSafeLock()
 
 
 def warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] = ()) -> None:
@@ -39,7 +29,7 @@ def warm_up(on_cpu: bool, modules: Sequence[str] = (), sources: Sequence[str] = 
 
     This is seconds of pure Python. A short switch interval lets the training thread run in between.
     """
-    with _lock:
+    with _lock.current:
         interval_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:

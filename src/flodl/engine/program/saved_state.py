@@ -1,4 +1,4 @@
-"""What a step saves: looked through as a whole before any of it is loaded."""
+"""Validation of a saved step state: all of it is checked before any of it is loaded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flodl.core import StepError
 
 _COUNTS = ("steps", "updates", "usual_samples", "num_skipped")
 _KEYS = (*_COUNTS, "means", "scaler", "schedule")
-_HINT = "Load what the state_dict() of a TrainStep gave."
+_HINT = "Load what state_dict() of a TrainStep returned."
 
 
 def check_saved(state: Any, *, with_scaler: bool, with_schedule: bool, precision: str) -> None:
-    """Refuse what is not the state of a step like this one, and name what is wrong with it.
+    """Raise if this is not the state of a step like this one, and name what is wrong.
 
     >>> check_saved({"steps": 3}, with_scaler=False, with_schedule=False, precision="fp32")
     Traceback (most recent call last):
@@ -27,7 +27,7 @@ def check_saved(state: Any, *, with_scaler: bool, with_schedule: bool, precision
         raise StepError(f"the state has no {', '.join(map(repr, missing))}. {_HINT}")
     for key in _COUNTS:
         if not _is_count(state[key]):
-            raise StepError(f"the state has {key}={state[key]!r}, expected a whole number. {_HINT}")
+            raise StepError(f"the state has {key}={state[key]!r}, expected an integer of at least 0. {_HINT}")
     _check_means(state["means"])
     _check_scaler(state["scaler"], with_scaler=with_scaler, precision=precision)
     schedule = state["schedule"]
@@ -39,35 +39,35 @@ def check_saved(state: Any, *, with_scaler: bool, with_schedule: bool, precision
 
 
 def _check_means(means: Any) -> None:
-    """Look for names that belong together, each list with the sums of its weight and its values."""
-    for entry in _listed("means", means):
-        pair = _listed("means", entry)
+    """Raise unless the means are lists of names, each with the sums of its weight and its values."""
+    for entry in _require_list("means", means):
+        pair = _require_list("means", entry)
         if len(pair) != 2:
-            raise StepError(f"the state's means hold {entry!r}, expected names and their sums. {_HINT}")
-        names, sums = _listed("means", pair[0]), _listed("means", pair[1])
+            raise StepError(f"the state's means contain {entry!r}, expected names and their sums. {_HINT}")
+        names, sums = _require_list("means", pair[0]), _require_list("means", pair[1])
         if not all(isinstance(name, str) for name in names) or not all(_is_number(sum_) for sum_ in sums):
-            raise StepError(f"the state's means hold {entry!r}, expected names and their sums. {_HINT}")
+            raise StepError(f"the state's means contain {entry!r}, expected names and their sums. {_HINT}")
         if len(sums) != len(names) + 1:
-            raise StepError(f"the state's means hold {len(sums)} sums for {len(names)} names. {_HINT}")
+            raise StepError(f"the state's means contain {len(sums)} sums for {len(names)} names. {_HINT}")
 
 
 def _check_scaler(scaler: Any, *, with_scaler: bool, precision: str) -> None:
     if (scaler is not None) != with_scaler:
         raise StepError(
             f"the state was taken {'without' if scaler is None else 'with'} a loss scaler, and "
-            f"precision={precision!r} says otherwise. Resume with the same precision."
+            f"precision={precision!r} does not match. Resume with the same precision."
         )
     if scaler is None:
         return
-    numbers = _listed("scaler", scaler)
+    numbers = _require_list("scaler", scaler)
     if len(numbers) != 3 or not all(_is_number(number) for number in numbers):
         raise StepError(f"the state has scaler={scaler!r}, expected three numbers. {_HINT}")
 
 
-def _listed(key: str, value: Any) -> list[Any] | tuple[Any, ...]:
+def _require_list(key: str, value: Any) -> list[Any] | tuple[Any, ...]:
     if isinstance(value, list | tuple):
         return value
-    raise StepError(f"the state's {key} hold {value!r} where a list is expected. {_HINT}")
+    raise StepError(f"the state's {key} contain {value!r}, expected a list. {_HINT}")
 
 
 def _is_count(value: Any) -> bool:

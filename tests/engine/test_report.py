@@ -1,0 +1,63 @@
+"""Events carry a machine-readable cause next to their reason."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+from flodl.engine.report import Cause, Journal
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def new_step(step_fn=mse, **settings) -> TrainStep:
+    model = nn.Linear(4, 2)
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
+
+
+def causes(step: TrainStep) -> list[Cause]:
+    return [event.cause for event in step.report().events]
+
+
+def test_a_dropped_batch_has_the_cause_of_a_ragged_batch() -> None:
+    step = new_step(tail="drop", tier="eager")
+    step(torch.ones(8, 4), torch.zeros(8, 2))
+    step(torch.ones(3, 4), torch.zeros(3, 2))
+    assert causes(step) == [Cause.RAGGED_BATCH]
+
+
+def test_an_ambiguous_number_of_samples_is_a_cause() -> None:
+    step = new_step(lambda m, x, y: m(x).mean() + y.mean(), tier="eager")
+    step(torch.ones(8, 4), torch.zeros(3))
+    assert causes(step) == [Cause.SAMPLE_COUNT]
+
+
+def test_a_split_batch_has_the_cause_of_missing_memory() -> None:
+    def hungry(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(x) > 4:
+            raise torch.OutOfMemoryError("a small device")
+        return mse(model, x, y)
+
+    step = new_step(hungry, tier="eager")
+    step(torch.ones(8, 4), torch.zeros(8, 2))
+    assert causes(step) == [Cause.OUT_OF_MEMORY]
+
+
+def test_causes_are_plain_strings_in_json() -> None:
+    step = new_step(tail="drop", tier="eager")
+    step(torch.ones(8, 4), torch.zeros(8, 2))
+    step(torch.ones(3, 4), torch.zeros(3, 2))
+    (event,) = json.loads(json.dumps(step.report().to_dict()))["events"]
+    assert event["cause"] == "ragged_batch"
+
+
+def test_an_event_is_recorded_again_only_if_it_repeats() -> None:
+    journal = Journal()
+    for repeat in (False, False, True):
+        journal.add(1, "eager", Cause.SLOWER, "measured slower", repeat=repeat)
+    assert len(journal.events) == 2
