@@ -1,7 +1,9 @@
-"""Settings for all tests: no update checks, setuptools before distutils, and folders that are slow."""
+"""Settings for all tests: no update checks, setuptools before distutils, slow folders, fuzz budget."""
 
 import os
+import random
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +19,37 @@ with warnings.catch_warnings(), suppress(ImportError):
 
 TESTS = Path(__file__).parent
 SLOW_FOLDERS = [TESTS / name for name in ("browser", "faults", "gpu")]
+
+
+FUZZ_CASES = 40  # per fuzz test, unless --fuzz says otherwise
+
+
+def pytest_addoption(parser):
+    """Add the options of the fuzz tests."""
+    parser.addoption(
+        "--fuzz", type=int, default=FUZZ_CASES, help="cases per fuzz test (default: %(default)s)"
+    )
+    parser.addoption("--fuzz-case", type=int, default=None, help="run only this case of each fuzz test")
+
+
+@pytest.fixture
+def fuzz(request):
+    """Return a function that runs a check once per case, each with its own seeded generator.
+
+    The note of a failure names the case; `--fuzz-case` repeats it.
+    """
+    only = request.config.getoption("--fuzz-case")
+    cases = range(request.config.getoption("--fuzz")) if only is None else [only]
+
+    def run(check: Callable[[random.Random], None]) -> None:
+        for case in cases:
+            try:
+                check(random.Random(case))
+            except BaseException as error:
+                error.add_note(f"in fuzz case {case}; repeat it with --fuzz-case {case}")
+                raise
+
+    return run
 
 
 def pytest_collection_modifyitems(items):

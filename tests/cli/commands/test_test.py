@@ -133,3 +133,25 @@ def test_the_script_of_ci_calls_the_same_command(tmp_path):
     (tmp_path / "fdl").chmod(0o755)
     done = subprocess.run([tmp_path / ".ci/run"], cwd="/", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (3, "called with test\n")
+
+
+FUZZ_CONFTEST = """\
+def pytest_addoption(parser) -> None:
+    parser.addoption("--fuzz", type=int)
+"""
+FUZZ_TEST = """\
+def test_it(request) -> None:
+    print("cases", request.config.getoption("--fuzz"))
+"""
+
+
+@pytest.mark.slow
+def test_fuzz_runs_only_the_fuzz_tests_with_that_many_cases(capfd, monkeypatch, tmp_path):
+    make_checkout(tmp_path, monkeypatch, test_body="assert  False")
+    (tmp_path / "tests/fuzz").mkdir()
+    (tmp_path / "tests/conftest.py").write_text(FUZZ_CONFTEST)
+    (tmp_path / "tests/fuzz/test_reader.py").write_text(FUZZ_TEST)
+    assert main(["test", "--fuzz", "123", "-s"]) == 0
+    shown = capfd.readouterr().out
+    assert "cases 123" in shown
+    assert "1 passed" in shown

@@ -21,6 +21,7 @@ from flodl.core.formats import format_duration
 
 MAX_WORKERS = 8  # each worker imports torch: beyond this, memory costs more than the time saved
 QUICK = ["-m", "not slow and not gpu"]
+FUZZ = ["tests/fuzz", "-o", "timeout=0"]  # how long it takes is up to the caller
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,29 @@ class Outcome:
 @click.option(
     "--quick", is_flag=True, help="Skip the tests marked slow: compilation, browser, long subprocess tests."
 )
+@click.option(
+    "--fuzz",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run only the fuzz tests (readers of files, manifests and requests), with N cases each.",
+)
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
-def command(*, quick: bool, pytest_args: tuple[str, ...]) -> int:
+def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> int:
     """Check flodl itself: format, lint, types and the whole test suite.
 
     Run `fdl test --quick` after each change; it takes less than three minutes on two cores.
+
+    Run `fdl test --fuzz 10000` after a change to a reader of files or requests. The whole suite runs the
+    same tests with a few cases each.
 
     With other arguments, only pytest runs, and receives them: `fdl test tests/graph -k loop -x`. Put --quick
     in front to skip slow tests there too.
     """
     root = checkout()
     _require("pytest", "ruff", "mypy")
+    if fuzz is not None:
+        pytest = [sys.executable, "-m", "pytest", *FUZZ, "--fuzz", str(fuzz), *(pytest_args or _parallel())]
+        return subprocess.call(pytest, cwd=root, env=_environment())
     selection = QUICK if quick else []
     if pytest_args:
         return subprocess.call([sys.executable, "-m", "pytest", *selection, *pytest_args], cwd=root)
