@@ -10,6 +10,7 @@ from torch import nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 from flodl.optim import CosineScheduler
 
 
@@ -75,8 +76,9 @@ def test_the_scale_of_fp16_goes_on() -> None:
         step(*batch)
     _, _, resumed = fresh(0, precision="fp16")
     resumed.load_state_dict(step.state_dict())
-    assert resumed._body.scaler.scale == step._body.scaler.scale == 32768
-    assert resumed._body.scaler.clean_updates == 2
+    scale, clean_updates, _ = resumed.state_dict()["scaler"]
+    assert (scale, clean_updates) == (32768, 2)
+    assert resumed.state_dict()["scaler"] == step.state_dict()["scaler"]
 
 
 def test_the_size_of_a_usual_batch_goes_on_so_a_tail_is_still_a_tail() -> None:
@@ -118,10 +120,10 @@ def test_loading_into_a_step_that_has_run_replaces_its_means() -> None:
     _, _, step = fresh(0)
     step(*batches(4)[0])
     saved, wanted = step.state_dict(), step.means()
-    totals = dict(step._body.means.totals)
+    totals = dict(body_of(step).means.totals)
     for batch in batches(4)[1:3]:
         step(*batch)
     step.load_state_dict(saved)
     assert step.means() == wanted
     # A recording writes to these very tensors.
-    assert all(step._body.means.totals[names] is total for names, total in totals.items())
+    assert all(body_of(step).means.totals[names] is total for names, total in totals.items())

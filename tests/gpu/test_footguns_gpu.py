@@ -11,6 +11,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -163,20 +164,20 @@ def test_a_number_that_changes_in_every_step_is_found_by_the_trial() -> None:
 
 def test_a_learning_rate_that_is_assigned_is_used_at_once_without_recording_anew() -> None:
     model, step = captured()
-    step._body.optimizer.param_groups[0]["lr"] = 0.0
+    body_of(step).optimizer.param_groups[0]["lr"] = 0.0
     before = [p.detach().clone() for p in model.parameters()]
     feed(step, 3)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
     assert step.tier == "captured"
     assert len(step.report().events) == 1
-    step._body.optimizer.param_groups[0]["lr"] = 0.1
+    body_of(step).optimizer.param_groups[0]["lr"] = 0.1
     feed(step, 1)
     assert not torch.equal(before[0], model[0].weight)
 
 
 def test_other_settings_of_a_group_are_noticed_and_the_step_is_recorded_anew() -> None:
     _, step = captured()
-    step._body.optimizer.param_groups[0]["weight_decay"] = 0.5
+    body_of(step).optimizer.param_groups[0]["weight_decay"] = 0.5
     feed(step, 12)
     assert "the optimizer's weight_decay was changed" in events(step)
     assert step.tier == "captured", step.report()

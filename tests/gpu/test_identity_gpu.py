@@ -12,6 +12,7 @@ from torch import nn
 
 from flodl.engine import TrainStep, capture
 from flodl.engine.compile import policy as compilation
+from flodl.engine.internals import controller_of
 from flodl.engine.tiers import controller
 from flodl.optim import CosineScheduler
 
@@ -375,12 +376,12 @@ def test_auto_reaches_compiled_beside_training_and_says_what_it_cost(monkeypatch
     pytest.importorskip("cloudpickle")
     monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cuda", 0.0)
     # Which tier is faster for a model as small as this is not what this is about.
-    monkeypatch.setattr(controller.TierController, "_keep_if_faster", lambda controller, step: None)
+    monkeypatch.setattr(controller.TierController, "keep_if_faster", lambda controller, step: None)
     model = model_with_everything()
     step = TrainStep(model, torch.optim.Adam(model.parameters()), mse)
     (x, y), end = draws(1)[0], time.monotonic() + 400
     tiers = []
-    while step.tier != "compiled" and step._controller.tiers_ahead and time.monotonic() < end:
+    while step.tier != "compiled" and controller_of(step).tiers_ahead and time.monotonic() < end:
         step(x, y)
         if step.tier not in tiers:
             tiers.append(step.tier)

@@ -16,6 +16,7 @@ from flodl.core import StepError
 from flodl.engine import TrainStep
 from flodl.engine.capture.recording import Recording, record
 from flodl.engine.errors import NotCapturable
+from flodl.engine.internals import body_of, controller_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,7 +47,7 @@ def batch(number: int, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def state(step: TrainStep) -> list[torch.Tensor]:
-    return [value.clone() for value in step._body.model.state_dict().values()]
+    return [value.clone() for value in body_of(step).model.state_dict().values()]
 
 
 def assert_same(one: TrainStep, other: TrainStep) -> None:
@@ -134,7 +135,7 @@ def test_a_replay_that_was_interrupted_is_found_again() -> None:
     for number in range(12):
         plain(*batch(number)), step(*batch(number))
     assert step.tier == "captured", step.report()
-    (recording,) = (recorded.recording for recorded in step._controller.runner._recorded.values())
+    (recording,) = (recorded.recording for recorded in controller_of(step).runner.recorded.values())
     assert isinstance(recording, Recording)
     mailbox = recording.mailbox
     assert mailbox is not None
@@ -202,7 +203,7 @@ def test_a_state_of_the_optimizer_that_is_cleared_is_noticed_at_once() -> None:
     for number in range(60):
         if number == 30:
             assert step.tier == "captured", step.report()
-            eager._body.optimizer.state.clear(), step._body.optimizer.state.clear()
+            body_of(eager).optimizer.state.clear(), body_of(step).optimizer.state.clear()
         assert torch.equal(eager(*batch(number)), step(*batch(number))), number
     assert step.tier == "captured", step.report()
     assert "the optimizer's state was cleared" in str(step.report())
@@ -229,7 +230,7 @@ def test_a_state_of_the_optimizer_that_is_replaced_is_seen_after_a_while(change,
     for number in range(20):
         step(*batch(number))
     assert step.tier == "captured", step.report()
-    change(step._body.optimizer, step._body.parameters[0])
+    change(body_of(step).optimizer, body_of(step).parameters[0])
     for number in range(20, 90):
         step(*batch(number))
     assert "the state of the optimizer for '0.weight (" in str(step.report())
@@ -278,7 +279,7 @@ def test_a_hook_on_a_gradient_is_seen_after_a_while(look_often) -> None:
     for number in range(20):
         step(*batch(number))
     assert step.tier == "captured", step.report()
-    step._body.parameters[-1].register_hook(torch.zeros_like)
+    body_of(step).parameters[-1].register_hook(torch.zeros_like)
     for number in range(20, 90):
         step(*batch(number))
     assert "the parameter '4.bias' changed" in str(step.report())
@@ -289,13 +290,13 @@ def test_every_recording_holds_what_it_writes_to() -> None:
     step = new_step()
     for number in range(40):
         step(*batch(number, 8 if number < 20 else 6))
-    runner = step._controller.runner
+    runner = controller_of(step).runner
     assert step.report().captures == 2, step.report()
-    assert runner.captures == len(runner._recorded)
-    for held in (recorded.held for recorded in runner._recorded.values()):
+    assert runner.captures == len(runner.recorded)
+    for held in (recorded.held for recorded in runner.recorded.values()):
         places = {tensor.data_ptr() for tensor in held}
-        assert {p.data_ptr() for p in step._body.model.parameters()} <= places
-        assert {s["exp_avg"].data_ptr() for s in step._body.optimizer.state.values()} <= places
+        assert {p.data_ptr() for p in body_of(step).model.parameters()} <= places
+        assert {s["exp_avg"].data_ptr() for s in body_of(step).optimizer.state.values()} <= places
 
 
 def alternating(step: TrainStep, count: int) -> torch.Tensor:
@@ -312,10 +313,10 @@ def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
     report = step.report()
     assert (report.tier, report.captures, report.compiles) == ("compiled", 2, 1), report
     assert "a batch of a different shape than the compiled one is replayed" in str(report)
-    assert step._controller.other_shapes.captures == 1
+    assert controller_of(step).other_shapes.captures == 1
     # A replay calls no Python, as a step that ran eagerly would.
     called: list[int] = []
-    step._body.model.register_forward_hook(lambda *_: called.append(1))
+    body_of(step).model.register_forward_hook(lambda *_: called.append(1))
     step(*batch(100, 16)), step(*batch(101, 8))
     assert not called
 
@@ -327,7 +328,7 @@ def test_a_step_that_was_compiled_often_enough_is_captured(monkeypatch) -> None:
     for number in range(10):
         step(*batch(number))
     assert step.tier == "compiled", step.report()
-    step._body.parameters[0].requires_grad_(False)
+    body_of(step).parameters[0].requires_grad_(False)
     for number in range(10, 30):
         step(*batch(number))
     assert (step.tier, step.report().compiles) == ("captured", 1), step.report()
@@ -337,12 +338,12 @@ def test_strict_finds_a_wait_in_the_update() -> None:
     step = new_step("eager", strict=True)
     for number in range(3):
         step(*batch(number))
-    weight = step._body.parameters[0]
+    weight = body_of(step).parameters[0]
 
     def ask(*_) -> None:
         weight.sum().item()
 
-    step._body.optimizer.register_step_pre_hook(ask)
+    body_of(step).optimizer.register_step_pre_hook(ask)
     with pytest.raises(StepError, match="the host waited for the device"):
         step(*batch(3))
     assert torch.isfinite(torch.randn(3, device="cuda")).all()

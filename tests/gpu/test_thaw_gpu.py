@@ -213,8 +213,8 @@ def test_the_addresses_of_a_dropped_step_stay_until_the_device_was_waited_for() 
     x = torch.ones(8, device="cuda")
     dropped = mailbox.open_mailbox([x])
     assert dropped is not None
-    table = dropped._table
+    table = dropped.table
     del dropped
-    assert any(left is table for left in mailbox._LEFT[x.device])
+    assert any(left is table for left in mailbox.LEFT_TABLES[x.device])
     assert mailbox.open_mailbox([x]) is not None
-    assert not any(left is table for left in mailbox._LEFT[x.device])
+    assert not any(left is table for left in mailbox.LEFT_TABLES[x.device])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 from flodl.engine.tiers import inspection
 from flodl.optim import CosineScheduler
 
@@ -243,7 +244,7 @@ class Foreign(torch.optim.Optimizer):
 )
 def test_a_foreign_optimizer_is_called_once_for_each_update(settings: dict) -> None:
     step = assert_same(optimizer=Foreign, **settings)
-    assert step._body.optimizer.calls == step.report().updates - step.report().skipped
+    assert body_of(step).optimizer.calls == step.report().updates - step.report().skipped
     assert "the update stays outside" in step.report().reason
 
 
@@ -266,7 +267,7 @@ def test_a_step_hook_that_comes_later_is_seen_after_a_while(monkeypatch) -> None
     monkeypatch.setattr(inspection, "LOOK_EVERY_S", 1e9)
     _, _, step = train("captured", steps=20)
     calls: list[int] = []
-    step._body.optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    body_of(step).optimizer.register_step_post_hook(lambda *_: calls.append(1))
     for _ in range(30):
         step(torch.zeros(32, 16, device="cuda"), torch.zeros(32, 4, device="cuda"))
     assert step.tier == "captured", step.report()

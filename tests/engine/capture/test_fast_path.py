@@ -13,7 +13,8 @@ from flodl.engine import TrainStep
 from flodl.engine.batch.signature import same_layout
 from flodl.engine.capture.dependencies import Dependencies
 from flodl.engine.capture.recording import Recording
-from flodl.engine.capture.runner import RecordedRunner
+from flodl.engine.capture.runner import fast_lane
+from flodl.engine.internals import body_of
 
 
 class Replays:
@@ -29,9 +30,9 @@ class Replays:
 class Ready:
     """A step after its first update, and the fast path over a recording of it."""
 
-    def __init__(self, *, frozen: bool = False) -> None:
+    def __init__(self, *others: nn.Module, frozen: bool = False) -> None:
         torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2), *others)
         self.model[0].requires_grad_(not frozen)
         # Neither the first nor the last.
         self.model[1].images = nn.Parameter(torch.zeros(2, 3, 4, 5))
@@ -40,21 +41,22 @@ class Ready:
         self.batch = torch.zeros(5, 3), torch.zeros(5, 2)
         step(*self.batch)
         self.optimizer.param_groups[0]["betas"] = [0.9, 0.99]
-        body = step._body
-        body.updater.rates = [(group, group["lr"]) for group in self.optimizer.param_groups]
+        self.body = body_of(step)
+        self.body.updater.rates = [(group, group["lr"]) for group in self.optimizer.param_groups]
+        # What a recording consists of and depends on, without a device to record on.
+        self.dependencies = Dependencies(self.body, update_inside=True)
         self.graph = Replays()
-        # What a recording depends on, without a device to record on.
-        runner = RecordedRunner.__new__(RecordedRunner)
-        runner.body, runner._foreign = body, {}
-        runner._dependencies = Dependencies(body, update_inside=True)
         result = SimpleNamespace(loss=torch.ones(()))
         inputs = [tensor.clone() for tensor in self.batch]
-        runner._last = Recording(self.graph, inputs, result, (), same_layout(self.batch))  # type: ignore[arg-type]
-        self.runner = runner
+        self.recording = Recording(self.graph, inputs, result, (), same_layout(self.batch))  # type: ignore[arg-type]
+
+    def lane(self, turns: int):
+        """Return the fast path; None if there is none."""
+        return fast_lane(self.recording, self.dependencies, turns)
 
     def replays(self, *batch: Tensor, turns: int = 10) -> bool:
         """Return whether the fast path replays a batch."""
-        lane = self.runner.lane(turns)
+        lane = self.lane(turns)
         assert lane is not None
         before = self.graph.count
         given = lane(batch or self.batch)
@@ -130,24 +132,24 @@ def test_a_rate_that_was_assigned_as_a_number_reaches_the_tensor_that_is_read() 
 
 def test_the_fast_path_ends_after_its_turns() -> None:
     ready = Ready()
-    lane = ready.runner.lane(2)
+    lane = ready.lane(2)
     assert lane is not None
     assert [lane(ready.batch) is not None for _ in range(4)] == [True, True, False, False]
 
 
 def test_groups_that_share_a_learning_rate_take_the_slow_path() -> None:
     ready = Ready()
-    body = ready.runner.body
-    group, rate = body.updater.rates[0]
-    body.updater.rates = [(group, rate), ({"lr": rate}, rate)]
-    ready.runner._dependencies = Dependencies(body, update_inside=True)
-    assert ready.runner.lane(10) is None
-    assert ready.runner.what_changed() is None
-    # The updater takes the new rate into account before the runner is asked.
+    updater = ready.body.updater
+    group, rate = updater.rates[0]
+    updater.rates = [(group, rate), ({"lr": rate}, rate)]
+    ready.dependencies = Dependencies(ready.body, update_inside=True)
+    assert ready.lane(10) is None
+    assert ready.dependencies.what_changed() is None
+    # The updater takes the new rate into account before each replay.
     group["lr"] = 0.01
-    ready.runner.body.updater.refresh()
+    updater.refresh()
     assert (
-        ready.runner.what_changed()
+        ready.dependencies.what_changed()
         == "one of several groups that shared a learning rate was given a different one"
     )
 
@@ -175,7 +177,16 @@ def test_a_step_within_an_autocast_takes_the_slow_path() -> None:
     assert ready.replays()
 
 
+class FlagElsewhere(nn.Identity):
+    """Does not keep its training flag in its own dictionary, like a scripted module."""
+
+    training = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        del vars(self)["training"]
+
+
 def test_a_model_with_scripted_parts_takes_the_slow_path() -> None:
-    ready = Ready()
-    ready.runner._dependencies._guard.other_modules = [nn.Identity()]
-    assert ready.runner.lane(10) is None
+    assert Ready(nn.Identity()).lane(10) is not None
+    assert Ready(FlagElsewhere()).lane(10) is None

@@ -87,7 +87,7 @@ def test_numbers_stay_those_of_their_own_turn() -> None:
 
 
 def test_where_torch_does_not_tell_none_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_slots, "_BY_TORCH", None)
+    monkeypatch.setattr(loss_slots, "USES_BY_TORCH", None)
     places = new_places()
     before = given(places)
     assert places.renew()

@@ -14,7 +14,7 @@ from torch import nn
 
 from flodl.engine import TrainStep
 from flodl.engine.compile import policy as compilation
-from flodl.engine.tiers import controller
+from flodl.engine.internals import controller_of
 
 # torch's own modules warn while its compiler is imported.
 pytestmark = [
@@ -70,11 +70,9 @@ def test_the_compiled_tier_follows_eager_and_says_how_closely() -> None:
     torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
 
 
-def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, capfd) -> None:
-    """Also where the step function prints."""
+def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, paced, capfd) -> None:
+    """The step function prints, which must not disturb the other process."""
     monkeypatch.setitem(compilation.COMPILE_AFTER_S, "cpu", 0.0)
-    # Which of the two is faster is not what this is about.
-    monkeypatch.setattr(controller.TierController, "_keep_if_faster", lambda controller, step: None)
 
     def printing(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         print("a step")
@@ -83,8 +81,9 @@ def test_auto_compiles_in_another_process_while_training_goes_on(monkeypatch, ca
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), printing)
+    paced(step, {"eager": 2.0, "compiled": 1.0})
     waited = 0
-    while step.tier == "eager" and step._controller.tiers_ahead:
+    while step.tier == "eager" and controller_of(step).tiers_ahead:
         step(torch.ones(8, 4), torch.zeros(8, 2))
         waited += "another process" in step.report().reason
         time.sleep(0.05)  # a core for the other process

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 from flodl.engine.program.batch_norm import RunningStatistics
 
 
@@ -71,7 +72,7 @@ def test_a_lazy_norm_is_taken_in_once_it_has_statistics() -> None:
 
 @pytest.mark.parametrize("num", [1, 5])
 def test_a_flag_on_a_device_selects_without_being_read(num: int, monkeypatch) -> None:
-    """The way of a device, taken on the CPU; one norm and many go different ways."""
+    """What runs on a device, run on the CPU; one norm and many norms take different branches."""
     norms = [nn.BatchNorm1d(size) for size in range(2, 2 + num)]
     kept = RunningStatistics(norms)
     for flag in (False, True):
@@ -80,8 +81,7 @@ def test_a_flag_on_a_device_selects_without_being_read(num: int, monkeypatch) ->
         for norm in norms:
             norm(torch.full((3, norm.num_features), torch.nan if flag else 2.0))
         moved = [buffer.clone() for norm in norms for buffer in norm.buffers()]
-        for group in kept._groups:
-            group.restore_where(torch.tensor(flag))
+        kept.restore_on_device(torch.tensor(flag))
         now = [buffer for norm in norms for buffer in norm.buffers()]
         assert all(torch.equal(a, b) for a, b in zip(now, before if flag else moved))
 
@@ -103,7 +103,7 @@ def test_a_forward_that_ran_out_of_memory_leaves_no_trace(accumulate: int, at: i
         source = torch.Generator().manual_seed(1)
         for number in range(3):
             if not fails and number == at:
-                step._body.pieces = 2
+                body_of(step).pieces = 2
             step(torch.randn(6, 4, generator=source), torch.zeros(6, 2))
         assert calls[at] == (6 if fails else 3)
         return statistics(model)
@@ -111,16 +111,16 @@ def test_a_forward_that_ran_out_of_memory_leaves_no_trace(accumulate: int, at: i
     torch.testing.assert_close(train(fails=True), train(fails=False), rtol=0, atol=0)
 
 
-def test_copies_that_were_sent_elsewhere_are_made_anew():
+def test_an_unpickled_copy_saves_and_restores_its_own_norms():
     norms = [nn.BatchNorm1d(2) for _ in range(4)]
-    statistics_of_all = RunningStatistics(norms)
-    statistics_of_all.save()
-    other = pickle.loads(pickle.dumps(statistics_of_all))
-    for norm in other._norms:
+    original = RunningStatistics(norms)
+    original.save()
+    copied_norms, copied = pickle.loads(pickle.dumps((norms, original)))
+    for norm in copied_norms:
         norm.running_mean.fill_(5.0)
-    other.save()
-    for norm in other._norms:
+    copied.save()
+    for norm in copied_norms:
         norm.running_mean.fill_(torch.nan)
-    for group in other._groups:
-        group.restore_where(torch.tensor(True))
-    assert all(torch.equal(norm.running_mean, torch.full((2,), 5.0)) for norm in other._norms)
+    copied.restore_on_device(torch.tensor(True))
+    assert all(torch.equal(norm.running_mean, torch.full((2,), 5.0)) for norm in copied_norms)
+    assert all(torch.equal(norm.running_mean, torch.zeros(2)) for norm in norms)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flodl.core import ScheduleError, StepError
 from flodl.engine import TrainStep
-from flodl.engine.batch.signature import signature
+from flodl.engine.internals import body_of
 from flodl.engine.program.running_means import account
 
 
@@ -36,7 +36,7 @@ def batches(count: int, size: int = 6) -> list[tuple[torch.Tensor, torch.Tensor]
 
 
 def weights(step: TrainStep) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in step._body.model.parameters()]
+    return [parameter.detach().clone() for parameter in body_of(step).model.parameters()]
 
 
 def assert_close(one: TrainStep, other: TrainStep) -> None:
@@ -45,7 +45,7 @@ def assert_close(one: TrainStep, other: TrainStep) -> None:
 
 
 class Failing(torch.autograd.Function):
-    """Goes through forwards and fails on the way back."""
+    """Works in the forward pass and fails in the backward pass."""
 
     @staticmethod
     def forward(ctx, x, error):
@@ -66,31 +66,34 @@ class NothingRead(TorchDispatchMode):
 
 
 def as_on_a_device(step: TrainStep, *, gates: bool = False) -> None:
-    """Let a step on a CPU be one whose flag lies elsewhere; `gates` says whether its kernel reads it."""
-    step._body.updater._host_reads_flag, step._body.updater._reads_flag = False, gates
-    step._body.means.account = account
+    """Let a step on the CPU run as on a device; with `gates`, the optimizer's kernel reads the flag."""
+    body = body_of(step)
+    body.updater.host_reads_flag, body.updater.reads_flag = False, gates
+    body.means.account = account
 
 
 @pytest.mark.parametrize("pieces", [1, 4])
 @pytest.mark.parametrize("tail", ["eager", "pad"])
-def test_a_micro_batch_hands_nothing_to_the_host(tail, pieces: int) -> None:
+def test_an_accumulation_window_does_not_wait_for_the_device(tail, pieces: int) -> None:
+    sizes: list[int] = []
+
     def step_fn(model, x, y, *, mask=None):
+        sizes.append(len(x))
         values = {"mean": x.mean(), "rows": x, "number": 3, **({"first": y[0]} if len(x) == 2 else {})}
         return mse(model, x, y), values
 
-    step = new_step(step_fn, tail=tail)
+    step = new_step(step_fn, tail=tail, accumulate=2, clip_norm=1.0)
     as_on_a_device(step)
-    step._body.pieces = pieces
-    step(*batches(1)[0])
+    body_of(step).pieces = pieces
     x, y = batches(1)[0]
-    rows = (x[:3], y[:3])
-    micro = step._micro_batch(rows, signature(rows), 3, ragged=False)
-    assert len(micro.batch[0]) == (6 if tail == "pad" else 3)
+    for _ in range(2):
+        step(x, y)
+    sizes.clear()
     with NothingRead():
-        step._body.start_window()
-        step._body.micro_batch(micro.batch, 0.5, samples=micro.samples, mask=micro.mask, opens=True)
-        step._body.updater._clip([])
-        step._body.undo.undo_where(step._body.bad)
+        step(x, y)
+        step(x[:3], y[:3])
+    assert sum(sizes) == (12 if tail == "pad" else 9)
+    assert (step.updates, int(step.num_skipped)) == (2, 0)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -152,7 +155,7 @@ def test_out_of_memory_with_one_sample_says_what_to_do() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="no room at all") as error:
         step(*batches(1)[0])
     assert "A single sample needs more memory than there is" in error.value.__notes__[0]
-    assert step._body.pieces == 6
+    assert body_of(step).pieces == 6
 
 
 @pytest.mark.parametrize("tier", ["eager", "compiled"])
@@ -167,7 +170,7 @@ def test_an_error_in_a_backward_gives_up_its_window(tier: str, quick_compiler) -
             raise ValueError("a backward that fails")
 
     step, clean = new_step(step_fn, accumulate=2, tier=tier), new_step(accumulate=2, tier="eager")
-    step._body.parameters[0].register_post_accumulate_grad_hook(break_it)
+    body_of(step).parameters[0].register_post_accumulate_grad_hook(break_it)
     data = batches(20)
     for batch in data[:15]:
         step(*batch)
@@ -179,7 +182,7 @@ def test_an_error_in_a_backward_gives_up_its_window(tier: str, quick_compiler) -
         step(*data[15])
     broken[0] = False
     assert step.is_between_updates
-    assert all(parameter.grad is None for parameter in step._body.parameters)
+    assert all(parameter.grad is None for parameter in body_of(step).parameters)
     for batch in data[16:18]:
         step(*batch)
         clean(*batch)
@@ -191,16 +194,16 @@ def test_an_error_in_a_backward_gives_up_its_window(tier: str, quick_compiler) -
 def test_an_error_in_the_optimizer_gives_up_its_window(flush: bool, monkeypatch) -> None:
     step, clean = new_step(accumulate=2), new_step(accumulate=2)
     data = batches(4)
-    real = step._body.optimizer.step
+    real = body_of(step).optimizer.step
 
     def fails() -> None:
         raise ValueError("an optimizer that fails")
 
-    monkeypatch.setattr(step._body.optimizer, "step", fails)
+    monkeypatch.setattr(body_of(step).optimizer, "step", fails)
     step(*data[0])
     with pytest.raises(ValueError, match="an optimizer that fails"):
         step.flush() if flush else step(*data[1])
-    monkeypatch.setattr(step._body.optimizer, "step", real)
+    monkeypatch.setattr(body_of(step).optimizer, "step", real)
     assert step.is_between_updates
     assert step.updates == 0
     for batch in data[2:]:
@@ -212,7 +215,7 @@ def test_an_error_in_the_optimizer_gives_up_its_window(flush: bool, monkeypatch)
 @pytest.mark.parametrize("settings", [{"clip_norm": 0.1}, {"clip_norm": 0.1, "clip_value": 0.05}], ids=str)
 def test_the_gradient_norm_is_from_before_any_clipping_and_values_are_clipped_first(settings: dict) -> None:
     x, y = batches(1)[0]
-    step, by_hand = new_step(**settings), new_step()._body.model
+    step, by_hand = new_step(**settings), body_of(new_step()).model
     assert torch.isnan(step.grad_norm)
     step(x, y)
     mse(by_hand, x, y).backward()
@@ -275,7 +278,7 @@ def test_an_empty_batch_with_a_finite_loss_weighs_nothing() -> None:
 
 def test_an_empty_batch_after_memory_ran_out_is_a_skipped_update() -> None:
     step = new_step()
-    step._body.pieces = 4
+    body_of(step).pieces = 4
     assert torch.isnan(step(torch.zeros(0, 4).double(), torch.zeros(0, 2).double()))
     assert bool(step.skipped)
 
@@ -492,7 +495,7 @@ def test_fused_kernels_take_the_flag_whatever_torchs_default_dtype_is(kind) -> N
             model, kind(model.parameters(), lr=0.1), lambda m, x: m(x).mean(), precision="fp16", tier="eager"
         )
         scaled(torch.ones(3, 2))
-        assert scaled._body.scaler.scale.dtype == torch.float32
+        assert body_of(scaled).scaler.scale.dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -579,7 +582,7 @@ def test_a_window_without_gradients_is_no_error_once_something_was_learned() -> 
 
 def test_a_faster_tier_is_not_tried_while_a_parameter_has_still_to_begin() -> None:
     step = new_step(tier="eager")
-    body = step._body
+    body = body_of(step)
     x, y = batches(1)[0]
     assert not body.updater.has_updated
     body.model[0].requires_grad_(False)

@@ -10,6 +10,7 @@ from torch import nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 from flodl.engine.program.ragged import padded
 
 
@@ -34,7 +35,7 @@ def batch(size: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def weights(step: TrainStep) -> torch.Tensor:
-    return step._body.model.weight.detach().clone()
+    return body_of(step).model.weight.detach().clone()
 
 
 def dropped(step: TrainStep, sizes: list[int]) -> list[bool]:

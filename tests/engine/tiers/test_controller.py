@@ -17,6 +17,7 @@ from flodl.core import StepError
 from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import policy as compilation
+from flodl.engine.internals import body_of, controller_of
 from flodl.engine.optimizer.prepare import Readiness
 from flodl.engine.program import runner
 from flodl.engine.tiers import controller
@@ -120,9 +121,9 @@ def test_a_trial_leaves_no_trace(quick_compiler) -> None:
     assert torch.equal(torch.stack(run(tried, 5)), torch.stack(losses))
     assert tried.tier == "compiled"
     assert torch.equal(torch.get_rng_state(), random_state)
-    for name, value in eager._body.model.state_dict().items():
-        assert torch.equal(value, tried._body.model.state_dict()[name]), name
-    ours, theirs = (step._body.optimizer.state_dict()["state"] for step in (tried, eager))
+    for name, value in body_of(eager).model.state_dict().items():
+        assert torch.equal(value, body_of(tried).model.state_dict()[name]), name
+    ours, theirs = (body_of(step).optimizer.state_dict()["state"] for step in (tried, eager))
     assert all(torch.equal(ours[k]["momentum_buffer"], theirs[k]["momentum_buffer"]) for k in theirs)
     assert tried.means() == eager.means()
 
@@ -217,7 +218,7 @@ def test_every_change_of_tier_is_an_event(quick_compiler) -> None:
     step = new_step(tier="compiled")
     run(step, 8)
     for learns in (False, True):
-        step._body.model.bias.requires_grad_(learns)
+        body_of(step).model.bias.requires_grad_(learns)
         run(step, 8)
     assert [event.kind for event in step.report().events] == ["compiled", "eager"] * 2 + ["compiled"]
 
@@ -233,7 +234,7 @@ def test_a_batch_size_that_stays_is_compiled_anew(quick_compiler) -> None:
     assert any("batches have a different shape now" in reason for reason in reasons(step))
     assert step.tier == "compiled"
     large = torch.ones(16, 4), torch.zeros(16, 2)
-    assert step._controller.runner.fits(step._micro_batch(large, signature(large), 16, ragged=False))
+    assert controller_of(step).runner.fits(runner.Micro(large, signature(large), runner.Phase.ONLY, 16))
 
 
 def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compiler) -> None:
@@ -274,7 +275,7 @@ def test_a_guard_that_fails_is_named_and_the_step_is_compiled_anew(quick_compile
 
 
 def weights(step: TrainStep) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in step._body.model.state_dict().items()}
+    return {name: value.clone() for name, value in body_of(step).model.state_dict().items()}
 
 
 def test_there_is_a_limit_to_compiling_again(quick_compiler, monkeypatch) -> None:
@@ -330,7 +331,7 @@ def test_what_changes_during_a_trial_puts_it_off(quick_compiler, change, reason)
     step = new_step(tier="compiled")
     run(step, 4)
     assert "being compared" in step.report().reason
-    change(step._body.model)
+    change(body_of(step).model)
     run(step, 10)
     assert step.tier == "compiled", step.report()
     said = f"{reason} while the compiled step was being compared with eager; it is tried again later"
@@ -340,7 +341,7 @@ def test_what_changes_during_a_trial_puts_it_off(quick_compiler, change, reason)
 def test_a_model_that_changes_in_every_trial_is_left_in_peace(quick_compiler) -> None:
     step = new_step(tier="compiled")
     for number in range(60):
-        step._body.model.train(number % 2 == 0)
+        body_of(step).model.train(number % 2 == 0)
         run(step, 1)
     report = step.report()
     assert report.tier == "eager"
@@ -441,7 +442,7 @@ def test_gradients_stay_readable_after_a_refusal(monkeypatch) -> None:
     eager, step = new_step(tier="eager"), new_step(tier="compiled")
     run(eager, 4), run(step, 4)
     assert "differs from eager" in step.report().reason
-    for ours, theirs in zip(step._body.parameters, eager._body.parameters):
+    for ours, theirs in zip(body_of(step).parameters, body_of(eager).parameters):
         assert torch.equal(ours.grad, theirs.grad)
 
 
@@ -515,8 +516,8 @@ def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> N
     monkeypatch.setattr(runner, "no_waiting", no_waiting)
     step = new_step(tier="eager", strict=True, accumulate=2)
     # As on a device that is asked only before a first update.
-    step._body.updater._host_reads_flag = False
-    step._body.optimizer.register_step_pre_hook(lambda *_: watching.append("update"))
+    body_of(step).updater.host_reads_flag = False
+    body_of(step).optimizer.register_step_pre_hook(lambda *_: watching.append("update"))
     run(step, 3)
     step.flush()
     alone, inside = ["begun", "ended"], ["begun", "update", "ended"]
@@ -646,9 +647,9 @@ def test_a_nested_tensor_of_either_layout_is_trained_on(quick_compiler, tier: st
         step = new_step(lambda model, x: torch.cat(model(x).unbind()).square().mean(), tier=tier)
         for _ in range(8):
             parts = [torch.ones(3, 4), torch.ones(5, 4)]
-            before = step._body.model.weight.detach().clone()
+            before = body_of(step).model.weight.detach().clone()
             step(torch.nested.nested_tensor(parts, layout=layout))
-            assert not torch.equal(before, step._body.model.weight)
+            assert not torch.equal(before, body_of(step).model.weight)
 
 
 class Loss:
@@ -696,24 +697,24 @@ def test_an_update_whose_momentum_cycles_stays_outside_of_a_recording(kind: str)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **settings)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
     step = TrainStep(model, optimizer, mse, tier="compiled")
-    step._controller.readiness = Readiness(True, "as on a device")
+    controller_of(step).readiness = Readiness(True, "as on a device")
     for number in range(3):
         run(step, 1)
         schedule.step()
-        assert step._controller.readiness.capturable is (number < 2)
+        assert controller_of(step).readiness.capturable is (number < 2)
     changing = "momentum" if kind == "SGD" else "betas"
-    assert step._controller.readiness.reason == (
+    assert controller_of(step).readiness.reason == (
         f"its {changing} changes with every update, and a recording would keep it"
     )
 
 
 def test_settings_that_change_now_and_then_stay_inside() -> None:
     step = new_step(tier="compiled")
-    step._controller.readiness = Readiness(True, "as on a device")
+    controller_of(step).readiness = Readiness(True, "as on a device")
     for momentum in (0.9, 0.8, 0.8, 0.7, 0.7):
-        step._body.optimizer.param_groups[0]["momentum"] = momentum
+        body_of(step).optimizer.param_groups[0]["momentum"] = momentum
         run(step, 1)
-    assert step._controller.readiness.capturable
+    assert controller_of(step).readiness.capturable
 
 
 def test_an_autocast_that_is_switched_on_around_a_compiled_step_is_noticed(quick_compiler) -> None:
@@ -727,7 +728,7 @@ def test_an_autocast_that_is_switched_on_around_a_compiled_step_is_noticed(quick
         trained.append(step)
     assert trained[1].tier == "eager"
     assert "torch.autocast was switched on or off around the step" in trained[1].report().reason
-    assert all(map(torch.equal, *(step._body.model.state_dict().values() for step in trained)))
+    assert all(map(torch.equal, *(body_of(step).model.state_dict().values() for step in trained)))
 
 
 def test_an_autocast_around_the_whole_loop_sees_the_weights_as_they_are() -> None:
@@ -739,7 +740,7 @@ def test_an_autocast_around_the_whole_loop_sees_the_weights_as_they_are() -> Non
             for _ in range(3):
                 with casting():
                     run(step, 1)
-        trained.append(step._body.model)
+        trained.append(body_of(step).model)
     assert all(map(torch.equal, *(model.parameters() for model in trained)))
 
 

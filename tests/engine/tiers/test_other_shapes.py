@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of, controller_of
 from flodl.engine.program.runner import EagerRunner
 from flodl.engine.tiers import controller
 from flodl.engine.tiers import other_shapes as shapes
@@ -80,7 +81,7 @@ def run(step: TrainStep, count: int, *others: float, size: int = 8) -> list[torc
 
 
 def beside(step: TrainStep) -> Replaying:
-    return step._controller.other_shapes._captured
+    return controller_of(step).other_shapes.side_runner
 
 
 def reasons(step: TrainStep) -> list[str]:
@@ -138,7 +139,7 @@ def test_the_limit_counts_all_recordings(recordings, monkeypatch) -> None:
 @pytest.fixture
 def both_tiers(recordings, compiled_elsewhere, monkeypatch):
     """Climb as on CUDA: from eager to captured to compiled."""
-    monkeypatch.setattr(controller.TierController, "_plan_tiers", lambda self: (["captured", "compiled"], ""))
+    monkeypatch.setattr(controller, "plan_tiers", lambda body: (["captured", "compiled"], ""))
 
 
 @pytest.mark.parametrize(("compiled_s", "tier"), [(1.0, "compiled"), (3.0, "captured")])
@@ -147,7 +148,7 @@ def test_recordings_outlive_the_promotion_to_compiled(both_tiers, paced, compile
     paced(step, {"eager": 3.0, "captured": 2.0, "compiled": compiled_s})
     run(step, 6)
     assert step.tier == "captured", step.report()
-    captured = step._controller.runner
+    captured = controller_of(step).runner
     run(step, 4, size=16)
     assert step.report().captures == 2
     run(step, 30)
@@ -158,12 +159,12 @@ def test_recordings_outlive_the_promotion_to_compiled(both_tiers, paced, compile
 
 
 def test_a_shape_is_recorded_again_after_the_step_was_prepared_anew(recordings, monkeypatch) -> None:
-    monkeypatch.setattr(controller.TierController, "_plan_tiers", lambda self: (["captured"], ""))
+    monkeypatch.setattr(controller, "plan_tiers", lambda body: (["captured"], ""))
     step = new_step(tier="captured")
     for learns in (True, False):
-        step._body.model.bias.requires_grad_(learns)
+        body_of(step).model.bias.requires_grad_(learns)
         if step.tier == "captured":
-            step._controller.runner.changed = "a parameter was frozen or thawed"
+            controller_of(step).runner.changed = "a parameter was frozen or thawed"
         run(step, 8)
         run(step, 4, size=16)
         assert (step.tier, step.report().captures) == ("captured", 2), step.report()
@@ -185,4 +186,4 @@ def test_only_the_latest_shapes_are_remembered(recordings, monkeypatch) -> None:
     run(step, 5)
     for size in range(9, 30):
         run(step, 1, size=size)
-    assert len(step._controller.other_shapes._seen) == 5
+    assert len(controller_of(step).other_shapes.seen) == 5

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 
 
 @pytest.fixture
@@ -224,12 +225,13 @@ def test_numbers_in_float64_leave_the_memory_that_recordings_write_to(exactly):
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
     step(torch.randn(8, 16))
-    group = step._body.undo._at_window._groups[0]
-    flat = group._flat
+    statistics = body_of(step).undo.at_window
+    before = statistics.copies
     for _ in range(5):
         step(torch.randn(8, 16))
     assert step.tier == "compiled", step.report()
-    assert group._flat is flat
+    assert before
+    assert [*map(id, statistics.copies)] == [*map(id, before)]
 
 
 class Cached(nn.Module):

@@ -16,8 +16,8 @@ from ..batch.signature import same_layout
 
 # References to a tensor besides Python's: by torch itself (a gradient, or DLPack), by an alias of its memory.
 # If torch does not provide these counts, no tensor is reused.
-_BY_TORCH: Callable[[Tensor], int] | None = getattr(Tensor, "_use_count", None)
-_BY_MEMORY: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+USES_BY_TORCH: Callable[[Tensor], int] | None = getattr(Tensor, "_use_count", None)
+USES_OF_STORAGE: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class LossSlots:
@@ -72,9 +72,9 @@ class LossSlots:
     def _held(self) -> list[list[object]]:
         """Return the reference counts and the data pointer of each tensor."""
         tensors = self._tensors
-        if _BY_TORCH is None or _BY_MEMORY is None:
+        if USES_BY_TORCH is None or USES_OF_STORAGE is None:
             return [[object() for _ in tensors]]
         by_python = map(sys.getrefcount, tensors), map(sys.getrefcount, self._storages)
-        by_others = map(_BY_TORCH, tensors), map(_BY_MEMORY, self._handles)
+        by_others = map(USES_BY_TORCH, tensors), map(USES_OF_STORAGE, self._handles)
         weakly, where = map(weakref.getweakrefcount, tensors), map(Tensor.data_ptr, tensors)
         return [[*each] for each in (*by_python, *by_others, weakly, where)]

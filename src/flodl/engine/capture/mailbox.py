@@ -32,7 +32,7 @@ ADDRESS = Tensor.data_ptr
 _NONE = (torch.empty(0, device="cpu"), 0)
 # Tables of deleted mailboxes. Queued replays may still read them, which torch does not know: they are kept
 # until the next synchronization.
-_LEFT: dict[torch.device, list[Tensor]] = {}
+LEFT_TABLES: dict[torch.device, list[Tensor]] = {}
 
 
 class Mailbox:
@@ -42,8 +42,8 @@ class Mailbox:
         words = [tensor.reshape(-1).view(torch.int32) for tensor in inputs]
         device = inputs[0].device
         stride = -(-(len(inputs) + 1) // _LINE) * _LINE
-        self._table = torch.zeros(SLOTS, stride, dtype=torch.int64, device="cpu", pin_memory=True)
-        self._numbers = self._table.numpy()
+        self.table = torch.zeros(SLOTS, stride, dtype=torch.int64, device="cpu", pin_memory=True)
+        self._numbers = self.table.numpy()
         # The free slots of this lap, the next one last, each with the offset for its addresses. The first
         # entry is never used: if it is missing, a turn was interrupted.
         self.free: list[tuple[Tensor, int]] = [_NONE]
@@ -61,13 +61,13 @@ class Mailbox:
         self._reached = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
         self._laps: dict[int, LossSlots] = {}
         self._device = device
-        weakref.finalize(self, _LEFT.setdefault(device, []).append, self._table).atexit = False
+        weakref.finalize(self, LEFT_TABLES.setdefault(device, []).append, self.table).atexit = False
 
     def receive(self) -> None:
         """Fill the inputs from the addresses of this turn; part of the recording."""
         from .kernels import deliver, fetch
 
-        table, width = self._table, len(self._inputs) + 1
+        table, width = self.table, len(self._inputs) + 1
         where = table.data_ptr(), self._turn, self._addresses, SLOTS, table.stride(0)
         fetch[(1,)](*where, WIDTH=width, LANES=len(self._addresses), num_warps=1)
         deliver[(self._blocks,)](self._addresses, self._plan, INPUTS=len(self._inputs), SIZE=_BLOCK)
@@ -139,7 +139,7 @@ class Mailbox:
         """Return the slots of the lap that starts at this index; nobody else holds one of them."""
         slots = self._laps.get(first)
         if slots is None:
-            width = self._table.stride(0) * self._table.itemsize
+            width = self.table.stride(0) * self.table.itemsize
             starts = range(first * width, (first + PACE) * width, width)
             slots = self._laps[first] = LossSlots(starts, self._device)
         elif not slots.renew():
@@ -165,9 +165,9 @@ def open_mailbox(inputs: Sequence[Tensor]) -> Mailbox | None:
     try:
         mailbox = Mailbox(inputs)
         mailbox.rehearse(inputs)
-        num_left = len(_LEFT[device])
+        num_left = len(LEFT_TABLES[device])
         torch.cuda.synchronize(device)
-        del _LEFT[device][:num_left]
+        del LEFT_TABLES[device][:num_left]
     except Exception as error:
         log.debug("inputs are copied one by one: %s: %s", type(error).__name__, error)
         return None

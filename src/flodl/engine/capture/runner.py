@@ -45,6 +45,21 @@ class Recorded:
     grads: list[Tensor | None] | None
 
 
+def fast_lane(recording: Recording[Outcome], dependencies: Dependencies, turns: int) -> Lane | None:
+    """Return the fast path over one recording of a whole step; None if checking it takes a longer look.
+
+    If anything differs, the fast path returns None and has changed nothing. In most steps this is all that
+    the host does.
+    """
+    may_replay = dependencies.fast_check(recording, turns)
+    if may_replay is None:
+        return None
+    if recording.mailbox is None:
+        return lambda batch: recording.replay(batch).loss.clone() if may_replay(batch) else None
+    post = recording.mailbox.poster(recording.run)
+    return lambda batch: post(batch) if may_replay(batch) else None
+
+
 class RecordedRunner:
     """Replays recordings, one per phase and signature, as long as nothing that they depend on has changed.
 
@@ -57,7 +72,7 @@ class RecordedRunner:
         self.update_inside = update_inside
         # Whether random numbers were drawn on the CPU while recording; replays repeat them.
         self.draws_on_host = False
-        self._recorded: dict[Key, Recorded] = {}
+        self.recorded: dict[Key, Recorded] = {}
         # The gradients that the last recording writes.
         self._grads: list[Tensor | None] = []
         self._pool = torch.cuda.graph_pool_handle()
@@ -70,34 +85,23 @@ class RecordedRunner:
     @property
     def captures(self) -> int:
         """How many recordings there are."""
-        return len(self._recorded)
+        return len(self.recorded)
 
     def fits(self, micro: Micro) -> bool:
         """Return whether such a micro-batch was recorded, and needs no correction of its gradients."""
         if self.update_inside and micro.closes and micro.correction != 1.0:
             return False
-        return (micro.phase, micro.share, micro.signature) in self._recorded
+        return (micro.phase, micro.share, micro.signature) in self.recorded
 
     def what_changed(self) -> str | None:
         """Return what differs from the time of recording, or None."""
         return self._dependencies.what_changed()
 
     def lane(self, turns: int) -> Lane | None:
-        """Return the fast path for whole steps like the last one, valid for this many; None if there is none.
-
-        If anything differs, it returns None and has changed nothing. In most steps this is all that the host
-        does.
-        """
-        recording = self._last
-        if recording is None or self._foreign:
+        """Return the fast path for this many whole steps like the last one; None if there is none."""
+        if self._last is None or self._foreign:
             return None
-        may_replay = self._dependencies.fast_check(recording, turns)
-        if may_replay is None:
-            return None
-        if recording.mailbox is None:
-            return lambda batch: recording.replay(batch).loss.clone() if may_replay(batch) else None
-        post = recording.mailbox.poster(recording.run)
-        return lambda batch: post(batch) if may_replay(batch) else None
+        return fast_lane(self._last, self._dependencies, turns)
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a signature; nothing is executed."""
@@ -133,7 +137,7 @@ class RecordedRunner:
         self._grads = [p.grad for p in self.body.parameters]
         others_read = micro.phase is not Phase.ONLY or not self.update_inside
         grads = self._grads if others_read else None
-        self._recorded[micro.phase, micro.share, micro.signature] = Recorded(recording, held, adam, grads)
+        self.recorded[micro.phase, micro.share, micro.signature] = Recorded(recording, held, adam, grads)
 
     def _fast_update(self) -> FastAdam | None:
         return fast_adam(self.body.optimizer, self.body.bad, self.body.updater.num_skipped)
@@ -188,11 +192,11 @@ class RecordedRunner:
 
     def forget_shapes_of(self, other: RecordedRunner) -> None:
         """Drop the recordings for signatures that another runner has too."""
-        for key in other._recorded:
+        for key in other.recorded:
             self._drop(key)
 
     def _drop(self, key: Key) -> None:
-        dropped = self._recorded.pop(key, None)
+        dropped = self.recorded.pop(key, None)
         if dropped is not None and self._last is dropped.recording:
             self._last = None
 
@@ -206,7 +210,7 @@ class RecordedRunner:
 
     def run_without_update(self, micro: Micro) -> Outcome:
         """Replay one micro-batch; an update that is part of its recording runs with it."""
-        recorded = self._recorded[micro.phase, micro.share, micro.signature]
+        recorded = self.recorded[micro.phase, micro.share, micro.signature]
         recording = recorded.recording
         if self._foreign:
             self._adopt_foreign(self._foreign)

@@ -35,6 +35,11 @@ class RunningStatistics:
         """Whether the model has no batch norm."""
         return not self._norms
 
+    @property
+    def copies(self) -> list[Tensor]:
+        """The tensors that hold the copies; a recording writes to them."""
+        return [group.flat for group in self._groups]
+
     def __getstate__(self) -> dict[str, object]:
         # The copies share one tensor, which unpickling would not preserve.
         return {"_norms": self._norms, "_groups": []}
@@ -60,11 +65,13 @@ class RunningStatistics:
         """Restore it if the flag is set, without a host sync."""
         if not self._groups:
             return
-        if bad.device.type == "cpu":
-            if bool(bad):
-                self.restore()
-            return
-        flag = bad.bool()
+        if bad.device.type != "cpu":
+            self.restore_on_device(bad.bool())
+        elif bool(bad):
+            self.restore()
+
+    def restore_on_device(self, flag: Tensor) -> None:
+        """Do what `restore_where` does for a flag on a device: select, instead of reading the flag."""
         for group in self._groups:
             group.restore_where(flag)
 
@@ -82,13 +89,13 @@ class _Alike:
 
     def __init__(self) -> None:
         self._live: list[Tensor] = []
-        self._flat = torch.empty(0)
+        self.flat = torch.empty(0)
         self._kept: list[Tensor] = []
 
     def save(self, live: list[Tensor]) -> None:
         if not self._fits(live):
-            self._flat = torch.cat([buffer.reshape(-1) for buffer in live])
-            self._kept = self._views(self._flat, live)
+            self.flat = torch.cat([buffer.reshape(-1) for buffer in live])
+            self._kept = self._views(self.flat, live)
         self._live = live
         torch._foreach_copy_(self._kept, live)
 
@@ -101,12 +108,12 @@ class _Alike:
                 torch.where(flag, kept, buffer, out=buffer)
             return
         now = torch.cat([buffer.reshape(-1) for buffer in self._live])
-        chosen = torch.where(flag, self._flat, now)
+        chosen = torch.where(flag, self.flat, now)
         torch._foreach_copy_(self._live, self._views(chosen, self._live))
 
     def _fits(self, live: list[Tensor]) -> bool:
         """Return whether the copies match these buffers; a recording writes to them, so they are kept."""
-        flat = self._flat
+        flat = self.flat
         if not live or (flat.dtype, flat.device) != (live[0].dtype, live[0].device):
             return False
         return [kept.shape for kept in self._kept] == [buffer.shape for buffer in live]

@@ -17,31 +17,31 @@ class ForwardUndo:
         modules = list(model.modules())
         self._model = model
         # As they were at the start of the accumulation window, and before its current micro-batch.
-        self._at_window = RunningStatistics(modules)
-        self._at_micro_batch = RunningStatistics(modules)
+        self.at_window = RunningStatistics(modules)
+        self.at_micro_batch = RunningStatistics(modules)
         # Graphs, nested ones included, that carry values from call to call.
         # `hasattr` on a module that lacks the attribute is slow; on its class it is not.
         self.carriers: list[Any] = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
         self._restore_carried: list[Callable[[Tensor], None]] = []
         # Whether there is anything to undo.
-        self.has_effects = bool(self.carriers) or not self._at_window.is_empty
+        self.has_effects = bool(self.carriers) or not self.at_window.is_empty
 
     def start_window(self) -> None:
         """Save the state at the start of an accumulation window."""
-        self._at_window.save()
+        self.at_window.save()
         self._restore_carried = [c.keep_state() for c in self.carriers if hasattr(c, "keep_state")]
 
     def start_micro_batch(self) -> None:
         """Save the state before a micro-batch that does not start its window."""
-        self._at_micro_batch.save()
+        self.at_micro_batch.save()
 
     def undo(self, *, opens: bool) -> None:
         """Undo the forward pass of a micro-batch that failed."""
-        (self._at_window if opens else self._at_micro_batch).restore()
+        (self.at_window if opens else self.at_micro_batch).restore()
 
     def undo_where(self, bad: Tensor) -> None:
         """Undo the forward passes of the window if the flag on the device is set."""
-        self._at_window.restore_where(bad)
+        self.at_window.restore_where(bad)
         for restore_where in self._restore_carried:
             restore_where(bad)
 

@@ -66,8 +66,8 @@ class Updater:
         self.num_skipped = torch.zeros((), dtype=torch.float64, device=bad.device)
         # Whether the optimizer reads the flag itself. Otherwise, whether the host reads it: because it is on
         # the CPU, or because the state of a foreign optimizer could not be restored.
-        self._reads_flag = readiness.gates
-        self._host_reads_flag = bad.device.type == "cpu" or is_custom(optimizer)
+        self.reads_flag = readiness.gates
+        self.host_reads_flag = bad.device.type == "cpu" or is_custom(optimizer)
         self._prepared = _Prepared(optimizer.state, [*optimizer.param_groups], self.parameters)
         # Parameters that have been updated, so that their optimizer state started from finite values.
         self._started: set[Tensor] = set()
@@ -99,7 +99,7 @@ class Updater:
             and all(map(operator.is_, parameters, known.parameters))
         ):
             return
-        self._reads_flag = prepare(optimizer).gates
+        self.reads_flag = prepare(optimizer).gates
         self._prepared = _Prepared(optimizer.state, [*optimizer.param_groups], parameters)
         self._started.clear()
         self._learned = []
@@ -175,8 +175,8 @@ class Updater:
         starts = not self._started.issuperset(learning)
         if starts and any(p.grad is not None and p.grad.is_sparse for p in learning):
             unfuse(self.optimizer)
-            self._reads_flag = False
-        if self._host_reads_flag:
+            self.reads_flag = False
+        if self.host_reads_flag:
             if bool(self.bad):
                 self.num_skipped.add_(self.bad)
                 self._learned = [] if starts else self._learned
@@ -204,23 +204,23 @@ class Updater:
 
         The optimizer state that a first update creates cannot always be restored.
         """
-        if self._host_reads_flag:
+        if self.host_reads_flag:
             return True
-        return self.starts_parameters() and not can_skip_first_update(self.optimizer, gates=self._reads_flag)
+        return self.starts_parameters() and not can_skip_first_update(self.optimizer, gates=self.reads_flag)
 
     def _with_gradient(self) -> list[Tensor]:
         return [parameter for parameter in self.parameters if parameter.grad is not None]
 
     def _step_optimizer(self) -> None:
         optimizer = self.optimizer
-        if self._reads_flag:
+        if self.reads_flag:
             optimizer.found_inf = self.bad  # type: ignore[attr-defined]
             optimizer.grad_scale = None  # type: ignore[attr-defined]
             try:
                 optimizer.step()
             finally:
                 del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
-        elif self._host_reads_flag:
+        elif self.host_reads_flag:
             optimizer.step()
         else:
             self._step_masked()

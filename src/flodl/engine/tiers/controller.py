@@ -24,6 +24,7 @@ from ..verify.failure import TrialFailure, comes_from_step, explain_failure, may
 from ..verify.trial import Trial
 from .inspection import Inspection
 from .other_shapes import OtherShapes
+from .plan import plan_tiers
 
 WARM_WINDOWS = 3
 MAX_COMPILES = 4
@@ -67,7 +68,7 @@ class TierController:
         self._journal = journal
         self.readiness = readiness
         self._eager = SplittingRunner(body)
-        self.tiers_ahead, reason = self._plan_tiers()
+        self.tiers_ahead, reason = plan_tiers(self._body)
         self._current = Standing(self._eager, "eager", reason)
         self._below: Standing | None = None
         self._trial: Trial | None = None
@@ -217,22 +218,6 @@ class TierController:
     def close(self) -> None:
         """End a compilation that runs in another process."""
         self._compilation.close()
-
-    def _plan_tiers(self) -> tuple[list[Tier], str]:
-        """Return the tiers to try, in order, or none and the reason."""
-        wanted, device = self._body.settings.tier, self._body.device.type
-        if wanted == "eager":
-            return [], "tier='eager' was requested"
-        if device == "cuda" and self._body.undo.carriers:
-            return [], "the model carries values from call to call, which a recording would not feed back"
-        if wanted == "auto" and device not in COMPILE_AFTER_S:
-            return [], f"the model is on {device}, where no faster tier is supported yet"
-        planned: dict[str, list[Tier]] = {
-            "auto": ["captured", "compiled"] if device == "cuda" else ["compiled"],
-            "captured": ["captured"] if device == "cuda" else [],
-            "compiled": ["compiled"],
-        }
-        return planned[wanted], "" if planned[wanted] else f"the model is on {device}, and capture needs CUDA"
 
     def _is_warm(self, micro: Micro) -> bool:
         """Return whether it may be time for a trial; cheap, since it is asked in every window."""
@@ -404,7 +389,7 @@ class TierController:
         """Go back to eager, and try the faster tiers again from there."""
         self.show_grads()
         now_s(self._body.device)  # replays that still run read what the recordings hold
-        self.tiers_ahead, _ = self._plan_tiers()
+        self.tiers_ahead, _ = plan_tiers(self._body)
         next_step = "the step is prepared again"
         if self._attempts.compiled_enough and "compiled" in self.tiers_ahead:
             self.tiers_ahead = ["captured"] if self._body.device.type == "cuda" else []
@@ -419,11 +404,11 @@ class TierController:
         if tier != "eager" and self._ran_in_python:
             return
         if self._times.end_window(tier):
-            self._keep_if_faster(step)
+            self.keep_if_faster(step)
         elif self._below is not None and self._times.is_known(tier):
             self._below = None
 
-    def _keep_if_faster(self, step: int) -> None:
+    def keep_if_faster(self, step: int) -> None:
         """Under tier='auto', stay only if the tier was measured no slower than the one below."""
         below, self._below = self._below, None
         if below is None or self._body.settings.tier != "auto":

@@ -85,31 +85,32 @@ class OtherShapes:
         self._body = body
         self._eager = eager
         self._journal = journal
-        self._seen: dict[Signature, int] = {}
+        # How often each of the latest other shapes has occurred.
+        self.seen: dict[Signature, int] = {}
         self._latest: Signature | None = None
         self._in_a_row = 0
-        # Recordings of the uncompiled step, next to a compiled one.
-        self._captured: RecordedRunner | None = None
+        # Replays recordings of the uncompiled step, next to a compiled one.
+        self.side_runner: RecordedRunner | None = None
 
     @property
     def captures(self) -> int:
         """How many recordings there are besides those of the current runner."""
-        return 0 if self._captured is None else self._captured.captures
+        return 0 if self.side_runner is None else self.side_runner.captures
 
     def begin(self, captured: RecordedRunner | None = None) -> None:
         """Start again with a new runner, and keep the given recordings of the one before."""
         self.usual_again()
         self._let_go()
-        self._captured = captured
+        self.side_runner = captured
 
     def leave_to(self, runner: Runner) -> None:
         """Drop recordings for shapes that the runner, which stays, has too."""
-        if self._captured is None or not isinstance(runner, RecordedRunner):
+        if self.side_runner is None or not isinstance(runner, RecordedRunner):
             return
         now_s(self._body.device)  # replays that still run read what the recordings hold
-        self._captured.forget_shapes_of(runner)
-        if not self._captured.captures:
-            self._captured = None
+        self.side_runner.forget_shapes_of(runner)
+        if not self.side_runner.captures:
+            self.side_runner = None
 
     def usual_again(self) -> None:
         """Note that the runner knew a batch."""
@@ -144,16 +145,16 @@ class OtherShapes:
 
     def _replayed(self, micro: Micro, step: int) -> Outcome | None:
         """Replay what was captured next to the compiled step, unless something has changed since."""
-        if self._captured is None or micro.phase is not Phase.ONLY:
+        if self.side_runner is None or micro.phase is not Phase.ONLY:
             return None
-        if self._captured.what_changed():
+        if self.side_runner.what_changed():
             self._let_go()
             return None
-        if not self._captured.fits(micro):
+        if not self.side_runner.fits(micro):
             return None
         reason = "a batch of a different shape than the compiled one is replayed"
         self._journal.add(step, "captured", Cause.OTHER_SHAPE, reason)
-        return self._captured.run(micro)
+        return self.side_runner.run(micro)
 
     def _recorded(self, micro: Micro, runner: RecordedRunner, step: int) -> Outcome | None:
         """Run eagerly, and record."""
@@ -163,28 +164,28 @@ class OtherShapes:
             self._journal.add(step, "eager", Cause.REFUSED, reason)
         elif outcome is not None and not runner.fits(micro):
             # Not finite: try the next one.
-            self._seen[micro.signature] -= 1
+            self.seen[micro.signature] -= 1
         return outcome
 
     def _exact(self, runner: RecordedRunner) -> RecordedRunner:
         """Return the runner that records what eager does bit for bit: this one unless it is compiled."""
         if not runner.body.is_compiled:
             return runner
-        if self._captured is None:
-            self._captured = RecordedRunner(self._body, update_inside=runner.update_inside)
-        return self._captured
+        if self.side_runner is None:
+            self.side_runner = RecordedRunner(self._body, update_inside=runner.update_inside)
+        return self.side_runner
 
     def _count(self, shape: Signature) -> int:
         """Return how often a shape has occurred by now."""
-        count = self._seen.pop(shape, 0) + 1
-        self._seen[shape] = count
-        if len(self._seen) > MAX_SEEN:
-            del self._seen[next(iter(self._seen))]
+        count = self.seen.pop(shape, 0) + 1
+        self.seen[shape] = count
+        if len(self.seen) > MAX_SEEN:
+            del self.seen[next(iter(self.seen))]
         return count
 
     def _let_go(self) -> None:
         """Drop the recordings; their shapes may be recorded again."""
-        self._seen.clear()
-        if self._captured is not None:
+        self.seen.clear()
+        if self.side_runner is not None:
             now_s(self._body.device)  # see above
-            self._captured = None
+            self.side_runner = None
