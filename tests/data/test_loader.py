@@ -8,6 +8,7 @@ import torch
 
 from flodl.core import DataError
 from flodl.data import Loader, Normalize, RandomCrop, RandomFlip
+from flodl.data.internals import backend_of
 
 from .small_loaders import AUGMENT, COUNT, IMAGES, LABELS, SETTINGS, assert_same, everything, loader
 
@@ -109,11 +110,11 @@ def test_take_uses_the_order_of_the_iteration():
 def test_the_tensors_of_take_keep_their_data_pointers():
     given = loader()
     given.begin_epoch()
-    now = given._backend._current
+    now = backend_of(given).current
     before = now.order.data_ptr(), now.chance.keys.data_ptr()
     given.set_epoch(1)
     given.begin_epoch()
-    now = given._backend._current
+    now = backend_of(given).current
     assert (now.order.data_ptr(), now.chance.keys.data_ptr()) == before
     assert given.take(torch.arange(4))[1].tolist() == next(iter(given))[1].tolist()
 

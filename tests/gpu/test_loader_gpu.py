@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flodl.data import Chance, Loader, Normalize, RandomCrop, RandomFlip, TokenShards, WeightedSampler
+from flodl.data.internals import backend_of
 from flodl.data.sampling.order import permutation, sample_keys
 
 pytestmark = [
@@ -159,7 +160,7 @@ def test_data_larger_than_the_cap_are_streamed():
     assert given.mode == "streaming"
     assert given.reason.startswith("the data takes 3 MB, but memory_cap=1000 allows 1000 B of the ")
     list(given)
-    assert given._backend._copier.num_ahead == 1
+    assert backend_of(given).copier.num_ahead == 1
 
 
 def test_data_that_do_not_fit_after_all_are_streamed():
@@ -276,8 +277,8 @@ def with_kernel(**settings):
     """Give a loader whose batches come from one kernel, at its beginning."""
     given = Loader(**{"source": (IMAGES, LABELS), "batch_size": 48, "seed": 5, "device": "cuda", **settings})
     list(given)
-    given._backend._fused.wait()
-    assert given._backend._fused.is_ready
+    backend_of(given).fused.wait()
+    assert backend_of(given).fused.is_ready
     given.set_epoch(0)
     return given
 
@@ -298,7 +299,7 @@ CHAINS = {
 def test_one_kernel_gives_the_bits_of_all_the_augmentations(chain, kind, mode):
     source = (IMAGES.to(kind), LABELS.to(torch.uint16))
     there = Loader(source, 48, seed=5, device="cuda", augment=chain, mode=mode)
-    there._backend._fused = None
+    backend_of(there).fused = None
     expected = [batch for _ in range(2) for batch in there]
     here = with_kernel(source=source, augment=chain, mode=mode)
     found = [batch for _ in range(2) for batch in here]
@@ -310,9 +311,9 @@ def test_one_kernel_gives_the_bits_of_all_the_augmentations(chain, kind, mode):
 @MODES
 def test_the_kernel_takes_over_by_itself(mode):
     given = loader(batch_size=48, augment=FULL, mode=mode)
-    fused = given._backend._fused
+    fused = backend_of(given).fused
     for number, _ in enumerate(given):
-        assert (fused._thread is None) == (number < {"resident": 7, "streaming": 14}[mode])
+        assert fused.is_started == (number >= {"resident": 7, "streaming": 14}[mode])
     fused.wait()
     assert fused.is_ready
 
@@ -336,8 +337,8 @@ def test_images_of_another_size_are_augmented_step_by_step():
     for number, (ours, theirs) in enumerate(zip(here, there)):
         assert_same([ours], [theirs])
         if number == 16:
-            here._backend._fused.wait()
-            assert here._backend._fused.is_ready
+            backend_of(here).fused.wait()
+            assert backend_of(here).fused.is_ready
 
 
 @MODES
@@ -367,7 +368,7 @@ def test_an_epoch_may_be_longer_than_the_one_before():
     here, there = (loader(batch_size=48, sampler=Growing(), device=d, augment=BYTES) for d in ("cuda", "cpu"))
     for _ in range(6):
         assert_same(list(here), list(there))
-        here._backend._fused.wait()
+        backend_of(here).fused.wait()
 
 
 @pytest.mark.parametrize(
@@ -382,13 +383,13 @@ def test_an_epoch_may_be_longer_than_the_one_before():
 )
 def test_other_augmentations_are_called_one_by_one(augment):
     given = loader(augment=augment)
-    assert given._backend._fused is None
+    assert backend_of(given).fused is None
     assert len(list(given)) == 11
 
 
 def test_an_error_is_told_when_its_batch_is_due():
     given = loader(batch_size=48)
-    take, taken = given._backend.source.take, []
+    take, taken = backend_of(given).source.take, []
 
     def fails_once(indices):
         taken.append(indices)
@@ -396,7 +397,7 @@ def test_an_error_is_told_when_its_batch_is_due():
             raise ValueError("no twelfth batch")
         return take(indices)
 
-    given._backend.source.take = fails_once
+    backend_of(given).source.take = fails_once
     batches = iter(given)
     got = [next(batches) for _ in range(11)]
     with pytest.raises(ValueError, match="no twelfth batch"):
@@ -409,14 +410,15 @@ def test_an_error_is_told_when_its_batch_is_due():
 def test_small_batches_are_made_several_at_a_time_and_large_ones_singly():
     for batch_size, expected in ((48, [3, 7, 7, *[15] * 4, 21]), (COUNT // 5, [3, 5, 5, 5, 5])):
         given = loader(batch_size=batch_size, augment=None)
-        take, taken = given._backend.source.take, []
-        given._backend.source.take = lambda indices, take=take, taken=taken: (taken.append(1), take(indices))[
-            1
-        ]
+        take, taken = backend_of(given).source.take, []
+        backend_of(given).source.take = lambda indices, take=take, taken=taken: (
+            taken.append(1),
+            take(indices),
+        )[1]
         assert [len(taken) for _ in given][: len(expected)] == expected
     rows = Loader(torch.zeros(64, 4_000_000), 8, device="cuda")  # batches of 128 MB
-    take, large = rows._backend.source.take, []
-    rows._backend.source.take = lambda indices: (large.append(1), take(indices))[1]
+    take, large = backend_of(rows).source.take, []
+    backend_of(rows).source.take = lambda indices: (large.append(1), take(indices))[1]
     assert [len(large) for _ in rows] == [2, 3, 4, 5, 6, 7, 8, 8]
 
 
@@ -434,7 +436,7 @@ def test_the_next_epoch_is_prepared_where_nothing_can_change_it():
     for sampler, expected in ((None, (5, 1)), (WeightedSampler(torch.ones(COUNT)), None)):
         given = loader(augment=FULL, sampler=sampler)
         list(given)
-        prepared = given._backend._next
+        prepared = backend_of(given).upcoming
         assert (prepared and prepared.identity) == expected
     plain, there = loader(augment=BYTES), loader(augment=BYTES, device="cpu")
     for epoch in (0, 3, 4, 5, 0, 1):

@@ -7,7 +7,7 @@ import torch
 
 from flodl.data import Normalize, RandomCrop, RandomFlip
 from flodl.data.augment.augmentation import Compose
-from flodl.data.augment.fused import Chain, _image_index
+from flodl.data.augment.fused import Chain, image_index
 from flodl.data.batch import split_parts
 
 IMAGES = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
@@ -82,4 +82,4 @@ def test_unsupported_images_are_left_to_the_augmentations(images, augment):
     ],
 )
 def test_the_images_are_found_where_the_augmentation_expects_them(batch, of, place):
-    assert _image_index(Chain.of(RandomFlip(of=of)).name, split_parts(batch)[0]) == place
+    assert image_index(Chain.of(RandomFlip(of=of)).name, split_parts(batch)[0]) == place

@@ -250,7 +250,7 @@ def test_cifar_is_downloaded_and_extracted_on_request(tmp_path, server, monkeypa
     server.content = archive("test_batch.bin")
     digest = hashlib.md5(server.content, usedforsecurity=False).hexdigest()
     small = PublishedFile("cifar-10-binary.tar.gz", (server.url,), len(server.content), digest)
-    monkeypatch.setattr(cifar, "_ARCHIVE", small)
+    monkeypatch.setattr(cifar, "ARCHIVE", small)
     assert len(cifar10(tmp_path, train=False, verify=False, download=True)[1]) == 10_000
     assert (tmp_path / "cifar10" / "test_batch.bin").exists()
 

@@ -1,5 +1,6 @@
 """Workers: they survive signals to the program, and end with it or on its request."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -82,7 +83,7 @@ def test_the_parent_can_end_a_worker_with_a_signal():
     given = Loader(Processes(), 2, num_workers=1)
     batches = iter(given)
     (pid,) = {int(pid) for pid in next(batches)}
-    (worker,) = given._backend._host._loader._iterator._workers
+    (worker,) = (child for child in multiprocessing.active_children() if child.pid == pid)
     worker.terminate()
     worker.join()
     assert not is_running(pid)

@@ -34,7 +34,7 @@ def test_drawing_for_a_whole_epoch_returns_the_same_numbers():
 
 
 def test_drawing_for_a_block_at_a_time_returns_the_same_numbers(monkeypatch):
-    monkeypatch.setattr("flodl.data.sampling.random_numbers._BLOCK_SAMPLES", 100)
+    monkeypatch.setattr("flodl.data.sampling.random_numbers.BLOCK_SAMPLES", 100)
     passing = StreamChance(11, torch.device("cpu"))
     for start, stop in ((7, 64), (64, 107), (107, 128), (128, 600), (600, 664), (0, 8), (3990, 4000)):
         cut = draws(passing.between(start, stop))
@@ -99,7 +99,7 @@ def test_an_epoch_can_repeat_the_draws_of_the_previous_one_in_advance():
     first.between(0, 2).integers(9, 2)
     first.between(0, 2).coin(0.5)
     second.draw_same_as(first)
-    assert list(second._cache) == list(first._cache)
+    assert list(second.cache) == list(first.cache)
     part = second.between(1, 3)
     assert torch.equal(part.integers(9, 2), Chance(KEYS[1:3] + 1).integers(9, 2))
 
@@ -118,4 +118,4 @@ def test_only_a_few_draws_of_an_epoch_are_cached():
     for bound in range(1, 100):
         found = epoch.between(1, 4).integers(bound)
         assert torch.equal(found, Chance(KEYS[1:4]).integers(bound))
-    assert len(epoch._cache) == 16
+    assert len(epoch.cache) == 16

@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from flodl.data import Loader
+from flodl.data.internals import backend_of
 from flodl.data.transfer import pinned_copy
 
 from .cuda_loaders import train
@@ -103,4 +104,4 @@ def test_growing_batches_stay_within_the_memory_cap(cuda):
     for number, _ in enumerate(given, start=1):
         waiting.append(len(sent) - number)
     assert waiting == [4, 3, 2, 2, 2, 2, 1, 1, 1, 0]
-    assert given._backend._copier.num_ahead == 1
+    assert backend_of(given).copier.num_ahead == 1

@@ -10,6 +10,7 @@ import torch
 
 from flodl.data import Loader, Normalize, RandomCrop, WeightedSampler
 from flodl.data.augment import fused
+from flodl.data.internals import backend_of
 from flodl.data.transfer import pinned_copy, prefetch
 
 from .cuda_loaders import (
@@ -131,7 +132,7 @@ def test_the_kernel_reads_and_writes_in_order(cuda, kind, monkeypatch):
     launches = simulate_the_kernel(cuda, monkeypatch)
     given = loader(kind)
     list(given)
-    given._backend._fused.wait()
+    backend_of(given).fused.wait()
     use_much(given)
     assert len(launches) > 30
     assert cuda.races == []
@@ -149,8 +150,8 @@ def simulate_the_kernel(cuda, monkeypatch):
             launches.append(given)
             cuda.run("gather_and_augment", reads=given[:-1], writes=given[-1:], line=cuda.current.number)
 
-    monkeypatch.setattr(fused, "_COMPILE_AFTER", 2)
-    monkeypatch.setattr(fused._Kernel, "compile", lambda kernel: setattr(kernel, "_launch", Launch()))
+    monkeypatch.setattr(fused, "COMPILE_AFTER", 2)
+    monkeypatch.setattr(fused.Kernel, "compile", lambda kernel: setattr(kernel, "launch", Launch()))
     return launches
 
 
@@ -159,7 +160,7 @@ def test_batches_with_more_images_than_samples_are_left_to_the_augmentations(cud
     batches = [(torch.arange(2), torch.rand(6, 3, 8, 8))] * 8
     given = Loader(batches, None, device="cuda", augment=Normalize([0.5] * 3, [0.25] * 3, of=1))
     for _, images in given:
-        given._backend._fused.wait()
+        backend_of(given).fused.wait()
         assert len(images) == 6
     assert not launches
 
@@ -168,7 +169,7 @@ def test_a_changed_crop_is_left_to_the_augmentations(cuda, monkeypatch):
     launches, crop = simulate_the_kernel(cuda, monkeypatch), RandomCrop(2)
     given = loader("bare", augment=crop)
     list(given)
-    given._backend._fused.wait()
+    backend_of(given).fused.wait()
     list(given)
     before = len(launches)
     assert before
@@ -203,16 +204,16 @@ def test_a_new_order_is_written_when_no_stream_reads_it(cuda):
 @contextmanager
 def failing(given, number, error):
     """Make one batch fail, counted from now."""
-    take, calls = given._backend.source.take, count(1)
+    take, calls = backend_of(given).source.take, count(1)
 
     def fails(indices):
         if next(calls) == number:
             raise error
         return take(indices)
 
-    given._backend.source.take = fails
+    backend_of(given).source.take = fails
     yield
-    given._backend.source.take = take
+    backend_of(given).source.take = take
 
 
 @pytest.mark.parametrize("number", [1, 3, 10])
@@ -241,14 +242,14 @@ def test_accesses_stay_ordered_after_an_error_or_interrupt(cuda, kind, number, e
 
 def test_an_epoch_that_runs_out_of_memory_is_drawn_at_its_start(cuda):
     given, there = loader("own"), loader("own", device="cpu")
-    drawn = given._backend._draw_epoch
+    drawn = backend_of(given).draw_epoch
 
     def too_much(epoch):
         if epoch.number > given.epoch:
             raise torch.OutOfMemoryError
         return drawn(epoch)
 
-    given._backend._draw_epoch = too_much
+    backend_of(given).draw_epoch = too_much
     for _ in range(3):
         ours, theirs = ([labels.tolist() for _, labels in one] for one in (given, there))
         assert ours == theirs
@@ -261,28 +262,28 @@ def no_wait(_stream):
 
 def prepares_outside(given, _monkeypatch):
     """Draw the next epoch on the side stream after the last batch, as an earlier version did."""
-    backend = given._backend
-    batches, backend._can_go_on = backend.batches, False
+    backend = backend_of(given)
+    batches, backend.draws_next_epoch = backend.batches, False
 
     def then_prepare(epoch):
         yield from batches(epoch)
-        with backend._prefetcher.side.stream:
-            backend._next = backend._draw_epoch(replace(epoch, number=epoch.number + 1))
+        with backend.prefetcher.side.stream:
+            backend.upcoming = backend.draw_epoch(replace(epoch, number=epoch.number + 1))
 
     backend.batches = then_prepare
 
 
 def events_say_nothing(_given, monkeypatch):
-    plain, nothing = prefetch._Group.__init__, SimpleNamespace(record=no_wait, wait=no_wait)
+    plain, nothing = prefetch.Group.__init__, SimpleNamespace(record=no_wait, wait=no_wait)
     monkeypatch.setattr(
-        prefetch._Group, "__init__", lambda group, **other: plain(group, done=nothing, **other)
+        prefetch.Group, "__init__", lambda group, **other: plain(group, done=nothing, **other)
     )
 
 
 BREAKS = {
     "batches are made without waiting": (
         "bare",
-        lambda given, _: setattr(given._backend._prefetcher.side.stream, "wait_stream", no_wait),
+        lambda given, _: setattr(backend_of(given).prefetcher.side.stream, "wait_stream", no_wait),
         "where stream 0 may still use what was there before",
     ),
     "batches are used without waiting": (
@@ -302,13 +303,13 @@ BREAKS = {
     ),
     "batches are sent without waiting": (
         "streamed",
-        lambda given, _: setattr(given._backend._copier._side.stream, "wait_stream", no_wait),
+        lambda given, _: setattr(backend_of(given).copier.side.stream, "wait_stream", no_wait),
         "on 1 writes where stream 0 may still use what was there before",
     ),
     "batches are received without waiting": (
         "streamed",
         lambda given, patch: patch.setattr(
-            pinned_copy.PinnedCopier, "_receive", lambda _, handed, arrived: handed
+            pinned_copy.PinnedCopier, "receive", lambda _, handed, arrived: handed
         ),
         "on 0 reads what stream 1 may not have written yet",
     ),

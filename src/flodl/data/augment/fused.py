@@ -21,7 +21,7 @@ from .images import Normalize, RandomCrop, RandomFlip
 _BLOCK = 1024
 _MAX_PIXELS = _BLOCK * 65535  # the limit of the grid
 # Number of batches before the kernel is compiled: it is not worth it for a few.
-_COMPILE_AFTER = 16
+COMPILE_AFTER = 16
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,18 @@ class FusedAugmentation:
         self._chain = chain
         self._num_batches = 0
         self._thread: threading.Thread | None = None
-        self._kernel: _Kernel | None = None
+        self._kernel: Kernel | None = None
 
     @classmethod
     def for_augment(cls, augment: Augmentation | None) -> FusedAugmentation | None:
         """Return an instance if the kernel can do all augmentations, else None."""
         chain = Chain.of(augment)
         return None if chain is None else cls(chain)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the kernel is being compiled, or was."""
+        return self._thread is not None
 
     @property
     def is_ready(self) -> bool:
@@ -104,7 +109,7 @@ class FusedAugmentation:
         """Return samples of a source as an augmented batch, or None if the kernel cannot be used."""
         if type(source) is not Columns:
             return None
-        index = _image_index(self._chain.name, source.structure)
+        index = image_index(self._chain.name, source.structure)
         images = None if index is None else self._run(source.columns[index], samples, chance)
         if images is None:
             return None
@@ -120,7 +125,7 @@ class FusedAugmentation:
         if not isinstance(batch, Tensor | tuple | dict):
             return None
         structure, parts = split_parts(batch)
-        index = _image_index(self._chain.name, structure)
+        index = image_index(self._chain.name, structure)
         images = None if index is None else self._run(parts[index], None, chance)
         if images is None:
             return None
@@ -133,15 +138,15 @@ class FusedAugmentation:
         kernel = self._kernel
         if kernel is None:
             self._num_batches += 1
-            if self._num_batches == _COMPILE_AFTER and self._chain.supports(images):
-                new = _Kernel(self._chain, images, gathers=samples is not None)
+            if self._num_batches == COMPILE_AFTER and self._chain.supports(images):
+                new = Kernel(self._chain, images, gathers=samples is not None)
                 # Not a daemon: the interpreter waits for it, because a compiler must not be interrupted.
                 self._thread = threading.Thread(target=self._compile, args=(new,))
                 self._thread.start()
             return None
         return kernel.run(images, samples, chance) if kernel.supports(images) else None
 
-    def _compile(self, kernel: _Kernel) -> None:
+    def _compile(self, kernel: Kernel) -> None:
         try:
             kernel.compile()
             self._kernel = kernel
@@ -149,7 +154,7 @@ class FusedAugmentation:
             log.debug("the augmentations are not fused: %s: %s", type(error).__name__, error)
 
 
-class _Kernel:
+class Kernel:
     """The kernel for images of one size and type."""
 
     def __init__(self, chain: Chain, images: Tensor, *, gathers: bool) -> None:
@@ -180,9 +185,10 @@ class _Kernel:
         example = torch.empty((1, *self._shape), dtype=self._dtype, device=self._device)
         coins = self._unused if chain.flip is None else self._unused.to(torch.bool)
         self._example = (example, self._unused, self._unused, coins, *self._factors, self._empty(1))
-        self._launch: Any = None
+        self.launch: Any = None
 
     def supports(self, images: Any) -> bool:
+        """Return whether it was compiled for such images."""
         return (
             isinstance(images, Tensor)
             and images.shape[1:] == self._shape
@@ -198,9 +204,10 @@ class _Kernel:
 
         with self._as_current:
             gather_and_augment.warmup(*self._example, grid=(1, self._num_blocks), **self._constants)
-        self._launch = gather_and_augment
+        self.launch = gather_and_augment
 
     def run(self, images: Tensor, samples: Tensor | None, chance: Chance) -> Tensor:
+        """Return the augmented images; of all images, or of the given samples."""
         offsets = coins = self._unused
         # In the order in which the augmentations draw.
         if self._chain.crop is not None:
@@ -211,7 +218,7 @@ class _Kernel:
         indices = self._unused if samples is None else samples
         arguments = (images, indices, offsets, coins, *self._factors, output)
         with nullcontext() if torch.cuda.current_device() == self._device.index else self._as_current:
-            self._launch[(len(chance), self._num_blocks)](*arguments, **self._constants)
+            self.launch[(len(chance), self._num_blocks)](*arguments, **self._constants)
         return output
 
     def _empty(self, count: int) -> Tensor:
@@ -224,7 +231,7 @@ def _flatten(augment: Augmentation | None) -> list[Augmentation]:
     return [] if augment is None else [augment]
 
 
-def _image_index(name: int | str | None, structure: BatchStructure) -> int | None:
+def image_index(name: int | str | None, structure: BatchStructure) -> int | None:
     """Return the index of the part with the images, or None if the augmentation must raise an error."""
     if structure.kind == "single":
         return 0

@@ -24,7 +24,7 @@ from .published_files import (
     read_decompressed,
 )
 
-_ARCHIVE = PublishedFile(
+ARCHIVE = PublishedFile(
     "cifar-10-binary.tar.gz",
     ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     170_052_171,
@@ -94,18 +94,18 @@ def _records(path: Path, sha256: str | None) -> np.ndarray[tuple[int, int], np.d
 
 def _extract(folders: DatasetFolders, names: list[str], wanted: bool, mirror: str | None) -> None:
     """Extract the files from the archive, which is downloaded if allowed."""
-    archive = folders.find(_ARCHIVE.name)
+    archive = folders.find(ARCHIVE.name)
     if archive is None:
         if not wanted:
             missing = next(name for name in names if folders.find(name) is None)
             raise folders.missing_error(
-                f"{missing} (or {_ARCHIVE.name}, which contains it)", _ARCHIVE.urls, "flodl.data.cifar10"
+                f"{missing} (or {ARCHIVE.name}, which contains it)", ARCHIVE.urls, "flodl.data.cifar10"
             )
         archive = fetch(
-            mirror_urls(_ARCHIVE.urls, _ARCHIVE.name, mirror),
-            folders.download_folder / _ARCHIVE.name,
-            num_bytes=_ARCHIVE.num_bytes,
-            md5=_ARCHIVE.md5,
+            mirror_urls(ARCHIVE.urls, ARCHIVE.name, mirror),
+            folders.download_folder / ARCHIVE.name,
+            num_bytes=ARCHIVE.num_bytes,
+            md5=ARCHIVE.md5,
         )
     try:
         with tarfile.open(archive) as packed:

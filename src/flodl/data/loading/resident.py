@@ -45,67 +45,69 @@ class Resident:
         self, source: GatherSource, sampler: Sampler, augment: Augmentation | None, *, is_copy: bool = False
     ) -> None:
         self.source, self.sampler, self.augment = source, sampler, augment
-        self._current: _DrawnEpoch | None = None
-        self._next: _DrawnEpoch | None = None
+        self.current: _DrawnEpoch | None = None
+        self.upcoming: _DrawnEpoch | None = None
         # Only a copy is read ahead: the user may still write to the original.
         prefetches = is_copy and source.device.type == "cuda" and draws_from_chance(augment)
-        self._fused = FusedAugmentation.for_augment(augment) if prefetches else None
+        self.fused = FusedAugmentation.for_augment(augment) if prefetches else None
         # User code is called as late as possible.
-        max_group = _MAX_GROUP if augment is None or self._fused is not None else 1
-        self._prefetcher = Prefetcher(source.device, max_group=max_group) if prefetches else None
+        max_group = _MAX_GROUP if augment is None or self.fused is not None else 1
+        self.prefetcher = Prefetcher(source.device, max_group=max_group) if prefetches else None
         # The user may change the state of other samplers at any time, so they are called again.
         self._has_fixed_order = type(sampler) in (RandomSampler, SequentialSampler)
-        self._draws_next_epoch = source.device.type == "cuda" and self._has_fixed_order
+        self.draws_next_epoch = source.device.type == "cuda" and self._has_fixed_order
         self._take_was_called = False
 
     def begin(self, epoch: Epoch) -> Tensor:
         """Switch the order and the keys to an epoch; return the order."""
-        if self._prefetcher is not None:
+        if self.prefetcher is not None:
             # Batches in progress on the side stream read or wrote the tensors that are written here.
-            self._prefetcher.side.current().wait_stream(self._prefetcher.side.stream)
-        if self._current is None or self._current.identity != epoch.identity or not self._has_fixed_order:
-            drawn = self._next if self._next is not None and self._next.identity == epoch.identity else None
-            self._current, self._next = self._in_old_memory(drawn or self._draw_epoch(epoch)), None
-        return self._current.order
+            self.prefetcher.side.current().wait_stream(self.prefetcher.side.stream)
+        if self.current is None or self.current.identity != epoch.identity or not self._has_fixed_order:
+            is_drawn = self.upcoming is not None and self.upcoming.identity == epoch.identity
+            drawn = self.upcoming if is_drawn else None
+            self.current, self.upcoming = self._in_old_memory(drawn or self.draw_epoch(epoch)), None
+        return self.current.order
 
     def batches(self, epoch: Epoch) -> Iterator[PositionedBatch]:
         """Yield the rest of an epoch."""
         batches = self._make_batches(epoch)
-        return batches if self._prefetcher is None else self._prefetcher.run(batches)
+        return batches if self.prefetcher is None else self.prefetcher.run(batches)
 
     def _make_batches(self, epoch: Epoch) -> Iterator[PositionedBatch]:
         order = self.begin(epoch)
-        assert self._current is not None
-        chance = self._current.chance
+        assert self.current is not None
+        chance = self.current.chance
         for start, stop in epoch.spans(len(order)):
             samples = order[start:stop]
             if self.augment is None:
                 yield PositionedBatch(self.source.take(samples), stop)
             else:
                 yield PositionedBatch(self._augment(samples, chance, start, stop), stop)
-        if self._draws_next_epoch:
+        if self.draws_next_epoch:
             # These are a hundred small kernels. At the start of an epoch the device would wait for their
             # launches, because metrics have just been read; now it still has steps queued.
             with suppress(torch.OutOfMemoryError):  # then drawn at the start of the epoch
-                following = self._draw_epoch(replace(epoch, number=epoch.number + 1))
+                following = self.draw_epoch(replace(epoch, number=epoch.number + 1))
                 following.chance.draw_same_as(chance)
-                self._next = following
+                self.upcoming = following
 
     def _augment(self, samples: Tensor, chance: EpochChance, start: int, stop: int) -> Any:
         assert self.augment is not None
         # Only flodl's own augmentations are fused, and they do not write to draws.
-        drawn = chance.between(start, stop, shared=self._fused is not None)
-        batch = None if self._fused is None else self._fused.gather(self.source, samples, drawn)
+        drawn = chance.between(start, stop, shared=self.fused is not None)
+        batch = None if self.fused is None else self.fused.gather(self.source, samples, drawn)
         return apply_augmentation(self.augment, self.source.take(samples), drawn) if batch is None else batch
 
-    def _draw_epoch(self, epoch: Epoch) -> _DrawnEpoch:
+    def draw_epoch(self, epoch: Epoch) -> _DrawnEpoch:
+        """Draw the order and the random numbers of an epoch."""
         order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
         keys = sample_keys(epoch.key, torch.arange(len(order), device=order.device))
         return _DrawnEpoch(epoch.identity, order, EpochChance(keys))
 
     def _in_old_memory(self, drawn: _DrawnEpoch) -> _DrawnEpoch:
         """Return the drawn epoch in the memory of the previous one, if it has the same length."""
-        old = self._current
+        old = self.current
         if old is not None and self._take_was_called and len(old.order) != len(drawn.order):
             raise DataError(
                 f"take has read an order of {len(old.order)} samples, but epoch {drawn.identity[1]} has "
@@ -114,34 +116,34 @@ class Resident:
             )
         if old is None or old.order.shape != drawn.order.shape:
             return replace(drawn, order=drawn.order.clone())  # the sampler may keep and change its tensor
-        self._current = replace(old, identity=())  # invalid until both copies are done
+        self.current = replace(old, identity=())  # invalid until both copies are done
         old.order.copy_(drawn.order)
         drawn.chance.keys = old.chance.keys.copy_(drawn.chance.keys)
         return replace(drawn, order=old.order)
 
     def take(self, positions: Any, epoch: Epoch) -> Any:
         """Return the batch at these positions of the epoch, without synchronizing with the device."""
-        if self._current is None or not self._current.identity:
+        if self.current is None or not self.current.identity:
             raise DataError("take needs the order of an epoch, but none has begun. Call begin_epoch() first.")
-        if self._current.identity != epoch.identity:
+        if self.current.identity != epoch.identity:
             raise DataError(
-                f"take would read the order of epoch {self._current.identity[1]}, but the loader is at epoch "
+                f"take would read the order of epoch {self.current.identity[1]}, but the loader is at epoch "
                 f"{epoch.number}. Call begin_epoch() again."
             )
         self._take_was_called = True
-        indices = _as_indices(positions, self._current.order.device)
+        indices = _as_indices(positions, self.current.order.device)
         try:
-            samples = self._current.order.index_select(0, indices)
+            samples = self.current.order.index_select(0, indices)
         except IndexError:  # only on the CPU: other devices would have to synchronize
             raise DataError(
-                f"take: a position is beyond the epoch, which has {len(self._current.order)} samples. "
-                f"Pass positions from 0 to {len(self._current.order) - 1}."
+                f"take: a position is beyond the epoch, which has {len(self.current.order)} samples. "
+                f"Pass positions from 0 to {len(self.current.order) - 1}."
             ) from None
         batch = self.source.take(samples)
         if self.augment is None:
             return batch
         return apply_augmentation(
-            self.augment, batch, Chance(self._current.chance.keys.index_select(0, indices))
+            self.augment, batch, Chance(self.current.chance.keys.index_select(0, indices))
         )
 
     def close(self) -> None:

@@ -48,17 +48,17 @@ class Streaming:
             self._host = StreamWorkers(source, num_workers)
         self._in_workers = num_workers > 0
         on_cuda = device.type == "cuda"
-        self._copier = PinnedCopier(device, depth=prefetch, usable_bytes=usable_bytes) if on_cuda else None
+        self.copier = PinnedCopier(device, depth=prefetch, usable_bytes=usable_bytes) if on_cuda else None
         # User code that makes samples in this process may use the device, so it must not run ahead.
         on_host = num_workers > 0 or (isinstance(source, GatherSource) and source.device.type == "cpu")
         prefetches = on_cuda and on_host and augment is not None and draws_from_chance(augment)
-        self._prefetcher = Prefetcher(device) if prefetches else None
-        self._fused = FusedAugmentation.for_augment(augment) if on_cuda else None
+        self.prefetcher = Prefetcher(device) if prefetches else None
+        self.fused = FusedAugmentation.for_augment(augment) if on_cuda else None
 
     def batches(self, epoch: Epoch) -> Iterator[PositionedBatch]:
         host_batches = self._host_batches(epoch)
-        if self._copier is not None:
-            batches = self._copier.run(host_batches, fresh=self._has_fresh_memory(epoch.batch_size))
+        if self.copier is not None:
+            batches = self.copier.run(host_batches, fresh=self._has_fresh_memory(epoch.batch_size))
         else:
             # Items that are whole batches belong to the user, and an augmentation may change them in place.
             copies = self.augment is not None and epoch.batch_size is None
@@ -66,7 +66,7 @@ class Streaming:
         if self.augment is None:
             return batches
         batches = self._augment(batches, self.augment, epoch)
-        return batches if self._prefetcher is None else self._prefetcher.run(batches)
+        return batches if self.prefetcher is None else self.prefetcher.run(batches)
 
     def close(self) -> None:
         """End the workers."""
@@ -119,11 +119,11 @@ class Streaming:
         start, chances = epoch.start, StreamChance(epoch.key, self.device)
         for item in batches:
             # Only flodl's own augmentations are fused, and they do not write to draws.
-            chance = chances.between(start, item.position, shared=self._fused is not None)
+            chance = chances.between(start, item.position, shared=self.fused is not None)
             if epoch.batch_size is None:  # one position for all samples of the item
                 rows = torch.arange(len(tensors_in(item.batch)[0]), device=self.device)
                 chance = Chance(sample_keys(chance.keys, rows))
-            batch = None if self._fused is None else self._fused.augment(item.batch, chance)
+            batch = None if self.fused is None else self.fused.augment(item.batch, chance)
             if batch is None:
                 batch = apply_augmentation(augment, item.batch, chance)
             yield PositionedBatch(batch, item.position, item.source_state)

@@ -14,7 +14,7 @@ _Convert = Callable[[Tensor], Tensor]  # from random bits to the requested distr
 
 _MAX_CACHED_NUMBERS = 16  # per sample, in a draw that is made for a whole epoch at once
 _MAX_CACHED_DRAWS = 16  # of a batch that are made for a whole epoch at once
-_BLOCK_SAMPLES = 1 << 16  # samples drawn at once in an epoch of unknown length
+BLOCK_SAMPLES = 1 << 16  # samples drawn at once in an epoch of unknown length
 
 
 class Chance:
@@ -83,7 +83,7 @@ class EpochChance:
 
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
-        self._cache: dict[tuple[object, ...], tuple[_Convert, Tensor]] = {}
+        self.cache: dict[tuple[object, ...], tuple[_Convert, Tensor]] = {}
 
     def between(self, start: int, stop: int, *, shared: bool = False) -> Chance:
         """Return the `Chance` of the batch at these positions.
@@ -95,17 +95,17 @@ class EpochChance:
     def is_cached(self, draw: tuple[object, ...]) -> bool:
         """Return whether a draw is made for the whole epoch: one of the first few small ones."""
         is_small = isinstance(draw[1], int) and draw[1] <= _MAX_CACHED_NUMBERS
-        return draw in self._cache or (is_small and len(self._cache) < _MAX_CACHED_DRAWS)
+        return draw in self.cache or (is_small and len(self.cache) < _MAX_CACHED_DRAWS)
 
     def values(self, draw: tuple[object, ...], convert: _Convert) -> Tensor:
         """Return this draw for the whole epoch."""
-        if draw not in self._cache:
-            self._cache[draw] = convert, convert(_random_bits(self.keys, draw))
-        return self._cache[draw][1]
+        if draw not in self.cache:
+            self.cache[draw] = convert, convert(_random_bits(self.keys, draw))
+        return self.cache[draw][1]
 
     def draw_same_as(self, other: EpochChance) -> None:
         """Make the draws that were made for another epoch."""
-        for draw, (convert, _) in other._cache.items():
+        for draw, (convert, _) in other.cache.items():
             self.values(draw, convert)
 
 
@@ -125,7 +125,7 @@ class StreamChance:
     def between(self, start: int, stop: int, *, shared: bool = False) -> Chance:
         """Return the `Chance` of the batch at these positions; `shared` as in `EpochChance`."""
         if not self._first <= start <= stop <= self._end:
-            self._first, self._end = start, max(stop, start + _BLOCK_SAMPLES)
+            self._first, self._end = start, max(stop, start + BLOCK_SAMPLES)
             positions = torch.arange(self._first, self._end, device=self._device)
             self._block = EpochChance(sample_keys(self._key, positions))
         return self._block.between(start - self._first, stop - self._first, shared=shared)

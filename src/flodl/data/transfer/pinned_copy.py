@@ -54,7 +54,7 @@ class PinnedCopier:
 
     def __init__(self, device: torch.device, *, depth: int, usable_bytes: Callable[[], int | None]) -> None:
         self.device, self.depth, self._usable_bytes = device, depth, usable_bytes
-        self._side = SideStream(device)
+        self.side = SideStream(device)
         self._buffers = [_Buffer() for _ in range(_BUFFERS)]
         self._num_sent = 0
         self.num_ahead = depth
@@ -80,9 +80,9 @@ class PinnedCopier:
                 errors.append(error)
                 break
             while len(ready) > limit:
-                yield self._receive(*ready.popleft())
+                yield self.receive(*ready.popleft())
         while ready:
-            yield self._receive(*ready.popleft())
+            yield self.receive(*ready.popleft())
         if errors:
             raise errors.pop()  # drop the reference: its traceback may hold much memory
 
@@ -102,16 +102,17 @@ class PinnedCopier:
         pinned = map_tensors(
             lambda tensor: buffer.stage(next(indices), tensor, is_fresh=is_fresh), item.batch
         )
-        with self._side.wait_for_users():
+        with self.side.wait_for_users():
             batch = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), pinned)
-            buffer.copied.record(self._side.stream)
+            buffer.copied.record(self.side.stream)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record(self._side.stream)
+            arrived.record(self.side.stream)
         return PositionedBatch(batch, item.position, item.source_state), arrived
 
-    def _receive(self, item: PositionedBatch, arrived: torch.cuda.Event) -> PositionedBatch:
-        current = self._side.current()
-        self._side.used.add(current)
+    def receive(self, item: PositionedBatch, arrived: torch.cuda.Event) -> PositionedBatch:
+        """Return a batch once the current stream waits for its copy."""
+        current = self.side.current()
+        self.side.used.add(current)
         current.wait_event(arrived)
         record_use(current, item.batch)
         return item

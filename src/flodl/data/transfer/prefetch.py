@@ -57,16 +57,16 @@ class Prefetcher:
             if not is_ending() and not torch._C._cuda_isCurrentStreamCapturing():
                 current.wait_stream(self.side.stream)
 
-    def _prepare_next(self, group: _Group, source: Iterator[PositionedBatch]) -> _Group:
+    def _prepare_next(self, group: Group, source: Iterator[PositionedBatch]) -> Group:
         """Prepare the next group: twice as many batches, within the limits."""
         if group.errors:
-            return _Group(errors=group.errors)
+            return Group(errors=group.errors)
         size = num_bytes_of(group.batches[0].batch)
         count = max(1, min(2 * len(group.batches), self._max_group, _GROUP_BYTES // max(size, 1)))
         return self._prepare(source, count)
 
-    def _prepare(self, source: Iterator[PositionedBatch], count: int) -> _Group:
-        group = _Group()
+    def _prepare(self, source: Iterator[PositionedBatch], count: int) -> Group:
+        group = Group()
         with self.side.wait_for_users():
             try:
                 group.batches.extend(islice(source, count))
@@ -77,7 +77,7 @@ class Prefetcher:
 
 
 @dataclass
-class _Group:
+class Group:
     """Batches, the event after the last of them, and the error that prevented more."""
 
     batches: deque[PositionedBatch] = field(default_factory=deque)

@@ -1,0 +1,12 @@
+"""Access to the parts of a `Loader`, for the tests of flodl; not part of the public API."""
+
+from __future__ import annotations
+
+from .loader import Loader
+from .loading.resident import Resident
+from .loading.streaming import Streaming
+
+
+def backend_of(loader: Loader) -> Resident | Streaming:
+    """Return what makes the batches of a loader."""
+    return loader._backend
