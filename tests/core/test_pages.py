@@ -13,7 +13,7 @@ from flodl.monitor.timeline import html as timeline_page
 from flodl.observe import plot
 
 SOURCE = Path(flodl.__file__).parent
-PAGES = {"trends": plot._PAGE, "timeline": timeline_page._PAGE, "run": run_page._PAGE}
+PAGES = {"trends": plot.PAGE, "timeline": timeline_page.PAGE, "run": run_page.PAGE}
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)

@@ -185,11 +185,12 @@ def test_a_plateau_inside_a_warm_up_follows_its_metric():
 @pytest.mark.parametrize("make", [_Ramp, lambda: PlateauScheduler(0.1, 1, 0.5)])
 def test_a_resumed_bridge_continues_as_if_never_stopped(make):
     optimizer = _optimizer(0.01, 0.001)
-    bridge = apply(make(), optimizer)
+    schedule = make()
+    bridge = apply(schedule, optimizer)
     for _ in range(3):
         bridge.step()
     bridge.scale(2.0)
-    if isinstance(bridge._schedule, PlateauScheduler):
+    if isinstance(schedule, PlateauScheduler):
         bridge.observe(1.0)
         bridge.observe(2.0)
     saved = json.loads(json.dumps(bridge.state_dict()))

@@ -9,7 +9,7 @@ from typing import Any
 
 from flodl.core.pages import Page, embedded
 
-_PAGE = Page(
+PAGE = Page(
     body="observe/page/page.html",
     styles=("core/pages/sheet.css", "observe/page/page.css"),
     scripts=tuple(f"observe/page/{name}.js" for name in ("data", "chart", "legend", "page")),
@@ -23,7 +23,7 @@ def page(histories: Mapping[str, Mapping[int, float]], *, title: str = "Training
     >>> "&lt;b&gt;run&lt;/b&gt;" in text, '"\\\\u003c/script>"' in text
     (True, True)
     """
-    return _PAGE.text(title=title, data=embedded(chart_data(histories)))
+    return PAGE.text(title=title, data=embedded(chart_data(histories)))
 
 
 def chart_data(histories: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:

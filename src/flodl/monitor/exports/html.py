@@ -35,7 +35,7 @@ _SCRIPTS = (
     "connection",
     "page",
 )
-_PAGE = Page(
+PAGE = Page(
     body="monitor/page/page.html",
     styles=("monitor/page/base.css", "monitor/page/panels.css"),
     scripts=tuple(f"monitor/page/{name}.js" for name in _SCRIPTS),
@@ -48,15 +48,15 @@ _MAX_POINTS = 8000
 
 def live_page() -> tuple[bytes, str]:
     """Return the page without data, and its content security policy."""
-    text = _PAGE.text(title="flodl", data="", connect=_OWN_SERVER)
-    return text.encode(), f"{_PAGE.policy(_OWN_SERVER)}; frame-ancestors 'none'"
+    text = PAGE.text(title="flodl", data="", connect=_OWN_SERVER)
+    return text.encode(), f"{PAGE.policy(_OWN_SERVER)}; frame-ancestors 'none'"
 
 
 def archive(runs: Sequence[Run], *, max_points: int = _MAX_POINTS) -> str:
     """Return a page that contains all of its data; it opens from disk, without a server or a network."""
     states = [{**snapshot(run, max_points=max_points), "svg": graph_svg(run)} for run in runs]
     data = base64.b64encode(gzip.compress(dumps(states), 6, mtime=0)).decode()
-    return _PAGE.text(title=" · ".join(str(state["status"]["name"]) for state in states), data=data)
+    return PAGE.text(title=" · ".join(str(state["status"]["name"]) for state in states), data=data)
 
 
 def save_html(path: str | os.PathLike[str], runs: Sequence[Run]) -> Path:

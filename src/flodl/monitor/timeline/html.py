@@ -12,7 +12,7 @@ from .record import OTHER, Record, Sample
 from .tables import summary
 from .verdict import verdict
 
-_PAGE = Page(
+PAGE = Page(
     body="monitor/timeline/page/timeline.html",
     styles=("core/pages/sheet.css", "monitor/timeline/page/timeline.css"),
     scripts=tuple(f"monitor/timeline/page/{name}.js" for name in ("lane", "lists", "timeline")),
@@ -29,7 +29,7 @@ def page(record: Record, *, title: str = "Timeline") -> str:
     >>> "&lt;b&gt;run&lt;/b&gt;" in text, '"\\\\u003c/script>"' in text
     (True, True)
     """
-    return _PAGE.text(title=title, data=embedded(page_data(record)))
+    return PAGE.text(title=title, data=embedded(page_data(record)))
 
 
 def page_data(record: Record) -> dict[str, Any]:
