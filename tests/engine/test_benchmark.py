@@ -21,7 +21,7 @@ def tiny_work():
     return model, torch.optim.SGD(model.parameters(), lr=0.1), mse, (torch.ones(8, 4), torch.zeros(8, 2))
 
 
-def test_every_rival_is_measured_in_every_round_and_says_what_ran() -> None:
+def test_every_rival_is_measured_in_every_round_and_reports_what_ran() -> None:
     heard: list[str] = []
     torch_loop, eager, captured = measure.compare(
         tiny_work, ["torch", "eager", "captured"], steps=2, rounds=3, say=heard.append
@@ -46,7 +46,7 @@ def test_a_timing_becomes_json() -> None:
     assert plain["jitter"] == 0
 
 
-def test_each_rival_has_a_model_of_its_own_from_the_same_seed() -> None:
+def test_each_rival_has_its_own_model_from_the_same_seed() -> None:
     made = []
 
     def make():
@@ -71,7 +71,7 @@ def test_jitter_is_the_scaled_deviation_over_the_median() -> None:
     assert (timing.median_s, timing.jitter) == (2.0, 1.4826 * 1.0 / 2.0)
 
 
-def test_one_tensor_is_a_batch_too_and_values_beside_the_loss_do_not_hurt() -> None:
+def test_the_batch_may_be_one_tensor_and_the_step_may_return_named_values() -> None:
     def make():
         model = nn.Linear(4, 2)
         loss_of = lambda m, x: (m(x).square().mean(), {"first": x[0, 0]})  # noqa: E731
@@ -88,22 +88,22 @@ def test_one_tensor_is_a_batch_too_and_values_beside_the_loss_do_not_hurt() -> N
         (lambda: (mse, *tiny_work()[1:]), "the model is a function."),
     ],
 )
-def test_what_is_no_work_is_refused(given, message: str) -> None:
+def test_an_invalid_workload_is_refused(given, message: str) -> None:
     with pytest.raises(StepError) as error:
         measure.compare(given, ["eager"])
     assert message in str(error.value)
 
 
-def test_an_unknown_tier_is_met_with_the_nearest() -> None:
+def test_an_unknown_tier_is_refused_with_a_suggestion() -> None:
     with pytest.raises(StepError, match=r"there is no tier 'compield'. Did you mean 'compiled'\?"):
         measure.compare(tiny_work, ["compield"])
 
 
-def test_the_work_is_moved_to_the_device_that_was_asked_for() -> None:
+def test_the_workload_is_moved_to_the_requested_device() -> None:
     model, _, _, batch = measure.check_work(tiny_work(), "cpu")
     assert model.weight.device == batch[0].device == torch.device("cpu")
 
 
-def test_there_is_work_for_those_who_bring_none() -> None:
+def test_there_is_a_default_workload() -> None:
     model, _, step_fn, batch = measure.small_work("cpu")
     assert step_fn(model, *batch).shape == ()

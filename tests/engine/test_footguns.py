@@ -34,7 +34,7 @@ def new_model() -> nn.Sequential:
 
 
 def compiled(step_fn=mse, **settings) -> tuple[nn.Sequential, TrainStep]:
-    """Give a model and its step, compiled by six batches."""
+    """Return a model and its step, which six batches have compiled."""
     model = new_model()
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, tier="compiled", **settings)
     feed(step, 6)
@@ -45,8 +45,8 @@ def feed(step: TrainStep, count: int) -> list[torch.Tensor]:
     return [step(torch.ones(8, 4), torch.zeros(8, 2)) for _ in range(count)]
 
 
-def test_what_python_counts_in_the_step_function_is_not_counted_twice(quick_compiler) -> None:
-    """A trial runs some windows again, and puts a counter of the step function back."""
+def test_a_counter_in_the_step_function_does_not_count_a_trial(quick_compiler) -> None:
+    """A trial runs some windows again, and restores a counter of the step function."""
     calls: list[int] = []
 
     def counting(model, x, y):
@@ -57,7 +57,7 @@ def test_what_python_counts_in_the_step_function_is_not_counted_twice(quick_comp
     assert len(calls) == step.report().steps == 6
 
 
-def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkeypatch) -> None:
+def test_a_hook_that_is_added_later_is_detected_after_a_while(quick_compiler, monkeypatch) -> None:
     """torch's compiler does not guard hooks."""
     monkeypatch.setattr(inspection, "LOOK_EVERY", 5)
     monkeypatch.setattr(inspection, "LOOK_EVERY_S", 1e9)
@@ -73,9 +73,7 @@ def test_a_hook_that_is_added_later_is_seen_after_a_while(quick_compiler, monkey
     assert calls
 
 
-def test_where_steps_are_slow_the_model_is_looked_at_more_often(
-    quick_compiler, compiled_elsewhere, paced
-) -> None:
+def test_slow_steps_are_inspected_more_often(quick_compiler, compiled_elsewhere, paced) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     paced(step, {"eager": 1.0, "compiled": 0.3})
@@ -95,7 +93,7 @@ def test_where_steps_are_slow_the_model_is_looked_at_more_often(
     ],
     ids=["eval", "attribute", "freeze"],
 )
-def test_what_compiled_code_rests_on_is_guarded_and_named(quick_compiler, change, guard: str) -> None:
+def test_a_change_to_what_compiled_code_depends_on_is_named(quick_compiler, change, guard: str) -> None:
     model, step = compiled()
     assert step.tier == "compiled", step.report()
     change(model)
@@ -105,7 +103,7 @@ def test_what_compiled_code_rests_on_is_guarded_and_named(quick_compiler, change
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's compiler
-def test_a_guard_that_fails_half_way_leaves_nothing_of_the_first_half(quick_compiler) -> None:
+def test_a_guard_that_fails_halfway_leaves_nothing_of_the_first_half(quick_compiler) -> None:
     weight = {"value": 1.0}
 
     def cut_in_two(model, x, y):
@@ -130,7 +128,7 @@ def test_a_guard_that_fails_half_way_leaves_nothing_of_the_first_half(quick_comp
     torch.testing.assert_close(plain[1].running_var, model[1].running_var)
 
 
-def test_a_parameter_that_is_replaced_is_used_and_learns_as_little_as_in_torch(quick_compiler) -> None:
+def test_a_replaced_parameter_is_used_and_as_in_torch_not_trained(quick_compiler) -> None:
     model, step = compiled()
     model[2].weight = nn.Parameter(torch.zeros(2, 4))
     model[2].bias.data.zero_()
@@ -148,7 +146,7 @@ def test_a_learning_rate_that_is_assigned_is_used_at_once(quick_compiler) -> Non
 
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "fp16"}, {"clip_norm": 1e-3}], ids=str)
-def test_a_group_that_joins_later_is_unscaled_and_clipped_like_the_others(settings: dict) -> None:
+def test_a_group_that_is_added_later_is_unscaled_and_clipped_like_the_others(settings: dict) -> None:
     model = new_model()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     step = TrainStep(model, optimizer, lambda m, x, y: mse(m, x, y).float(), tier="eager", **settings)
@@ -161,7 +159,7 @@ def test_a_group_that_joins_later_is_unscaled_and_clipped_like_the_others(settin
 
 
 def test_a_failed_micro_batch_does_not_count_in_its_window() -> None:
-    """What is left out by an error must not weigh in the mean over the window."""
+    """A batch that raised an error must not count in the mean over its window."""
 
     def fragile(model, x, y):
         if torch.isnan(x).any():
@@ -200,7 +198,7 @@ def test_a_batch_that_is_changed_after_the_call_does_no_harm(quick_compiler) -> 
 
 
 def test_one_buffer_for_all_micro_batches_does_no_harm(quick_compiler) -> None:
-    """A trial runs a window again when it has ended; by then such a buffer holds the last batch alone."""
+    """A trial repeats a window at its end, when such a buffer contains only the last batch."""
     model = new_model()
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="compiled", accumulate=2)
     x = torch.empty(8, 4)
@@ -209,7 +207,7 @@ def test_one_buffer_for_all_micro_batches_does_no_harm(quick_compiler) -> None:
     assert step.report().reason == "gradients within 0.001 of eager's over 2 updates"
 
 
-def test_moving_the_model_to_another_dtype_midway_is_torchs_own_error(quick_compiler) -> None:
+def test_converting_the_model_to_another_dtype_raises_torchs_own_error(quick_compiler) -> None:
     model, step = compiled()
     model.double()
     with pytest.raises(RuntimeError, match="dtype"):
@@ -219,7 +217,7 @@ def test_moving_the_model_to_another_dtype_midway_is_torchs_own_error(quick_comp
 
 
 @pytest.mark.parametrize("tier", ["auto", "compiled"])
-def test_a_batch_that_was_computed_with_gradients_is_refused_and_they_are_those_of_eager(
+def test_a_batch_that_requires_gradients_stays_eager_and_gets_the_same_gradients(
     quick_compiler, tier
 ) -> None:
     def gradients_of(tier) -> list[float]:
@@ -239,9 +237,7 @@ def test_a_batch_that_was_computed_with_gradients_is_refused_and_they_are_those_
     assert gradients_of(tier) == gradients_of("eager")
 
 
-def test_a_state_from_an_earlier_step_does_not_keep_the_model_from_being_looked_at(
-    quick_compiler, monkeypatch
-) -> None:
+def test_loading_an_earlier_state_does_not_stop_the_inspections(quick_compiler, monkeypatch) -> None:
     monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 20)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -261,7 +257,7 @@ def test_a_state_from_an_earlier_step_does_not_keep_the_model_from_being_looked_
 
 
 def interrupt_and_go_on(calls: int, accumulate: int, line: int) -> bool:
-    """Press Ctrl+C once a step has run its batch, before the given line of `step.py`; then train on.
+    """Press Ctrl+C after the backward of a batch, before this line of `step.py` runs; then continue training.
 
     Return whether the step ran that many lines.
     """
@@ -318,6 +314,6 @@ def interrupt_and_go_on(calls: int, accumulate: int, line: int) -> bool:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("calls", [3, 4])
-def test_an_interrupt_that_comes_too_late_for_a_batch_counts_it(calls: int, accumulate: int) -> None:
+def test_a_batch_counts_if_an_interrupt_arrives_after_its_backward(calls: int, accumulate: int) -> None:
     lines = next(line for line in itertools.count(1) if not interrupt_and_go_on(calls, accumulate, line))
     assert lines > 10

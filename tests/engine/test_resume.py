@@ -1,4 +1,4 @@
-"""A step that goes on from its saved state goes on as if it had never stopped."""
+"""A step that is resumed from its saved state continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_stopped_and_resumed_equals_never_stopped(settings: dict) -> None:
     assert (resumed.report().steps, resumed.updates) == (12, 12 // settings.get("accumulate", 1))
 
 
-def test_the_scale_of_fp16_goes_on() -> None:
+def test_the_loss_scale_of_fp16_is_resumed() -> None:
     _, _, step = fresh(0, precision="fp16")
     for batch in batches(6):
         step(*batch)
@@ -81,7 +81,7 @@ def test_the_scale_of_fp16_goes_on() -> None:
     assert resumed.state_dict()["scaler"] == step.state_dict()["scaler"]
 
 
-def test_the_size_of_a_usual_batch_goes_on_so_a_tail_is_still_a_tail() -> None:
+def test_the_usual_batch_size_is_resumed_so_a_tail_is_still_a_tail() -> None:
     _, _, step = fresh(0, tail="drop")
     step(*batches(4)[0])
     _, _, resumed = fresh(0, tail="drop")
@@ -125,5 +125,5 @@ def test_loading_into_a_step_that_has_run_replaces_its_means() -> None:
         step(*batch)
     step.load_state_dict(saved)
     assert step.means() == wanted
-    # A recording writes to these very tensors.
+    # A recording writes to these tensors.
     assert all(body_of(step).means.totals[names] is total for names, total in totals.items())

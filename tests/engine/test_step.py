@@ -50,7 +50,7 @@ def test_it_equals_a_hand_written_loop_with_clipping_and_a_schedule() -> None:
 
 
 @pytest.mark.parametrize("cut", [(8, 8, 8), (4, 10, 10), (6, 6, 12)], ids=str)
-def test_accumulation_means_one_big_batch_for_any_cut(cut: tuple[int, ...]) -> None:
+def test_accumulation_equals_one_large_batch_however_it_is_split(cut: tuple[int, ...]) -> None:
     def train(pieces: tuple[int, ...]) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Linear(4, 2).double()
@@ -65,7 +65,7 @@ def test_accumulation_means_one_big_batch_for_any_cut(cut: tuple[int, ...]) -> N
         torch.testing.assert_close(ours, whole, rtol=1e-12, atol=1e-14)
 
 
-def test_flush_applies_a_window_that_did_not_fill_up() -> None:
+def test_flush_applies_a_window_that_is_not_full() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2).double()
     twin = nn.Linear(4, 2).double()
@@ -97,7 +97,7 @@ def test_a_batch_that_is_not_finite_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("guard", ["loss", "gradients"])
-def test_a_gradient_that_is_not_finite_is_guarded_where_that_was_asked_for(guard: str) -> None:
+def test_guard_gradients_skips_an_update_with_a_gradient_that_is_not_finite(guard: str) -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     step = TrainStep(
@@ -112,7 +112,7 @@ def test_a_gradient_that_is_not_finite_is_guarded_where_that_was_asked_for(guard
     assert bool(torch.isfinite(model.weight).all()) == (guard == "gradients")
 
 
-def test_a_padded_tail_gives_the_update_of_its_real_rows() -> None:
+def test_a_padded_tail_updates_like_its_real_rows() -> None:
     def masked(model, x, y, *, mask):
         errors = (model(x) - y).square().mean(1)
         return (errors * mask).sum() / mask.sum()
@@ -140,7 +140,7 @@ def test_named_values_stay_valid_after_the_next_step() -> None:
     assert step.values["first"] == data[1][0][0, 0]
 
 
-def test_the_report_says_the_tier_and_why() -> None:
+def test_the_report_names_the_tier_and_the_reason() -> None:
     model, data = model_and_data(1)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     step(*data[0])
@@ -185,7 +185,7 @@ def test_a_wrong_step_function_is_refused(step_fn, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_out_of_memory_cuts_the_batch_and_keeps_the_update() -> None:
+def test_out_of_memory_splits_the_batch_and_keeps_the_update() -> None:
     def hungry(model, x, y):
         if len(x) > 3:
             raise torch.OutOfMemoryError("a stand-in for a small device")
@@ -256,14 +256,14 @@ def test_a_batch_that_is_not_finite_stays_out_of_the_running_statistics() -> Non
         (lambda m: (mse, torch.optim.SGD(m.parameters(), lr=0.1), mse), "the model is a function."),
     ],
 )
-def test_parts_that_make_no_step_are_refused(parts, message: str) -> None:
+def test_wrong_arguments_are_refused(parts, message: str) -> None:
     with pytest.raises(StepError) as error:
         TrainStep(*parts(nn.Linear(4, 2)))
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("value", ["text", None, [1, 2]])
-def test_a_named_value_that_is_no_number_is_refused_by_name(value) -> None:
+def test_a_named_value_that_is_not_a_number_is_refused_by_name(value) -> None:
     model = nn.Linear(2, 1)
     step = TrainStep(
         model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: (m(x).sum(), {"right": value})
@@ -273,7 +273,7 @@ def test_a_named_value_that_is_no_number_is_refused_by_name(value) -> None:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_first_update_of_a_group_that_joins_has_the_scheduled_rate(accumulate: int) -> None:
+def test_the_first_update_of_a_new_group_has_the_scheduled_rate(accumulate: int) -> None:
     body, head = nn.Linear(4, 4), nn.Linear(4, 2)
     model = nn.Sequential(body, head)
     optimizer = torch.optim.SGD(body.parameters(), lr=1.0)
@@ -293,7 +293,7 @@ def test_the_first_update_of_a_group_that_joins_has_the_scheduled_rate(accumulat
     assert rates == [[1.0], [0.5], pytest.approx([0.25, 0.025]), pytest.approx([0.125, 0.0125])]
 
 
-def test_a_group_that_joins_in_the_middle_of_a_window_has_the_scheduled_rate_when_it_is_flushed() -> None:
+def test_a_group_added_in_the_middle_of_a_window_has_the_scheduled_rate_when_it_is_flushed() -> None:
     body, head = nn.Linear(4, 4), nn.Linear(4, 2)
     optimizer = torch.optim.SGD(body.parameters(), lr=1.0)
     step = TrainStep(nn.Sequential(body, head), optimizer, mse, schedule=lambda number: 0.25, accumulate=2)

@@ -1,4 +1,4 @@
-"""Batches of any structure, with tensors that are there twice."""
+"""Batches of any structure, also with tensors that occur twice."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flodl.engine.internals import body_of
 
 
 class Encoding(UserDict):
-    """As tokenizers give it: items that are attributes too."""
+    """Like the output of a tokenizer: items are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
         return self.data[name]
 
 
 class Named(dict):
-    """A dict with another name."""
+    """A subclass of dict."""
 
 
 class Own(MutableMapping):
-    """A mapping that keeps its items in a dict of its own."""
+    """A mapping that keeps its items in an inner dict."""
 
     def __init__(self, **items: Any) -> None:
         self._items = items
@@ -58,7 +58,7 @@ class Own(MutableMapping):
 
 @dataclass(frozen=True)
 class Pair:
-    """A batch with fields, one of which nobody gives."""
+    """A batch with fields, one of which is never set."""
 
     x: Any
     y: Any
@@ -87,7 +87,7 @@ def part(batch: Any, name: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
-def test_samples_of_any_container_are_counted_cut_and_copied(make) -> None:
+def test_samples_in_any_container_are_counted_split_and_copied(make) -> None:
     x, y = torch.arange(10.0).reshape(5, 2), torch.arange(5.0)
     batch = make(x=x, y=y)
     assert num_samples((batch,)) == 5
@@ -105,7 +105,7 @@ def test_samples_of_any_container_are_counted_cut_and_copied(make) -> None:
 
 
 @pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
-def test_any_container_weighs_by_its_samples_in_accumulation_means_and_pieces(make) -> None:
+def test_any_container_is_weighted_by_its_samples_in_accumulation_means_and_pieces(make) -> None:
     def mse(model, batch):
         return nn.functional.mse_loss(model(part(batch, "x")), part(batch, "y"))
 
@@ -143,7 +143,7 @@ def test_a_compiled_step_fits_the_next_batch_of_such_a_container(quick_compiler)
     assert [event.kind for event in step.report().events] == ["compiled"]
 
 
-def test_a_recording_refuses_an_array_which_it_would_keep_as_it_is() -> None:
+def test_a_recording_refuses_a_numpy_array() -> None:
     with pytest.raises(NotCapturable, match="holds a NumPy array"):
         record(lambda batch: batch, ({"x": np.zeros(3)},))
 
@@ -154,7 +154,7 @@ def test_only_functions_can_be_captured() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_tensors_of_different_lengths_are_said_once_unless_the_count_is_told(accumulate: int) -> None:
+def test_tensors_of_different_lengths_are_reported_once_unless_samples_is_given(accumulate: int) -> None:
     def train(*, samples: int | None, **settings) -> list[str]:
         model = nn.Linear(4, 2)
         step = TrainStep(
@@ -176,7 +176,7 @@ def test_tensors_of_different_lengths_are_said_once_unless_the_count_is_told(acc
 
 
 def by_time(model, x, y):
-    """A loss over sequences that lie with their time first."""
+    """A loss over sequences whose first dimension is time."""
     return nn.functional.mse_loss(model(x).sum(0), y)
 
 
@@ -198,7 +198,7 @@ def linear() -> nn.Module:
     return nn.Linear(4, 2).double()
 
 
-def test_a_batch_weighs_by_the_samples_that_were_told() -> None:
+def test_a_batch_is_weighted_by_the_given_number_of_samples() -> None:
     data = sequences(3, 30, 4, 9)
     trained, model = linear(), linear()
     step = step_by_time(trained, accumulate=2)
@@ -216,7 +216,7 @@ def test_a_batch_weighs_by_the_samples_that_were_told() -> None:
     torch.testing.assert_close(step.means()["loss"], torch.stack(losses).mean())
 
 
-def test_a_told_count_decides_what_a_ragged_batch_is() -> None:
+def test_the_given_number_of_samples_decides_what_a_ragged_batch_is() -> None:
     step = step_by_time(tail="drop")
     assert not any(step.call(batch, samples=5).isnan() for batch in sequences(9, 3, 9, 2))
 
@@ -228,7 +228,7 @@ def samples_counted(step: TrainStep) -> float:
     return weight
 
 
-def test_a_step_compiles_for_the_count_that_is_told(quick_compiler) -> None:
+def test_a_step_is_compiled_for_the_given_number_of_samples(quick_compiler) -> None:
     step = step_by_time(tier="compiled")
     for number, batch in enumerate(sequences(*[6] * 10)):
         step.call(batch, samples=5)
@@ -239,13 +239,13 @@ def test_a_step_compiles_for_the_count_that_is_told(quick_compiler) -> None:
 
 
 @pytest.mark.parametrize("samples", [-1, 2.0, True, "4"])
-def test_a_count_that_is_none_is_refused(samples) -> None:
+def test_an_invalid_number_of_samples_is_refused(samples) -> None:
     with pytest.raises(StepError, match="Give the number of samples in the batch, or None"):
         step_by_time().call(sequences(3)[0], samples=samples)
 
 
 @pytest.mark.parametrize("samples", [None, 5])
-def test_a_batch_that_does_not_lie_by_rows_is_not_cut_where_memory_runs_out(samples) -> None:
+def test_a_batch_without_one_row_per_sample_is_not_split_when_memory_runs_out(samples) -> None:
     limit = 100
 
     def hungry(model, x, y):
@@ -260,14 +260,14 @@ def test_a_batch_that_does_not_lie_by_rows_is_not_cut_where_memory_runs_out(samp
         "it has 5 samples, but it has tensors with 7" if samples else "7 samples, but it has tensors with 5"
     )
     assert expected in caught.value.__notes__[0]
-    # Others went in pieces before.
+    # Earlier batches were split.
     body_of(step).pieces = 2
     limit = 1000
     whole = step_by_time()
     assert step.call(sequences(7)[0], samples=samples) == whole.call(sequences(7)[0], samples=samples)
 
 
-def test_a_batch_without_rows_is_not_cut_either() -> None:
+def test_a_batch_without_rows_is_not_split() -> None:
     def hungry(model, words):
         raise torch.OutOfMemoryError("a small device")
 
@@ -277,14 +277,14 @@ def test_a_batch_without_rows_is_not_cut_either() -> None:
     assert "it has 2 samples, but no tensor with rows" in caught.value.__notes__[0]
 
 
-def test_a_tensor_that_is_there_twice_has_another_signature_than_two_equal_ones() -> None:
+def test_a_tensor_that_occurs_twice_has_another_signature_than_two_equal_ones() -> None:
     x, y = torch.zeros(2), torch.zeros(2)
     assert signature((x, x)) != signature((x, y))
     assert signature((x, x)) == signature((y, y))
     assert signature(({"a": x, "b": x},)) != signature(({"a": x, "b": y},))
 
 
-def test_what_a_recording_is_made_for_is_told_apart() -> None:
+def test_signatures_differ_in_everything_that_a_recording_depends_on() -> None:
     x = torch.zeros(4, 4)
     others = [x.t()[:, :], torch.zeros(4, 5), x.double(), torch.zeros(4, 8)[:, ::2]]
     seen = {signature((x,)), *(signature((other,)) for other in others[1:])}
@@ -294,7 +294,7 @@ def test_what_a_recording_is_made_for_is_told_apart() -> None:
     assert signature(([x], {"k": [1, 2]})) == signature(([x], {"k": [1, 2]}))
 
 
-def test_a_copy_keeps_what_is_shared_and_takes_new_numbers() -> None:
+def test_a_static_copy_keeps_shared_tensors_and_can_be_refilled() -> None:
     x = torch.arange(3.0)
     copied = static_copy((x, {"again": x}, "word"))
     assert copied[0] is copied[1]["again"]
@@ -330,7 +330,7 @@ def test_a_model_learns_from_a_batch_that_is_its_own_target_and_from_a_dict() ->
     assert by_name({"x": x, "y": x}) > by_name({"x": x, "y": x})
 
 
-def test_a_static_copy_lies_in_memory_as_the_batch_does():
+def test_a_static_copy_has_the_layout_of_the_batch():
     wide = torch.arange(12.0).reshape(3, 4)
     batch = (wide[:, :2], wide.t(), wide[:1].expand(3, 4), wide[::2], torch.tensor(1.0))
     copied = static_copy(batch)

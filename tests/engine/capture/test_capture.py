@@ -1,4 +1,4 @@
-"""Regions that are recorded and replayed: what `capture` takes and refuses."""
+"""What `capture` accepts and refuses."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from flodl.engine.internals import body_of
 
 
 class Replays:
-    """Stands for a graph on a device: counts its replays."""
+    """Stands in for a CUDA graph, and counts its replays."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -101,19 +101,19 @@ def test_a_step_like_the_last_one_is_replayed(frozen: bool) -> None:
         "images turned",
     ],
 )
-def test_what_a_recording_rests_on_is_seen_before_the_replay(frozen: bool, change) -> None:
+def test_a_change_to_what_a_recording_depends_on_prevents_the_replay(frozen: bool, change) -> None:
     ready = Ready(frozen=frozen)
     change(ready)
     assert not ready.replays()
 
 
-def test_a_part_that_is_thawed_is_seen() -> None:
+def test_unfreezing_a_part_prevents_the_replay() -> None:
     ready = Ready(frozen=True)
     ready.model[0].requires_grad_(True)
     assert not ready.replays()
 
 
-def test_batches_of_another_form_are_not_replayed() -> None:
+def test_batches_of_a_different_shape_or_dtype_are_not_replayed() -> None:
     ready = Ready()
     x, y = ready.batch
     assert not ready.replays(x[:4], y[:4])
@@ -121,7 +121,7 @@ def test_batches_of_another_form_are_not_replayed() -> None:
     assert not ready.replays(x)
 
 
-def test_a_rate_that_was_assigned_as_a_number_reaches_the_tensor_that_is_read() -> None:
+def test_a_learning_rate_assigned_as_a_number_is_written_to_its_tensor() -> None:
     ready = Ready()
     rate = ready.optimizer.param_groups[0]["lr"]
     ready.optimizer.param_groups[0]["lr"] = 0.25
@@ -154,7 +154,7 @@ def test_groups_that_share_a_learning_rate_take_the_slow_path() -> None:
     )
 
 
-def test_batches_that_are_negative_when_they_are_read_take_the_slow_path() -> None:
+def test_batches_that_are_negated_lazily_take_the_slow_path() -> None:
     ready = Ready()
     y = ready.batch[1]
     negative = torch.zeros(5, 3, dtype=torch.complex64).conj().imag

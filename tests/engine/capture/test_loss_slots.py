@@ -1,4 +1,4 @@
-"""LossSlots for losses: one is given again only when nobody can see that it was."""
+"""`LossSlots`: a tensor is reused only if nobody can notice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def given(places: LossSlots) -> list[Tensor]:
     return [tensor for tensor, _ in places.entries]
 
 
-def test_what_nobody_holds_is_given_again() -> None:
+def test_a_tensor_that_nobody_holds_is_reused() -> None:
     places = new_places()
     before = list(map(id, given(places)))
     assert not places.renew()
@@ -43,7 +43,7 @@ HOLDING: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("how", HOLDING)
-def test_what_somebody_holds_keeps_its_number(how: str) -> None:
+def test_a_tensor_that_somebody_holds_keeps_its_number(how: str) -> None:
     places = new_places()
     given(places)[1].fill_(7.0)
     address, neighbours = places.addresses[1], places.addresses[::2]
@@ -65,7 +65,7 @@ CHANGING: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("how", CHANGING)
-def test_what_was_changed_and_dropped_is_not_given_again(how: str) -> None:
+def test_a_tensor_that_was_changed_and_dropped_is_not_reused(how: str) -> None:
     places = new_places()
     CHANGING[how](given(places)[1])
     assert places.renew()
@@ -74,7 +74,7 @@ def test_what_was_changed_and_dropped_is_not_given_again(how: str) -> None:
     assert not places.renew()
 
 
-def test_numbers_stay_those_of_their_own_turn() -> None:
+def test_losses_keep_the_numbers_of_their_own_turn() -> None:
     places = new_places()
     held: list[tuple[float, Tensor]] = []
     for turn in range(40):
@@ -86,7 +86,7 @@ def test_numbers_stay_those_of_their_own_turn() -> None:
     assert [float(loss) for _, loss in held] == [number for number, _ in held]
 
 
-def test_where_torch_does_not_tell_none_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_reference_counts_from_torch_no_tensor_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_slots, "USES_BY_TORCH", None)
     places = new_places()
     before = given(places)

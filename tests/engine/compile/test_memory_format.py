@@ -1,4 +1,4 @@
-"""How images lie in memory inside a compiled step."""
+"""The memory format of images inside a compiled step."""
 
 from __future__ import annotations
 

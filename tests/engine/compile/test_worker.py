@@ -1,4 +1,4 @@
-"""What the process that compiles does with what it is sent."""
+"""What the worker process does with the step that it receives."""
 
 from __future__ import annotations
 

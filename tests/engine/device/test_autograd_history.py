@@ -1,4 +1,4 @@
-"""What a model keeps of earlier steps, and how its history is cut."""
+"""What a model keeps from earlier steps, and how its autograd history is cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Keeping(nn.Linear):
         return self.last
 
 
-def test_what_modules_keep_stays_without_its_history():
+def test_attributes_of_modules_stay_without_their_history():
     model = nn.Sequential(Keeping(3, 2), nn.ReLU())
     model(torch.ones(1, 3)).sum().backward()
     before, nested = model[0].last.detach().clone(), model[0].nested
@@ -43,7 +43,7 @@ def test_tagged_values_of_a_graph_stay_without_their_history():
     assert torch.equal(model[0].tagged("out"), before)
 
 
-def test_a_weight_that_is_computed_anew_in_every_forward_still_learns():
+def test_a_weight_that_is_computed_in_every_forward_still_learns():
     model = nn.utils.spectral_norm(nn.Linear(3, 2))
     for _ in range(2):
         model(torch.ones(1, 3)).sum().backward()
@@ -52,7 +52,7 @@ def test_a_weight_that_is_computed_anew_in_every_forward_still_learns():
     assert model.weight_orig.grad is not None
 
 
-def test_what_is_held_elsewhere_is_noticed():
+def test_a_history_held_elsewhere_is_detected():
     model = nn.Linear(3, 2)
     losses = [model(torch.ones(1, 3)).sum()]
     cut_history(model)
@@ -61,12 +61,12 @@ def test_what_is_held_elsewhere_is_noticed():
     assert not has_live_history(model.parameters())
 
 
-def test_parameters_that_do_not_learn_are_passed_over():
+def test_frozen_parameters_are_skipped():
     model = nn.Linear(3, 2).requires_grad_(False)
     assert not has_live_history(model.parameters())
 
 
-def test_containers_of_every_kind_are_cut():
+def test_histories_in_containers_of_every_kind_are_cut():
     class Pair(NamedTuple):
         one: torch.Tensor
         other: str
@@ -88,7 +88,7 @@ def test_containers_of_every_kind_are_cut():
     assert model.all[2].other == "name"
 
 
-def test_a_module_that_cannot_detach_its_state_is_passed_over():
+def test_a_module_that_cannot_detach_its_state_is_skipped():
     class Awkward(nn.Linear):
         def detach_state(self, which):
             raise AssertionError("nobody asked for which")
@@ -99,7 +99,7 @@ def test_a_module_that_cannot_detach_its_state_is_passed_over():
     assert torch.equal(model.tagged("out"), out)
 
 
-def test_what_lasts_keeps_its_history():
+def test_lasting_tensors_keep_their_history():
     model = nn.Linear(3, 3)
     model.turned, model.pair = model.weight.t(), (model.weight.t(), model.weight * 2)
     cut_history(model, [model.turned, model.pair[0]])
@@ -108,7 +108,7 @@ def test_what_lasts_keeps_its_history():
     assert model.pair[1].grad_fn is None
 
 
-def test_a_shared_dataclass_stays_the_one_object_that_it_is():
+def test_a_shared_dataclass_stays_one_object():
     @dataclass
     class Context:
         hidden: torch.Tensor | None = None
@@ -121,7 +121,7 @@ def test_a_shared_dataclass_stays_the_one_object_that_it_is():
     assert context.hidden.grad_fn is None
 
 
-def test_a_gradient_that_was_asked_for_stays_readable():
+def test_a_retained_gradient_stays_readable():
     model = nn.Linear(3, 2)
     model.last = model(torch.ones(1, 3))
     model.last.retain_grad()

@@ -1,4 +1,4 @@
-"""Code that asks whether it is being recorded hears the same in every tier."""
+"""Code that asks whether it is being captured gets the same answer in every tier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flodl.engine.device.capturing import report_capturing
 CUDA = torch.device("cuda")
 
 
-def test_the_answer_is_yes_inside_and_torchs_own_outside() -> None:
+def test_torch_reports_capturing_inside_and_its_own_answer_outside() -> None:
     asked = torch.cuda.is_current_stream_capturing
     with report_capturing(CUDA):
         assert torch.cuda.is_current_stream_capturing()
@@ -23,14 +23,14 @@ def test_the_answer_is_yes_inside_and_torchs_own_outside() -> None:
     assert torch.cuda.is_current_stream_capturing is asked
 
 
-def test_an_error_inside_takes_the_answer_away() -> None:
+def test_an_error_inside_restores_torchs_own_answer() -> None:
     asked = torch.cuda.is_current_stream_capturing
     with pytest.raises(RuntimeError, match="broken"), report_capturing(CUDA):
         raise RuntimeError("broken")
     assert torch.cuda.is_current_stream_capturing is asked
 
 
-def test_on_a_cpu_nothing_is_said() -> None:
+def test_on_a_cpu_torchs_answer_is_unchanged() -> None:
     asked = torch.cuda.is_current_stream_capturing
     with report_capturing(torch.device("cpu")):
         assert torch.cuda.is_current_stream_capturing is asked
@@ -55,7 +55,7 @@ def test_steps_of_two_threads_that_overlap_leave_torchs_own_answer() -> None:
     assert torch.cuda.is_current_stream_capturing is asked
 
 
-def test_an_optimizer_of_torch_hears_what_is_the_case(monkeypatch) -> None:
+def test_a_torch_optimizer_gets_the_true_answer(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     asking: dict[str, Any] = {"__name__": "torch.optim.adam", "torch": torch}
     exec("def ask(): return torch.cuda.is_current_stream_capturing()", asking)
@@ -64,7 +64,7 @@ def test_an_optimizer_of_torch_hears_what_is_the_case(monkeypatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_code_that_is_compiled_may_ask() -> None:
+def test_compiled_code_may_ask_whether_it_is_captured() -> None:
     compiled = torch.compile(
         lambda x: x + 1 if torch.cuda.is_current_stream_capturing() else x, backend="eager", fullgraph=True
     )

@@ -1,4 +1,4 @@
-"""What the engine offers to loops of one's own, where there is no CUDA device."""
+"""What the engine offers to custom training loops, without a CUDA device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flodl.engine.device.gc_and_sync import waits_are_errors
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without CUDA")
 
 
-def test_the_collector_is_as_it_was_after_an_error() -> None:
+def test_the_collector_is_restored_after_an_error() -> None:
     frozen = gc.get_freeze_count()
     with pytest.raises(ValueError), calm_collector() as collector:  # noqa: PT012
         assert not gc.isenabled()
@@ -64,14 +64,14 @@ def test_garbage_from_before_the_start_is_collected_when_a_full_collection_is_du
 
 
 @without_cuda
-def test_capture_calls_the_function_itself_where_there_is_no_device() -> None:
+def test_without_a_device_capture_calls_the_function_itself() -> None:
     relu = capture(torch.relu)
     assert relu(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]
     assert relu.captures == 0
 
 
 @without_cuda
-def test_there_is_nothing_to_wait_for_and_no_memory_to_report() -> None:
+def test_without_a_device_there_is_no_wait_and_no_memory_to_report() -> None:
     with no_waiting():
         assert torch.ones(3).sum().item() == 3
     assert memory_use() is None
@@ -80,7 +80,7 @@ def test_there_is_nothing_to_wait_for_and_no_memory_to_report() -> None:
 
 @pytest.fixture
 def sync_mode(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
-    """Torch's setting, where there is no CUDA device to have it."""
+    """Torch's setting, without a CUDA device."""
     mode: list[int | str] = [0]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", mode.append)
@@ -88,7 +88,7 @@ def sync_mode(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
 
 
 def wait() -> None:
-    """Say what torch says where the host waits for a device."""
+    """Warn like torch if the host waits for a device."""
     warnings.warn("called a synchronizing CUDA operation (Triggered internally.)", stacklevel=1)
 
 
@@ -118,14 +118,14 @@ def test_a_wait_is_an_error_that_ends_with_the_line_that_waited(sync_mode) -> No
     assert warnings._showwarnmsg is shown
 
 
-def test_other_threads_may_wait_meanwhile(sync_mode, capsys) -> None:
+def test_other_threads_may_wait_at_the_same_time(sync_mode, capsys) -> None:
     with waits_are_errors():
         assert in_another_thread(wait) == []
     assert "synchronizing" not in capsys.readouterr().err
     assert len(in_another_thread(wait)) == 1, "warnings are errors in tests"
 
 
-def test_other_warnings_are_what_they_were(sync_mode) -> None:
+def test_other_warnings_are_unaffected(sync_mode) -> None:
     with pytest.warns(UserWarning, match="something else"), waits_are_errors():
         warnings.warn("something else", stacklevel=1)
 
@@ -151,7 +151,7 @@ def test_threads_that_must_not_wait_may_overlap(sync_mode) -> None:
     assert sync_mode == [0, "warn", 0]
 
 
-def test_a_setting_of_the_users_own_is_kept(sync_mode) -> None:
+def test_a_setting_of_the_user_is_kept(sync_mode) -> None:
     sync_mode.append(2)
     with waits_are_errors():
         assert sync_mode[-1] == 2

@@ -1,4 +1,4 @@
-"""Memory is asked of devices that exist."""
+"""Memory is reported for devices that exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_an_unknown_device_is_refused(ask, device) -> None:
 
 
 @pytest.mark.parametrize("ask", [memory_use, forget_peaks])
-def test_a_device_that_has_no_such_memory_gives_nothing(ask) -> None:
+def test_a_device_without_memory_statistics_reports_nothing(ask) -> None:
     assert ask("cpu") is None
     assert ask(torch.device("meta")) is None
 
@@ -25,6 +25,6 @@ def test_a_device_that_has_no_such_memory_gives_nothing(ask) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 @pytest.mark.parametrize("ask", [memory_use, forget_peaks])
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda")])
-def test_a_cuda_device_that_is_not_there_is_refused(ask, device) -> None:
+def test_a_missing_cuda_device_is_refused(ask, device) -> None:
     with pytest.raises(StepError, match=r"(finds no|is built without) CUDA.*\. Leave it out, or use 'cpu'\."):
         ask(device)

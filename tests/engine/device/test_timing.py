@@ -20,14 +20,14 @@ def call(times: WindowTimes, clock: dict[str, float], seconds: float, *, opens: 
     times.begin_call("eager", opens=opens)
     clock["s"] += seconds
     times.end_call()
-    clock["s"] += 100.0  # a loader that takes its time
+    clock["s"] += 100.0  # a slow loader
 
 
 def new_times() -> WindowTimes:
     return WindowTimes(torch.device("cpu"))
 
 
-def test_what_happens_between_the_calls_does_not_count(clock) -> None:
+def test_time_between_calls_does_not_count(clock) -> None:
     times = new_times()
     told = []
     for _ in range(ENOUGH["eager"]):
@@ -55,7 +55,7 @@ def test_the_latest_windows_count(clock) -> None:
     assert times.of("eager") == 1.0
 
 
-def test_a_window_that_was_spoilt_is_left_out(clock) -> None:
+def test_a_discarded_window_does_not_count(clock) -> None:
     times = new_times()
     for spoilt in (False, True, False, True, False):
         call(times, clock, 9.0 if spoilt else 1.0)

@@ -26,7 +26,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_newer_names_are_read_and_restored():
+def test_flags_with_newer_names_are_read_and_restored():
     run("""
 torch.backends.fp32_precision = "tf32"
 matmul.fp32_precision = "tf32"
@@ -43,7 +43,7 @@ assert matmul.fp32_precision == "ieee"
 """)
 
 
-def test_a_changed_flag_is_noticed_under_either_name():
+def test_a_changed_flag_is_detected_under_either_name():
     run("""
 ground = ThoroughGuard(nn.Linear(2, 2))
 assert ground.what_changed() is None

@@ -1,4 +1,4 @@
-"""Changes to a model that a replay would not see are seen by looking, now and then."""
+"""Changes to a model that a replay would miss are detected by an occasional inspection."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hook_a_gradient_that_was_added_up(model: nn.Sequential) -> None:
         (hook_a_gradient_that_was_added_up, "the parameter '0.bias'"),
     ],
 )
-def test_what_changed_is_named(change, what: str) -> None:
+def test_a_change_is_named(change, what: str) -> None:
     model = new_model()
     ground = ThoroughGuard(model)
     assert ground.what_changed() is None
@@ -86,7 +86,7 @@ def test_what_changed_is_named(change, what: str) -> None:
         modules.register_module_full_backward_hook,
     ],
 )
-def test_hooks_of_all_modules_are_seen(register) -> None:
+def test_global_module_hooks_are_detected(register) -> None:
     ground = ThoroughGuard(new_model(), with_tensors=False)
     handle = register(lambda *_: None)
     try:
@@ -129,7 +129,7 @@ def clear_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> No
 @pytest.mark.parametrize(
     ("change", "what"), [(replace_state, "exp_avg"), (empty_state, "step"), (clear_state, "step")]
 )
-def test_other_state_of_the_optimizer_is_seen(change, what: str) -> None:
+def test_replaced_optimizer_state_is_detected(change, what: str) -> None:
     model = new_model()
     optimizer = torch.optim.Adam(model.parameters())
     train(model, optimizer)
@@ -138,7 +138,7 @@ def test_other_state_of_the_optimizer_is_seen(change, what: str) -> None:
     assert ground.what_changed() == f"the state of the optimizer for '0.weight ({what})' changed"
 
 
-def test_state_for_a_parameter_that_learns_later_is_in_no_recording() -> None:
+def test_optimizer_state_of_a_parameter_that_is_unfrozen_later_is_not_a_change() -> None:
     model = new_model().eval()
     model[0].bias.requires_grad_(False)
     optimizer = torch.optim.Adam(model.parameters())
@@ -149,7 +149,7 @@ def test_state_for_a_parameter_that_learns_later_is_in_no_recording() -> None:
     assert ground.what_changed() is None
 
 
-def test_compiled_code_finds_its_tensors_by_itself() -> None:
+def test_without_tensors_a_replaced_buffer_is_not_a_change() -> None:
     model = new_model()
     ground = ThoroughGuard(model, with_tensors=False)
     replace_buffer(model)

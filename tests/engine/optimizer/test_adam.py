@@ -1,4 +1,4 @@
-"""Which updates the fast Adam takes, and index it leaves to torch; its numbers are compared on a GPU."""
+"""Which updates the fast Adam supports, and which it leaves to torch; its numbers are compared on a GPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_other_dtypes_and_layouts_are_left_to_torch() -> None:
 
 
 def test_the_stride_of_a_dimension_of_size_one_does_not_matter() -> None:
-    """Gradients of 1x1 convolutions come with the channels last, index is the same in memory."""
+    """Gradients of 1x1 convolutions are in channels-last format, which is the same in memory."""
     optimizer = optimizer_of((8, 4, 1, 1))
     (parameter,) = optimizer.param_groups[0]["params"]
     parameter.grad = parameter.grad.to(memory_format=torch.channels_last)
@@ -71,9 +71,9 @@ def test_the_stride_of_a_dimension_of_size_one_does_not_matter() -> None:
     assert fast(optimizer).gather()
 
 
-def test_tensors_that_keep_their_numbers_elsewhere_are_left_to_torch() -> None:
+def test_tensor_subclasses_are_left_to_torch() -> None:
     class Apart(torch.Tensor):
-        """As those are that lie on several devices; their address is not that of their numbers."""
+        """Like a tensor on several devices: its data is not at its data pointer."""
 
     optimizer = optimizer_of(16)
     (parameter,) = optimizer.param_groups[0]["params"]
@@ -111,11 +111,11 @@ def test_default_dtype_and_device_do_not_affect_the_tables() -> None:
         (torch.optim.Adam, {"maximize": True}, False),
     ],
 )
-def test_only_forms_whose_bits_are_known_are_taken(kind, settings, taken: bool) -> None:
+def test_only_settings_with_known_bits_are_supported(kind, settings, taken: bool) -> None:
     assert is_supported_group(optimizer_of(4, kind=kind, **settings).param_groups[0]) is taken
 
 
-def test_a_step_that_somebody_wrapped_is_left_alone() -> None:
+def test_a_wrapped_optimizer_step_is_left_alone() -> None:
     optimizer = optimizer_of(4)
     torch.optim.lr_scheduler.StepLR(optimizer, 2)
     assert has_torch_step(optimizer)
@@ -129,7 +129,7 @@ def test_a_step_that_somebody_wrapped_is_left_alone() -> None:
     assert not has_torch_step(optimizer)
 
 
-def test_there_is_no_fast_form_without_a_gpu_or_for_other_optimizers() -> None:
+def test_there_is_no_fast_update_without_a_gpu_or_for_other_optimizers() -> None:
     bad, skipped = torch.zeros(()), torch.zeros((), dtype=torch.float64)
     assert fast_adam(optimizer_of(4), bad, skipped) is None
     assert fast_adam(torch.optim.SGD([nn.Parameter(torch.ones(1))]), bad, skipped) is None

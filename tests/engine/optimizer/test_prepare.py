@@ -1,4 +1,4 @@
-"""What an optimizer's update needs of Python, which a recording would leave out."""
+"""What an optimizer's update does in Python, which a recording would leave out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_ordinary_optimizer_has_no_step_hooks(kind) -> None:
 
 
 @pytest.mark.parametrize("when", ["pre", "post"])
-def test_hooks_of_one_optimizer_are_seen(when: str) -> None:
+def test_hooks_of_one_optimizer_are_detected(when: str) -> None:
     one, other = (SGD([torch.nn.Parameter(torch.zeros(1))]) for _ in range(2))
     getattr(one, f"register_step_{when}_hook")(hook)
     assert has_step_hooks(one)
@@ -38,7 +38,7 @@ def test_hooks_of_one_optimizer_are_seen(when: str) -> None:
 
 
 @pytest.mark.parametrize("register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook])
-def test_hooks_of_all_optimizers_are_seen(register) -> None:
+def test_hooks_of_all_optimizers_are_detected(register) -> None:
     optimizer = SGD([torch.nn.Parameter(torch.zeros(1))])
     handle = register(hook)
     assert has_step_hooks(optimizer)
@@ -54,7 +54,7 @@ def test_an_empty_group_is_prepared_like_the_others() -> None:
         assert [group["lr"].device.type for group in optimizer.param_groups] == ["cuda", "cuda"]
 
 
-def test_numbers_that_an_optimizer_kept_on_the_host_move_to_the_device() -> None:
+def test_numbers_that_an_optimizer_keeps_on_the_host_move_to_the_device() -> None:
     with FakeTensorMode():
         parameter = nn.Parameter(torch.zeros(2, device="cuda"))
         optimizer = NAdam([parameter])
@@ -69,14 +69,14 @@ def test_numbers_that_an_optimizer_kept_on_the_host_move_to_the_device() -> None
     [{}, {"nesterov": True}, {"dampening": 0.5}, {"weight_decay": 0.1, "maximize": True}],
     ids=str,
 )
-def test_fused_sgd_takes_a_parameter_that_is_thawed_late(settings: dict) -> None:
+def test_fused_sgd_updates_a_parameter_that_is_unfrozen_later(settings: dict) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     plain = copy.deepcopy(model)
     settings = {"lr": 0.1, "momentum": 0.9, "fused": True, **settings}
     optimizer = SGD(model.parameters(), **settings)
     step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager")
-    # In groups of their own, torch takes them as they come.
+    # In separate groups, torch accepts any mix of them.
     by_hand = SGD([{"params": part.parameters()} for part in plain], **settings)
     model[0].requires_grad_(False)
     plain[0].requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Running statistics: what a batch that does not count leaves in them."""
+"""Running statistics are restored after a batch that does not count."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_statistics_that_were_replaced_are_found() -> None:
     assert_a_nan_batch_leaves_no_trace(step, model)
 
 
-def test_a_lazy_norm_is_taken_in_once_it_has_statistics() -> None:
+def test_a_lazy_norm_is_saved_once_it_has_statistics() -> None:
     model = new_model(lazy=True)
     assert_a_nan_batch_leaves_no_trace(new_step(model), model)
 

@@ -1,4 +1,4 @@
-"""What the step function names, whole and in pieces."""
+"""Named values of the step function, for whole batches and for pieces."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_values_of_pieces_are_those_of_the_whole(size: int) -> None:
     assert cut.means().keys() == whole.means().keys()
 
 
-def test_values_whose_shape_follows_no_rule_do_not_break_a_step() -> None:
+def test_values_of_any_shape_do_not_break_a_step() -> None:
     def odd(model, x, y):
         loss, _ = hungry(model, x, y)
         values = {"odd": x[x > 0]}
@@ -60,7 +60,7 @@ def test_values_whose_shape_follows_no_rule_do_not_break_a_step() -> None:
     assert step.values["sometimes"] == x[4:].mean()
 
 
-def test_a_name_that_is_no_string_is_refused() -> None:
+def test_a_name_that_is_not_a_string_is_refused() -> None:
     step = new_step(lambda m, x: (m(x).sum(), {0: x.mean()}))
     with pytest.raises(StepError, match=r"names a value 0, which is a int.*names that are strings"):
         step(torch.ones(3, 4))

@@ -58,7 +58,7 @@ class Failing(torch.autograd.Function):
 
 
 class NothingRead(TorchDispatchMode):
-    """Refuses to hand a number to the host."""
+    """Raises if the host reads a number."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert "_local_scalar_dense" not in str(func), "the host waits for the device here"
@@ -114,7 +114,7 @@ def test_out_of_memory_in_any_forward_of_a_window_keeps_the_update(at: int) -> N
     assert cut.means()["loss"] == pytest.approx(float(whole.means()["loss"]), rel=1e-12)
 
 
-def test_out_of_memory_in_the_backward_of_a_first_micro_batch_is_cut() -> None:
+def test_out_of_memory_in_the_backward_of_a_first_micro_batch_splits_it() -> None:
     def hungry(model, x, y):
         loss = mse(model, x, y)
         return Failing.apply(loss, torch.OutOfMemoryError("a small device")) if len(x) > 3 else loss
@@ -126,7 +126,7 @@ def test_out_of_memory_in_the_backward_of_a_first_micro_batch_is_cut() -> None:
     assert_close(cut, whole)
 
 
-def test_out_of_memory_in_a_later_backward_gives_up_the_window_and_says_what_to_do() -> None:
+def test_out_of_memory_in_a_later_backward_drops_the_window_and_says_what_to_do() -> None:
     calls: list[int] = []
 
     def hungry(model, x, y):
@@ -159,7 +159,7 @@ def test_out_of_memory_with_one_sample_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("tier", ["eager", "compiled"])
-def test_an_error_in_a_backward_gives_up_its_window(tier: str, quick_compiler) -> None:
+def test_an_error_in_a_backward_drops_its_window(tier: str, quick_compiler) -> None:
     broken = [False]
 
     def step_fn(model, x, y):
@@ -191,7 +191,7 @@ def test_an_error_in_a_backward_gives_up_its_window(tier: str, quick_compiler) -
 
 
 @pytest.mark.parametrize("flush", [False, True])
-def test_an_error_in_the_optimizer_gives_up_its_window(flush: bool, monkeypatch) -> None:
+def test_an_error_in_the_optimizer_drops_its_window(flush: bool, monkeypatch) -> None:
     step, clean = new_step(accumulate=2), new_step(accumulate=2)
     data = batches(4)
     real = body_of(step).optimizer.step
@@ -265,7 +265,7 @@ def test_an_empty_batch_that_opens_a_window_is_a_skipped_update() -> None:
     assert step.num_skipped == 2
 
 
-def test_an_empty_batch_with_a_finite_loss_weighs_nothing() -> None:
+def test_an_empty_batch_with_a_finite_loss_has_no_weight() -> None:
     def total(model, x, y):
         return (model(x) - y).square().sum() / max(len(x), 1)
 
@@ -291,7 +291,7 @@ def test_an_empty_batch_after_memory_ran_out_is_a_skipped_update() -> None:
         (lambda step: None, "returned None at step 0"),
     ],
 )
-def test_a_function_that_is_no_schedule_is_refused(schedule, message: str) -> None:
+def test_a_function_that_is_not_a_schedule_is_refused(schedule, message: str) -> None:
     with pytest.raises(ScheduleError) as error:
         new_step(schedule=schedule)
     assert message in str(error.value)
@@ -356,7 +356,7 @@ def test_sparse_gradients_go_through_guards_and_scaling(settings: dict) -> None:
             tier="eager",
             **settings,
         )
-        # The last window is of two sizes, which its gradients are corrected for.
+        # The last window has batches of two sizes, so its gradients are corrected.
         for ids in ([0, 3, 3], [1, 3, 0], [2, 2, 5], [5]):
             step(torch.tensor(ids))
         assert step.num_skipped == 0
@@ -421,7 +421,7 @@ def test_a_complex_loss_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.Adam, torch.optim.SGD])
-def test_a_late_parameter_whose_first_update_is_bad_begins_with_the_next_one(kind) -> None:
+def test_a_parameter_whose_first_update_is_skipped_starts_with_the_next_one(kind) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)
     settings = {"momentum": 0.9} if kind is torch.optim.SGD else {}
@@ -440,7 +440,7 @@ def test_a_late_parameter_whose_first_update_is_bad_begins_with_the_next_one(kin
     assert not torch.equal(model[0].weight, before)
 
 
-def test_on_a_device_the_host_asks_only_before_a_first_update() -> None:
+def test_on_a_device_the_host_reads_the_flag_only_before_a_first_update() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager")
@@ -459,7 +459,7 @@ def test_on_a_device_the_host_asks_only_before_a_first_update() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"amsgrad": True}, {"weight_decay": 0.1}])
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_a_kernel_that_skips_by_itself_needs_no_question_before_its_first_update(
+def test_a_kernel_that_reads_the_flag_needs_no_host_sync_before_its_first_update(
     kind, settings: dict
 ) -> None:
     good, bad = torch.ones(3, 2), torch.full((3, 2), torch.nan)
@@ -469,7 +469,7 @@ def test_a_kernel_that_skips_by_itself_needs_no_question_before_its_first_update
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
         optimizer = kind(model.parameters(), lr=0.1, fused=True, **settings)
         step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), tier="eager", strict=True)
-        # The fused kernel for a CPU knows the flag, too.
+        # The fused kernel for the CPU reads the flag as well.
         as_on_a_device(step, gates=True)
         with NothingRead():
             for batch in batches_given:
@@ -482,7 +482,7 @@ def test_a_kernel_that_skips_by_itself_needs_no_question_before_its_first_update
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_fused_kernels_take_the_flag_whatever_torchs_default_dtype_is(kind) -> None:
+def test_fused_kernels_read_the_flag_with_any_default_dtype(kind) -> None:
     torch.set_default_dtype(torch.float64)
     try:
         model = nn.Linear(2, 1)
@@ -500,7 +500,7 @@ def test_fused_kernels_take_the_flag_whatever_torchs_default_dtype_is(kind) -> N
         torch.set_default_dtype(torch.float32)
 
 
-def test_an_optimizer_without_state_needs_no_question_before_its_first_update() -> None:
+def test_an_optimizer_without_state_needs_no_host_sync_before_its_first_update() -> None:
     model = nn.Linear(2, 1)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     step = TrainStep(
@@ -543,7 +543,7 @@ def test_half_and_other_gradients_are_guarded_together() -> None:
     assert not bool(step.skipped)
 
 
-def test_what_is_learned_need_not_be_part_of_the_model() -> None:
+def test_trained_tensors_need_not_be_part_of_the_model() -> None:
     prompt = nn.Parameter(torch.zeros(4, 2))
     step = TrainStep(
         nn.Identity(), torch.optim.SGD([prompt], lr=0.1), lambda m, x, y: (m(x) @ prompt - y).square().mean()
@@ -565,7 +565,7 @@ def test_an_optimizer_whose_parameters_get_no_gradient_is_refused_before_its_fir
     assert step.is_between_updates
 
 
-def test_a_window_without_gradients_is_no_error_once_something_was_learned() -> None:
+def test_a_window_without_gradients_is_allowed_after_the_first_update() -> None:
     model = nn.Linear(4, 2)
     free = nn.Parameter(torch.ones(()))
     step = TrainStep(
@@ -580,7 +580,7 @@ def test_a_window_without_gradients_is_no_error_once_something_was_learned() -> 
     assert torch.equal(model.weight, before)
 
 
-def test_a_faster_tier_is_not_tried_while_a_parameter_has_still_to_begin() -> None:
+def test_a_faster_tier_is_not_tried_before_every_parameter_was_updated() -> None:
     step = new_step(tier="eager")
     body = body_of(step)
     x, y = batches(1)[0]

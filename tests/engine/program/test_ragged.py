@@ -42,7 +42,7 @@ def dropped(step: TrainStep, sizes: list[int]) -> list[bool]:
     return [bool(torch.isnan(step(*batch(size)))) for size in sizes]
 
 
-def test_a_dropped_call_gives_nan_changes_nothing_and_is_said_once() -> None:
+def test_a_dropped_batch_returns_nan_changes_nothing_and_is_reported_once() -> None:
     step = new_step(tail="drop")
     step(*batch(8))
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_a_dropped_call_gives_nan_changes_nothing_and_is_said_once() -> None:
     assert step.updates == 4
 
 
-def test_one_larger_batch_does_not_make_tails_of_all_that_follow() -> None:
+def test_after_one_larger_batch_the_others_are_not_ragged() -> None:
     assert dropped(new_step(tail="drop"), [6, 6, 7, 6, 6, 6, 3, 6]) == [
         *(False, False, False),
         *(True, False, False),
@@ -63,11 +63,11 @@ def test_one_larger_batch_does_not_make_tails_of_all_that_follow() -> None:
     ]
 
 
-def test_a_second_smaller_batch_in_the_middle_of_a_window_is_the_usual_size_too() -> None:
+def test_a_second_smaller_batch_in_the_middle_of_a_window_becomes_the_usual_size() -> None:
     assert dropped(new_step(tail="drop", accumulate=2), [6, 3, 3, 3]) == [False, True, False, False]
 
 
-def test_padding_goes_to_the_new_usual_size() -> None:
+def test_batches_are_padded_to_the_new_usual_size() -> None:
     seen: list[int] = []
 
     def watched(model, x, y, *, mask):
@@ -80,7 +80,7 @@ def test_padding_goes_to_the_new_usual_size() -> None:
     assert seen == [6, 6, 6, 6, 3, 3]
 
 
-def test_a_run_that_stopped_behind_a_tail_goes_on_as_if_it_had_not() -> None:
+def test_a_run_that_stopped_after_a_tail_continues_as_if_it_had_not() -> None:
     sizes = [6, 6, 3, 3, 2, 6]
     through = dropped(new_step(tail="drop"), sizes)
     for stop in range(1, len(sizes)):
@@ -109,7 +109,7 @@ def test_means_count_the_real_rows_of_a_padded_batch() -> None:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("real", [1, 3, 5])
-def test_pieces_of_a_padded_batch_weigh_by_their_real_rows(real: int, accumulate: int) -> None:
+def test_pieces_of_a_padded_batch_are_weighted_by_their_real_rows(real: int, accumulate: int) -> None:
     def hungry(model, x, y, *, mask):
         if len(x) > 2:
             raise torch.OutOfMemoryError("a small device")
@@ -141,7 +141,7 @@ def test_arrays_are_padded_like_tensors_and_an_empty_batch_is_not() -> None:
     assert mask.shape == (0,)
 
 
-def test_a_batch_that_does_not_lie_by_rows_is_not_padded() -> None:
+def test_a_batch_without_one_row_per_sample_is_not_padded() -> None:
     step = new_step(masked, tail="pad")
     x, y = torch.zeros(7, 4, 4).double(), torch.zeros(4, 2).double()
     expected = "tail='pad' cannot pad this batch: it has 4 samples, but it has tensors with 7 rows"

@@ -1,4 +1,4 @@
-"""Means of the loss and of named values, kept where the step runs."""
+"""Means of the loss and of named values, on the device of the step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flodl.engine.program.running_means import RunningMeans, account, account_on
 
 
 class Answer(nn.Module):
-    """Gives the one number that it learns, whatever it is asked."""
+    """A model with one parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Answer(nn.Module):
 
 
 def told(model, loss: torch.Tensor, *others):
-    """A loss that the batch itself says: its mean."""
+    """Return the mean of the batch as the loss."""
     return loss.mean() + 0 * model.number
 
 
@@ -31,14 +31,14 @@ def new_step(step_fn=told, **settings) -> TrainStep:
     return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
 
 
-def test_a_mean_weighs_batches_by_their_samples() -> None:
+def test_means_weight_batches_by_their_samples() -> None:
     step = new_step()
     step(torch.full((6,), 1.0))
     step(torch.full((2,), 5.0))
     assert step.means()["loss"] == 2.0
 
 
-def test_a_mean_over_accumulation_is_the_mean_over_all_samples() -> None:
+def test_with_accumulation_the_mean_is_over_all_samples() -> None:
     step = new_step(accumulate=2)
     for size, value in ((4, 1.0), (4, 2.0), (4, 3.0), (1, 9.0)):
         step(torch.full((size,), value))
@@ -65,14 +65,14 @@ def test_batches_that_are_not_finite_are_left_out() -> None:
     assert step.report().skipped == 2
 
 
-def test_a_window_is_counted_up_to_where_it_went_wrong() -> None:
+def test_a_finite_batch_before_a_bad_one_counts() -> None:
     step = new_step(accumulate=2)
     for value in (1.0, torch.nan, 3.0, 5.0):
         step(torch.full((4,), value))
     assert math.isclose(float(step.means()["loss"]), (1 + 3 + 5) / 3)
 
 
-def test_a_batch_counts_whatever_else_was_in_its_window() -> None:
+def test_a_finite_batch_counts_even_if_its_update_is_skipped() -> None:
     step = new_step(accumulate=3)
     for value in (1.0, torch.nan, 3.0):
         step(torch.full((4,), value))
@@ -81,7 +81,7 @@ def test_a_batch_counts_whatever_else_was_in_its_window() -> None:
     assert step.num_skipped == 1
 
 
-def test_means_have_the_digits_of_what_they_are_means_of() -> None:
+def test_means_keep_the_precision_of_their_values() -> None:
     third = torch.tensor(1.0).double() / 3
     step = new_step(lambda model, x: (told(model, x).double() + third, {"third": third, "many": 2**24 + 1}))
     step(torch.zeros(4))
@@ -90,7 +90,7 @@ def test_means_have_the_digits_of_what_they_are_means_of() -> None:
     assert step.means()["many"] == 2**24 + 1
 
 
-def test_a_weight_may_lie_on_the_device() -> None:
+def test_a_weight_may_be_a_tensor_on_the_device() -> None:
     ours, plain = (RunningMeans(torch.device("cpu")) for _ in range(2))
     for loss, weight in ((0.1, 3), (0.7, 5), (torch.nan, 2)):
         value = {"double": torch.tensor(2 * loss)}
@@ -99,7 +99,7 @@ def test_a_weight_may_lie_on_the_device() -> None:
     assert ours.means() == plain.means()
 
 
-def test_named_values_have_means_and_those_that_come_sometimes_too() -> None:
+def test_named_values_have_means_even_if_they_are_not_in_every_batch() -> None:
     def step_fn(model, x):
         values = {"double": 2 * x.mean()}
         if len(x) == 2:
@@ -113,7 +113,7 @@ def test_named_values_have_means_and_those_that_come_sometimes_too() -> None:
     assert {name: float(value) for name, value in means.items()} == {"loss": 2.0, "double": 4.0, "pair": 10.0}
 
 
-def test_plain_numbers_are_values_too_and_vectors_have_no_mean() -> None:
+def test_plain_numbers_have_means_and_vectors_do_not() -> None:
     step = new_step(lambda model, x: (told(model, x), {"three": 3, "all": x}))
     step(torch.arange(4.0))
     assert step.means()["three"] == 3
@@ -121,7 +121,7 @@ def test_plain_numbers_are_values_too_and_vectors_have_no_mean() -> None:
     assert step.values["all"].shape == (4,)
 
 
-def test_means_start_anew_where_they_are_told_to() -> None:
+def test_reset_means_starts_new_means() -> None:
     step = new_step()
     assert step.means() == {}
     step(torch.full((4,), 7.0))
@@ -139,14 +139,14 @@ def test_a_trial_counts_nothing_twice(quick_compiler) -> None:
     assert step.means()["loss"] == 5.5
 
 
-def test_long_epochs_lose_no_precision() -> None:
+def test_means_of_long_epochs_lose_no_precision() -> None:
     step = new_step(tier="eager")
     step.load_state_dict({**step.state_dict(), "means": [[["loss"], [10**9, 10**9]]]})
     step(torch.ones(1))
     assert step.state_dict()["means"] == [[["loss"], [10**9 + 1, 10**9 + 1]]]
 
 
-def test_names_that_change_late_count_once_and_compile_nothing(quick_compiler) -> None:
+def test_a_name_that_appears_late_counts_once_and_compiles_nothing(quick_compiler) -> None:
     late = [False]
 
     @torch._dynamo.disable
@@ -165,8 +165,8 @@ def test_names_that_change_late_count_once_and_compile_nothing(quick_compiler) -
 
 
 @pytest.mark.slow
-def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compiler) -> None:
-    """As `_twin` compiles it where the step is recorded: torch compiles one code object eight times only."""
+def test_the_code_of_the_means_is_compiled_for_any_number_of_steps(quick_compiler) -> None:
+    """Each step compiles a copy of the code: torch compiles one code object only eight times."""
     tally = RunningMeans(torch.device("cpu"))
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for weight in range(2, 13):
@@ -175,7 +175,7 @@ def test_the_code_that_accounts_is_compiled_for_any_number_of_steps(quick_compil
     assert tally.means()["loss"] == 1.0
 
 
-def test_the_host_adds_up_what_a_device_would() -> None:
+def test_the_host_and_a_device_compute_the_same_sums() -> None:
     source = torch.Generator().manual_seed(0)
     sums = []
     for way in (account, account_on_host):

@@ -48,7 +48,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         (lambda: changed("schedule", {}), "the state was taken with a schedule"),
     ],
 )
-def test_what_is_no_state_is_refused_before_anything_changes(make, message: str) -> None:
+def test_an_invalid_state_is_refused_before_anything_changes(make, message: str) -> None:
     step = new_step(2)
     before = step.state_dict()
     with pytest.raises(StepError) as error:

@@ -1,4 +1,4 @@
-"""What modules keep in plain attributes, put back after they ran once more."""
+"""Plain attributes of modules are restored after a repeated step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flodl.engine.device.autograd_history import has_live_history
 from flodl.engine.state.reachable_state import ReachableState
 
 
-def test_what_was_put_in_taken_out_or_written_to_is_as_before() -> None:
+def test_added_removed_and_changed_values_are_restored() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].kept = kept = {"list": [1, torch.zeros(2)], "queue": deque([1, 2], maxlen=2), "set": {1}}
     model[0].gone = "here"
@@ -60,7 +60,7 @@ def test_a_generator_draws_the_same_again(source: Any) -> None:
     assert _draws(source) == first
 
 
-def test_a_list_that_holds_itself_is_put_back() -> None:
+def test_a_list_that_contains_itself_is_restored() -> None:
     model = nn.Linear(2, 2)
     model.ring = [1]
     model.ring.append(model.ring)
@@ -77,7 +77,7 @@ class Output:
 
 
 class Keeping(nn.Linear):
-    """Keeps what it gave in every way that people do."""
+    """Keeps its last output in all common ways."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.last = super().forward(x)
@@ -86,7 +86,7 @@ class Keeping(nn.Linear):
         return self.last
 
 
-def test_histories_of_what_steps_made_are_let_go() -> None:
+def test_autograd_histories_of_earlier_steps_are_released() -> None:
     model = nn.Sequential(Keeping(3, 2))
     moments = []
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_histories_of_what_steps_made_are_let_go() -> None:
     assert torch.equal(nested["queue"][0], last)
 
 
-def test_a_history_that_stays_from_step_to_step_lasts() -> None:
+def test_a_history_that_is_kept_from_step_to_step_is_lasting() -> None:
     model = nn.Linear(3, 3)
     model.turned = turned = model.weight.t()
     model.last = model(torch.ones(1, 3))

@@ -1,4 +1,4 @@
-"""What steps of real research code change beside their parameters, and a trial must leave as eager has it."""
+"""State besides parameters that research code changes in a step, and that a trial must leave as in eager."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mse(model, x, y):
 
 
 class Run:
-    """A model, its step function, what follows a step, and what must come to the same in the end."""
+    """A model, its step function, what follows a step, and what must be equal in the end."""
 
     def __init__(self, model: nn.Module, step_fn=mse, *, learns=None, ends=(), lr: float = 0.1) -> None:
         self.model, self.step_fn, self.ends = model, step_fn, ends
@@ -41,7 +41,7 @@ class Run:
 
 
 class Keeping(nn.Module):
-    """A layer whose output depends on something that it keeps and changes."""
+    """A layer whose output depends on state that it changes."""
 
     def __init__(self, kept: Any, change) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def keeping(kind):
 
 
 class Byol(nn.Module):
-    """Moves its target, whose parameters no optimizer holds, in the forward."""
+    """Updates its target network, which is in no optimizer, in the forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def replaced_data() -> Run:
 
 
 class TwoOptimizers(Run):
-    """The step holds one layer, and the loop updates the other by hand."""
+    """The step trains one layer, and the loop updates the other itself."""
 
     def __init__(self) -> None:
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -223,7 +223,7 @@ def batch_in_place() -> Run:
 
 
 class DetachedByTheLoop(Run):
-    """Carries its hidden state with its history, which the loop cuts."""
+    """Carries its hidden state with its autograd history, which the loop detaches."""
 
     def __init__(self) -> None:
         class Recurrent(nn.Module):
@@ -246,7 +246,7 @@ def carrying_graph() -> Run:
 
 
 class SharedContext(Run):
-    """Two modules that hand something over through an object that both hold."""
+    """Two modules that exchange a value through a shared object."""
 
     def __init__(self) -> None:
         class Writes(nn.Linear):
@@ -316,7 +316,7 @@ def test_gradients_can_be_read_after_every_step(quick_compiler, settings):
     torch.testing.assert_close(read("compiled"), read("eager"), rtol=1e-4, atol=1e-5)
 
 
-def test_a_kept_value_keeps_the_gradient_that_was_asked_for(quick_compiler):
+def test_retain_grad_works_on_a_stored_value(quick_compiler):
     class Retaining(nn.Linear):
         def forward(self, x):
             self.last = super().forward(x)
@@ -331,7 +331,7 @@ def test_a_kept_value_keeps_the_gradient_that_was_asked_for(quick_compiler):
 
 
 @pytest.mark.parametrize("place", ["closure", "attribute"])
-def test_what_can_be_read_but_once_keeps_the_step_eager(quick_compiler, place):
+def test_an_iterator_that_the_step_reads_keeps_it_eager(quick_compiler, place):
     more = cycle([torch.ones(8, 4), torch.zeros(8, 4)])
     model = nn.Linear(4, 2)
     if place == "attribute":
@@ -379,8 +379,8 @@ def carrying_model():
 
 
 @pytest.mark.parametrize("first", [0, 3])
-def test_a_skipped_update_carries_nothing_on(first):
-    """What a graph carries from a batch that is not finite would spoil all after it."""
+def test_a_skipped_update_carries_nothing_over(first):
+    """A value carried over from a batch that is not finite would break all later batches."""
     torch.manual_seed(0)
     model = carrying_model()
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="eager")

@@ -1,4 +1,4 @@
-"""The way up and down between the tiers, with a compiler that only traces and guards."""
+"""Promotions and fallbacks between the tiers, with a compiler that only traces and guards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_auto_stays_on_a_tier_that_is_faster_and_reports_the_gain(compiled_elsew
     assert "compiled once" in str(report)
 
 
-def test_auto_goes_back_where_compiled_is_slower(compiled_elsewhere, paced) -> None:
+def test_auto_goes_back_if_compiled_is_slower(compiled_elsewhere, paced) -> None:
     step = new_step()
     paced(step, {"eager": 1.0, "compiled": 2.0})
     run(step, 30)
@@ -87,7 +87,7 @@ def test_auto_goes_back_where_compiled_is_slower(compiled_elsewhere, paced) -> N
     assert report.compiles == 1
 
 
-def test_deterministic_algorithms_keep_auto_where_it_is(compiled_elsewhere) -> None:
+def test_auto_does_not_compile_with_deterministic_algorithms(compiled_elsewhere) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         step = new_step()
@@ -100,7 +100,7 @@ def test_deterministic_algorithms_keep_auto_where_it_is(compiled_elsewhere) -> N
     )
 
 
-def test_a_compilation_that_failed_elsewhere_leaves_the_step_where_it_is(
+def test_a_failed_compilation_in_another_process_leaves_the_tier_unchanged(
     compiled_elsewhere, monkeypatch
 ) -> None:
     monkeypatch.setattr(compiled_elsewhere, "failure", "no compiler here")
@@ -111,7 +111,7 @@ def test_a_compilation_that_failed_elsewhere_leaves_the_step_where_it_is(
 
 
 def test_a_trial_leaves_no_trace(quick_compiler) -> None:
-    """Weights, running statistics, momentum, dropout's random numbers: all as eager alone has them."""
+    """Weights, running statistics, momentum and random numbers are those of an eager step."""
     eager = new_step(make=model_with_everything, tier="eager")
     torch.manual_seed(1)
     losses = run(eager, 5)
@@ -129,7 +129,7 @@ def test_a_trial_leaves_no_trace(quick_compiler) -> None:
 
 
 class Reassigning(torch.optim.Optimizer):
-    """Keeps its state wherever it likes."""
+    """Keeps its state in many places."""
 
     def __init__(self, parameters) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -166,7 +166,7 @@ def test_an_optimizer_may_keep_its_state_anywhere(quick_compiler) -> None:
     assert hooked == ["eager"] * 14 + ["compiled"] * 14
 
 
-def test_numbers_that_numpy_draws_are_those_of_eager(quick_compiler) -> None:
+def test_numpy_draws_the_same_random_numbers_as_in_eager(quick_compiler) -> None:
     @torch.compiler.disable
     def noise() -> float:
         return float(np.random.rand())
@@ -180,7 +180,7 @@ def test_numbers_that_numpy_draws_are_those_of_eager(quick_compiler) -> None:
     assert drawn["eager"] == drawn["compiled"]
 
 
-def test_a_batch_that_is_not_finite_says_nothing_against_a_tier(quick_compiler) -> None:
+def test_a_batch_that_is_not_finite_does_not_count_against_a_tier(quick_compiler) -> None:
     step = new_step(tier="compiled")
     run(step, 3)
     for _ in range(6):
@@ -191,10 +191,10 @@ def test_a_batch_that_is_not_finite_says_nothing_against_a_tier(quick_compiler) 
     assert int(step.num_skipped) == 6
 
 
-def test_a_model_that_gives_nothing_finite_stays_eager(quick_compiler, monkeypatch) -> None:
+def test_a_model_without_finite_losses_stays_eager(quick_compiler, monkeypatch) -> None:
     monkeypatch.setattr(trial, "MAX_SKIPPED", 5)
     model = small_model()
-    # An update that was applied comes before anything is tried.
+    # A tier is tried only after an update that was applied.
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="compiled")
     run(step, 3)
     for _ in range(8):
@@ -223,7 +223,7 @@ def test_every_change_of_tier_is_an_event(quick_compiler) -> None:
     assert [event.kind for event in step.report().events] == ["compiled", "eager"] * 2 + ["compiled"]
 
 
-def test_a_batch_size_that_stays_is_compiled_anew(quick_compiler) -> None:
+def test_a_lasting_new_batch_size_is_compiled(quick_compiler) -> None:
     step = new_step(tier="compiled")
     run(step, 8)
     run(step, 7, size=16)
@@ -237,7 +237,7 @@ def test_a_batch_size_that_stays_is_compiled_anew(quick_compiler) -> None:
     assert controller_of(step).runner.fits(runner.Micro(large, signature(large), runner.Phase.ONLY, 16))
 
 
-def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compiler) -> None:
+def test_a_buffer_that_the_module_replaces_is_restored_after_a_trial(quick_compiler) -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -255,7 +255,7 @@ def test_a_buffer_that_the_module_replaces_is_put_back_after_a_trial(quick_compi
     assert model.seen == 10
 
 
-def test_a_guard_that_fails_is_named_and_the_step_is_compiled_anew(quick_compiler) -> None:
+def test_a_failed_guard_is_named_and_the_step_is_compiled_again(quick_compiler) -> None:
     weight = {"value": 1.0}
 
     def weighted(model, x, y):
@@ -278,7 +278,7 @@ def weights(step: TrainStep) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in body_of(step).model.state_dict().items()}
 
 
-def test_there_is_a_limit_to_compiling_again(quick_compiler, monkeypatch) -> None:
+def test_the_number_of_compilations_is_limited(quick_compiler, monkeypatch) -> None:
     monkeypatch.setattr(controller, "MAX_COMPILES", 2)
     weight = {"value": 1.0}
 
@@ -295,7 +295,7 @@ def test_there_is_a_limit_to_compiling_again(quick_compiler, monkeypatch) -> Non
     assert torch.isfinite(torch.stack(run(step, 3))).all()
 
 
-def test_a_step_that_needs_new_code_every_time_is_refused_and_training_goes_on(quick_compiler) -> None:
+def test_a_step_that_needs_new_code_every_time_is_refused_and_training_continues(quick_compiler) -> None:
     calls = {"number": 0}
 
     def counting(model, x, y):
@@ -327,7 +327,7 @@ def test_a_number_that_changes_once_does_not_refuse_the_tier(quick_compiler, num
         (lambda model: model.eval(), "a module was switched between training and evaluation"),
     ],
 )
-def test_what_changes_during_a_trial_puts_it_off(quick_compiler, change, reason) -> None:
+def test_a_change_during_a_trial_postpones_it(quick_compiler, change, reason) -> None:
     step = new_step(tier="compiled")
     run(step, 4)
     assert "being compared" in step.report().reason
@@ -338,7 +338,7 @@ def test_what_changes_during_a_trial_puts_it_off(quick_compiler, change, reason)
     assert said in [event.reason for event in step.report().events]
 
 
-def test_a_model_that_changes_in_every_trial_is_left_in_peace(quick_compiler) -> None:
+def test_a_model_that_changes_in_every_trial_stays_eager(quick_compiler) -> None:
     step = new_step(tier="compiled")
     for number in range(60):
         body_of(step).model.train(number % 2 == 0)
@@ -364,7 +364,7 @@ def test_compiled_code_that_differs_from_eager_is_refused(monkeypatch) -> None:
     )
 
 
-def test_a_compiler_that_fails_is_quoted(monkeypatch) -> None:
+def test_the_error_of_a_failed_compiler_is_quoted(monkeypatch) -> None:
     def fail(function, **_):
         def failing(*batch):
             raise RuntimeError("cannot be fused\nand a long story")
@@ -380,7 +380,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch) -> None:
     assert " s to prepare, 0 recordings, compiled once" in str(report)
 
 
-def test_no_memory_for_a_trial_is_no_reason_to_stop(quick_compiler, monkeypatch) -> None:
+def test_training_continues_without_memory_for_a_trial(quick_compiler, monkeypatch) -> None:
     def too_large(*_):
         raise torch.OutOfMemoryError("a copy of everything does not fit")
 
@@ -391,7 +391,7 @@ def test_no_memory_for_a_trial_is_no_reason_to_stop(quick_compiler, monkeypatch)
     assert step.report().updates == 8
 
 
-def test_no_memory_for_a_trial_leaves_running_statistics_alone(quick_compiler, monkeypatch) -> None:
+def test_out_of_memory_in_a_trial_leaves_running_statistics_alone(quick_compiler, monkeypatch) -> None:
     def too_large(*_):
         raise torch.OutOfMemoryError("a copy of everything does not fit")
 
@@ -405,7 +405,7 @@ def test_no_memory_for_a_trial_leaves_running_statistics_alone(quick_compiler, m
 
 
 @pytest.mark.parametrize("failing", ["Snapshot", "Trial.end_window"])
-def test_a_trial_that_fails_is_given_up_and_training_goes_on(quick_compiler, monkeypatch, failing) -> None:
+def test_a_failed_trial_ends_and_training_continues(quick_compiler, monkeypatch, failing) -> None:
     def fail(*_):
         raise RecursionError("maximum recursion depth exceeded")
 
@@ -417,9 +417,7 @@ def test_a_trial_that_fails_is_given_up_and_training_goes_on(quick_compiler, mon
     assert (report.steps, report.updates, step.schedule.current_step) == (8, 8, 8)
 
 
-def test_an_interrupt_while_a_tier_is_compared_leaves_the_schedule_in_step(
-    quick_compiler, monkeypatch
-) -> None:
+def test_an_interrupt_during_a_comparison_does_not_skip_the_schedule(quick_compiler, monkeypatch) -> None:
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -447,7 +445,7 @@ def test_gradients_stay_readable_after_a_refusal(monkeypatch) -> None:
 
 
 class RunsOut(torch.optim.SGD):
-    """Runs out of memory before its second group, in one call."""
+    """Runs out of memory before its second group, in one of its calls."""
 
     calls, fails_at = 0, 5
 
@@ -476,9 +474,7 @@ def test_an_update_that_ran_out_of_memory_during_a_trial_is_not_run_again(quick_
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_an_error_of_the_step_in_a_rehearsal_reaches_the_user_as_it_is(
-    quick_compiler, monkeypatch, strict
-) -> None:
+def test_an_error_of_the_step_in_a_rehearsal_is_raised_unchanged(quick_compiler, monkeypatch, strict) -> None:
     """On CUDA a trial rehearses the step, and an error there refuses the tier."""
     watched, failing = trial.Trial.run_and_keep, {"now": False}
 
@@ -504,7 +500,7 @@ def test_an_error_of_the_step_in_a_rehearsal_reaches_the_user_as_it_is(
     assert (step.tier, step.updates) == ("compiled", 8), step.report()
 
 
-def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> None:
+def test_strict_checks_the_update_unless_the_host_reads_the_flag_itself(monkeypatch) -> None:
     watching: list[str] = []
 
     @contextmanager
@@ -515,7 +511,7 @@ def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> N
 
     monkeypatch.setattr(runner, "no_waiting", no_waiting)
     step = new_step(tier="eager", strict=True, accumulate=2)
-    # As on a device that is asked only before a first update.
+    # As on a device, where the host reads the flag only before a first update.
     body_of(step).updater.host_reads_flag = False
     body_of(step).optimizer.register_step_pre_hook(lambda *_: watching.append("update"))
     run(step, 3)
@@ -524,7 +520,7 @@ def test_strict_watches_the_update_unless_the_host_asks_itself(monkeypatch) -> N
     assert watching == [*alone, *alone, "update", *alone, *inside]
 
 
-def test_an_error_in_the_step_function_during_a_trial_reaches_the_user_and_nothing_else(
+def test_an_error_in_the_step_function_during_a_trial_is_raised_and_changes_nothing(
     quick_compiler,
 ) -> None:
     failing = {"now": False}
@@ -547,7 +543,7 @@ def test_an_error_in_the_step_function_during_a_trial_reaches_the_user_and_nothi
     assert step.report().updates == 8
 
 
-def test_a_window_that_is_flushed_during_a_trial_is_not_held_against_it(quick_compiler) -> None:
+def test_a_flushed_window_does_not_end_a_trial(quick_compiler) -> None:
     step = new_step(tier="compiled", accumulate=2)
     run(step, 7)
     assert "is being compared with eager" in step.report().reason
@@ -570,7 +566,7 @@ def test_accumulation_in_compiled_code_follows_eager_with_ragged_windows(quick_c
     torch.testing.assert_close(compiled, eager)
 
 
-def test_another_shape_runs_eagerly_beside_compiled_code(quick_compiler) -> None:
+def test_another_shape_runs_eagerly_next_to_compiled_code(quick_compiler) -> None:
     step = new_step(tier="compiled")
     run(step, 8)
     run(step, 2, size=3)
@@ -585,7 +581,7 @@ def test_another_shape_runs_eagerly_beside_compiled_code(quick_compiler) -> None
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))], ids=["deepcopy", "pickle"]
 )
-def test_a_copy_of_a_compiled_step_goes_on_from_the_same_numbers(quick_compiler, copied) -> None:
+def test_a_copy_of_a_compiled_step_continues_with_the_same_numbers(quick_compiler, copied) -> None:
     step = new_step(tier="compiled")
     run(step, 10)
     assert step.tier == "compiled"
@@ -609,20 +605,20 @@ def test_a_step_that_was_closed_while_it_was_compiled_is_compiled_later(compiled
     assert step.tier == "compiled", step.report()
 
 
-def test_a_function_that_was_compiled_by_hand_is_compiled_as_it_is_written(quick_compiler) -> None:
+def test_a_step_function_compiled_by_the_user_is_compiled_from_its_source(quick_compiler) -> None:
     step = new_step(torch.compile(mse), tier="compiled")
     run(step, 6)
     assert step.tier == "compiled", step.report()
 
 
 class Pair:
-    """A batch of one's own kind."""
+    """A batch of a custom class."""
 
     def __init__(self) -> None:
         self.x, self.y = torch.ones(8, 4), torch.zeros(8, 2)
 
 
-def test_a_batch_that_is_not_looked_into_is_named_at_once(quick_compiler) -> None:
+def test_an_opaque_object_in_the_batch_is_named(quick_compiler) -> None:
     step = new_step(lambda model, pair: mse(model, pair.x, pair.y), tier="compiled")
     for _ in range(8):
         step(Pair())
@@ -632,7 +628,7 @@ def test_a_batch_that_is_not_looked_into_is_named_at_once(quick_compiler) -> Non
     )
 
 
-def test_an_object_that_is_the_same_in_every_batch_refuses_nothing(quick_compiler) -> None:
+def test_an_object_that_is_the_same_in_every_batch_is_accepted(quick_compiler) -> None:
     words = Pair()
     step = new_step(lambda model, x, y, words: mse(model, x, y), tier="compiled")
     for size in (8, 8, 8, 8, 12, 8, 12, 8, 8):
@@ -642,7 +638,7 @@ def test_an_object_that_is_the_same_in_every_batch_refuses_nothing(quick_compile
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("tier", ["eager", "compiled", "auto"])
-def test_a_nested_tensor_of_either_layout_is_trained_on(quick_compiler, tier: str) -> None:
+def test_nested_tensors_of_either_layout_can_be_trained_on(quick_compiler, tier: str) -> None:
     for layout in (torch.strided, torch.jagged):
         step = new_step(lambda model, x: torch.cat(model(x).unbind()).square().mean(), tier=tier)
         for _ in range(8):
@@ -660,7 +656,7 @@ class Loss:
 
 
 class InPieces(nn.Module):
-    """A model that torch's compiler has to cut in two."""
+    """A model with a graph break."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -691,7 +687,7 @@ def test_many_models_are_compiled_in_one_process(quick_compiler, step_fn, make) 
 
 
 @pytest.mark.parametrize("kind", ["Adam", "SGD"])
-def test_an_update_whose_momentum_cycles_stays_outside_of_a_recording(kind: str) -> None:
+def test_an_update_whose_momentum_cycles_is_not_recorded(kind: str) -> None:
     model = small_model()
     settings = {"momentum": 0.9} if kind == "SGD" else {}
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **settings)
@@ -708,7 +704,7 @@ def test_an_update_whose_momentum_cycles_stays_outside_of_a_recording(kind: str)
     )
 
 
-def test_settings_that_change_now_and_then_stay_inside() -> None:
+def test_an_update_whose_settings_change_now_and_then_is_recorded() -> None:
     step = new_step(tier="compiled")
     controller_of(step).readiness = Readiness(True, "as on a device")
     for momentum in (0.9, 0.8, 0.8, 0.7, 0.7):
@@ -717,7 +713,7 @@ def test_settings_that_change_now_and_then_stay_inside() -> None:
     assert controller_of(step).readiness.capturable
 
 
-def test_an_autocast_that_is_switched_on_around_a_compiled_step_is_noticed(quick_compiler) -> None:
+def test_switching_on_autocast_around_a_compiled_step_is_detected(quick_compiler) -> None:
     trained = []
     for tier in ("eager", "compiled"):
         step = new_step(tier=tier, make=model_with_everything)
@@ -731,7 +727,7 @@ def test_an_autocast_that_is_switched_on_around_a_compiled_step_is_noticed(quick
     assert all(map(torch.equal, *(body_of(step).model.state_dict().values() for step in trained)))
 
 
-def test_an_autocast_around_the_whole_loop_sees_the_weights_as_they_are() -> None:
+def test_an_autocast_around_the_whole_loop_uses_the_current_weights() -> None:
     trained = []
     for whole in (True, False):
         step = new_step(tier="eager")
@@ -750,7 +746,7 @@ def test_captured_on_a_cpu_says_what_it_needs() -> None:
     assert step.report().reason == "the model is on cpu, and capture needs CUDA"
 
 
-def test_tuning_that_takes_too_long_is_left_and_said(quick_compiler, monkeypatch) -> None:
+def test_tuning_that_takes_too_long_is_stopped_and_reported(quick_compiler, monkeypatch) -> None:
     class TakesTooLong:
         failure = None
         tune = None

@@ -1,4 +1,4 @@
-"""Batches of other shapes beside a prepared step, with recordings that only stand for those of a device."""
+"""Batches of other shapes next to a prepared step; the recordings are stand-ins for those of a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 class Replaying(EagerRunner):
-    """Knows the shapes that it has learnt and runs no other; on a CPU Python runs them."""
+    """Stands in for a runner with recordings: it runs only the shapes that it has learned."""
 
     update_inside = False
     draws_on_host = False
@@ -92,7 +92,7 @@ def alternating(step: TrainStep, count: int) -> torch.Tensor:
     return torch.stack([*run(step, 5), *(run(step, 1, size=8 + 8 * (i % 2))[0] for i in range(count))])
 
 
-def test_another_shape_is_captured_beside_a_compiled_step(recordings) -> None:
+def test_another_shape_is_captured_next_to_a_compiled_step(recordings) -> None:
     step = new_step(tier="compiled")
     torch.testing.assert_close(alternating(step, 20), alternating(new_step(tier="eager"), 20))
     assert (step.tier, step.report().captures) == ("compiled", 2)
@@ -105,7 +105,7 @@ def test_another_shape_is_captured_beside_a_compiled_step(recordings) -> None:
     ]
 
 
-def test_in_windows_of_accumulation_other_shapes_run_eagerly(recordings) -> None:
+def test_with_accumulation_other_shapes_run_eagerly(recordings) -> None:
     step = new_step(tier="compiled", accumulate=2)
     run(step, 10)
     assert step.tier == "compiled", step.report()
@@ -114,7 +114,7 @@ def test_in_windows_of_accumulation_other_shapes_run_eagerly(recordings) -> None
     assert beside(step) is None
 
 
-def test_what_was_captured_beside_is_left_where_something_has_changed(recordings) -> None:
+def test_recordings_of_other_shapes_are_dropped_after_a_change(recordings) -> None:
     step = new_step(tier="compiled")
     alternating(step, 8)
     first = beside(step)
@@ -138,7 +138,7 @@ def test_the_limit_counts_all_recordings(recordings, monkeypatch) -> None:
 
 @pytest.fixture
 def both_tiers(recordings, compiled_elsewhere, monkeypatch):
-    """Climb as on CUDA: from eager to captured to compiled."""
+    """Plan the tiers as on CUDA: captured, then compiled."""
     monkeypatch.setattr(controller, "plan_tiers", lambda body: (["captured", "compiled"], ""))
 
 
@@ -158,7 +158,7 @@ def test_recordings_outlive_the_promotion_to_compiled(both_tiers, paced, compile
     assert captured.replays == before + 3
 
 
-def test_a_shape_is_recorded_again_after_the_step_was_prepared_anew(recordings, monkeypatch) -> None:
+def test_a_shape_is_recorded_again_after_the_step_was_prepared_again(recordings, monkeypatch) -> None:
     monkeypatch.setattr(controller, "plan_tiers", lambda body: (["captured"], ""))
     step = new_step(tier="captured")
     for learns in (True, False):
@@ -170,7 +170,7 @@ def test_a_shape_is_recorded_again_after_the_step_was_prepared_anew(recordings, 
         assert (step.tier, step.report().captures) == ("captured", 2), step.report()
 
 
-def test_a_number_that_changes_in_every_step_is_not_compiled_for(quick_compiler, monkeypatch) -> None:
+def test_a_number_that_changes_in_every_step_causes_no_compilation(quick_compiler, monkeypatch) -> None:
     monkeypatch.setattr(shapes, "MAX_SEEN", 5)
     step = new_step(tier="compiled")
     run(step, 5, 1.0)

@@ -1,4 +1,4 @@
-"""What models, optimizers and batches do beside the usual, and a trial must neither disturb nor refuse."""
+"""Unusual models, optimizers and batches that a trial must neither disturb nor refuse."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Counting(nn.Module):
 
 
 class Drawing(nn.Module):
-    """Draws from a generator of its own."""
+    """Draws from its own generator."""
 
     def __init__(self, kind):
         super().__init__()
@@ -105,7 +105,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_trial_leaves_what_modules_keep_as_eager_has_it(quick_compiler, kind):
+def test_a_trial_leaves_attributes_of_modules_as_in_eager(quick_compiler, kind):
     def losses(tier):
         torch.manual_seed(0)
         model = MODELS[kind]()
@@ -115,7 +115,7 @@ def test_a_trial_leaves_what_modules_keep_as_eager_has_it(quick_compiler, kind):
     torch.testing.assert_close(losses("compiled"), losses("eager"), rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_put_back_is_refused(quick_compiler):
+def test_a_step_with_state_that_cannot_be_restored_is_refused(quick_compiler):
     kept = []
 
     def drifting(model, x, y):
@@ -132,7 +132,7 @@ def test_what_cannot_be_put_back_is_refused(quick_compiler):
 @pytest.mark.parametrize(
     "sizes", [[8, 8, 8, 8, 3, *[8] * 9], [8, 8, 8, 8, 12, *[8] * 9]], ids=["less", "more"]
 )
-def test_a_batch_of_another_size_says_nothing_about_a_tier(quick_compiler, sizes):
+def test_a_batch_of_another_size_does_not_count_against_a_tier(quick_compiler, sizes):
     model = nn.Linear(4, 2)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), mse, tier="compiled")
     for size in sizes:
@@ -148,7 +148,7 @@ def test_a_batch_of_another_size_says_nothing_about_a_tier(quick_compiler, sizes
         lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: 0.9**k),
     ],
 )
-def test_a_scheduler_of_torch_may_be_made_before_the_step(make):
+def test_a_torch_scheduler_may_be_created_before_the_step(make):
     def losses(ours):
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
@@ -193,7 +193,7 @@ def extend(optimizer, model):
 @pytest.mark.parametrize(
     "settings", [{"clip_norm": 0.1}, {"clip_value": 0.01}, {"precision": "fp16"}], ids=str
 )
-def test_parameters_that_come_on_the_way_are_clipped_and_unscaled_as_the_others(
+def test_parameters_added_during_training_are_clipped_and_unscaled_like_the_others(
     quick_compiler, change, tier, settings
 ):
     def weights(tier):
@@ -222,12 +222,12 @@ def test_parameters_that_come_on_the_way_are_clipped_and_unscaled_as_the_others(
             optimizer.step()
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-    # A first update may be skipped while the scale of fp16 is looked for.
+    # A first update may be skipped until the loss scale of fp16 fits.
     close = {"rtol": 0.1, "atol": 0.2} if "precision" in settings else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(weights(tier), by_hand(), **close)
 
 
-def test_a_group_that_comes_within_a_window_is_clipped_with_it():
+def test_a_group_added_within_a_window_is_clipped_with_it():
     def weights(ours):
         model = two_layers()
         optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
@@ -249,7 +249,7 @@ def test_a_group_that_comes_within_a_window_is_clipped_with_it():
     torch.testing.assert_close(weights(True), weights(False))
 
 
-def test_sparse_gradients_are_left_as_they_are_where_nobody_asks_for_them():
+def test_sparse_gradients_are_not_coalesced_without_need():
     def weights(ours):
         torch.manual_seed(0)
         model, places = nn.Embedding(5, 3, sparse=True), torch.tensor([1, 1, 2, 1, 2, 3, 1])
@@ -275,14 +275,14 @@ def test_sparse_gradients_are_left_as_they_are_where_nobody_asks_for_them():
         ((torch.ones(8, 4), torch.ones(8, 2)), 0, r"samples=0\. Give the number of samples"),
     ],
 )
-def test_wrong_calls_are_told(batch, samples, told):
+def test_wrong_calls_raise_helpful_errors(batch, samples, told):
     model = nn.Linear(4, 2)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
     with pytest.raises(StepError, match=told):
         step.call(batch, samples=samples)
 
 
-def test_the_norm_of_float64_gradients_is_told_in_float64():
+def test_the_norm_of_float64_gradients_is_float64():
     model = nn.Linear(4, 2).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-60)
     step = TrainStep(model, optimizer, lambda m, x: m(x).mean() * 1e50, clip_norm=1.0)

@@ -1,4 +1,4 @@
-"""Whether a candidate may stand in for eager: clear differences, and windows that were only unlucky."""
+"""Whether a candidate may replace eager: clear differences, and windows that were only unlucky."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flodl.engine.internals import body_of
 
 @pytest.fixture
 def off_by_luck(monkeypatch):
-    """Let compiled code be off by what the batch says, of which eager knows nothing."""
+    """Let compiled code be wrong by a factor that the batch contains and eager ignores."""
 
     def compile_badly(function, **_):
         def compiled(model, x, luck):
@@ -32,7 +32,7 @@ def trained(lucks, **settings):
     step = TrainStep(
         model, optimizer, lambda model, x, luck: model(x).square().mean(), tier="compiled", **settings
     )
-    # Nothing is tried before the fourth update.
+    # The trial starts with the fourth update.
     for luck in [0.0] * 3 + lucks:
         step(torch.randn(8, 16), torch.full((8,), luck))
     return step
@@ -47,7 +47,7 @@ def trained(lucks, **settings):
     ],
     ids=str,
 )
-def test_most_windows_decide_where_some_were_unlucky(off_by_luck, lucks, words):
+def test_the_majority_of_windows_decides_if_some_were_unlucky(off_by_luck, lucks, words):
     assert trained(lucks[:-1]).tier == "eager"
     step = trained(lucks)
     assert (step.tier, step.report().reason) == ("compiled", words)
@@ -67,7 +67,7 @@ def test_too_many_unlucky_windows_or_one_clear_difference_are_refused(off_by_luc
     )
 
 
-def test_where_eager_rounds_too_the_refusal_tells_how_far_both_are_from_exact(off_by_luck):
+def test_the_refusal_says_how_far_both_are_from_exact_if_eager_rounds_too(off_by_luck):
     told = trained([1.0], precision="bf16").report().reason
     start = "the compiled step differs from eager: the gradients are off by 1 of their norm from eager's; "
     assert told.startswith(f"{start}from exact ones by 1, eager's by 0.0")
@@ -75,12 +75,12 @@ def test_where_eager_rounds_too_the_refusal_tells_how_far_both_are_from_exact(of
 
 @pytest.fixture
 def exactly(monkeypatch):
-    """Let compiled code compute what `loosely` means, without its rounding."""
+    """Let compiled code compute the same as `loosely`, without its rounding."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: lambda model, x: model(x).square().mean())
 
 
 def loosely(model, x):
-    # Of every value about two digits are left.
+    # This leaves about two digits of each value.
     return ((model(x) + 100_000) - 100_000).square().mean()
 
 
@@ -93,7 +93,7 @@ def trained_loosely(step_fn, tier):
     return step, [*losses, *model.state_dict().values(), *(p.grad for p in model.parameters())]
 
 
-def test_where_float32_is_loose_both_are_judged_by_float64(exactly):
+def test_if_float32_is_imprecise_both_are_compared_with_float64(exactly):
     step, ours = trained_loosely(loosely, "compiled")
     assert step.tier == "compiled", step.report()
     assert re.match(r"gradients .*e-0[78] from exact ones, eager's 0\.0", step.report().reason)
@@ -103,7 +103,7 @@ def test_where_float32_is_loose_both_are_judged_by_float64(exactly):
     assert {value.dtype for value in ours} == {torch.float32, torch.int64}
 
 
-def test_a_step_that_cannot_be_run_in_float64_is_judged_by_itself(exactly):
+def test_a_step_that_cannot_run_in_float64_is_judged_without_it(exactly):
     def by_itself(model, x):
         return loosely(model, x.float())
 
@@ -114,7 +114,7 @@ def test_a_step_that_cannot_be_run_in_float64_is_judged_by_itself(exactly):
     assert all(map(torch.equal, ours, eagers))
 
 
-def test_a_step_that_draws_other_numbers_in_float64_is_judged_by_itself(exactly):
+def test_a_step_that_draws_other_numbers_in_float64_is_judged_without_it(exactly):
     def drawing(model, x):
         return loosely(model, x + torch.randn_like(x) * (x.dtype == torch.float64))
 
@@ -125,7 +125,7 @@ def test_a_step_that_draws_other_numbers_in_float64_is_judged_by_itself(exactly)
 
 
 class Parts(nn.Module):
-    """A large part and a small one, and a buffer that follows what it sees."""
+    """A part with large gradients and one with small ones, and buffers that each step updates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def in_parts(model, x, *, rate=0.01, calls=1, share=1.0, shown=1.0, loss=1.0, lo
     ],
     ids=str,
 )
-def test_no_part_of_what_a_step_does_may_be_wrong(monkeypatch, fault, told):
+def test_a_wrong_result_in_any_part_of_a_step_is_refused(monkeypatch, fault, told):
     monkeypatch.setattr(torch, "compile", lambda function, **_: lambda model, x: in_parts(model, x, **fault))
     model = Parts()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -173,8 +173,8 @@ def test_no_part_of_what_a_step_does_may_be_wrong(monkeypatch, fault, told):
     assert step.report().reason.startswith(f"the compiled step differs from eager: {told}")
 
 
-def test_gradients_that_are_nothing_but_rounding_may_differ(monkeypatch):
-    """The bias before a norm has none in truth."""
+def test_gradients_that_consist_of_rounding_errors_may_differ(monkeypatch):
+    """The exact gradient of a bias before a norm is zero."""
 
     def other_rounding(function, **_):
         def compiled(model, x):
@@ -195,7 +195,7 @@ def test_gradients_that_are_nothing_but_rounding_may_differ(monkeypatch):
 
 
 @pytest.mark.parametrize("part", ["large", "small"])
-def test_gradients_that_are_not_numbers_are_refused(monkeypatch, part):
+def test_nan_gradients_are_refused(monkeypatch, part):
     class Spoiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx, weight):
@@ -220,7 +220,7 @@ def test_gradients_that_are_not_numbers_are_refused(monkeypatch, part):
     assert "differs from eager" in step.report().reason
 
 
-def test_numbers_in_float64_leave_the_memory_that_recordings_write_to(exactly):
+def test_a_run_in_float64_keeps_the_memory_that_recordings_write_to(exactly):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
@@ -235,7 +235,7 @@ def test_numbers_in_float64_leave_the_memory_that_recordings_write_to(exactly):
 
 
 class Cached(nn.Module):
-    """A model with a table that follows the dtype of what it is given."""
+    """A model with a table in the dtype of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Cached(nn.Module):
         return self.layer(x + self.table)
 
 
-def test_what_only_the_run_in_float64_changes_is_put_back(exactly):
+def test_changes_made_only_by_the_float64_run_are_restored(exactly):
     torch.manual_seed(0)
     model = Cached()
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3), loosely, tier="compiled")
@@ -259,10 +259,10 @@ def test_what_only_the_run_in_float64_changes_is_put_back(exactly):
     assert model.table is table
 
 
-def test_where_hooks_listen_for_gradients_nothing_is_run_in_float64(exactly):
+def test_hooks_on_gradient_accumulation_keep_working_during_a_trial(exactly):
     torch.manual_seed(0)
     model = nn.Linear(16, 1)
-    # As parallel training does: where gradients are added up.
+    # On the node that accumulates the gradient, as distributed training does.
     node = model.weight.expand_as(model.weight).grad_fn.next_functions[0][0]
     heard = []
     node.register_hook(lambda *_: heard.append(1))
@@ -274,7 +274,7 @@ def test_where_hooks_listen_for_gradients_nothing_is_run_in_float64(exactly):
 
 
 @pytest.mark.parametrize("dropped", [0.0, 0.1])
-def test_random_numbers_that_are_drawn_alike_do_not_keep_float64_away(monkeypatch, dropped: float):
+def test_equal_random_numbers_allow_the_float64_comparison(monkeypatch, dropped: float):
     def exactly_dropped(model, x):
         return nn.functional.dropout(model(x), dropped, training=True).square().mean()
 
@@ -287,7 +287,7 @@ def test_random_numbers_that_are_drawn_alike_do_not_keep_float64_away(monkeypatc
     assert step.tier == "compiled", step.report()
 
 
-def test_where_float64_draws_other_numbers_a_wrong_step_is_refused(monkeypatch):
+def test_a_wrong_step_is_refused_even_if_float64_draws_other_numbers(monkeypatch):
     def noisily(model, x):
         return model(x + 0.05 * torch.randn_like(x)).square().mean()
 
@@ -318,8 +318,8 @@ def test_buffers_of_any_dtype_are_compared(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize(("off", "tier"), [(3e-7, "compiled"), (3e-6, "eager")])
-def test_a_value_may_be_off_by_what_the_last_bits_of_the_weights_come_to(monkeypatch, off, tier):
-    """Eager is exact here, so that its own error says nothing."""
+def test_a_value_may_differ_as_much_as_the_last_bits_of_the_weights_change_it(monkeypatch, off, tier):
+    """Eager is exact here, so its own error cannot be the tolerance."""
 
     def near_zero(model, x, off=0.0):
         weights = model.weight.flatten()
@@ -334,7 +334,7 @@ def test_a_value_may_be_off_by_what_the_last_bits_of_the_weights_come_to(monkeyp
     assert step.tier == tier, step.report()
 
 
-def test_a_nudge_leaves_neither_weights_nor_random_numbers_changed(monkeypatch):
+def test_a_perturbation_restores_weights_and_random_numbers(monkeypatch):
     def off_in_a_value(function, **_):
         def compiled(model, x):
             loss, values = function(model, x)

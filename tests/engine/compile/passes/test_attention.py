@@ -21,7 +21,7 @@ WIDTH = HEADS * SIZE
 
 
 def places(program: Callable[..., Tensor], *inputs: Tensor) -> list[tuple[object, ...]]:
-    """Check that a changed program computes the same, and say where it reads: strides and offsets."""
+    """Check that a rewritten program computes the same, and return the strides and offsets that it reads."""
     with torch.no_grad():
         traced = make_fx(program, tracing_mode="fake")(*inputs)
         AttentionWithoutCopies()(traced.graph)
@@ -74,7 +74,7 @@ def test_a_tensor_that_is_only_partly_read_is_left_alone() -> None:
 
 def test_inputs_that_no_kernel_can_read_strided_are_still_copied() -> None:
     def program(x: Tensor) -> Tensor:
-        # Every head begins at an odd place.
+        # Every head starts at an odd offset.
         parts = x.relu().chunk(3, -1)
         return scaled_dot_product_attention(*(part.reshape(2, 1, 6, 5).contiguous() for part in parts))
 
@@ -108,7 +108,7 @@ def test_a_mask_passed_by_keyword_is_kept() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_kernel_and_its_backward_read_the_same_tensor(dtype: torch.dtype) -> None:
-    """Those of CUDA, which can be traced without one."""
+    """The operators of CUDA, which can be traced without a device."""
 
     def program(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
         parts = x.relu().view(LENGTH, BATCH, 3, HEADS, SIZE).permute(2, 1, 3, 0, 4).contiguous().unbind(0)
@@ -127,7 +127,7 @@ def test_a_kernel_and_its_backward_read_the_same_tensor(dtype: torch.dtype) -> N
 
 
 def test_nothing_changes_if_the_results_would_get_other_strides() -> None:
-    """Queries that lie batch by batch, of which the results follow the layout."""
+    """Queries with the batch first; the results follow their layout."""
 
     def program(x: Tensor) -> Tensor:
         parts = x.relu().view(LENGTH, BATCH, 3, HEADS, SIZE).permute(2, 1, 3, 0, 4).contiguous().unbind(0)

@@ -1,4 +1,4 @@
-"""A GRU cell taken apart computes what torch's kernel computes, forward and backward."""
+"""A decomposed GRU cell computes the same as torch's kernel, forward and backward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parts(bias: bool) -> tuple[Tensor | None, ...]:
 
 
 def traced(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> Graph:
-    """Give what a program holds after torch has traced a GRU cell on CUDA, and its backward."""
+    """Return the program that torch traces for a GRU cell on CUDA, and its backward."""
     graph, mode = Graph(), FakeTensorMode()
 
     def value(node: Node, like: Tensor | None) -> Node:
@@ -45,7 +45,7 @@ def traced(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> Graph:
     names = ("of_input", "of_hidden", "hidden", "bias", "hidden_bias")
     inputs = [value(graph.placeholder(name), like) for name, like in zip(names, given)]
     grad = value(graph.placeholder("grad"), given[2])
-    # Biases that are not there are left out.
+    # Missing biases are left out.
     gates = [node for node, like in zip(inputs, given) if like is not None]
     cell = graph.call_function(aten._thnn_fused_gru_cell.default, tuple(gates))
     made, kept = taken(cell, [given[2], torch.empty(ROWS, 5 * HIDDEN)])

@@ -1,4 +1,4 @@
-"""Products that are written in another way give the same numbers, and only where that was measured faster."""
+"""Matmuls are rewritten only if that was measured faster, and compute the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 
 
 class Times:
-    """Times that a device could have: the same for every matmul, whatever its size."""
+    """Times of an imaginary device: the same for every matmul, whatever its size."""
 
     def __init__(self, *, matmul: float = 10.0, split_k: float = 100.0, batch: float = 100.0) -> None:
         self._matmul, self._split_k, self._batch = matmul, split_k, batch
@@ -39,7 +39,7 @@ class Times:
 def changed(
     program: Callable[..., object], times: Times, *inputs: Tensor
 ) -> tuple[collections.Counter, object]:
-    """Trace a program, change its graph, check that it is whole, and give its calls and what it computes."""
+    """Trace a program, rewrite and check its graph, and return its calls and its results."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
     BatchAndSplitMatmuls(times)(traced.graph)  # type: ignore[arg-type]
     traced.graph.lint()
@@ -49,7 +49,7 @@ def changed(
 
 
 def drawn_alike(program: Callable[..., object], times: Times, *inputs: Tensor) -> collections.Counter:
-    """Check that a changed program draws the same random numbers, and give its calls."""
+    """Check that a rewritten program draws the same random numbers, and return its calls."""
     torch.manual_seed(0)
     expected = program(*inputs)
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_a_matmul_whose_parts_would_fill_the_memory_is_left_alone(monkeypatch: p
 
 @pytest.mark.parametrize(("taken", "is_cut"), [(176.0, True), (179.0, False)])
 def test_a_long_matmul_is_split_for_a_smaller_gain(taken: float, is_cut: bool) -> None:
-    """Its time is known to a hundredth; of one of 20 microseconds that would be noise."""
+    """Its time is known within one percent; for 20 microseconds that would be noise."""
     times = Times(matmul=180.0, split_k=taken - 2)
     calls, _ = changed(lambda x, w: torch.mm(x, w).relu(), times, draw(3, 64), draw(64, 5))
     assert calls[aten.bmm.default] == is_cut
@@ -145,7 +145,7 @@ def test_matmuls_of_one_shape_become_a_batch(shared: bool) -> None:
 
 def test_successive_weight_gradients_become_a_batch() -> None:
     def program(g, a, b, w):
-        """As a backward has it: each gradient is made from the one before, the weights' are not."""
+        """Like a backward: each gradient depends on the one before, those of the weights do not."""
         first = torch.mm(g.t(), a)
         g = torch.mm(g, w).relu()
         return first, torch.mm(g.t(), b)
@@ -169,7 +169,7 @@ def test_bias_gradients_are_summed_together_if_the_weight_gradients_are_a_batch(
 
 def test_a_sum_that_another_gradient_depends_on_is_not_merged_with_it() -> None:
     def program(g, u, a, b):
-        """As `first(x) + norm(second(x))` has it: the norm's backward needs the sum over its gradient."""
+        """Like `first(x) + norm(second(x))`: the norm's backward needs the sum of its gradient."""
         total = aten.sum.dim_IntList(g, [0])
         h = u * total
         weights = [torch.mm(aten.permute.default(grad, [1, 0]), x) for grad, x in ((g, a), (h, b))]
@@ -207,7 +207,7 @@ def test_only_independent_matmuls_become_a_batch() -> None:
 
 def test_random_numbers_are_drawn_in_eager_order() -> None:
     def program(a, b, v, w):
-        """The second product waits for random numbers that are drawn after those that follow the first."""
+        """The second matmul needs random numbers drawn after those that follow the first."""
         first = torch.mm(a, v).relu()
         first = first * torch.rand_like(first)
         return first, torch.mm(b * torch.rand_like(b), w)

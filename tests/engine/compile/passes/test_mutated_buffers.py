@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def changed(program, *inputs: Tensor) -> Graph:
-    """Trace a program, change its graph, and check that it is whole and does the same to its inputs."""
+    """Trace a program, rewrite its graph, and check that it is valid and changes its inputs alike."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
     CloneMutatedBuffers()(traced.graph)
     traced.graph.lint()
@@ -43,7 +43,7 @@ def test_values_computed_from_a_mutated_buffer_read_a_saved_copy() -> None:
 
 
 def test_a_buffer_that_only_counts_is_not_copied() -> None:
-    """As the statistics of a batch norm in training."""
+    """Like the statistics of a batch norm in training."""
 
     def program(buffer: Tensor, x: Tensor) -> Tensor:
         buffer.copy_(buffer * 0.9 + x * 0.1)

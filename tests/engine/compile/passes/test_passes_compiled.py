@@ -34,7 +34,7 @@ def nothing_compiled_before():
 
 
 class TogetherIsFast:
-    """A device on which batched matmuls take no time, and split-K matmuls next to none."""
+    """Measured times that favor batched and split-K matmuls."""
 
     def matmul(self, left, right) -> float:
         return 50.0
@@ -47,7 +47,7 @@ class TogetherIsFast:
 
 
 class Watched(CustomGraphPass):
-    """A change that counts the calls of the programs that it leaves behind."""
+    """A graph pass that also counts the calls in the resulting programs."""
 
     def __init__(self, change: CustomGraphPass, calls: collections.Counter) -> None:
         self._change, self._calls = change, calls
@@ -58,11 +58,11 @@ class Watched(CustomGraphPass):
         self._calls.update(node.target for node in graph.nodes)
 
     def uuid(self) -> object:
-        return uuid.uuid4().bytes  # nothing of it is found in a cache
+        return uuid.uuid4().bytes  # never found in a cache
 
 
 def learned(model: nn.Module, x: Tensor, options: dict[str, object] | None) -> list[Tensor]:
-    """Give the loss, the gradients and the buffers after one step."""
+    """Return the loss, the gradients and the buffers after one step."""
 
     def loss_of(x: Tensor) -> Tensor:
         return model(x).square().mean()
@@ -80,7 +80,7 @@ def learned(model: nn.Module, x: Tensor, options: dict[str, object] | None) -> l
 
 
 def check(model: nn.Module, x: Tensor) -> collections.Counter:
-    """Compare a compiled step with an eager one, and give the calls of what was compiled."""
+    """Compare a compiled step with an eager one, and return the calls in the compiled programs."""
     calls: collections.Counter = collections.Counter()
     last = fusion.PassSequence(fusion.DecomposeAddmm(64 << 20), BatchAndSplitMatmuls(TogetherIsFast()))  # type: ignore[arg-type]
     options = fusion.inductor_options() | {"post_grad_custom_post_pass": Watched(last, calls)}
@@ -89,7 +89,7 @@ def check(model: nn.Module, x: Tensor) -> collections.Counter:
 
 
 class Loop(nn.Module):
-    """A loop that uses one layer in every turn."""
+    """A loop that uses one layer in each iteration."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,12 +128,12 @@ def test_a_block_with_norm_and_dropout_keeps_its_statistics_and_its_random_numbe
 
 
 class Encoder(nn.Module):
-    """Torch's own encoder, which exchanges the batch and the positions in front of its attention."""
+    """Torch's own encoder, which transposes batch and positions before its attention."""
 
     def __init__(self) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.1, batch_first=True)
-        # On a CPU, torch writes attention with dropout out.
+        # On the CPU, torch decomposes attention with dropout.
         layer.self_attn.dropout = 0.0
         self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
@@ -149,7 +149,7 @@ def test_an_encoder_reads_its_heads_without_copies_and_draws_the_same_random_num
 
 
 def kept(model: nn.Module, x: Tensor, options: dict[str, object]) -> int:
-    """Give how many bytes a compiled forward keeps for its backward."""
+    """Return how many bytes a compiled forward saves for its backward."""
     found: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -170,13 +170,13 @@ def test_checkpointing_saves_no_more_than_before() -> None:
     model, x = Whole(), torch.randn(6, 10, WIDTH)
     theirs = {"fallback_random": True}
     ours = fusion.inductor_options()
-    # Products are measured on a device.
+    # Matmuls are measured on a device.
     del ours["post_grad_custom_post_pass"]
     assert kept(model, x, ours) <= kept(model, x, theirs)
 
 
 def test_gradients_of_a_norm_that_mutates_its_buffers_equal_eagers() -> None:
-    """Torch's compiler computes them from the buffers as they are after the forward."""
+    """Torch's compiler computes them from the buffers after the forward."""
     torch.manual_seed(1)
     layer = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
     model = nn.Sequential(layer, nn.Tanh(), nn.Linear(WIDTH, WIDTH))
@@ -184,7 +184,7 @@ def test_gradients_of_a_norm_that_mutates_its_buffers_equal_eagers() -> None:
 
 
 class Checkpointed(nn.Module):
-    """Products that could run together, and random numbers that a checkpoint draws twice."""
+    """Matmuls that could run together, and random numbers that a checkpoint draws twice."""
 
     def __init__(self) -> None:
         super().__init__()

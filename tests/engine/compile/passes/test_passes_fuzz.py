@@ -1,4 +1,4 @@
-"""Random programs compute the same after every change that is made in what torch's compiler fuses."""
+"""Random programs compute the same after each graph pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT, LONG, TURNS = 4, 8, 3
 
 @pytest.fixture(autouse=True, scope="module")
 def everything_is_changed():
-    """The changes keep to float32 on CUDA and to long sides; here they take float64 of any size."""
+    """The passes support float32 on CUDA and large matrices; here they accept float64 of any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fx, "is_cuda_float32", lambda node: node.meta["val"].dtype is torch.float64)
         patch.setattr(fx, "is_cuda", lambda node: isinstance(node.meta.get("val"), Tensor))
@@ -39,7 +39,7 @@ def everything_is_changed():
 
 
 class AnyTimes:
-    """A device that may find any way the fastest."""
+    """A device on which any variant may be the fastest."""
 
     def __init__(self, seed: int) -> None:
         self._source = random.Random(seed)
@@ -56,7 +56,7 @@ class AnyTimes:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation on values that are chosen by number among those that fit."""
+    """One operation; its inputs are chosen by number among the values that fit."""
 
     kind: str
     first: int
@@ -65,17 +65,17 @@ class Step:
 
 
 def flattened(row: Tensor, how: int) -> Tensor:
-    """Torch traces a view, and its compiler makes a reshape of it."""
+    """Torch traces a view, which its compiler turns into a reshape."""
     shape = [row.shape[1]]
     return aten.view.default(row, shape) if how % 2 else aten.reshape.default(row, shape)
 
 
 def computed(step: Step, known: list[Tensor]) -> Tensor | None:
-    """Give what an operation makes of the values so far; None where nothing fits."""
+    """Return the result of an operation on the values so far; None if no value fits."""
 
     def chosen(number: int, fits: Callable[[Tensor], bool]) -> Tensor | None:
         fitting = [value for value in known if fits(value)]
-        # Late ones first, so that operations follow each other.
+        # The latest first, so that operations form chains.
         return fitting[-1 - number % len(fitting)] if fitting else None
 
     matrix = chosen(step.first, lambda value: value.dim() == 2)
@@ -127,7 +127,7 @@ def computed(step: Step, known: list[Tensor]) -> Tensor | None:
 
 
 def nest(step: Step, known: list[Tensor]) -> list[Tensor]:
-    """Add up several values, made on the spot, as the gradient of what a loop shares is."""
+    """Add up several new values, like the gradient of a parameter that a loop shares."""
     kind = ("gradient", "rows", "product")[step.third % 3]
     made: list[Tensor] = []
     for turn in range(4):
@@ -135,13 +135,13 @@ def nest(step: Step, known: list[Tensor]) -> list[Tensor]:
         if value is not None and (not made or value.shape == made[0].shape):
             made.append(value)
     if step.second % 2:
-        # What is used twice in one place gets the same gradient twice.
+        # A value that is used twice in one place gets the same gradient twice.
         made += made[:1]
     return [functools.reduce(aten.add.Tensor, made)] if made else []
 
 
 def backward(step: Step, known: list[Tensor]) -> list[Tensor]:
-    """Give the gradients of a layer: its weight's, its bias's, and where it has a norm, its input's."""
+    """Return the gradients of a layer: of its weight, its bias and, with a norm, its input."""
     weight = computed(Step("gradient", step.first, step.second, step.third), known)
     bias = computed(Step("rows", step.first, step.second, step.third), known)
     matrix = [value for value in known if value.dim() == 2]
@@ -171,7 +171,7 @@ def program_of(steps: list[Step], num_outputs: int) -> Callable[..., tuple[Tenso
 
 
 def inputs() -> list[Tensor]:
-    """Give a series, matrices that fit each other, and rows to add to them."""
+    """Return a sequence, matrices that fit each other, and rows to add to them."""
     source = torch.Generator().manual_seed(0)
     shapes = [(SHORT, TURNS, LONG), (SHORT, LONG), (LONG, SHORT), (LONG, LONG), (LONG, LONG), (SHORT, SHORT)]
     shapes += [(SHORT,), (LONG,), (SHORT, LONG)]
@@ -189,7 +189,7 @@ def programs(kinds: list[str]) -> st.SearchStrategy[Callable[..., tuple[Tensor, 
 
 
 def check(program: Callable[..., tuple[Tensor, ...]], *changes: Callable[[Graph], None]) -> None:
-    """Compare a program with what it is after each change, alone, and with what it is after all."""
+    """Compare a program with its results after each pass alone, and after all of them."""
     given = inputs()
     traced = make_fx(program, tracing_mode="fake")(*given).graph
     torch.manual_seed(0)
@@ -207,7 +207,7 @@ def check(program: Callable[..., tuple[Tensor, ...]], *changes: Callable[[Graph]
 
 
 def run(graph: Graph, given: list[Tensor]) -> tuple[tuple[Tensor, ...], dict[torch.fx.Node, torch.Size]]:
-    """Give what a program computes, and the shape of every value in it."""
+    """Return what a program computes, and the shape of every value in it."""
     shapes: dict[torch.fx.Node, torch.Size] = {}
 
     class Watching(torch.fx.Interpreter):
@@ -221,7 +221,7 @@ def run(graph: Graph, given: list[Tensor]) -> tuple[tuple[Tensor, ...], dict[tor
 
 
 def changes_of(seed: int) -> list[Callable[[Graph], None]]:
-    """Give the changes in the order in which they are made; those of one place are one."""
+    """Return the passes in their order; those of one stage are combined."""
     return [
         fusion.PassSequence(DecomposeGruCells(), fusion.DecomposeAddmm()),
         fusion.PassSequence(MatmulInStorageOrder(), AttentionWithoutCopies()),

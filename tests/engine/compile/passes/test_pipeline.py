@@ -1,4 +1,4 @@
-"""What is changed in the program that torch's compiler fuses still computes the same."""
+"""A program that was rewritten for torch's compiler computes the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 
 
 def changed(program: Callable[..., Tensor], change, *inputs: Tensor) -> tuple[collections.Counter, Tensor]:
-    """Trace a program, change its graph, check that it is whole, and give its calls and what it computes."""
+    """Trace a program, rewrite and check its graph, and return its calls and its results."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
     change(traced.graph)
     traced.graph.lint()
@@ -93,7 +93,7 @@ def test_the_backward_saves_the_matmul_and_its_sum_with_the_bias_is_never_writte
             kept.append({node.target for node in given if node is not None})
 
         def uuid(self) -> object:
-            return uuid.uuid4().bytes  # nothing of it is found in a cache
+            return uuid.uuid4().bytes  # never found in a cache
 
     model = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.GELU(), torch.nn.Linear(40, 50))
 
@@ -114,7 +114,7 @@ def test_the_backward_saves_the_matmul_and_its_sum_with_the_bias_is_never_writte
 
 def test_the_gradient_of_a_weight_shared_by_a_loop_becomes_one_matmul() -> None:
     def gradient(x1, x2, x3, g1, g2, g3):
-        """As the backward of three turns has it: transposed products, added up."""
+        """Like the backward of three iterations: a sum of transposed matmuls."""
         pairs = [(g1, x1), (g2, x2), (g3, x3)]
         products = [aten.mm.default(aten.permute.default(g, [1, 0]), x) for g, x in pairs]
         return aten.add.Tensor(aten.add.Tensor(products[0], products[1]), products[2])
@@ -139,7 +139,7 @@ def test_terms_that_are_not_matmuls_are_added_afterwards() -> None:
 
 def test_two_matmuls_with_weights_are_not_merged() -> None:
     def cell(x, h, w, v):
-        """As a cell has it that adds what it makes of its input and of what it remembers."""
+        """Like a recurrent cell: the sum of a matmul of its input and one of its state."""
         return aten.add.Tensor(
             aten.mm.default(x, aten.permute.default(w, [1, 0])),
             aten.mm.default(h, aten.permute.default(v, [1, 0])),
@@ -228,7 +228,7 @@ def test_row_sums_with_other_readers_are_left_alone() -> None:
 
 def test_a_row_sum_added_to_itself_counts_twice() -> None:
     def program(a, b, c):
-        """As the gradient of a bias has it that one turn of a loop adds twice."""
+        """Like the gradient of a bias that a loop adds twice per iteration."""
         sums = [aten.sum.dim_IntList(x, [0]) for x in (a, b, c)]
         return aten.add.Tensor(aten.add.Tensor(aten.add.Tensor(sums[0], sums[0]), sums[1]), sums[2])
 

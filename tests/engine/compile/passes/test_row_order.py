@@ -23,7 +23,7 @@ def draw(*shape: int) -> Tensor:
 
 
 def changed(program: Callable[..., object], *inputs: Tensor) -> torch.fx.GraphModule:
-    """Trace a program, change its graph, and check that it is whole and computes the same."""
+    """Trace a program, rewrite its graph, and check that it is valid and computes the same."""
     traced = make_fx(program, tracing_mode="fake")(*inputs)
     MatmulInStorageOrder()(traced.graph)
     traced.graph.lint()
@@ -37,7 +37,7 @@ def calls(traced: torch.fx.GraphModule) -> collections.Counter:
 
 
 def copies_before_products(traced: torch.fx.GraphModule) -> int:
-    """Count the products whose sides are copies in another order."""
+    """Count the matmuls with an operand that is a copy in another order."""
     found = 0
     for product in traced.graph.find_nodes(op="call_function", target=aten.mm.default):
         for side in product.all_input_nodes:
@@ -48,7 +48,7 @@ def copies_before_products(traced: torch.fx.GraphModule) -> int:
 
 
 def turned(x: Tensor) -> Tensor:
-    """Exchange the batch and the positions, copy, and lay the rows below each other."""
+    """Transpose batch and positions, copy, and flatten them to rows."""
     return x.transpose(0, 1).contiguous().view(-1, x.shape[-1])
 
 
@@ -86,7 +86,7 @@ def test_a_matmul_read_by_another_matmul_is_left_alone() -> None:
 
 
 def test_weight_gradients_reduce_over_rows_in_storage_order() -> None:
-    """Both sides are turned alike."""
+    """Both operands are permuted in the same way."""
 
     def program(x, grad, w):
         rows, grads = turned(x + 1), turned(grad * 2)
@@ -99,7 +99,7 @@ def test_weight_gradients_reduce_over_rows_in_storage_order() -> None:
 
 
 def test_elementwise_gradients_follow_the_row_order() -> None:
-    """Those of queries, keys and values are laid together in the turned order, but need not be."""
+    """Gradients of queries, keys and values are concatenated in permuted order, but need not be."""
 
     def program(x, grad, w):
         packed = (grad * 2).permute(1, 2, 0, 3).contiguous().view(LENGTH * BATCH, -1)
@@ -109,7 +109,7 @@ def test_elementwise_gradients_follow_the_row_order() -> None:
     traced = changed(program, X, draw(3, LENGTH, BATCH, 4), draw(12, WIDTH))
     products = traced.graph.find_nodes(op="call_function", target=aten.mm.default)
     weights, inputs = sorted(products, key=lambda product: product.meta["val"].shape[0] != 12)
-    # Both read one copy, in the order of the rows.
+    # Both read one copy, in row order.
     assert weights.args[0].args[0] is inputs.args[0]
     assert weights.args[1].args[0].args[0].target is aten.add.Tensor
 
@@ -130,7 +130,7 @@ def test_a_part_of_the_rows_is_not_taken_for_all_of_them() -> None:
 
 
 def viewed(x: Tensor) -> Tensor:
-    """Look at all of a tensor in a way whose strides are not followed."""
+    """View a whole tensor in a way whose strides are not tracked."""
     return x.as_strided((BATCH, LENGTH, WIDTH), (LENGTH * WIDTH, WIDTH, 1))
 
 
@@ -165,7 +165,7 @@ def test_a_chain_of_views_longer_than_the_recursion_limit_is_followed() -> None:
 
 
 def test_inserted_nodes_keep_the_metadata_of_the_matmul() -> None:
-    """A checkpoint wants it computed again."""
+    """A checkpoint requires that it is recomputed."""
     traced = make_fx(lambda x, w: turned_back(torch.mm(turned(x), w)) + 1, tracing_mode="fake")(X, W)
     (product,) = traced.graph.find_nodes(op="call_function", target=aten.mm.default)
     product.meta["recompute"] = product.args[0].meta["recompute"] = "told"
