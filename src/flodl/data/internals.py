@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from .loader import Loader
-from .loading.resident import Resident
-from .loading.streaming import Streaming
+from .loading.backend import Backend
 
 
-def backend_of(loader: Loader) -> Resident | Streaming:
+def backend_of(loader: Loader) -> Backend:
     """Return what makes the batches of a loader."""
     return loader._backend
