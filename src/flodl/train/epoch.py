@@ -12,8 +12,8 @@ from flodl.data import Loader
 from flodl.graph import Graph
 
 from .batches.loaders import num_batches
-from .evaluation.evaluator import check_names, check_number
 from .evaluation.modes import modes_of
+from .evaluation.names import check_names, check_number
 from .learning_rate import learning_rate, optimizer_settings, reset_schedule
 from .run import Run
 
@@ -30,6 +30,9 @@ def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> It
     loader = run.loaders.for_training(data, batch_size, epoch=session.epochs)
     if _is_stopped(run):
         return
+    if step.is_between_updates:
+        run.exit_if_asked()
+    run.start()
     if session.position.open_row is None:
         _begin_epoch(run, loader)
         batches, failed = run.cursor.batches(loader), False
@@ -45,12 +48,15 @@ def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> It
                 failed = True
             if failed:
                 run.save_and_exit()
+            if run.is_pending:
+                run.begin()
             yield batch
             if (request.signal or session.stop_reason) and step.is_between_updates:
                 if request.signal:
                     run.save_and_exit()
                 return
         _end_training(run)
+    run.begin()
     _end_epoch(run, eval_data)
 
 
@@ -59,10 +65,10 @@ def _is_stopped(run: Run) -> bool:
     reason = run.session.stop_reason
     if not reason:
         return False
-    run.num_empty_epochs += 1
-    if run.num_empty_epochs >= MAX_EMPTY_EPOCHS:
+    run.epoch.num_empty += 1
+    if run.epoch.num_empty >= MAX_EMPTY_EPOCHS:
         raise TrainError(
-            f"the run was stopped ({reason}), and epoch() was called {run.num_empty_epochs} times "
+            f"the run was stopped ({reason}), and epoch() was called {run.epoch.num_empty} times "
             "since, each time without a batch. Write `while trainer.epochs < n and not "
             "trainer.stop_reason:`; fit and running start again."
         )
@@ -82,7 +88,7 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
         if session.position.epoch_step == 0:
             loader.rewind()
     run.cursor.rewind(loader)
-    run.num_batches = num_batches(loader)
+    run.epoch.num_batches = num_batches(loader)
     if run.stop_request and session.train_step.is_between_updates:
         run.save_and_exit()
     if not session.model.training:
@@ -90,11 +96,13 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
     if loader.position == 0:
         session.position.epoch_step = 0
         run.hooks.call("on_epoch_start", epoch=session.epochs)
-    run.epoch_start_s = time.perf_counter()
+    session.check_parameters()
+    run.epoch.start_s = time.perf_counter()
 
 
 def _end_training(run: Run) -> None:
     """Apply an incomplete window of accumulation, and take the means of the epoch."""
+    run.session.check_parameters()
     # An interrupt in between would leave no trace that the epoch was trained.
     with uninterrupted():
         _take_means(run)
@@ -134,7 +142,7 @@ def _end_epoch(run: Run, eval_data: Any) -> None:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
     if run.reports.current is not None:
-        run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.epoch_start_s)
+        run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.epoch.start_s)
     every = session.settings.save_every
     if run.saver is not None and every is not None and session.epochs % every == 0:
         run.saver.save(wait=False, reason=f"epoch {session.epochs}")
@@ -151,10 +159,9 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
 
     if eval_data is None:
         return {}
-    loader = run.loaders.for_evaluation(eval_data, None)
-    metrics = None
+    read, metrics = run.loaders.evaluation_batches(eval_data, None), None
     try:
-        metrics = run.evaluator(loader, before_batch=check_for_stop)
+        metrics = run.evaluator(read, before_batch=check_for_stop)
     except Exception:
         # A signal to every process of a job also ends the workers of a loader.
         if not run.stop_request:

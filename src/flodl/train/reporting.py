@@ -26,10 +26,6 @@ class RunReporter:
         config: Mapping[str, Any],
         log_every: int | None = None,
     ) -> None:
-        if not isinstance(monitor, Monitor | bool | None):
-            raise TrainError(
-                f"monitor={monitor!r}. Use a Monitor, True for a live page, or False for no output."
-            )
         self._log_every = log_every
         if monitor is None and monitor_requested():
             monitor = True
@@ -95,49 +91,71 @@ class RunReporter:
 
 
 class Reports:
-    """The reporter of the current run, and the log between runs."""
+    """The reporter of the current run, and the log between runs.
+
+    Events that occur before a run begins are reported when it does. If it does not, because there is nothing
+    to train or the start was refused, alerts are logged.
+    """
 
     def __init__(self, monitor: Monitor | bool | None, log_every: int | None) -> None:
+        if not isinstance(monitor, Monitor | bool | None):
+            raise TrainError(
+                f"monitor={monitor!r}. Use a Monitor, True for a live page, or False for no output."
+            )
         self.monitor, self._log_every = monitor, log_every
         self.current: RunReporter | None = None
         # A monitor of the user's may see several runs, and is shown the model once.
         self._is_model_shown = False
+        # The events before a run began; None if no run is open, or if it has begun.
+        self._waiting: list[tuple[str, dict[str, Any]]] | None = None
 
     @contextmanager
-    def open(
-        self,
-        run_dir: Path | None,
-        *,
-        shown: tuple[Any, ...],
-        total_epochs: int,
-        config: Mapping[str, Any],
-        stop_reason: Callable[[], str],
-    ) -> Iterator[None]:
-        """Report a run from its start to its end; `shown` is the model and the step to display."""
+    def open(self, stop_reason: Callable[[], str]) -> Iterator[None]:
+        """Report how a run ends, if it began inside the context."""
+        self._waiting = []
+        try:
+            yield
+        except BaseException as error:
+            status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
+            self._end(status, f"{type(error).__name__}: {error}")
+            raise
+        self._end("stopped" if stop_reason() else "finished", stop_reason() or None)
+
+    def begin(
+        self, run_dir: Path | None, *, shown: tuple[Any, ...], total_epochs: int, config: Mapping[str, Any]
+    ) -> None:
+        """Report the start of a run; `shown` is the model and the step to display."""
         reporter = RunReporter(
             self.monitor, run_dir, total_epochs=total_epochs, config=config, log_every=self._log_every
         )
-        try:
-            if not self._is_model_shown:
-                reporter.watch(*shown)
-            self.current, self._is_model_shown = reporter, isinstance(self.monitor, Monitor)
-            try:
-                yield
-            finally:
-                self.current = None
-        except BaseException as error:
-            status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
-            reporter.finish(status, f"{type(error).__name__}: {error}")
-            raise
-        reporter.finish("stopped" if stop_reason() else "finished", stop_reason() or None)
+        self.current, waiting, self._waiting = reporter, self._waiting, None
+        if not self._is_model_shown:
+            reporter.watch(*shown)
+        self._is_model_shown = isinstance(self.monitor, Monitor)
+        for kind, data in waiting or ():
+            reporter.event(kind, **data)
+
+    def _end(self, status: str, message: str | None) -> None:
+        reporter, self.current = self.current, None
+        waiting, self._waiting = self._waiting, None
+        for kind, data in waiting or ():
+            self.event(kind, **data)
+        if reporter is not None:
+            reporter.finish(status, message)
 
     def event(self, kind: str, **data: Any) -> None:
-        """Report an event; between runs, warnings are logged."""
+        """Report an event; between runs, alerts are logged."""
         reporter = self.current  # another thread may report, too
         if reporter is not None:
             reporter.event(kind, **data)
-        elif kind == "alert" and data["level"] != "info":
-            (log.error if data["level"] == "error" else log.warn)("%s", data["message"])
+        elif self._waiting is not None:
+            self._waiting.append((kind, data))
+        elif kind == "alert":
+            level = data["level"]
+            if level != "info":
+                (log.error if level == "error" else log.warn)("%s", data["message"])
+            elif self.monitor is not False:
+                log.msg("  %s", data["message"])
 
     def warn(self, message: str) -> None:
         """Report a warning."""

@@ -32,23 +32,36 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
         return False
     bundle = find_bundle(directory, source)
     if bundle is None:
-        for warning in (move_damaged(directory, newer_than=None), describe_ignored(directory)):
-            if warning:
-                run.reports.warn(warning)
+        run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=None)))
+        _warn(run, describe_ignored(directory))
         return False
+
+    def start() -> None:
+        run.start()
+        session.start.optimizer = optimizer_settings(session.optimizer)
+        session.start.modes = modes_of(session.model)
+
     # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
-    session.start.optimizer = groups = optimizer_settings(session.optimizer)
-    session.start.modes = modes = modes_of(session.model)
-    load_parts(session, parts, loaders=run.loaders, loader=loader, hooks=run.hooks, with_modes=own_folder)
+    load_parts(
+        session,
+        parts,
+        loaders=run.loaders,
+        loader=loader,
+        hooks=run.hooks,
+        start=start,
+        with_modes=own_folder,
+    )
     session.start.is_fresh = False
+    groups, modes = session.start.optimizer, session.start.modes
+    assert groups is not None
+    assert modes is not None
     session.updates_seen = session.updates
     if own_folder:
         assert run.saver is not None
         run.saver.mark_saved()
-        if warning := move_damaged(directory, newer_than=bundle):
-            run.reports.warn(warning)
+        run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
     found = differences(session, run.hooks, parts, groups=groups, modes=modes, own_folder=own_folder)
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping counts from scratch"] if restarts else []
@@ -58,6 +71,11 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
     run.reports.event("alert", message=message, level="warning" if found else "info")
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
     return True
+
+
+def _warn(run: Run, warning: str) -> None:
+    if warning:
+        run.reports.warn(warning)
 
 
 def find_bundle(directory: RunDirectory | None, source: str | Path) -> Bundle | None:

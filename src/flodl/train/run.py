@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import IntEnum
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -31,7 +33,27 @@ from .saving.directory import RunDirectory
 from .saving.saver import Saver
 from .session import Session
 
-COLLECT_EARLY_EVERY = 1024
+CHECK_EVERY = 1024
+
+
+class Stage(IntEnum):
+    """How far the start of a run has come."""
+
+    CLOSED = 0
+    OPEN = 1
+    # `on_start` was called: nothing that was saved speaks against this start.
+    STARTED = 2
+    # The start is recorded in the folder and the journal, and training begins.
+    BEGUN = 3
+
+
+@dataclass
+class EpochState:
+    """The batches of the current epoch where known, and its start; the epochs asked for after a stop."""
+
+    num_batches: int | None = None
+    start_s: float = 0.0
+    num_empty: int = 0
 
 
 class Run:
@@ -70,10 +92,10 @@ class Run:
             )
         self.collector: Collector | None = None
         self.total_epochs: int | None = None
-        # The batches of the current epoch where known, its start, and epochs asked for after a stop.
-        self.num_batches: int | None = None
-        self.epoch_start_s = 0.0
-        self.num_empty_epochs = 0
+        self.stage = Stage.CLOSED
+        self.epoch = EpochState()
+        # What changes the folder besides the record, done when the run begins.
+        self.at_begin: list[Callable[[], object]] = []
         self.follows_loss = follows_loss(session.train_step.schedule)
         self._has_step_hooks = hooks.has("on_step_end")
 
@@ -90,46 +112,83 @@ class Run:
 
     @contextmanager
     def open(self, epochs: int) -> Iterator[None]:
-        """Set up the folder, the monitor, the signals and the collector, and close them in order."""
+        """Set up the signals, the lock and the collector, and close everything in order.
+
+        Nothing is written before the run begins, so a start that is refused changes nothing.
+        """
         session, saver = self.session, self.saver
         if not is_integer(epochs, at_least=1):
             raise TrainError(f"epochs={epochs!r}. Use a whole number from 1 up.")
-        if self.reports.current is not None:
+        if self.stage is not Stage.CLOSED:
             raise TrainError("this trainer is already running. Create another one for a run inside a run.")
-        session.stop_reason, self.num_empty_epochs, self.epoch_start_s = "", 0, time.perf_counter()
-        self.total_epochs = epochs
-        config = {"epochs": epochs, **config_of(session)}
         with ExitStack() as stack:
             if saver is not None:
-                stack.callback(saver.directory.release)
-                saver.directory.acquire(config)
+                # First: a signal in the first milliseconds has the same exit code as any other.
                 stack.enter_context(self.stop_request.listen())
-            report = self.reports.open(
-                None if saver is None else saver.directory.journal_folder,
-                shown=(session.model, session.train_step),
-                total_epochs=epochs,
-                config=config,
-                stop_reason=lambda: self.early_stop_reason,
-            )
-            stack.enter_context(report)
+                stack.callback(saver.directory.release)
+                saver.directory.lock()
+            session.stop_reason, self.epoch = "", EpochState(start_s=time.perf_counter())
+            self.total_epochs, self.stage, self.at_begin = epochs, Stage.OPEN, []
+            stack.callback(setattr, self, "stage", Stage.CLOSED)
+            stack.enter_context(self.reports.open(lambda: self.early_stop_reason))
             stack.enter_context(preserve_modes(session.model))
             stack.callback(session.train_step.close)
             if saver is not None:
                 stack.callback(saver.directory.close)
-                saver.check_space(epochs)
             self.collector = stack.enter_context(calm_collector())
             stack.callback(setattr, self, "collector", None)
-            if self.stop_request:
-                self.save_and_exit()
-            self.hooks.call("on_start")
-            if saver is not None:
-                self.hooks.check_states()
+            self.exit_if_asked()
             yield
-            if saver is not None:
+            self.start()
+            if session.epochs < epochs or (saver is not None and saver.is_behind):
+                self.begin()
+            if self.stage is not Stage.BEGUN:
+                done = f"nothing is left to train: {session.epochs} epochs are done"
+                self.reports.event("alert", message=done, level="info")
+            elif saver is not None:
                 saver.save_end()
-            if self.stop_request:
-                self.save_and_exit()
+            self.exit_if_asked()
             self.hooks.call("on_end", result=self.result())
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a start is not recorded yet."""
+        return self.stage is Stage.OPEN or self.stage is Stage.STARTED
+
+    def start(self) -> None:
+        """Call `on_start`, once in a run, when nothing that was saved speaks against the start."""
+        if self.stage is Stage.OPEN:
+            self.stage = Stage.STARTED
+            self.hooks.call("on_start")
+            if self.saver is not None:
+                self.hooks.check_states()
+
+    def when_begun(self, action: Callable[[], object]) -> None:
+        """Call a function that changes the folder once the start is recorded."""
+        if self.is_pending:
+            self.at_begin.append(action)
+        else:
+            action()
+
+    def begin(self) -> None:
+        """Record the start in the folder and the journal, once in a run, before anything is trained."""
+        session, saver = self.session, self.saver
+        if not self.is_pending:
+            return
+        assert self.total_epochs is not None
+        config = {"epochs": self.total_epochs, **config_of(session)}
+        with nullcontext() if saver is None else saver.directory.begin(config):
+            self.reports.begin(
+                None if saver is None else saver.directory.journal_folder,
+                shown=(session.model, session.train_step),
+                total_epochs=self.total_epochs,
+                config=config,
+            )
+        self.stage = Stage.BEGUN
+        while self.at_begin:
+            self.at_begin.pop(0)()
+        if saver is not None:
+            saver.check_space(self.total_epochs)
 
     def after_batch(self, batch: Any, loss: Tensor) -> None:
         """Count a batch that was trained on, follow up on its update, report it, and save if it is time."""
@@ -138,7 +197,7 @@ class Run:
         updated = self.after_update()
         if reporter is not None and not reporter.is_silent:
             step = session.position.epoch_step
-            reporter.step(session.epochs, step, self.num_batches, session.updates_seen, loss)
+            reporter.step(session.epochs, step, self.epoch.num_batches, session.updates_seen, loss)
         if self._has_step_hooks:
             step = session.updates_seen
             self.hooks.call("on_step_end", batch=batch, loss=loss, epoch=session.epochs, step=step)
@@ -147,8 +206,10 @@ class Run:
                 saver.save_if_due()
             if saver.directory.finished:
                 saver.call_hooks()
-        if self.collector is not None and session.position.epoch_step % COLLECT_EARLY_EVERY == 0:
-            self.collector.collect_if_growing()
+        if session.position.epoch_step % CHECK_EVERY == 0:
+            session.check_parameters()
+            if self.collector is not None:
+                self.collector.collect_if_growing()
 
     def after_update(self) -> bool:
         """Average the weights and check for non-finite values; return whether there was an update."""
@@ -163,6 +224,11 @@ class Run:
             self.nonfinite.handle(skipped)
         return True
 
+    def exit_if_asked(self) -> None:
+        """Save the run and exit the program if a signal asked for it."""
+        if self.stop_request:
+            self.save_and_exit()
+
     def save_and_exit(self) -> NoReturn:
         """Save the run and exit the program; an incomplete window of accumulation is abandoned."""
         session, saver, request = self.session, self.saver, self.stop_request
@@ -170,6 +236,7 @@ class Run:
             request.exit(has_begun=False)
         lost = ""
         if saver is not None:
+            self.begin()
             self.cursor.abandon_window()
             if not saver.save(wait=True, reason=request.signal):
                 bundle, _ = saver.directory.find()

@@ -17,6 +17,7 @@ from flodl.optim import Schedule
 from .batches.position import Position
 from .evaluation.ema import AveragedWeights
 from .faults.nonfinite import SkippedUpdates
+from .parameters import KnownParameters
 from .settings import TrainerSettings
 
 
@@ -52,6 +53,14 @@ class Session:
     updates_seen: int = 0
     num_rollbacks: int = 0
     stop_reason: str = ""
+    parameters: KnownParameters = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = KnownParameters(self.model)
+
+    def check_parameters(self) -> None:
+        """Raise if the model got parameters that nothing would train."""
+        self.parameters.check(self.model, self.optimizer, averaged=self.average is not None)
 
     @property
     def epochs(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
 from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
-from .evaluation.evaluator import Evaluator, Outputs, as_arguments, check_metrics
+from .evaluation.evaluator import Evaluator, Outputs, as_arguments
+from .evaluation.metrics import check_metrics
 from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
 from .result import FitResult
-from .resume import parse_resume, resume_run
+from .resume import resume_run
 from .run import Run
 from .session import Session
 from .settings import DiskPolicy, NanPolicy, TrainerSettings
@@ -149,6 +151,15 @@ class Trainer:
             keep=keep,
         )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_fixed = name in _FIXED or (type(self) is Trainer and name in _ARGUMENTS)
+        if is_fixed and "_run" in vars(self):
+            raise TrainError(
+                f"trainer.{name} was assigned, and a trainer keeps what it was created with: the new value "
+                f"would be ignored. {_INSTEAD.get(name, f'Create a new Trainer({name}=…).')}"
+            )
+        super().__setattr__(name, value)
+
     @property
     def history(self) -> list[dict[str, Any]]:
         """A row of metrics for each completed epoch."""
@@ -189,9 +200,9 @@ class Trainer:
         one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and exit
         the program with code 75.
         """
-        loader, source = self.loader(train_data, batch_size), parse_resume(resume)
         with self.running(epochs):
-            self.resume(loader, how=source)
+            loader = self.loader(train_data, batch_size)
+            self.resume(loader, how=resume)
             if self.epochs > epochs:
                 raise TrainError(
                     f"epochs={epochs}, and this run has completed {self.epochs}. Use at least that many, "
@@ -205,7 +216,11 @@ class Trainer:
         return self.result()
 
     def running(self, epochs: int) -> AbstractContextManager[None]:
-        """Return a context that sets up folder, monitor, signals and garbage collection, and closes them."""
+        """Return a context that sets up signals, folder, monitor and garbage collection, and closes them.
+
+        The folder and the journal are written when the first batch is at hand: a start that is refused
+        changes nothing.
+        """
         return self._run.open(epochs)
 
     def resume(
@@ -232,6 +247,9 @@ class Trainer:
         arguments = whole if type(whole) is tuple else as_arguments(whole)
         samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
         steps = self.train_step.steps
+        if run.is_pending:
+            run.start()
+            run.begin()
         try:
             loss = self.train_step.call(arguments, samples=samples)
         except BaseException as error:
@@ -248,11 +266,11 @@ class Trainer:
     def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:
         """Return loss, named values and metrics over a data set, counting each sample once.
 
-        This uses the averaged weights if there are any. It does not change the RNG state of the training or
-        the position of a loader.
+        With `ema`, the same values of the averaged weights follow, as "ema_loss" and so on. An evaluation
+        does not change the RNG state of the training or the position of a loader.
         """
         with preserve_position(data):
-            return self._run.evaluator(self._run.loaders.for_evaluation(data, batch_size))
+            return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
 
     def result(self) -> FitResult:
         """Return the result of the run so far."""
@@ -278,8 +296,18 @@ class Trainer:
         """Save a bundle now, or at the end of the current window of accumulation; `reason` is reported."""
         if self._run.saver is None:
             raise TrainError("there is nowhere to save to. Set a checkpoint_dir.")
+        self._run.begin()
         self._run.saver.save_soon(wait=wait, reason=reason)
 
     def __repr__(self) -> str:
         progress = f"{self.epochs} epochs and {self.updates} updates done"
         return f"Trainer({type(self.model).__name__} on {self.device}, {progress})"
+
+
+_FIXED = frozenset({"average", "device", "model", "optimizer", "precision", "step_fn", "train_step"})
+_ARGUMENTS = frozenset(signature(Trainer).parameters)
+_INSTEAD = {
+    "model": "Load values into it with trainer.model.load_state_dict(…), or create a new Trainer.",
+    "optimizer": "Change its settings in trainer.optimizer.param_groups, its rate with trainer.scale_lr(…), "
+    "or create a new Trainer.",
+}

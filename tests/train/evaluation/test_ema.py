@@ -69,15 +69,54 @@ def test_an_average_on_a_device_asks_nobody_whether_to_move(dtype):
     assert all(map(torch.equal, before, after))
 
 
-def test_evaluation_uses_the_average_and_training_does_not(make, data):
+def test_evaluation_reports_the_weights_and_their_average_under_distinct_names(make, data):
     averaged, plain = make(ema=0.9), make()
     a = averaged.fit(data, epochs=2, batch_size=8, eval_data=data).history
     b = plain.fit(data, epochs=2, batch_size=8, eval_data=data).history
-    assert [row["loss"] for row in a] == [row["loss"] for row in b]
-    assert a[-1]["eval_loss"] != b[-1]["eval_loss"]
+    for with_ema, without in zip(a, b):
+        average = with_ema.pop("eval_ema_loss")
+        assert with_ema == without
+        assert average != with_ema["eval_loss"]
     with averaged.average.applied():
-        assert plain.step_fn(averaged.model, *data).item() == pytest.approx(a[-1]["eval_loss"], rel=1e-5)
+        assert plain.step_fn(averaged.model, *data).item() == pytest.approx(average, rel=1e-5)
     assert torch.equal(averaged.model[0].weight, plain.model[0].weight)
+    assert averaged.evaluate(data) == {"loss": a[-1]["eval_loss"], "ema_loss": average}
+
+
+def test_random_numbers_of_an_evaluation_do_not_depend_on_the_average(make, data):
+    def noisy(model, x, y):
+        return nn.functional.mse_loss(model(x) + torch.randn(len(x), 1), y)
+
+    with_ema, without = make(step_fn=noisy, ema=0.9), make(step_fn=noisy)
+    torch.manual_seed(1)
+    a = with_ema.fit(data, epochs=2, batch_size=8, eval_data=data).history
+    torch.manual_seed(1)
+    b = without.fit(data, epochs=2, batch_size=8, eval_data=data).history
+    assert [row["eval_loss"] for row in a] == [row["eval_loss"] for row in b]
+
+
+def test_the_files_of_a_bundle_reproduce_the_metrics_in_its_manifest(make, data, tmp_path):
+    make(ema=0.9, checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, eval_data=data)
+    bundle = list_bundles(tmp_path / "bundles")[-1]
+    for file, metric in (("model.fdl", "eval_loss"), ("average.fdl", "eval_ema_loss")):
+        twin = make()
+        load_checkpoint(bundle.path / file, twin.model.state_dict())
+        assert twin.evaluate(data, batch_size=8)["loss"] == bundle.metrics[metric]
+
+
+def test_an_iterator_cannot_be_evaluated_twice(make, data):
+    trainer = make(ema=0.9)
+    with pytest.raises(TrainError, match=r"with ema= they are read twice"):
+        trainer.evaluate(iter([data]))
+
+
+def test_a_value_that_is_named_like_one_of_the_average_is_refused(make, data):
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        return loss, {"ema_loss": loss}
+
+    with pytest.raises(TrainError, match=r"averaged weights \(ema\) are both named 'ema_loss'"):
+        make(step_fn=step_fn, ema=0.9).evaluate(data)
 
 
 def test_an_average_that_the_saved_run_did_not_have_starts_from_its_weights(make, data, tmp_path):
@@ -94,7 +133,7 @@ def test_a_saved_average_loads_as_a_model_does_buffers_and_tied_weights_included
         return torch.nn.Sequential(first, second, torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
 
     trainer = make(model(), ema=0.9, checkpoint_dir=tmp_path)
-    evaluated = trainer.fit(data, epochs=2, batch_size=10, eval_data=data).metrics["eval_loss"]
+    evaluated = trainer.fit(data, epochs=2, batch_size=10, eval_data=data).metrics["eval_ema_loss"]
     (bundle,) = list_bundles(tmp_path / "bundles")[-1:]
     twin = model().eval()
     load_checkpoint(bundle.path / "average.fdl", twin.state_dict())

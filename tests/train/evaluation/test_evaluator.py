@@ -209,13 +209,46 @@ def test_a_collection_of_torchmetrics_has_names_of_its_own(make, data):
     [
         ([Mean()], r"metrics is a list. Name each metric: metrics=\{'f1': …\}"),
         ({"mae": lambda predictions, targets: 0.0}, "the metric 'mae' has no method 'reset'"),
-        ({"mae": Mean}, None),
+        ({"mae": Mean}, "the metric 'mae' is the class Mean. Create one"),
         ({"loss": Mean()}, "a metric is named 'loss', which is reserved"),
     ],
 )
 def test_what_is_no_metric_is_rejected_before_training(make, metrics, words):
-    with contextlib.nullcontext() if words is None else pytest.raises(TrainError, match=words):
+    with pytest.raises(TrainError, match=words):
         make(metrics=metrics)
+
+
+def test_a_metric_and_a_value_of_the_step_function_with_one_name_are_refused_with_both_origins(make, data):
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        return loss, {"mae": loss}
+
+    trainer = make(step_fn=step_fn, metrics={"mae": Mean()})
+    with pytest.raises(
+        TrainError,
+        match=r"the step function returns a value named 'mae', and metrics= has a Mean of that name. Both "
+        r"would be reported as 'eval_mae'\. Rename one of them\.",
+    ):
+        trainer.evaluate(data, batch_size=4)
+
+
+def test_a_metric_with_several_values_does_not_replace_one_of_another_origin(make, data):
+    class Several(Mean):
+        def compute(self):
+            return {"b": 1.0, "c": 2.0}
+
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        return loss, {"a_c": loss}
+
+    with pytest.raises(
+        TrainError, match="a value of the metric 'a' and a value of the metric 'a_b' are both"
+    ):
+        make(metrics={"a": Several(), "a_b": Mean()}).evaluate(data, batch_size=4)
+    with pytest.raises(
+        TrainError, match="a value of the step function and a metric of metrics= are both nam"
+    ):
+        make(step_fn=step_fn, metrics={"a": Several()}).evaluate(data, batch_size=4)
 
 
 def test_a_metric_that_gives_many_numbers_is_said(make, data):

@@ -229,19 +229,37 @@ def signalling():
         yield monitor
 
 
-def test_a_signal_while_a_run_is_set_up_ends_it_before_it_begins(make, data, tmp_path, signalling):
+class SlowToOpen:
+    """Data that take long to open: the signal comes in the first milliseconds of `fit`."""
+
+    def __init__(self, data, number=signal.SIGTERM):
+        self.data, self.number = data, number
+
+    def __len__(self):
+        number, self.number = self.number, None
+        if number is not None:
+            os.kill(os.getpid(), number)
+        return len(self.data[0])
+
+    def __getitem__(self, index):
+        return self.data[0][index], self.data[1][index]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_in_the_first_milliseconds_of_fit_has_the_usual_exit_code(make, data, tmp_path, number):
     called = []
 
     def on_start():
         called.append("on_start")
 
-    trainer = make(checkpoint_dir=tmp_path, monitor=signalling, hooks=[on_start])
+    trainer = make(checkpoint_dir=tmp_path / "run", hooks=[on_start])
     with pytest.raises(Preempted) as caught:
-        trainer.fit(data, epochs=1, batch_size=4)
+        trainer.fit(SlowToOpen(data, number), epochs=1, batch_size=4)
     assert caught.value.code == EXIT_CODE
-    assert str(caught.value) == "SIGTERM; nothing was trained yet, so nothing was saved; start it again"
+    name = signal.Signals(number).name
+    assert str(caught.value) == f"{name}; nothing was trained yet, so nothing was saved; start it again"
     assert not called
-    assert not (tmp_path / "bundles").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path, signalling):

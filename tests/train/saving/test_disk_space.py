@@ -59,10 +59,11 @@ class Vast(nn.Module):
 def test_a_run_that_no_disk_could_hold_is_told_at_its_start_and_trains(make, data, tmp_path, told):
     heard = []
 
-    def on_start():
-        heard.extend(told.alerts)
+    def on_step_end(step):
+        if step == 1:
+            heard.extend(told.alerts)
 
-    trainer = make(Vast(), checkpoint_dir=tmp_path, monitor=told, save_every=None, hooks=[on_start])
+    trainer = make(Vast(), checkpoint_dir=tmp_path, monitor=told, save_every=None, hooks=[on_step_end])
     assert trainer.fit(data, epochs=2, batch_size=8).status == "finished"
     ((level, message),) = heard
     assert level == "warning"
@@ -84,10 +85,11 @@ def test_a_run_that_no_disk_could_hold_is_told_at_its_start_and_trains(make, dat
 def test_what_is_kept_and_what_is_written_have_to_fit(make, data, tmp_path, told, size, settings, warns):
     at_the_start = []
 
-    def on_start():
-        at_the_start.extend(told.alerts)
+    def on_step_end(step):
+        if step == 1:
+            at_the_start.extend(told.alerts)
 
-    plain = {"optimizer": lambda groups: torch.optim.SGD(groups, lr=1e-6), "hooks": [on_start]}
+    plain = {"optimizer": lambda groups: torch.optim.SGD(groups, lr=1e-6), "hooks": [on_step_end]}
     with small_disk(tmp_path / "disk", size):
         trainer = make(wide(), checkpoint_dir=tmp_path / "disk" / "run", monitor=told, **plain, **settings)
         assert trainer.fit(data, epochs=4, batch_size=20).status == "finished"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from flodl.data import Loader
 
 from ..session import Session
 from .cursor import BatchCursor
+from .samples import Batches, with_num_samples
 
 # The result of an evaluation does not depend on it.
 EVALUATION_BATCH_SIZE = 256
@@ -62,6 +63,17 @@ class Loaders:
             )
         loader.load_state_dict(state)
         self._cursor.forget()
+
+    def evaluation_batches(self, data: Any, batch_size: int | None) -> Callable[[], Batches]:
+        """Return a function that reads the data from the start."""
+        loader = self.for_evaluation(data, batch_size)
+        if loader.is_one_shot and self._session.average is not None:
+            raise TrainError(
+                "the evaluation data are an iterator, which can be read once, and with ema= they are read "
+                "twice: for the weights and for their average. Pass something that can be iterated again, "
+                "such as a list."
+            )
+        return lambda: with_num_samples(_at_start(loader))
 
     def for_evaluation(self, data: Any, batch_size: int | None) -> Loader:
         """Return a loader at the start of the data."""

@@ -9,6 +9,9 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 from flodl.data import Loader
 
+# Batches, each with its number of samples, or None where only the batch itself can tell.
+Batches = Iterable[tuple[Any, int | None]]
+
 
 def with_num_samples(batches: Iterable[Any]) -> Iterator[tuple[Any, int | None]]:
     """Yield each batch with its number of samples, or None where only the batch itself can tell.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +14,11 @@ from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import Precision, ambiguous_samples, computing_in, leading_lengths, num_samples
 from flodl.graph import without_carried_values
 
-from ..batches.samples import with_num_samples
+from ..batches.samples import Batches
 from .ema import AveragedWeights
+from .metrics import computed_values, reset_metrics
 from .modes import evaluation_mode
+from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
@@ -26,41 +27,6 @@ Outputs = Callable[..., tuple[Any, Any]]
 def as_arguments(batch: Any) -> tuple[Any, ...]:
     """Return the arguments of a step function: the items of a tuple or list, or the batch itself."""
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
-
-
-def check_names(values: Iterable[str]) -> None:
-    """Raise if a name is reserved for the history."""
-    for name in values:
-        if name in ("loss", "lr", "epoch") or str(name).startswith("eval_"):
-            raise TrainError(
-                f"the step function returns a value named {name!r}, which is reserved for the history. "
-                "Choose a different name."
-            )
-
-
-def check_number(name: str, value: Tensor) -> None:
-    """Raise if a named value is not a single number."""
-    if value.numel() != 1:
-        raise TrainError(
-            f"the step function returns {name!r} with shape {tuple(value.shape)}. Return one number per name."
-        )
-
-
-def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metric objects by name, or raise if one is not a metric."""
-    if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection is not a dict
-        raise TrainError(f"metrics is a {type(metrics).__name__}. Name each metric: metrics={{'f1': …}}.")
-    for name, metric in (metrics or {}).items():
-        if name == "loss":
-            raise TrainError("a metric is named 'loss', which is reserved. Choose a different name.")
-        missing = [method for method in ("reset", "update", "compute") if not hasattr(metric, method)]
-        if missing:
-            raise TrainError(
-                f"the metric {name!r} has no method {missing[0]!r}. Use an object with reset, "
-                "update(predictions, targets) and compute, such as those of torchmetrics. A value that is "
-                "computed from one batch belongs in the step function: return loss, {name: value}."
-            )
-    return dict(metrics or {})
 
 
 class WeightedSums:
@@ -104,39 +70,51 @@ class Evaluator:
             )
 
     def __call__(
-        self, batches: Iterable[Any], *, before_batch: Callable[[], None] = lambda: None
+        self, read: Callable[[], Batches], *, before_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Evaluate, with the averaged weights if there are any; `before_batch` may raise to stop."""
-        weights = nullcontext() if self.average is None else self.average.applied()
-        with preserve_rng_state(self.device), weights:
-            return self._evaluate(batches, before_batch)
+        """Evaluate the weights and, if there is one, their average; `before_batch` may raise to stop.
 
-    def _evaluate(self, batches: Iterable[Any], before_batch: Callable[[], None]) -> dict[str, float]:
+        `read` returns the batches from the start. It is called once for each of the two, because a model
+        may carry values from batch to batch. The values of the average have the prefix "ema_".
+        """
+        with preserve_rng_state(self.device):
+            values = self._evaluate(read(), before_batch)
+        if self.average is None:
+            return values
+        with preserve_rng_state(self.device), self.average.applied():
+            averaged = self._evaluate(read(), before_batch, warns=False)
+        return merge_values(
+            ("a value of the evaluation", values),
+            ("a value of the averaged weights (ema)", {f"ema_{name}": v for name, v in averaged.items()}),
+        )
+
+    def _evaluate(
+        self, batches: Batches, before_batch: Callable[[], None], *, warns: bool = True
+    ) -> dict[str, float]:
         sums = WeightedSums()
-        for metric in self.metrics.values():
-            if callable(getattr(metric, "to", None)):
-                metric.to(self.device)
-            metric.reset()
+        reset_metrics(self.metrics, self.device)
         with evaluation_mode(self.model), without_carried_values(self.model):
-            has_warned = False
-            for batch, samples in with_num_samples(batches):
+            for batch, samples in batches:
                 before_batch()
                 arguments = as_arguments(batch)
                 if samples is None:
                     samples, lengths = num_samples(arguments), leading_lengths(arguments)
-                    if len(lengths) > 1 and not has_warned:
+                    if len(lengths) > 1 and warns:
                         log.warn("evaluation: %s", ambiguous_samples(lengths))
-                        has_warned = True
+                        warns = False
                 with computing_in(self.precision, self.device):
                     result = self._call_step_fn(arguments)
                     loss, values = result if isinstance(result, tuple) else (result, {})
-                    check_names(values)
+                    check_names(values, metrics=self.metrics)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
                         predictions, targets = (self.outputs or _pair)(self.model, *arguments)
                         for metric in self.metrics.values():
                             metric.update(predictions, targets)
-        return {**sums.means(), **_computed(self.metrics)}
+        return merge_values(
+            ("a value of the step function", sums.means()),
+            ("a metric of metrics=", computed_values(self.metrics)),
+        )
 
     def _call_step_fn(self, arguments: tuple[Any, ...]) -> Any:
         extra = {}
@@ -165,28 +143,3 @@ def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:
             "Define them: outputs=lambda model, batch: (model(batch['x']), batch['y'])."
         )
     return model(arguments[0]), arguments[1]
-
-
-def _computed(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the results of the metrics; the names in a mapping are appended to the name of its metric."""
-    found: dict[str, float] = {}
-    for name, metric in metrics.items():
-        value = metric.compute()
-        parts = value if isinstance(value, Mapping) else {"": value}
-        for part, number in parts.items():
-            if isinstance(number, Tensor) and number.numel() != 1:
-                raise TrainError(
-                    f"the metric {name!r} returns a tensor of shape {tuple(number.shape)}. "
-                    "Use metrics that return one number, for example with average='macro'."
-                )
-            found[f"{name}_{part}" if part else name] = _as_float(name, number)
-    return found
-
-
-def _as_float(name: str, value: Any) -> float:
-    try:
-        if not isinstance(value, str):
-            return float(value)
-    except (TypeError, ValueError):
-        pass
-    raise TrainError(f"the metric {name!r} returns {value!r}. Its compute must return a number.")

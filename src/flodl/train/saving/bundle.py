@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -86,15 +86,17 @@ def load_parts(
     loaders: Loaders,
     loader: Loader,
     hooks: Hooks,
+    start: Callable[[], None],
     with_modes: bool,
 ) -> None:
-    """Restore the state of a run; everything is checked before the first value changes.
+    """Restore the state of a run; everything is checked before `start` and before the first value changes.
 
     Without `with_modes`, frozen parameters and modules in evaluation mode stay as they are.
     """
     _check(session, parts)
     if parts["data"] is not None:
         loaders.restore_training(loader, parts["data"])
+    start()
     load_weights(session, parts)
     if session.skipped is not None:
         session.skipped.forget(session.updates, row=parts["trainer"].get("skipped_in_a_row", 0))

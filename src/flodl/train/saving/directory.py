@@ -6,6 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,17 +64,40 @@ class RunDirectory:
         """The folder of the bundles."""
         return self.path / BUNDLES
 
-    def acquire(self, settings: Mapping[str, Any]) -> None:
-        """Lock the folder for this run, and write the settings it was started with to config.json.
+    def lock(self) -> None:
+        """Lock the folder for this run, if it exists."""
+        if self._lock is None and self.path.is_dir():
+            self._lock = DirectoryLock(self.path)
 
-        A run that can resume needs only its bundles, so a full disk does not stop it.
-        """
-        text = json.dumps({"trainer": settings, "started_with": resolved_config()}, indent=2, default=str)
+    @contextmanager
+    def begin(self, record: Mapping[str, Any]) -> Iterator[None]:
+        """Create and lock the folder, and write config.json; undo all of it if the block raises."""
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        previous: bytes | None = None
+        with suppress(OSError):
+            previous = self._config.read_bytes()
+        try:
+            self._write_config(record)
+            yield
+        except BaseException:
+            with suppress(OSError):
+                if previous is None:
+                    self._config.unlink(missing_ok=True)
+                elif self._config.read_bytes() != previous:
+                    write_atomic(self._config, previous)
+                self.release()
+                for folder in missing:
+                    folder.rmdir()
+            raise
+
+    def _write_config(self, record: Mapping[str, Any]) -> None:
+        """Write the settings of this start; a run that has bundles needs only those if the disk is full."""
+        text = json.dumps({"trainer": record, "started_with": resolved_config()}, indent=2, default=str)
         self._write_error = ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = DirectoryLock(self.path)
-            write_atomic(self.path / "config.json", (text + "\n").encode())
+            self.lock()
+            write_atomic(self._config, (text + "\n").encode())
         except OSError as error:
             why = f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}."
             if self._errors == "raise" or not list_bundles(self.bundles):
@@ -81,8 +105,12 @@ class RunDirectory:
             self._write_error = f"{why} Free some space: training continues from the existing bundles."
 
     @property
+    def _config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
     def journal_folder(self) -> Path | None:
-        """The folder for the journal; None if it could not be written when it was acquired."""
+        """The folder for the journal; None if it could not be written when the run began."""
         return None if self._write_error else self.path
 
     def release(self) -> None:

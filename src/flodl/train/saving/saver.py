@@ -96,12 +96,19 @@ class Saver:
             if saved.path.is_dir():
                 self._hooks.call("on_save", step=saved.step, metrics=dict(saved.metrics), path=saved.path)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether saving is on, and something was trained or loaded that is not in a bundle yet."""
+        session = self._session
+        if not (session.settings.save_every or self.every_steps):
+            return False
+        is_new = self._saved_at != (session.updates, session.epochs)
+        has_begun = bool(session.updates) or not session.start.is_fresh
+        return is_new and has_begun and session.train_step.is_between_updates
+
     def save_end(self) -> None:
         """Save the final state unless it is saved already or saving is off; wait until it is on the disk."""
-        session = self._session
-        saves = session.settings.save_every or self.every_steps
-        is_new = self._saved_at != (session.updates, session.epochs)
-        if saves and session.train_step.is_between_updates and is_new:
+        if self.is_behind:
             self.save(wait=False, reason="the end")
         self.directory.wait()
         self.call_hooks()

@@ -1,0 +1,53 @@
+"""The names of the values of a run: none is reserved, and none replaces another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flodl.core import TrainError
+
+
+def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = None) -> None:
+    """Raise if a value of the step function has a reserved name, or that of a metric object."""
+    for name in values:
+        if name in ("loss", "lr", "epoch") or str(name).startswith("eval_"):
+            raise TrainError(
+                f"the step function returns a value named {name!r}, which is reserved for the history. "
+                "Choose a different name."
+            )
+        if metrics and name in metrics:
+            raise TrainError(
+                f"the step function returns a value named {name!r}, and metrics= has a "
+                f"{type(metrics[name]).__name__} of that name. Both would be reported as "
+                f"'eval_{name}'. Rename one of them."
+            )
+
+
+def check_number(name: str, value: Tensor) -> None:
+    """Raise if a named value is not a single number."""
+    if value.numel() != 1:
+        raise TrainError(
+            f"the step function returns {name!r} with shape {tuple(value.shape)}. Return one number per name."
+        )
+
+
+def merge_values(*parts: tuple[str, Mapping[str, float]]) -> dict[str, float]:
+    """Merge values, each with a description of its origin; raise if two have the same name.
+
+    >>> merge_values(("a value", {"loss": 1.0}), ("a metric", {"f1": 0.5}))
+    {'loss': 1.0, 'f1': 0.5}
+    """
+    merged: dict[str, float] = {}
+    origins: dict[str, str] = {}
+    for origin, values in parts:
+        for name, value in values.items():
+            if name in merged:
+                raise TrainError(
+                    f"{origins[name]} and {origin} are both named {name!r}, and would both be reported as "
+                    f"'eval_{name}'. Rename one of them."
+                )
+            merged[name], origins[name] = value, origin
+    return merged
