@@ -19,6 +19,7 @@ MAX_HEADER_BYTES = 16384
 TOKEN_PREFIX = "t/"
 # More than any run has steps, and few enough to convert cheaply.
 _MAX_DIGITS = 18
+_MAX_SHOWN = 60
 
 _COMMON_HEADERS = {
     "Cache-Control": "no-store",
@@ -51,11 +52,12 @@ class Request:
         2
         """
         text = self.query.get(name)
-        if text is None:
-            return default
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
-            raise BadParameterError(f"{name}={text} is invalid. Pass an integer, as in {name}=2.")
-        return int(text)
+        return default if text is None else _to_integer(name, text)
+
+    def last_event_id(self) -> int | None:
+        """Return the number in the `Last-Event-ID` header, which a browser sends when it reconnects."""
+        text = self.headers.get("last-event-id", "")
+        return _to_integer("Last-Event-ID", text) if text else None
 
     def number(self, name: str) -> float | None:
         """Return a number from the query, or None if it is absent."""
@@ -67,8 +69,18 @@ class Request:
         except ValueError:
             value = math.nan
         if math.isnan(value):
-            raise BadParameterError(f"{name}={text} is invalid. Pass a number, as in {name}=100.")
+            raise BadParameterError(f"{name}={_shown(text)} is invalid. Pass a number, as in {name}=100.")
         return value
+
+
+def _to_integer(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise BadParameterError(f"{name}={_shown(text)} is invalid. Pass an integer, as in {name}=2.")
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 @dataclass(frozen=True)
@@ -113,9 +125,9 @@ def json_response(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(status, dumps(value), "application/json")
 
 
-def error_response(status: HTTPStatus, reason: str) -> Response:
+def error_response(status: HTTPStatus, reason: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error with its reason as text."""
-    return Response(status, f"{reason}\n".encode())
+    return Response(status, f"{reason}\n".encode(errors="replace"), headers=headers or {})
 
 
 def parse(text: bytes) -> Request | None:
@@ -132,17 +144,20 @@ def parse(text: bytes) -> Request | None:
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
         return None
-    headers = {}
+    headers: dict[str, str] = {}
     for line in rest:
         name, colon, value = line.partition(":")
+        name = name.strip().lower()
+        if name == "host" and name in headers:
+            return None  # which of them is meant is ambiguous
         if colon:
-            headers[name.strip().lower()] = value.strip()
+            headers[name] = value.strip()
+    # Not urlsplit: it would take //name for the name of a host.
+    path, _, query_text = words[1].partition("#")[0].partition("?")
     try:
-        parts = urlsplit(words[1])
-        query = dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=32))
+        query = dict(parse_qsl(query_text, keep_blank_values=True, max_num_fields=32))
     except ValueError:
         return None
-    path = parts.path
     if path.startswith(f"/{TOKEN_PREFIX}"):
         token, slash, path = path[1 + len(TOKEN_PREFIX) :].partition("/")
         query["token"], path = unquote(token), slash + path

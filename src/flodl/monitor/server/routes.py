@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from flodl.core import log
+from flodl.core.errors import MonitorError
 
 from ..exports import live_page
 from .http import (
-    MAX_HEADER_BYTES,
     TOKEN_PREFIX,
     BadParameterError,
     Request,
@@ -24,17 +24,15 @@ from .http import (
     is_local_host,
     is_loopback,
     json_response,
-    parse,
     stream_head,
 )
 from .source import RunSource, distinct_names
 from .sse import message
 from .subscribers import Subscriber, Subscribers
 
-_MAX_SUBSCRIBERS = 200
 # Per browser: it opens at most six connections to a server, and each page needs one for its requests.
 _MAX_STREAMS = 4
-_REQUEST_TIMEOUT_S = 10.0
+_MAX_EXTRA_BYTES = 4096
 _PANELS = ("history", "metrics", "resources", "progress", "config", "graph", "events", "ranks")
 
 
@@ -42,7 +40,14 @@ class Routes:
     """Respond to requests; lives on the server's thread."""
 
     def __init__(
-        self, runs: Sequence[RunSource], subscribers: Subscribers, *, host: str, port: int, token: str | None
+        self,
+        runs: Sequence[RunSource],
+        subscribers: Subscribers,
+        *,
+        host: str,
+        port: int,
+        token: str | None,
+        max_streams: int,
     ) -> None:
         self._runs = runs
         self._folders = distinct_names([run.folder for run in runs])
@@ -53,48 +58,32 @@ class Routes:
         self._token = token
         self._cookie = f"flodl_{port}"
         self._page, self._policy = live_page()
-        self._open: set[asyncio.StreamWriter] = set()
+        self._max_streams = max_streams
         self._streams: Counter[str] = Counter()
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read one request and respond to it; an event stream lasts until the client disconnects."""
-        self._open.add(writer)
-        try:
-            text = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_TIMEOUT_S)
-            request = parse(text) if len(text) <= MAX_HEADER_BYTES else None
-            if request is None:
-                writer.write(error_response(HTTPStatus.BAD_REQUEST, "Invalid request.").to_bytes())
-            elif request.path == "/events" and request.method == "GET" and self._denied(request) is None:
-                try:
-                    await self._stream(request, reader, writer)
-                except BadParameterError as error:
-                    writer.write(error_response(HTTPStatus.BAD_REQUEST, str(error)).to_bytes())
-            else:
-                response = self._denied(request) or await self._respond(request)
-                writer.write(response.to_bytes(with_body=request.method != "HEAD"))
-            await asyncio.wait_for(writer.drain(), 30.0)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client has disconnected or never sent a request
-        finally:
-            self._open.discard(writer)
-            writer.close()
-
-    async def drain(self, timeout_s: float) -> None:
-        """Wait until everything written has been sent, at most `timeout_s` seconds."""
-        waited_s = 0.0
-        while waited_s < timeout_s and any(w.transport.get_write_buffer_size() for w in self._open):
-            await asyncio.sleep(0.02)
-            waited_s += 0.02
-
-    async def close(self) -> None:
-        """Close every connection."""
-        for writer in list(self._open):
-            writer.transport.abort()
-        await asyncio.sleep(0)
+    async def answer(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Respond to a request; an event stream lasts until the client disconnects."""
+        is_stream = request.path == "/events" and request.method == "GET"
+        response = self._denied(request)
+        if response is None and is_stream:
+            try:
+                await self._stream(request, reader, writer)
+                return
+            except BadParameterError as error:
+                response = error_response(HTTPStatus.BAD_REQUEST, str(error))
+            except MonitorError as error:
+                response = _unreadable(request, error)
+        elif response is None:
+            response = await self._respond(request)
+        writer.write(response.to_bytes(with_body=request.method != "HEAD"))
 
     def _denied(self, request: Request) -> Response | None:
         if request.method not in ("GET", "HEAD"):
-            return error_response(HTTPStatus.METHOD_NOT_ALLOWED, "This page is read-only. Use GET.")
+            return error_response(
+                HTTPStatus.METHOD_NOT_ALLOWED, "This page is read-only. Use GET.", {"Allow": "GET, HEAD"}
+            )
         if self._is_local and not is_local_host(request.headers.get("host", "localhost")):
             return error_response(
                 HTTPStatus.FORBIDDEN, "Only this machine can open this page: use localhost."
@@ -124,8 +113,7 @@ class Routes:
         except BadParameterError as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error))
         except Exception as error:
-            log.debug("live page: %s: %s: %s", request.path, type(error).__name__, error)
-            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "The journal cannot be read.")
+            return _unreadable(request, error)
 
     def _home(self, request: Request) -> Response:
         headers = {"Content-Security-Policy": self._policy}
@@ -179,11 +167,11 @@ class Routes:
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         rank = request.integer("rank", 0)
-        # A browser that reconnects sends the number of the last message it received.
-        seen = request.headers.get("last-event-id", "")
-        after = int(seen) if seen.isdecimal() else request.integer("after", -1)
-        if len(self._subscribers) >= _MAX_SUBSCRIBERS:
-            reason = f"{_MAX_SUBSCRIBERS} pages are open already. Close one first."
+        after = request.last_event_id()
+        if after is None:
+            after = request.integer("after", -1)
+        if len(self._subscribers) >= self._max_streams:
+            reason = f"{self._max_streams} pages are open already. Close one first."
             writer.write(error_response(HTTPStatus.SERVICE_UNAVAILABLE, reason).to_bytes())
             return
         browser = request.query.get("browser", "")
@@ -225,8 +213,8 @@ class Routes:
             return
         self._subscribers.join(subscriber, after=after)
         try:
-            while await reader.read(1024):
-                pass  # clients send nothing more; the end of input means that the client has disconnected
+            # Clients send nothing more: the end of input means that the client has disconnected.
+            await reader.readexactly(_MAX_EXTRA_BYTES)
         finally:
             self._subscribers.leave(subscriber)
 
@@ -236,6 +224,11 @@ class Routes:
             return False
         # The journal may contain entries that are not published yet.
         return after > await asyncio.to_thread(self._runs[0].last_id)
+
+
+def _unreadable(request: Request, error: Exception) -> Response:
+    log.debug("live page: %s: %s: %s", request.path, type(error).__name__, error)
+    return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "The journal cannot be read.")
 
 
 def _replay(state: dict[str, Any]) -> bytes:

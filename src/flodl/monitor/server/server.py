@@ -10,7 +10,8 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
 from urllib.parse import quote
 
 from flodl.core import log
@@ -19,7 +20,8 @@ from flodl.core.errors import MonitorError
 from .. import validation
 from ..fork_safety import register_after_fork
 from ..journal import Entry
-from .http import TOKEN_PREFIX, is_loopback
+from .connections import Connections
+from .http import MAX_HEADER_BYTES, TOKEN_PREFIX, is_loopback
 from .routes import Routes
 from .source import RunSource
 from .subscribers import Subscribers
@@ -29,6 +31,7 @@ _KEEP_ALIVE_S = 15.0
 # Fewer than one in a hundred steps of a millisecond should coincide with a batch.
 _INTERVAL_S, _MAX_INTERVAL_S, _FEW_SUBSCRIBERS = 0.2, 0.8, 4
 _POLL_INTERVAL_S = 0.5
+_MAX_READERS = 4
 
 
 class Server:
@@ -54,7 +57,15 @@ class Server:
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
         self._poll = poll
         self._subscribers = Subscribers(last_id=last_id, total_epochs=lambda: runs[0].total_epochs)
-        self._routes = Routes(runs, self._subscribers, host=host, port=self.port, token=self.token)
+        self._connections = Connections(lambda *request: routes.answer(*request))
+        routes = Routes(
+            runs,
+            self._subscribers,
+            host=host,
+            port=self.port,
+            token=self.token,
+            max_streams=max(self._connections.most // 2, 1),  # the other half is for requests
+        )
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._done = threading.Event()
@@ -119,6 +130,9 @@ class Server:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_log_problem)
+        # Requests that read the journal compete with training for the CPU.
+        self._loop.set_default_executor(ThreadPoolExecutor(_MAX_READERS, "flodl-server"))
         try:
             self._loop.run_until_complete(self._serve())
         except Exception as error:
@@ -128,18 +142,20 @@ class Server:
             self._loop.close()
 
     async def _serve(self) -> None:
-        listener = await asyncio.start_server(self._routes.handle, sock=self._socket, limit=2 * 16384)
+        listener = await asyncio.start_server(
+            self._connections.handle, sock=self._socket, limit=MAX_HEADER_BYTES
+        )
         tasks = [asyncio.create_task(self._keep_alive())]
         if self._poll is not None:
             tasks.append(asyncio.create_task(self._publish_new(self._poll)))
         try:
             await self._stopping.wait()
-            await self._routes.drain(0.5)
+            await self._connections.drain(0.5)
         finally:
             listener.close()
             for task in tasks:
                 task.cancel()
-            await self._routes.close()
+            await self._connections.close()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_default_executor()
 
@@ -151,9 +167,17 @@ class Server:
     async def _publish_new(self, poll: Callable[[], list[Entry]]) -> None:
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
-            batch = await asyncio.to_thread(poll)
-            if batch:
-                self._subscribers.publish(batch, self._subscribers.encode(batch))
+            try:
+                batch = await asyncio.to_thread(poll)
+                if batch:
+                    self._subscribers.publish(batch, self._subscribers.encode(batch))
+            except Exception as error:  # the journal may be moved or replaced at any time
+                log.debug("live page: the journal: %s: %s", type(error).__name__, error)
+
+
+def _log_problem(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a problem of a connection, which must not print a traceback into the output of a run."""
+    log.debug("live page: %s: %s", context.get("message"), context.get("exception"))
 
 
 def _listen(host: str, port: int) -> socket.socket:

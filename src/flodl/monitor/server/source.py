@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..journal import Entry, Journal, Reader, complete_lines, decode, journal_file
+from flodl.core import log
+
+from ..journal import Entry, Journal, Reader, describe_damage, journal_file, read_lines
 from ..snapshot import graph_svg, latest_progress, metric_series, snapshot, status
 
 _CACHED_S = 2.0
@@ -90,7 +92,7 @@ class RunSource:
     def _with_elapsed(self, current: dict[str, Any]) -> dict[str, Any]:
         if self._elapsed_s is None or current.get("elapsed_s") is not None:
             return current
-        return {**current, "elapsed_s": self._elapsed_s()}
+        return {**current, "elapsed_s": current["earlier_s"] + self._elapsed_s()}
 
 
 class FollowedRuns:
@@ -105,16 +107,18 @@ class FollowedRuns:
 
     def poll(self) -> list[Entry]:
         """Return the entries that were written to the first run since the last call."""
-        size = self._path.stat().st_size
-        if size < self._offset:
-            self._offset = 0
+        last_id = self.last_id
+        if self._path.stat().st_size < self._offset:  # it was replaced
+            self._offset = last_id = 0
         batch = []
-        for line, offset in complete_lines(self._path, self._offset):
-            self._offset = offset + len(line)
-            entry = decode(line)
-            if entry is not None and entry.id > self.last_id:
-                self.last_id = entry.id
-                batch.append(entry)
+        for line in read_lines(self._path, self._offset, last_id=last_id, wait_for_next=True):
+            self._offset = line.end
+            if line.entry is not None and line.entry.id > self.last_id:
+                self.last_id = line.entry.id
+                batch.append(line.entry)
+            elif line.is_damaged:
+                damage = describe_damage(self._path, [line.offset])
+                log.warn("%s: skipped %s", self._path, damage)
         return batch
 
 

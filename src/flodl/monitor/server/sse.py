@@ -43,6 +43,8 @@ def frame(entries: Iterable[Entry], *, rank: int, total_epochs: int) -> bytes:
                 parts.append(message("epoch", epoch_with_id(entry, total_epochs), entry.id))
         elif kind == "graph":
             parts.append(message("graph", entry.event.data, entry.id))
+        elif kind == "config":
+            parts.append(message("config", {**entry.event.data, "rank": entry.event.rank}, entry.id))
         else:
             parts.append(message("told", event_record(entry), entry.id))
         if kind == "run_end" and entry.event.rank == rank:

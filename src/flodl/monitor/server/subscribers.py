@@ -25,12 +25,21 @@ class Subscriber:
     writer: asyncio.StreamWriter
     rank: int = 0
     is_skipped: bool = False
-    last_sent_s: float = field(default_factory=time.monotonic)
+    num_sent: int = 0
+    num_read: int = 0
+    last_read_s: float = field(default_factory=time.monotonic)
 
     @property
     def unread_bytes(self) -> int:
         """Bytes that were sent and not read yet."""
         return self.writer.transport.get_write_buffer_size()
+
+    def is_stalled(self) -> bool:
+        """Return whether the client has read nothing for a long time, although there is something to read."""
+        unread, now_s = self.unread_bytes, time.monotonic()
+        if unread == 0 or self.num_sent - unread > self.num_read:
+            self.num_read, self.last_read_s = self.num_sent - unread, now_s
+        return now_s - self.last_read_s > _MAX_STALLED_S
 
 
 class Subscribers:
@@ -84,7 +93,7 @@ class Subscribers:
     def keep_alive(self) -> None:
         """Send a comment to all, so that connections stay open, and drop clients that stopped reading."""
         for subscriber in list(self._subscribers):
-            if subscriber.is_skipped and time.monotonic() - subscriber.last_sent_s > _MAX_STALLED_S:
+            if subscriber.is_stalled():
                 subscriber.writer.transport.abort()
                 self.leave(subscriber)
             else:
@@ -103,5 +112,5 @@ class Subscribers:
         elif unread > MAX_UNREAD_BYTES:
             subscriber.is_skipped = True
         if not subscriber.is_skipped:
-            subscriber.last_sent_s = time.monotonic()
+            subscriber.num_sent += len(content)
             subscriber.writer.write(content)
