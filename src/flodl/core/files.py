@@ -1,4 +1,4 @@
-"""Expanding paths and writing files atomically."""
+"""Expanding paths, reading files with a limit and writing them atomically."""
 
 from __future__ import annotations
 
@@ -19,6 +19,33 @@ def expand_user(path: str | os.PathLike[str]) -> Path:
     True
     """
     return Path(os.path.expanduser(path))
+
+
+def read_limited(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
+    """Read a regular file of at most `max_bytes`; raise `OSError` for a larger one, a pipe or a device.
+
+    Reading a pipe may wait forever, and a device may never end.
+
+    >>> read_limited("/dev/zero", max_bytes=100)
+    Traceback (most recent call last):
+    OSError: [Errno 22] it is not a regular file: '/dev/zero'
+    """
+    _check_regular(os.stat(path).st_mode, path)
+    # A pipe may have taken its place in the meantime: opening it must not wait for a writer.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:
+        _check_regular(os.fstat(handle).st_mode, path)
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", os.fspath(path))
+    return content
+
+
+def _check_regular(mode: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ values are omitted.
 | `alert`     | message, level: info, warning or error, path |
 | `gc`        | duration_s, generation |
 | `sync`      | duration_s, ranks: a synchronization of ranks, or a wait for the device |
+| `config`    | config, total_epochs, versions: settings that became known after the start |
 | `run_end`   | status: finished, stopped or failed, message, duration_s |
 """
 
@@ -39,7 +40,9 @@ Kind = Literal[
     "gc",
     "sync",
     "run_end",
+    "config",
 ]
+# An index stores positions in this list, so new kinds are added at its end.
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Every consumer relies on these fields; an event without them is rejected.
 REQUIRED: dict[str, frozenset[str]] = {
@@ -52,6 +55,7 @@ REQUIRED: dict[str, frozenset[str]] = {
     "gc": frozenset({"duration_s"}),
     "sync": frozenset({"duration_s"}),
     "run_end": frozenset({"status"}),
+    "config": frozenset({"config"}),
 }
 
 

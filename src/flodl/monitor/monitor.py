@@ -138,6 +138,17 @@ class Monitor:
             )
         return self._page.serve(port, host, token)
 
+    def describe(self, settings: Mapping[str, Any], *, origins: Mapping[str, str] | None = None) -> None:
+        """Add settings that became known after the start; a path that was recorded before is replaced.
+
+        A `Trainer` calls this, so that a monitor of your own has the settings of the run, too.
+        """
+        self._raise_if_finished("Describe the run")
+        validation.settings(settings, origins)
+        self.emit(
+            Event("config", recorder.config_data(self.total_epochs, settings, origins or {}), rank=self.rank)
+        )
+
     def watch(self, model: Any) -> None:
         """Show a graph or another module with its size and picture, or the tiers of a `TrainStep`."""
         self._raise_if_finished("Watch the model")

@@ -133,12 +133,18 @@ def run_options(
     if run_dir is not None and (not isinstance(run_dir, str | os.PathLike) or not os.fspath(run_dir)):
         raise MonitorError(f"run_dir is {run_dir!r}. Pass a folder, as in 'runs/first', or omit it.")
     of_type("name", name, str, "Pass a string.")
-    of_type("config", config, Mapping, "Pass a dict, such as vars(arguments).")
-    of_type("origins", origins, Mapping, "Pass a dict that maps dotted paths to the origins of their values.")
+    settings({} if config is None else config, origins, name="config")
     for option, value in (("console", console), ("resources", resources)):
         if not isinstance(value, bool):
             raise MonitorError(f"{option} is {value!r}. Pass True or False.")
     non_negative_int("rank", rank, "Ranks count from 0.")
+
+
+def settings(value: Any, origins: Any, *, name: str = "settings") -> None:
+    """Raise if settings or their origins are not dicts."""
+    if not isinstance(value, Mapping):
+        raise MonitorError(f"{name} is {value!r}. Pass a dict, such as vars(arguments).")
+    of_type("origins", origins, Mapping, "Pass a dict that maps dotted paths to the origins of their values.")
 
 
 def token(value: Any) -> None:

@@ -71,7 +71,7 @@ def test_damaged_lines_are_counted(run):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"\x00\x00\n" + lines[1] + b'{"id":9,"ki\n' + lines[2])
     done = invoke(run, "--json")
-    assert done.stderr == f"{path}: skipped 2 damaged lines.\n"
+    assert done.stderr == f"{path}: skipped 2 damaged lines (lines 2, 4).\n"
     (epochs,) = json.loads(done.stdout).values()
     assert len(epochs) == 2
 

@@ -59,7 +59,10 @@ def test_a_damaged_line_is_skipped_and_does_not_affect_the_next(tmp_path, junk):
         file.write(junk)
     assert [entry.id for entry in read(tmp_path)] == [1]
     write(tmp_path, step(1, loss=2.0))
-    assert [entry.event.data["step"] for entry in read(tmp_path)] == [0, 1]
+    entries = [entry.event for entry in read(tmp_path)]
+    assert [event.data["step"] for event in entries if event.kind == "metrics"] == [0, 1]
+    (alert,) = [event.data["message"] for event in entries if event.kind == "alert"]
+    assert alert == f"{tmp_path / FILE}: skipped 1 damaged line (line 2)."
     assert table(tmp_path)["step"] == [0.0, 1.0]
 
 

@@ -87,7 +87,7 @@ def _check_journals(runs: tuple[Path, ...]) -> None:
 
     Otherwise it would look like a run that has not started, or like a shorter one.
     """
-    from flodl.monitor.journal import complete_lines, decode, journal_file, read
+    from flodl.monitor.journal import damaged_lines, describe_damage, journal_file, read
 
     for file in map(journal_file, runs):
         if next(read(file), None) is None and not _may_be_starting(file):
@@ -97,16 +97,8 @@ def _check_journals(runs: tuple[Path, ...]) -> None:
             )
         if file.stat().st_size > _MAX_CHECKED_BYTES:
             continue
-        # Lines with the expected start and end are not decoded, which is much faster.
-        suspect = [
-            line
-            for line, _ in complete_lines(file)
-            if not (line.startswith(b'{"id":') and line.endswith(b"}\n"))
-        ]
-        damaged = sum(1 for line in suspect if line.strip() and decode(line) is None)
-        if damaged:
-            lines = "1 damaged line" if damaged == 1 else f"{damaged} damaged lines"
-            click.echo(f"{file}: skipped {lines}.", err=True)
+        if damaged := damaged_lines(file):
+            click.echo(f"{file}: skipped {describe_damage(file, damaged)}.", err=True)
 
 
 def _may_be_starting(file: Path) -> bool:

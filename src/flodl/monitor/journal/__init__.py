@@ -1,6 +1,7 @@
 """The journal: every event of a run in one append-only file; console, page and exports are views of it."""
 
-from .codec import FILE, Entry, complete_lines, decode, dumps, encode
+from .codec import FILE, Entry, decode, dumps, encode
+from .lines import Line, damaged_lines, describe_damage, read_lines
 from .reader import Reader, Table, journal_file, read
 from .writer import Journal
 
@@ -8,12 +9,15 @@ __all__ = [
     "FILE",
     "Entry",
     "Journal",
+    "Line",
     "Reader",
     "Table",
-    "complete_lines",
+    "damaged_lines",
     "decode",
+    "describe_damage",
     "dumps",
     "encode",
     "journal_file",
     "read",
+    "read_lines",
 ]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
-from ..events import Event
+from ..events import Event, Kind
 from .schema import valid_fields
 
 FILE = "journal.jsonl"
 # JSON has no NaN and no infinity: the journal stores their names, so that nothing is lost.
+# Longer lines are damaged: reading one must not exhaust memory.
+MAX_LINE_BYTES = 1 << 24
+# The tables of the index and JavaScript store numbers as doubles, which are exact up to here.
+MAX_ID = 2**53 - 1
+_MAX_RANK = 2**31 - 1
+_MAX_TIME_S = 1e11
+_MAX_DEPTH = 64
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -45,6 +51,7 @@ def encode(entry: Entry) -> bytes:
 def dumps(value: Any) -> bytes:
     """Encode data as strict JSON for other programs: a number that is not finite becomes null.
 
+    >>> from pathlib import Path
     >>> dumps({"loss": math.inf, "path": Path("runs")})
     b'{"loss":null,"path":"runs"}'
     """
@@ -60,26 +67,36 @@ def decode(line: bytes) -> Entry | None:
     """
     try:
         record = _loads(line)
-        data = valid_fields(record["kind"], record["data"])
-        time_s = float(record["time_s"])
-        if data is None or not math.isfinite(time_s):
+        id, kind, time_s, rank = record["id"], record["kind"], record["time_s"], record.get("rank", 0)
+        if type(id) is not int or not 0 < id <= MAX_ID or type(kind) is not str:
+            return None
+        if type(rank) is not int or not 0 <= rank <= _MAX_RANK:
+            return None
+        if type(time_s) not in (int, float) or not abs(time_s) <= _MAX_TIME_S:
+            return None
+        data = valid_fields(kind, record["data"])
+        if data is None or _is_nested_too_deep(line, data):
             return None
         if "metrics" in data:
             data["metrics"] = _to_numbers(data["metrics"])
-        return Entry(int(record["id"]), Event(record["kind"], data, time_s, int(record.get("rank", 0))))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return Entry(id, Event(cast(Kind, kind), data, float(time_s), rank))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, MemoryError):
         return None
 
 
-def complete_lines(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield each complete line of a file from a byte offset on, with the offset at which it starts."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return  # still being written, or truncated by a crash
-            yield line, offset
-            offset += len(line)
+def _is_nested_too_deep(line: bytes, value: Any) -> bool:
+    """Return whether data is nested deeper than the functions that read it can follow."""
+    if line.count(b"{") + line.count(b"[") <= _MAX_DEPTH:
+        return False
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, dict | list)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
 
 
 def _to_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -94,13 +111,18 @@ def _to_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
             name: _NON_FINITE.get(value, value) if type(value) is str else value
             for name, value in metrics.items()
         }
-        found = {name: value for name, value in read.items() if isinstance(value, int | float)}
+        found = {name: value for name, value in read.items() if _is_number(value)}
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_ID)
 
 
 def to_plain(value: Any, *, names: bool = True) -> Any:
     """Convert any value for strict JSON: names (or None) for non-finite numbers, text for unknown types.
 
+    >>> from pathlib import Path
     >>> to_plain({1: [math.inf, (2, None)], "path": Path("runs")})
     {'1': ['inf', [2, None]], 'path': 'runs'}
     """

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..events import KINDS, Event
-from .codec import Entry, complete_lines, decode
+from .codec import MAX_LINE_BYTES, Entry
+from .lines import read_lines
 
 FOLDER = "journal.index"
 LINES = "lines.bin"
@@ -63,6 +64,7 @@ class Index:
     def __init__(self, folder: Path, journal: Path) -> None:
         self._folder = folder
         self._journal = journal
+        self.damaged: list[int] = []  # where `extend` found damaged lines
         self._folder.mkdir(parents=True, exist_ok=True)
         self._paths = {header: path for path, header, _ in tables(folder)}
         self._rows: dict[Header, array[float]] = {}
@@ -94,12 +96,15 @@ class Index:
     def extend(self, mark: Mark) -> Mark:
         """Index the journal from a mark to its end, and return the new mark."""
         last_id, num_bytes = mark
-        for count, (line, offset) in enumerate(complete_lines(self._journal, mark.num_bytes), start=1):
-            entry = decode(line)
-            num_bytes = offset + len(line)
-            if entry is not None and entry.id > last_id:
-                last_id = entry.id
-                self.add(entry, offset=offset, length=len(line))
+        for count, line in enumerate(
+            read_lines(self._journal, mark.num_bytes, last_id=mark.last_id), start=1
+        ):
+            num_bytes = line.end
+            if line.entry is not None:
+                last_id = line.entry.id
+                self.add(line.entry, offset=line.offset, length=line.end - line.offset)
+            elif line.is_damaged:
+                self.damaged.append(line.offset)
             if count % _FLUSH_EVERY == 0:
                 self.flush(Mark(last_id, num_bytes))
         self.flush(Mark(last_id, num_bytes))
@@ -124,7 +129,7 @@ class Index:
 def read_mark(folder: Path, journal: Path) -> Mark | None:
     """Return the mark, or None if the index is unusable or belongs to a different journal."""
     try:
-        content = (folder / MARK).read_bytes()
+        content = (folder / MARK).read_bytes() if (folder / MARK).is_file() else b""
     except OSError:
         return None
     if len(content) != 32 or array("q", content[24:])[0] != zlib.crc32(content[:24]):
@@ -144,13 +149,25 @@ def _fingerprint(journal: Path, num_bytes: int) -> int:
 def tables(folder: Path) -> Iterator[tuple[Path, Header, int]]:
     """Yield each table with its header and the byte offset of its first row."""
     for path in sorted(folder.glob(f"*{SUFFIX}")):
+        if not path.is_file():
+            continue
         with open(path, "rb") as file:
-            line = file.readline()
-        try:
-            header = Header(**json.loads(line))
-        except (ValueError, TypeError):
-            continue  # a crash interrupted the creation of the table: it has no rows
-        yield path, header._replace(columns=tuple(header.columns)), len(line)
+            line = file.readline(MAX_LINE_BYTES)
+        header = _parse_header(line)
+        if header is not None:
+            yield path, header, len(line)
+
+
+def _parse_header(line: bytes) -> Header | None:
+    """Return the header of a table, or None if a crash interrupted its creation: then it has no rows."""
+    try:
+        kind, rank, columns = Header(**json.loads(line))
+        fixed = _FIXED[kind]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    names = tuple(columns) if isinstance(columns, list) else ()
+    is_valid = line.endswith(b"\n") and type(rank) is int and names[: len(fixed)] == fixed
+    return Header(kind, rank, names) if is_valid and all(isinstance(name, str) for name in names) else None
 
 
 def truncate(folder: Path, mark: Mark) -> None:
@@ -213,7 +230,7 @@ def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, float]]:
         for index, item in enumerate(value):
             yield from _leaves(f"{prefix}.{index}", item)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield prefix, float(value)
+        yield prefix, _number(value)
 
 
 def _number(value: Any) -> float:
@@ -221,5 +238,5 @@ def _number(value: Any) -> float:
         return value
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")

@@ -15,7 +15,8 @@ from flodl.core.errors import MonitorError
 
 from ..events import KINDS
 from . import index
-from .codec import FILE, Entry, complete_lines, decode
+from .codec import FILE, MAX_LINE_BYTES, Entry, decode
+from .lines import read_lines
 from .writer_lock import acquire_writer_lock
 
 if TYPE_CHECKING:
@@ -27,10 +28,9 @@ _TAIL_BYTES = 1 << 16
 
 def read(run_dir: str | os.PathLike[str], *, after: int = 0) -> Iterator[Entry]:
     """Yield the entries of a journal with numbers greater than `after`, in order; skip damaged lines."""
-    for line, _ in complete_lines(journal_file(run_dir)):
-        entry = decode(line)
-        if entry is not None and entry.id > after:
-            yield entry
+    for line in read_lines(journal_file(run_dir)):
+        if line.entry is not None and line.entry.id > after:
+            yield line.entry
 
 
 def journal_file(run: str | os.PathLike[str]) -> Path:
@@ -39,6 +39,8 @@ def journal_file(run: str | os.PathLike[str]) -> Path:
     found = path / FILE if path.is_dir() else path
     if found.is_file():
         return found
+    if found.exists():
+        raise MonitorError(f"{str(found)!r} is not a regular file. Pass the folder of a run.")
     problem = "has no journal" if path.is_dir() else "does not exist"
     nearby = sorted(str(inner.parent) for inner in path.glob(f"*/{FILE}")) if path.is_dir() else []
     advice = (
@@ -73,12 +75,12 @@ class Reader:
             mark = index.read_mark(self._folder, self.path) or index.Mark(0, 0)
         self._mark = mark
         self.num_bytes = mark.num_bytes
+        self.num_unreadable = 0  # indexed lines that were damaged later, as far as they were needed
         self._tail: list[Entry] = []
-        for line, offset in complete_lines(self.path, mark.num_bytes):
-            self.num_bytes = offset + len(line)
-            entry = decode(line)
-            if entry is not None and entry.id > mark.last_id:
-                self._tail.append(entry)
+        for line in read_lines(self.path, mark.num_bytes, last_id=mark.last_id):
+            self.num_bytes = line.end
+            if line.entry is not None:
+                self._tail.append(line.entry)
         self._tail += pending
         self.last_id = self._tail[-1].id if self._tail else mark.last_id
 
@@ -95,12 +97,9 @@ class Reader:
         import numpy as np
 
         found: list[Entry] = []
-        path = self._folder / index.LINES
-        if path.exists() and path.stat().st_size >= 32:
-            num_lines = path.stat().st_size // 32
-            lines = np.fromfile(path, "<i8", count=num_lines * 4).reshape(-1, 4)
+        if len(lines := self._lines()):
             codes = [code for code, kind in enumerate(KINDS) if kind in kinds]
-            lines = lines[np.isin(lines[:, 3], codes) & (lines[:, 0] <= self._mark.last_id)]
+            lines = lines[np.isin(lines[:, 3], codes)]
             found = self._read_lines(lines[-last:] if last is not None else lines)
         found += [entry for entry in self._tail if entry.event.kind in kinds]
         return found if last is None else found[-last:]
@@ -125,24 +124,46 @@ class Reader:
                     recent.setdefault(header, []).append(row)
         return found + [Table(header, np.array(rows)) for header, rows in recent.items()]
 
-    def last_time_s(self) -> float | None:
-        """Return the time of the last event; unlike the file's time, a copy of the file keeps it."""
-        if self._tail:
-            return self._tail[-1].event.time_s
+    def last_time_s(self, *, before: int | None = None) -> float | None:
+        """Return the time of the last event, or of the last one before an entry that is not in a table.
+
+        Unlike the time of the file, this does not change if the file is copied.
+        """
+        tail = [entry for entry in self._tail if before is None or entry.id < before]
+        if tail:
+            return tail[-1].event.time_s
+        end = self._mark.num_bytes if self._tail else self.num_bytes
+        if before is not None and before <= self._mark.last_id:
+            lines = self._lines()
+            end = next((int(offset) for id, offset, _, _ in lines.tolist() if id == before), 0)
         with open(self.path, "rb") as file:
-            file.seek(max(self.num_bytes - _TAIL_BYTES, 0))
-            lines = file.read(min(self.num_bytes, _TAIL_BYTES)).splitlines()
-        found = (decode(line) for line in reversed(lines))
-        return next((entry.event.time_s for entry in found if entry is not None), None)
+            start = max(end - _TAIL_BYTES, 0)
+            file.seek(start)
+            contents = file.read(end - start).splitlines()
+        entries = (decode(content) for content in reversed(contents))
+        return next((entry.event.time_s for entry in entries if entry is not None), None)
+
+    def _lines(self) -> np.ndarray[Any, Any]:
+        """Return the number, offset, length and kind of each line that is not stored in a table."""
+        import numpy as np
+
+        path = self._folder / index.LINES
+        if not path.is_file():
+            return np.zeros((0, 4), "<i8")
+        lines = np.fromfile(path, "<i8", count=path.stat().st_size // 32 * 4).reshape(-1, 4)
+        return np.asarray(lines[lines[:, 0] <= self._mark.last_id])
 
     def _read_lines(self, lines: np.ndarray[Any, Any]) -> list[Entry]:
         found = []
         with open(self.path, "rb") as file:
-            for _, offset, length, _ in lines.tolist():
-                file.seek(offset)
-                entry = decode(file.read(length))
-                if entry is not None:
-                    found.append(entry)
+            for id, offset, length, _ in lines.tolist():
+                if 0 <= offset < self.num_bytes and 0 < length <= MAX_LINE_BYTES:
+                    file.seek(offset)
+                    entry = decode(file.read(length))
+                    if entry is not None and entry.id == id:
+                        found.append(entry)
+                        continue
+                self.num_unreadable += 1
         return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ..events import REQUIRED
 
 _NUMBER = (int, float)
+_MAX_NUMBER = 2**53
 _TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "run_start": {
         "name": str,
@@ -36,6 +37,7 @@ _TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "gc": {"duration_s": _NUMBER},
     "sync": {"duration_s": _NUMBER},
     "run_end": {"status": str, "message": str, "duration_s": _NUMBER},
+    "config": {"config": list, "total_epochs": int, "versions": dict},
 }
 _NOTHING: frozenset[str] = frozenset()
 
@@ -47,7 +49,16 @@ def valid_fields(kind: str, data: dict[str, Any]) -> dict[str, Any] | None:
     ({'message': 'hot'}, None)
     """
     types = _TYPES.get(kind, {})
-    invalid = [name for name, value in data.items() if name in types and not isinstance(value, types[name])]
+    invalid = [name for name, value in data.items() if name in types and not _is_valid(value, types[name])]
     if invalid:
         data = {name: value for name, value in data.items() if name not in invalid}
     return data if REQUIRED.get(kind, _NOTHING) <= data.keys() else None
+
+
+def _is_valid(value: Any, types: type | tuple[type, ...]) -> bool:
+    if not isinstance(value, types):
+        return False
+    if types is int:
+        return not isinstance(value, bool) and 0 <= value <= _MAX_NUMBER
+    # A comparison with NaN is false.
+    return types is not _NUMBER or (not isinstance(value, bool) and abs(value) <= _MAX_NUMBER)

@@ -14,7 +14,8 @@ from flodl.core.errors import MonitorError
 
 from ..events import Event
 from . import index
-from .codec import FILE, Entry, encode
+from .codec import FILE, MAX_LINE_BYTES, Entry, encode
+from .lines import describe_damage
 from .reader import Reader
 from .writer_lock import acquire_writer_lock
 
@@ -41,24 +42,29 @@ class Store:
         self._batch_bytes = 0
         self._last_attempt_s = 0.0
         self._needs_index = False
+        _check_regular(run_dir / FILE)
         self._file = open(run_dir / FILE, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
         try:
             _lock(self._file.fileno(), run_dir)
             self._num_bytes = _end_last_line(self._file.fileno(), run_dir / FILE)
             self._index: index.Index | None
             self._index, self.last_id = _open_index(run_dir)
+            if self._index.damaged:
+                damage = describe_damage(run_dir / FILE, self._index.damaged)
+                self._alert(f"{run_dir / FILE}: skipped {damage}.", "warning")
         except BaseException:
             self._file.close()
             raise
 
-    def put(self, entry: Entry) -> None:
-        """Add an entry to the next `commit`."""
-        line = encode(entry)
+    def put(self, entry: Entry) -> Entry:
+        """Add an entry to the next `commit`; return it, or the alert that replaces it."""
+        entry, line = _encode(entry)
         if self._index is not None and not self.pending:
             self._index.add(entry, offset=self._num_bytes + self._batch_bytes, length=len(line))
         self._batch.append(entry)
         self._lines.append(line)
         self._batch_bytes += len(line)
+        return entry
 
     def commit(self) -> None:
         """Write the batch; keep it pending if that fails."""
@@ -89,7 +95,7 @@ class Store:
         if not self.pending:
             return
         try:
-            self._append(b"".join(map(encode, self.pending)))
+            self._append(b"".join(_encode(entry)[1] for entry in self.pending))
         except OSError:
             self._last_attempt_s = time.monotonic()
             return
@@ -181,6 +187,26 @@ class Store:
 
     def _alert(self, message: str, level: str) -> None:
         self._alerts.append(Event("alert", {"message": message, "level": level}))
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise MonitorError(f"{str(path)!r} is not a regular file. Remove it, or use a different folder.")
+
+
+def _encode(entry: Entry) -> tuple[Entry, bytes]:
+    """Encode an entry. One that cannot be read again later is replaced by an alert that says so."""
+    try:
+        line = encode(entry)
+        problem = "" if len(line) <= MAX_LINE_BYTES else f"has {len(line)} bytes"
+    except Exception as error:  # any object may be part of an event
+        line, problem = b"", f"cannot be written: {type(error).__name__}: {error}"[:500]
+    if not problem:
+        return entry, line
+    event = entry.event
+    text = f"an event of the kind {str(event.kind)[:40]!r} {problem}. It is not in the journal."
+    entry = Entry(entry.id, Event("alert", {"message": text, "level": "error"}, event.time_s, event.rank))
+    return entry, encode(entry)
 
 
 def _lock(handle: int, run_dir: Path) -> None:

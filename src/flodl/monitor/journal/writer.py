@@ -147,10 +147,8 @@ class Journal:
         yield_every = _YIELD_EVERY if yielding and len(self._queue) < _BACKLOG else _MAX_BATCH
         batch: list[Entry] = []
         while self._queue and len(batch) < _MAX_BATCH:
-            entry = Entry(self.last_id + 1, _with_numbers(self._queue.popleft()))
-            batch.append(entry)
-            self.last_id = entry.id
-            self._store.put(entry)
+            self.last_id += 1
+            batch.append(self._store.put(Entry(self.last_id, _with_numbers(self._queue.popleft()))))
             if len(batch) % yield_every == 0:
                 time.sleep(_YIELD_S)
         self._store.commit()

@@ -1,6 +1,8 @@
 "use strict";
 // The comparison of runs: the state of each, and the settings in which they differ.
 
+const MAX_SETTING = 240;
+
 // Runs with the same name are distinguished by part of their path, or else by a number.
 function assignDisplayNames(runs) {
   const isAmbiguous = (name) => runs.filter(({ status }) => status.name === name).length > 1;
@@ -37,21 +39,49 @@ function showRuns(runs, styles) {
   fillTable(byId("runs-table"), heads, rows);
 }
 
+// What can make two runs differ: the recorded settings, and what is known about each run apart from them.
+function settingsOf({ config, status, graph }) {
+  const { facts = {} } = status;
+  const known = { "total epochs": status.total_epochs || null, architecture: graph.hash, parameters: graph.parameters?.total, device: graph.device, hardware: facts.hardware };
+  const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => [`${name} version`, version]);
+  const others = [...Object.entries(known), ...versions].filter(([, value]) => value !== undefined && value !== null);
+  return new Map([...config.map(({ path, value }) => [path, value]), ...others.map(([name, value]) => [`(${name})`, value])]);
+}
+
+// Settings are equal if their JSON is: the number 1 and the text "1" differ.
 function showDifferences(runs) {
-  const values = new Map();
-  runs.forEach(({ config }, at) => {
-    for (const { path, value } of config) {
-      if (!values.has(path)) values.set(path, runs.map(() => undefined));
-      values.get(path)[at] = formatSetting(value);
-    }
-  });
-  const different = [...values].filter(([, each]) => each.some((value) => value !== each[0]));
-  byId("config").hidden = !values.size;
+  const settings = runs.map(settingsOf);
+  const paths = [...new Set(settings.flatMap((each) => [...each.keys()]))];
+  const texts = (path) => settings.map((each) => (each.has(path) ? JSON.stringify(each.get(path)) : null));
+  const different = paths.filter((path) => new Set(texts(path)).size > 1);
+  byId("config").hidden = !paths.length;
   byId("config").parentElement.classList.add("wide");
   byId("config-title").textContent = "Settings that differ";
-  byId("config-aside").textContent = `${different.length} of ${values.size}`;
-  const rows = different.map(([path, each]) => row([[path], ...each.map((value) => [value ?? "—", "code"])]));
+  byId("config-aside").textContent = `${different.length} of ${paths.length}`;
+  const rows = different.map((path) => {
+    const shown = settings.map((each) => (each.has(path) ? formatSetting(each.get(path)) : null));
+    // Values that look the same, such as 1 and "1", are shown as JSON.
+    const isClear = new Set(shown).size === new Set(texts(path)).size;
+    const values = isClear ? shown : texts(path);
+    const line = row([[path], ...fromFirstDifference(values).map((value) => [value ?? "—", "code"])]);
+    values.forEach((value, at) => (line.children[at + 1].title = value ?? ""));
+    return line;
+  });
   fillTable(byId("config-table"), [["Setting"], ...runs.map(({ displayName }) => [displayName])], rows);
+}
+
+// Long values are cut so that the first difference is visible.
+function fromFirstDifference(values) {
+  const known = values.filter((value) => value !== null);
+  if (known.every((value) => value.length <= MAX_SETTING)) return values;
+  let same = 0;
+  while (known.every((value) => same < value.length && value[same] === known[0][same])) same += 1;
+  const start = known.length > 1 && same > MAX_SETTING / 2 ? same - MAX_SETTING / 4 : 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    const part = value.slice(start, start + MAX_SETTING);
+    return `${start ? "…" : ""}${part}${start + MAX_SETTING < value.length ? "…" : ""}`;
+  });
 }
 
 function showComparisonHeader(runs) {

@@ -4,7 +4,7 @@
 // A browser opens at most six connections to a server. So the server allows a few streams per browser, and the other
 // pages poll: there is always a connection left for requests.
 const POLL_INTERVAL_MS = 1000;
-const MESSAGES = ["epoch", "tick", "told", "graph", "complete", "reset"];
+const MESSAGES = ["epoch", "tick", "told", "graph", "config", "complete", "reset"];
 
 async function decompress(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -79,7 +79,8 @@ class Follower {
   handle(name, id, data) {
     const { run } = this;
     if (this.closed) return;
-    if (name === "reset") {
+    // A new start of the run changes its state, settings and elapsed time.
+    if (name === "reset" || (name === "told" && data.kind === "run_start" && data.rank === run.rank)) {
       this.close();
       this.onReset();
       return;
@@ -90,6 +91,7 @@ class Follower {
     else if (name === "tick") run.addTick(data);
     else if (name === "told") run.addEvent(data);
     else if (name === "graph") run.graph = data;
+    else if (name === "config") run.addSettings(data);
     else if (run.running) run.status.state = "finished";
     run.last_id = id;
     this.onChange(name);

@@ -68,9 +68,16 @@ class Header {
     const notice = byId("notice");
     const lost = "The process that wrote this journal has ended without recording why: it was killed, or it ran on another machine. Everything that it wrote is shown.";
     const empty = "The journal is empty: no run has written to it yet.";
-    const text = status.state === "empty" ? (status.message ?? empty) : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run ${status.state}.`) : "";
+    const own = status.state === "empty" ? (status.message ?? empty) : status.state === "lost" ? lost : ["failed", "stopped"].includes(status.state) ? (status.message ?? `The run ${status.state}.`) : "";
+    const text = [own, refusal(status)].filter(Boolean).join(" ");
     notice.hidden = !text;
     notice.dataset.level = status.state;
     notice.textContent = text;
   }
+}
+
+// A later start that ended before it trained: the state on the page is that of the start before it.
+function refusal({ refused }) {
+  if (!refused) return "";
+  return `A later start (${formatMoment(refused.time_s, true)}) ended before it trained: ${refused.message ?? STATE_LABELS[refused.state] ?? refused.state}`;
 }

@@ -67,8 +67,8 @@ class RunPage {
     if (has("told")) {
       this.panels.events.show();
       showTiers(this.run);
-      showConfig(this.run);
     }
+    if (has("told") || has("config")) showConfig(this.run);
     if (has("graph")) showGraph(this.run, this.live ? `graph.svg?server=${this.run.server}&at=${this.pictureVersion}` : this.picture);
     showRanks(this.run, this.live ? (rank) => this.chooseRank(rank) : null);
     arrange();

@@ -48,10 +48,10 @@ class Run {
     return this.running ? Date.now() / 1000 + this.clock_offset_s : (this.status.ended_s ?? this.status.last_s);
   }
 
-  // The duration of the run, from a monotonic clock if it is known.
+  // The duration of all starts of the run, from a monotonic clock if it is known.
   elapsed() {
-    const { elapsed_s, started_s } = this.status;
-    if (typeof elapsed_s !== "number") return started_s === null ? null : Math.max(this.now() - started_s, 0);
+    const { elapsed_s, started_s, earlier_s = 0 } = this.status;
+    if (typeof elapsed_s !== "number") return started_s === null ? null : earlier_s + Math.max(this.now() - started_s, 0);
     return this.running ? elapsed_s + (performance.now() - this.read_ms) / 1000 : elapsed_s;
   }
 
@@ -89,8 +89,17 @@ class Run {
     this.events.push(record);
     if (this.events.length > MAX_EVENTS) this.events.splice(0, this.events.length - MAX_EVENTS);
     if (record.kind === "run_end" && record.rank === this.rank) {
-      Object.assign(this.status, { state: record.status ?? "finished", message: record.message, ended_s: record.time_s, elapsed_s: record.duration_s });
+      const elapsed_s = typeof record.duration_s === "number" ? (this.status.earlier_s ?? 0) + record.duration_s : undefined;
+      Object.assign(this.status, { state: record.status ?? "finished", message: record.message, ended_s: record.time_s, elapsed_s });
     }
+  }
+
+  // Settings that became known after the start; a known path gets the new value.
+  addSettings({ config = [], total_epochs, rank }) {
+    if (rank !== this.rank) return;
+    const added = new Map(config.map((setting) => [setting.path, setting]));
+    this.config = [...this.config.filter(({ path }) => !added.has(path)), ...added.values()];
+    this.status.total_epochs = total_epochs || this.status.total_epochs;
   }
 
   // Seconds until the end: based on recent epochs, minus the elapsed part of this one.

@@ -5,7 +5,14 @@ from .epochs import EpochTracker
 from .non_finite import NonFiniteAlert
 from .rate_limit import RateLimit
 from .run_end import end_status
-from .run_start import default_name, previous_epochs, previous_step, run_folder, run_start_data
+from .run_start import (
+    config_data,
+    default_name,
+    previous_epochs,
+    previous_step,
+    run_folder,
+    run_start_data,
+)
 from .steps import StepSampler
 from .views import ViewDispatcher
 from .watched import Watched
@@ -17,6 +24,7 @@ __all__ = [
     "StepSampler",
     "ViewDispatcher",
     "Watched",
+    "config_data",
     "default_name",
     "end_status",
     "previous_epochs",

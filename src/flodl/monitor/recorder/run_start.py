@@ -9,12 +9,15 @@ import socket
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flodl.core import log
+
 from ..journal import Journal
 from ..snapshot import epoch_record, last_step, merge_history
+from .settings import flatten_config
 
 
 def run_folder(owner: object, run_dir: str | os.PathLike[str] | None) -> Path:
@@ -46,6 +49,12 @@ def previous_epochs(journal: Journal, *, rank: int) -> list[dict[str, Any]]:
     starts = reader.entries({"run_start"})
     total_epochs = int(starts[-1].event.data.get("total_epochs") or 0) if starts else 0
     epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
+    if reader.num_unreadable:
+        log.warn(
+            "%s: %d lines were damaged after they were written. They are skipped; `fdl monitor` lists them",
+            reader.path,
+            reader.num_unreadable,
+        )
     return merge_history(epoch_record(entry.event, total_epochs) for entry in epochs)
 
 
@@ -58,38 +67,24 @@ def run_start_data(
     name: str, total_epochs: int, config: Mapping[str, Any], origins: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the data of a `run_start` event."""
-    torch = sys.modules.get("torch")
-    versions = {"python": platform.python_version(), "torch": getattr(torch, "__version__", None)}
     return {
         "name": name,
-        "total_epochs": total_epochs,
-        "config": flatten_config(config, origins),
-        "versions": {key: str(value) for key, value in versions.items() if value is not None},
+        **config_data(total_epochs, config, origins),
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "hardware": _hardware(),
     }
 
 
-def flatten_config(config: Mapping[str, Any], origins: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Flatten a nested configuration into dotted paths, values and their origins.
-
-    >>> flatten_config({"optimizer": {"lr": 0.1}}, {"optimizer.lr": "fdl.yml:12"})
-    [{'path': 'optimizer.lr', 'value': 0.1, 'origin': 'fdl.yml:12'}]
-    """
-    return [
-        {"path": path, "value": value, "origin": str(origins.get(path, ""))}
-        for path, value in _leaves("", config)
-    ]
-
-
-def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for name, item in value.items():
-            yield from _leaves(f"{prefix}.{name}" if prefix else str(name), item)
-    elif prefix:
-        is_plain = value is None or isinstance(value, (str, int, float, bool, list, tuple))
-        yield prefix, value if is_plain else str(value)
+def config_data(total_epochs: int, config: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
+    """Return the data of a `config` event: settings that are known only after the start."""
+    torch = sys.modules.get("torch")
+    versions = {"python": platform.python_version(), "torch": getattr(torch, "__version__", None)}
+    return {
+        "total_epochs": total_epochs,
+        "config": flatten_config(config, origins),
+        "versions": {key: str(value) for key, value in versions.items() if value is not None},
+    }
 
 
 def _hardware() -> str:

@@ -33,8 +33,17 @@ class MLflow(Tracker):
         experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
         run = client.create_run(experiment_id, run_name=self._name or name or None)
         self._client, self._run_id = client, run.info.run_id
+        self._settings: dict[str, str] = {}
+        self._configure(settings)
+
+    def _configure(self, settings: dict[str, Any]) -> None:
         for path, value in settings.items():
-            client.log_param(self._run_id, _valid_name(path), str(value)[:_MAX_VALUE_LENGTH])
+            name, text = _valid_name(path), str(value)[:_MAX_VALUE_LENGTH]
+            # MLflow refuses to change a parameter.
+            if self._settings.setdefault(name, text) == text:
+                self._client.log_param(self._run_id, name, text)
+            else:
+                self._client.set_tag(self._run_id, name, text)
 
     def _log(self, numbers: Numbers, time_s: float) -> None:
         metric = import_module("mlflow.entities").Metric

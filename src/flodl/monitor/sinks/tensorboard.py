@@ -26,6 +26,8 @@ class TensorBoard(Tracker):
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(Path(folder) / name, "xb")  # noqa: SIM115
         self._num_alerts = 0
+        self._settings: dict[str, Any] = {}
+        self._num_tables = 0
 
     def close(self) -> None:
         """Close the file."""
@@ -33,10 +35,18 @@ class TensorBoard(Tracker):
 
     def _open(self, name: str, settings: dict[str, Any], time_s: float) -> None:
         self._append(_double(1, time_s) + _text(3, "brain.Event:2"))
-        if settings:
-            rows = [f"| {_cell(path)} | {_cell(value)} |" for path, value in settings.items()]
-            table = "\n".join(["| setting | value |", "|-|-|", *rows])
-            self._append(_double(1, time_s) + _int(2, 0) + _bytes(5, _text_summary("settings", table)))
+        self._configure(settings)
+
+    def _configure(self, settings: dict[str, Any]) -> None:
+        if not settings:
+            return
+        self._settings |= settings
+        rows = [f"| {_cell(path)} | {_cell(value)} |" for path, value in self._settings.items()]
+        table = "\n".join(["| setting | value |", "|-|-|", *rows])
+        # TensorBoard shows the text with the highest step.
+        content = _int(2, self._num_tables) + _bytes(5, _text_summary("settings", table))
+        self._append(_double(1, time.time()) + content)
+        self._num_tables += 1
 
     def _log(self, numbers: Numbers, time_s: float) -> None:
         values = b"".join(_scalar(name, value) for name, value in numbers.values.items())

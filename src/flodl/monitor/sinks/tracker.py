@@ -29,6 +29,8 @@ class Tracker(ABC):
         numbers = numbers_of(event, started_s=self._started_s)
         if numbers is not None and numbers.values:
             self._log(numbers, event.time_s)
+        elif event.kind == "config":
+            self._configure(settings_of(event))
         elif event.kind == "alert":
             self._warn(str(event.data.get("message", "")), str(event.data.get("level", "warning")))
         elif event.kind == "run_end":
@@ -54,6 +56,9 @@ class Tracker(ABC):
     @abstractmethod
     def _end(self, status: str) -> None:
         """End the run as finished, stopped or failed."""
+
+    def _configure(self, settings: dict[str, Any]) -> None:  # noqa: B027
+        """Add settings that became known after the start, if the tracker supports that."""
 
     def _warn(self, message: str, level: str) -> None:  # noqa: B027
         """Forward an alert, if the tracker supports alerts."""

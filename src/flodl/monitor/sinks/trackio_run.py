@@ -28,6 +28,10 @@ class Trackio(Tracker):
             auto_log_cpu=False,
         )
 
+    def _configure(self, settings: dict[str, Any]) -> None:
+        if isinstance(getattr(self._run, "config", None), dict):
+            self._run.config.update(settings)
+
     def _log(self, numbers: Numbers, time_s: float) -> None:
         self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.position})
 

@@ -52,6 +52,9 @@ class WandB(Tracker):
         # The step of W&B must increase with every call, so the position is logged as a value.
         self._run.log({**numbers.values, f"{numbers.axis}/number": numbers.position})
 
+    def _configure(self, settings: dict[str, Any]) -> None:
+        self._run.config.update(settings, allow_val_change=True)
+
     def _warn(self, message: str, level: str) -> None:
         self._run.alert(title="flodl", text=message, level=_LEVELS.get(level, "WARN"))
 

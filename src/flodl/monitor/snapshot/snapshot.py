@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flodl.core.files import read_limited
+
 from ..journal import Entry, Reader
 from .history import epoch_with_id, merge_history
 from .series import latest_progress, metric_series, rank_summaries, resource_series
+from .starts import Start, starts_of
 from .status import Run, status
 
 VERSION = 1
@@ -15,6 +18,7 @@ MAX_POINTS = 2000
 _MAX_EVENTS = 500
 _LISTED = ("tier", "save", "alert", "run_start", "run_end")
 _FREQUENT = ("gc", "sync")
+_MAX_PICTURE_BYTES = 1 << 26
 
 
 def snapshot(
@@ -26,7 +30,8 @@ def snapshot(
     next to them says what they were.
     """
     reader = Reader.of(run)
-    starts = reader.entries({"run_start"})
+    firsts = reader.entries({"run_start"})
+    starts = starts_of(reader, rank, firsts)
     current = status(reader, rank=rank, live=live, starts=starts)
     epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
     events = reader.entries(_LISTED, last=_MAX_EVENTS) + reader.entries(_FREQUENT, last=_MAX_EVENTS)
@@ -39,10 +44,10 @@ def snapshot(
         "metrics": metric_series(reader, rank=rank, max_points=max_points),
         "resources": resource_series(reader, rank=rank, max_points=max_points // 4),
         "progress": latest_progress(reader, rank=rank),
-        "config": _config(starts),
+        "config": _config(starts, current["started_s"]),
         "graph": _latest_data(reader.entries({"graph"})),
         "events": [event_record(entry) for entry in sorted(events)],
-        "ranks": rank_summaries(reader, starts),
+        "ranks": rank_summaries(reader, firsts),
     }
 
 
@@ -51,7 +56,10 @@ def graph_svg(run: Run) -> str | None:
     reader = Reader.of(run)
     name = _latest_data(reader.entries({"graph"})).get("path")
     path = reader.path.parent / Path(str(name)).name if name else None
-    return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
+    try:
+        return read_limited(path, max_bytes=_MAX_PICTURE_BYTES).decode(errors="replace") if path else None
+    except (OSError, ValueError):  # deleted, or a name that is not valid
+        return None
 
 
 def event_record(entry: Entry) -> dict[str, Any]:
@@ -66,9 +74,7 @@ def _latest_data(entries: list[Entry]) -> dict[str, Any]:
     return dict(entries[-1].event.data) if entries else {}
 
 
-def _config(starts: list[Entry]) -> list[dict[str, Any]]:
-    for entry in reversed(starts):
-        config = entry.event.data.get("config")
-        if config:
-            return [dict(item) for item in config if isinstance(item, dict)]
-    return []
+def _config(starts: list[Start], started_s: float | None) -> list[dict[str, Any]]:
+    """Return the settings of the start that is shown, or of the last one before it that has any."""
+    shown = max((at for at, start in enumerate(starts) if start.first.event.time_s == started_s), default=-1)
+    return next((start.config for start in reversed(starts[: shown + 1]) if start.config), [])

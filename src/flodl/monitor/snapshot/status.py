@@ -8,6 +8,7 @@ from typing import Any
 
 from ..journal import Entry, Reader
 from .process import is_alive
+from .starts import Start, shown_start, starts_of
 
 # A run's folder, its journal, or a reader that is already open.
 Run = str | os.PathLike[str] | Reader
@@ -18,53 +19,81 @@ _UNREADABLE = "No line of this journal can be read. The file is damaged or is no
 
 
 def status(
-    run: Run, *, rank: int = 0, live: bool | None = None, starts: list[Entry] | None = None
+    run: Run, *, rank: int = 0, live: bool | None = None, starts: list[Start] | None = None
 ) -> dict[str, Any]:
     """Return the status of a run for one rank; `live` is whether it still runs, if the caller knows.
 
-    `starts` are the `run_start` entries, if the caller has read them already.
+    `starts` are the starts of the run, if the caller has read them already. The elapsed time is the total
+    over all of them; of a start that still runs, only `started_s` is known, and `earlier_s` is the rest.
     """
     reader = Reader.of(run)
     if starts is None:
-        starts = reader.entries({"run_start"})
-    own = [entry for entry in starts if entry.event.rank == rank] or starts
-    start = own[-1] if own else None
-    facts = dict(start.event.data) if start else {}
-    facts.pop("config", None)
-    ends = [
-        entry
-        for entry in reader.entries({"run_end"})
-        if entry.event.rank == rank and (start is None or entry.id > start.id)
-    ]
+        starts = starts_of(reader, rank)
     written = reader.path.stat()
     state: dict[str, Any] = {
-        "name": str(facts.get("name") or reader.path.parent.resolve().name),
-        "total_epochs": _to_int(facts.get("total_epochs")),
-        "started_s": start.event.time_s if start else None,
-        "num_starts": len(own),
+        "name": reader.path.parent.resolve().name,
+        "total_epochs": 0,
+        "started_s": None,
+        "num_starts": len(starts),
+        "earlier_s": 0.0,
         "last_s": reader.last_time_s() or written.st_mtime,
         "now_s": time.time(),
         "followed": live is None,
-        "facts": facts,
+        "facts": {},
     }
+    if not starts:
+        return {**state, **_without_start(reader, state, live=live, rank=rank)}
+    last = starts[-1]
+    running = last.end is None and (_is_alive(last, written.st_mtime) if live is None else live)
+    shown = shown_start(reader, starts, rank, is_running=running)
+    state |= {
+        "name": str(shown.facts.get("name") or state["name"]),
+        "total_epochs": _to_int(shown.facts.get("total_epochs")),
+        "started_s": shown.first.event.time_s,
+        "facts": shown.facts,
+    }
+    durations_s = [start.duration_s(reader) for start in starts if not (running and start is last)]
+    if running:
+        return {**state, "state": "running", "earlier_s": sum(durations_s)}
+    return {**state, **_end_of(shown), "elapsed_s": sum(durations_s), **_refused(shown, last)}
+
+
+def _without_start(reader: Reader, state: dict[str, Any], *, live: bool | None, rank: int) -> dict[str, Any]:
+    """Return the state of a journal without a start: not yet written, damaged or from another program."""
+    written = reader.path.stat()
+    ends = [entry for entry in reader.entries({"run_end"}) if entry.event.rank == rank]
     if ends:
-        end = ends[-1].event
-        return {
-            **state,
-            "state": end.data.get("status", "finished"),
-            "message": end.data.get("message"),
-            "ended_s": end.time_s,
-            "elapsed_s": end.data.get("duration_s"),
-        }
-    if start is None and not live and state["now_s"] - written.st_mtime > _QUIET_START_S:
+        return {**_ended(ends[-1]), "elapsed_s": ends[-1].event.data.get("duration_s")}
+    if not live and state["now_s"] - written.st_mtime > _QUIET_START_S:
         unreadable = None if reader.last_id or not written.st_size else _UNREADABLE
-        return {**state, "state": "empty", "message": unreadable}
-    running = live
-    if running is None:
-        running = is_alive(facts, started_s=state["started_s"], last_s=written.st_mtime)
-    if running or start is None:
-        return {**state, "state": "running" if running else "lost"}
-    return {**state, "state": "lost", "elapsed_s": max(state["last_s"] - start.event.time_s, 0.0)}
+        return {"state": "empty", "message": unreadable}
+    if live is None:
+        live = is_alive({}, started_s=None, last_s=written.st_mtime)
+    return {"state": "running" if live else "lost"}
+
+
+def _is_alive(start: Start, written_s: float) -> bool:
+    return is_alive(start.first.event.data, started_s=start.first.event.time_s, last_s=written_s)
+
+
+def _end_of(start: Start) -> dict[str, Any]:
+    return {"state": "lost"} if start.end is None else _ended(start.end)
+
+
+def _ended(end: Entry) -> dict[str, Any]:
+    data = end.event.data
+    return {
+        "state": data.get("status", "finished"),
+        "message": data.get("message"),
+        "ended_s": end.event.time_s,
+    }
+
+
+def _refused(shown: Start, last: Start) -> dict[str, Any]:
+    """Describe the last start, if it ended before it trained and the state is that of an earlier one."""
+    if shown is last:
+        return {}
+    return {"refused": {"time_s": last.first.event.time_s, **_end_of(last)}}
 
 
 def _to_int(value: Any) -> int:
