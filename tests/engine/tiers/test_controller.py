@@ -21,7 +21,7 @@ from flodl.engine.internals import body_of, controller_of
 from flodl.engine.optimizer.prepare import Readiness
 from flodl.engine.program import runner
 from flodl.engine.tiers import controller
-from flodl.engine.verify import refusals, trial
+from flodl.engine.verify import failure, refusals, trial
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -481,7 +481,7 @@ def test_an_error_of_the_step_in_a_rehearsal_is_raised_unchanged(quick_compiler,
     def rehearsed(self, micro):
         try:
             return watched(self, micro)
-        except ValueError as error:
+        except failure.StepFailed as error:
             raise refusals.Refused(f"the step cannot be compiled: {error}") from error
 
     def fragile(model, x, y):
@@ -498,6 +498,23 @@ def test_an_error_of_the_step_in_a_rehearsal_is_raised_unchanged(quick_compiler,
     failing["now"] = False
     run(step, 4)
     assert (step.tier, step.updates) == ("compiled", 8), step.report()
+
+
+def test_an_error_of_the_step_in_a_trial_is_raised_without_a_wrapper(quick_compiler) -> None:
+    failing = {"now": False}
+
+    def fragile(model, x, y):
+        if failing["now"]:
+            raise ValueError("a bad batch")
+        return mse(model, x, y)
+
+    step = new_step(fragile, tier="compiled")
+    run(step, 2)
+    assert step.tier == "eager"
+    failing["now"] = True
+    with pytest.raises(ValueError, match="a bad batch") as error:
+        run(step, 1)
+    assert (error.value.__cause__, error.value.__context__) == (None, None)
 
 
 def test_strict_checks_the_update_unless_the_host_reads_the_flag_itself(monkeypatch) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
 from ..capture.runner import Lane, RecordedRunner, Runner
 from ..compile.policy import COMPILE_AFTER_S, CompilePolicy, NotCompiled
 from ..device.autograd_history import cut_history
@@ -20,7 +18,7 @@ from ..program.program import StepBody
 from ..program.runner import Micro, SplittingRunner
 from ..report import Cause, Journal
 from ..settings import Tier
-from ..verify.failure import TrialFailure, comes_from_step, explain_failure, may_have_updated
+from ..verify.failure import StepFailed, TrialFailure, explain_failure
 from ..verify.trial import Trial
 from .inspection import Inspection
 from .other_shapes import OtherShapes
@@ -276,20 +274,26 @@ class TierController:
         try:
             return self._trial.watch(micro)
         except Exception as error:
-            no_memory, of_the_step = isinstance(error, torch.OutOfMemoryError), comes_from_step(error)
-            if of_the_step and not no_memory:
-                raise
             refused = explain_failure(error, self._trial.tier)
-            if no_memory:
-                self._end_trial(refused, step)
-            if of_the_step:
-                if may_have_updated(error) or (self._body.progress.is_writing and not micro.opens):
-                    raise
-                self._body.undo.undo(opens=micro.opens)
+            failed = error if isinstance(error, StepFailed) else None
+        if refused.no_memory:
+            self._end_trial(refused, step)
+        try:
+            if failed is not None:
+                self._undo_failed_step(failed, refused, micro)
+        finally:
+            failed = None  # its traceback refers to this frame, and to the tensors of the step
         outcome = self._run_eagerly(micro, step)
         if self._trial is not None:
             self._end_trial(refused, step)
         return outcome
+
+    def _undo_failed_step(self, failed: StepFailed, refused: TrialFailure, micro: Micro) -> None:
+        """Undo a step that ran out of memory in a trial; raise any other error, and one in an update."""
+        half_accumulated = self._body.progress.is_writing and not micro.opens
+        if not refused.no_memory or failed.may_have_updated or half_accumulated:
+            raise failed.error
+        self._body.undo.undo(opens=micro.opens)
 
     def _run_eagerly(self, micro: Micro, step: int) -> Outcome:
         if not self._ran_in_python:

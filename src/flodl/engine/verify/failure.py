@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from ..capture.recording import rehearse
 from ..device.error_text import error_summary
-from ..program.program import StepBody
-from ..program.runner import EagerRunner
 from ..settings import Tier
 from .refusals import ChangedDuringTrial, Refused
+
+
+class StepFailed(Exception):
+    """Wraps an error of forward, backward or update, as opposed to one of the trial around them."""
+
+    def __init__(self, error: Exception, *, may_have_updated: bool = False) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.may_have_updated = may_have_updated
+
+
+@contextmanager
+def step_errors(*, updating: bool = False) -> Iterator[None]:
+    """Wrap errors of the step itself in `StepFailed`.
+
+    >>> with step_errors():
+    ...     raise ValueError("expected a batch of images")
+    Traceback (most recent call last):
+    flodl.engine.verify.failure.StepFailed: expected a batch of images
+    """
+    try:
+        yield
+    except Exception as error:
+        raise StepFailed(error, may_have_updated=updating) from error
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,7 @@ class TrialFailure:
 
     reason: str
     may_repeat: bool = False
+    no_memory: bool = False
 
 
 def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
@@ -31,23 +52,10 @@ def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
     >>> explain_failure(RecursionError("maximum recursion depth exceeded"), "compiled").reason
     'trying the compiled step failed: maximum recursion depth exceeded'
     """
+    if isinstance(error, StepFailed):
+        error = error.error
     if isinstance(error, Refused):
         return TrialFailure(str(error), may_repeat=isinstance(error, ChangedDuringTrial))
     if isinstance(error, torch.OutOfMemoryError):
-        return TrialFailure("there is no memory left to try a faster tier in")
+        return TrialFailure("there is no memory left to try a faster tier in", no_memory=True)
     return TrialFailure(f"trying the {tier} step failed: {error_summary(error)}")
-
-
-def comes_from_step(error: BaseException) -> bool:
-    """Return whether an error was raised in forward, backward or update, not by the trial around them."""
-    return _passed_through(error, EagerRunner.run_without_update) or _passed_through(error, StepBody.update)
-
-
-def may_have_updated(error: BaseException) -> bool:
-    """Return whether an error was raised in a real update; a rehearsed update has been undone."""
-    return _passed_through(error, StepBody.update) and not _passed_through(error, rehearse)
-
-
-def _passed_through(error: BaseException, function: Callable[..., Any]) -> bool:
-    code = function.__code__
-    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))

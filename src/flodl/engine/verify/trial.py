@@ -22,6 +22,7 @@ from ..settings import Tier
 from ..state.snapshot import Snapshot
 from .candidate import CandidateBuilder
 from .distances import Values, WindowOutputs
+from .failure import StepFailed, step_errors
 from .gradients import Gradients, copy_gradients
 from .refusals import ChangedDuringTrial, Refused
 from .verdict import Verdict, rerun, set_gradients
@@ -126,21 +127,22 @@ class Trial:
         try:
             outcome = rehearse(lambda: self._eager.run_without_update(micro))
             if micro.closes and self._updates and not self._body.updater.starts_parameters():
-                rehearse(lambda: self._close(micro))
+                rehearse(lambda: self._body.update(micro.correction))
                 return outcome
         except (NotCapturable, torch.OutOfMemoryError) as error:
             before.restore()
             if accumulated is not None:
                 set_gradients(self._body, accumulated)
             if isinstance(error, torch.OutOfMemoryError):
-                raise
+                raise StepFailed(error) from error
             raise Refused(f"the step cannot be {self.tier}: {error}") from error
         if micro.closes:
             self._close(micro)
         return outcome
 
     def _run_eagerly(self, micro: Micro) -> Outcome:
-        outcome = self._eager.run_without_update(micro)
+        with step_errors():
+            outcome = self._eager.run_without_update(micro)
         if micro.closes:
             self._close(micro)
         return outcome
@@ -155,7 +157,8 @@ class Trial:
             except torch.OutOfMemoryError:
                 # The window is fine, but there is no memory to compare it.
                 self._before = None
-        self._body.update(micro.correction)
+        with step_errors(updating=True):
+            self._body.update(micro.correction)
 
     def end_window(self) -> Runner | None:
         """Compare a window that has ended; return the candidate once enough windows have passed."""
