@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ TESTS = Path(__file__).parent
 SLOW_FOLDERS = [TESTS / name for name in ("browser", "faults", "gpu")]
 
 
+UNSEEDED = 2**60  # like the seed that torch draws for itself
 FUZZ_CASES = 40  # per fuzz test, unless --fuzz says otherwise
 
 
@@ -50,6 +52,18 @@ def fuzz(request):
                 raise
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _without_seed():
+    """Start each test like a new process, in which nobody has set a seed: loaders use seed 0."""
+    if "torch" in sys.modules:
+        import torch
+
+        import flodl.core.rng
+
+        torch.default_generator.manual_seed(UNSEEDED)
+        flodl.core.rng.given_seed = None
 
 
 def pytest_collection_modifyitems(items):

@@ -56,7 +56,7 @@ def test_three_doors_give_the_same_losses(make, data, kind, accumulate):
         for batch in trainers[1].epoch(source, batch_size=8):
             trainers[1].step(batch)
     torch.manual_seed(5)
-    bare, loader, by_hand = trainers[2], Loader(source, 8, seed=0), []
+    bare, loader, by_hand = trainers[2], Loader(source, 8), []
     step = TrainStep(
         bare.model,
         torch.optim.SGD(bare.model.parameters(), lr=0.1, momentum=0.9),

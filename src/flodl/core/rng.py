@@ -7,6 +7,11 @@ import sys
 from collections.abc import MutableSequence
 from typing import Any
 
+from .integers import is_integer
+
+_SEEDS_OF_USERS = 2**32  # larger seeds are torch's own: the default, and those of torch.seed and workers
+given_seed: int | None = None  # the argument of the last manual_seed
+
 
 class Rng:
     """A stream of random numbers (PCG-64) that can be saved, restored and forked by name.
@@ -99,14 +104,34 @@ class Rng:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed Python, NumPy and PyTorch on every device."""
+    """Seed Python, NumPy and PyTorch on every device, and set the default seed of loaders and trainers."""
     import numpy as np
     import torch
 
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"the seed is {seed!r}; expected an integer of at least 0.")
+    if not is_integer(seed, at_least=0) or seed >= 2**64:
+        raise ValueError(f"the seed is {seed!r}; expected an integer from 0 to 2**64 - 1.")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     if sys.platform == "darwin" and torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)
+    global given_seed
+    given_seed = seed
+
+
+def default_seed() -> int:
+    """Return the seed that was given last to `manual_seed` or `torch.manual_seed`, else 0.
+
+    Torch seeds itself with a random 64-bit number at the start, and does not say so. Therefore a seed that
+    was given to `torch.manual_seed` is recognized only if it is below 2**32.
+
+    >>> manual_seed(7)
+    >>> default_seed()
+    7
+    """
+    import torch
+
+    current = torch.initial_seed()
+    if current < _SEEDS_OF_USERS or current == given_seed:
+        return current
+    return 0 if given_seed is None else given_seed

@@ -43,15 +43,18 @@ class Cursor:
             raise CursorError(
                 f"the state has version {state.get('version')!r}; this version of flodl reads {_VERSION}."
             )
-        for name in ("epoch", "position"):
+        for name in ("seed", "epoch", "position"):
             if not is_integer(state[name], at_least=0):
                 raise CursorError(f"the state has {name}={state[name]!r}; expected an integer >= 0.")
         return cls(**{name: state[name] for name in required}, source=state.get("source"))
 
-    def check_against(self, own: Cursor) -> None:
-        """Raise if this cursor was saved with different data, a different seed or a different order."""
+    def check_against(self, own: Cursor, *, is_exact: bool = True) -> None:
+        """Raise if this cursor was saved with different data, a different seed or a different order.
+
+        With `is_exact`, the number of samples is certain, and a position beyond it is refused.
+        """
         advice = {
-            "seed": "Use the same seed.",
+            "seed": "Use the same seed, or omit seed= to continue with the saved one.",
             "num_samples": "Use the same data. To continue with different data, start a new run and load the "
             "weights of this one with load_checkpoint.",
             "order": "Use the same shuffle=, sampler= and num_workers=.",
@@ -63,7 +66,7 @@ class Cursor:
                     f"the cursor was saved with {name}={saved!r}, but this loader has {current!r}. "
                     f"{what_to_do}"
                 )
-        if self.num_samples is not None and self.position > self.num_samples:
+        if is_exact and self.num_samples is not None and self.position > self.num_samples:
             raise CursorError(
                 f"the cursor is at sample {self.position} of {self.num_samples}, which is beyond the end. "
                 "Restart the epoch with set_epoch."

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from flodl.core import log
 from flodl.core.errors import DataError
+from flodl.core.rng import default_seed
 
 from .augment.augmentation import as_augmentation
 from .batch import PositionedBatch
@@ -19,9 +21,9 @@ from .loading.placement import check_memory_cap
 from .loading.resident import Resident
 from .sampling.epoch import Epoch
 from .sampling.order import spans
-from .sampling.samplers import CustomSampler, as_sampler
+from .sampling.samplers import CustomSampler, Sampler, as_sampler, order_name, sampler_for_cursor
 from .sources import Columns, Stream, open_source
-from .validation import check_counts, check_stream_arguments, resolve_device
+from .validation import OrderArguments, check_counts, check_flags, resolve_device
 
 
 class Loader:
@@ -30,6 +32,10 @@ class Loader:
     Iterating yields the rest of the current epoch, then advances to the next epoch. The order and all random
     numbers of a sample depend only on seed, epoch and position: `state_dict()` is a cursor, and a loader that
     loads it continues with the next batch.
+
+    Without `seed`, the seed is the one last given to `flodl.manual_seed` or `torch.manual_seed` (there, below
+    2**32) when the loader is created, else 0; a cursor that is loaded brings its own. Without `shuffle`,
+    everything is shuffled except iterables, which `shuffle_buffer` shuffles.
 
     >>> loader = Loader((torch.arange(10), torch.arange(10) * 10), batch_size=4, seed=1)
     >>> for x, y in loader:
@@ -46,8 +52,8 @@ class Loader:
         source: Any,
         batch_size: int | None,
         *,
-        shuffle: bool = True,
-        seed: int = 0,
+        shuffle: bool | None = None,
+        seed: int | None = None,
         device: torch.device | str | None = None,
         mode: str = "auto",
         drop_last: bool = False,
@@ -63,7 +69,10 @@ class Loader:
     ) -> None:
         check_counts(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
         check_counts(shuffle_buffer=shuffle_buffer)
+        check_flags(shuffle=shuffle, drop_last=drop_last)
         check_memory_cap(memory_cap)
+        if isinstance(source, Loader):
+            raise DataError("the source is a Loader, which yields batches itself. Use it directly.")
         self._source, obstacle = open_source(
             source,
             transform=transform,
@@ -72,19 +81,23 @@ class Loader:
             buffer=shuffle_buffer,
             whole_batches=batch_size is None,
         )
-        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
+        OrderArguments(batch_size, shuffle, drop_last, sampler, collate, num_workers, shuffle_buffer).check(
+            self._source
+        )
+        self.batch_size, self.drop_last = batch_size, bool(drop_last)
+        self.seed, self._seed_was_given = default_seed() if seed is None else seed, seed is not None
         self._sampler = as_sampler(sampler, shuffle=shuffle)
         self._epoch = self._position = self._iteration = 0
         self._source_state: Any = None
         self._epoch_start: tuple[int, int, Any] = (0, 0, None)
         # Each worker reads one part of an iterable; with other sources, workers do not change the order.
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
-        self._check_arguments(sampler=sampler, num_workers=num_workers, shuffle_buffer=shuffle_buffer)
+        self._check_not_empty()
         options = BackendOptions(
             resolve_device(device, self._source), mode, num_workers, prefetch, memory_cap
         )
         self._placement, self._backend = create_backend(
-            self._source, self._sampler, as_augmentation(augment), options, obstacle=obstacle
+            self._source, as_augmentation(augment), options, obstacle=obstacle
         )
         self.device = options.device
         self._versions = self._source.versions if isinstance(self._source, Columns) else ()
@@ -121,7 +134,7 @@ class Loader:
     @property
     def num_samples(self) -> int | None:
         """How many samples an epoch has; None for an iterable without a length."""
-        return self._samples_in(self._epoch)
+        return self._samples_in(self._epoch, self.seed)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -167,12 +180,21 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor after the last yielded batch, as JSON-serializable data."""
-        return self._cursor_in(self._epoch).state_dict()
+        return self._cursor_in(self._epoch, seed=self.seed, sampler=self._sampler).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Move to a cursor: the next batch is the one that followed it."""
+        """Move to a cursor: the next batch is the one that followed it.
+
+        If this loader was created without a seed, it continues with that of the cursor.
+        """
         cursor = Cursor.read(state)
-        cursor.check_against(self._cursor_in(cursor.epoch))
+        seed = self.seed if self._seed_was_given else cursor.seed
+        sampler = sampler_for_cursor(self._sampler, cursor.order, self._source.num_samples or 0)
+        own = self._cursor_in(cursor.epoch, seed=seed, sampler=sampler)
+        cursor.check_against(own, is_exact=not isinstance(self._source, Stream))
+        if seed != self.seed:
+            log.msg("Loader: continuing with seed %d of the cursor, not %d", seed, self.seed)
+        self.seed, self._sampler = seed, sampler
         self._iteration += 1
         self._begin_at(cursor.epoch, cursor.position, cursor.source)
 
@@ -228,7 +250,7 @@ class Loader:
         self._epoch, self._position, self._source_state = epoch, position, source_state
         self._epoch_start = (epoch, position, source_state)
 
-    def _samples_in(self, epoch: int) -> int | None:
+    def _samples_in(self, epoch: int, seed: int) -> int | None:
         count = self._source.num_samples
         if count is None or isinstance(self._source, Stream):
             return count
@@ -236,52 +258,44 @@ class Loader:
             self._sampler.set_epoch(epoch)
         length = self._sampler.length(count)
         if length is None:
-            order = self._sampler.order(count, seed=self.seed, epoch=epoch, device=torch.device("cpu"))
-            length = len(order)
+            length = len(self._sampler.order(count, seed=seed, epoch=epoch, device=torch.device("cpu")))
         return length
 
     def _plan(self) -> Epoch:
         return Epoch(
-            self.seed, self._epoch, self._position, self.batch_size, self.drop_last, self._source_state
+            self.seed,
+            self._epoch,
+            self._position,
+            self.batch_size,
+            self.drop_last,
+            self._sampler,
+            self._source_state,
         )
 
-    def _cursor_in(self, epoch: int) -> Cursor:
-        order = type(self._sampler).__name__
+    def _cursor_in(self, epoch: int, *, seed: int, sampler: Sampler) -> Cursor:
+        count = self._samples_in(epoch, seed)
         if isinstance(self._source, Stream):
             order = self._source.order_name
             order += f", by {self._num_parts} workers" if self._num_parts > 1 else ""
-        count = self._samples_in(epoch)
-        return Cursor(self.seed, epoch, self._position, count, order, self._source_state)
+        else:
+            order = order_name(sampler, self._source.num_samples)
+        return Cursor(seed, epoch, self._position, count, order, self._source_state)
 
     def _resident(self) -> Resident:
         if not isinstance(self._backend, Resident):
             raise DataError(f"take needs resident data, but this loader is streaming: {self.reason}.")
         return self._backend
 
-    def _check_arguments(self, *, sampler: Any, num_workers: int, shuffle_buffer: int) -> None:
-        """Raise for arguments that do not fit the source."""
-        if isinstance(self._source, Stream):
-            check_stream_arguments(self._source, sampler=sampler, num_workers=num_workers)
+    def _check_not_empty(self) -> None:
+        """Raise if an epoch of a source with a length has no batch."""
+        if isinstance(self._source, Stream) or len(self):
             return
-        if shuffle_buffer:
-            raise DataError(
-                "shuffle_buffer= is only for iterables; a source with a length is shuffled as a whole."
-            )
-        if self.batch_size is None:
-            raise DataError(
-                "batch_size is None, which is for a list of batches and for iterables that yield whole "
-                "batches. Pass the number of samples per batch, such as batch_size=32. For a dataset that "
-                "creates batches by index, pass torch's DataLoader(source, batch_size=None)."
-            )
-        if self._source.num_samples == 0:
-            raise DataError("the source has no samples. Pass at least one.")
-        if len(self) == 0:
-            if self.num_samples == 0:
-                raise DataError("the sampler returned no samples. Return at least one sample index.")
-            raise DataError(
-                f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
-                "Use a smaller batch_size or drop_last=False."
-            )
+        if self.num_samples == 0:
+            raise DataError("the sampler returned no samples. Return at least one sample index.")
+        raise DataError(
+            f"drop_last=True leaves no batch: {self.num_samples} samples, batch_size={self.batch_size}. "
+            "Use a smaller batch_size or drop_last=False."
+        )
 
 
 def _iteration_over() -> DataError:

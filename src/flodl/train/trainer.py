@@ -84,7 +84,7 @@ class Trainer:
         metrics: Mapping[str, Any] | None = None,
         outputs: Outputs | None = None,
         hooks: Iterable[Any] = (),
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TrainError(

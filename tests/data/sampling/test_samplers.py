@@ -95,9 +95,8 @@ def test_a_list_is_a_sampler():
     "make", [lambda: TorchRandomSampler(DATA), lambda: WeightedRandomSampler([0.5] * 20, 12)]
 )
 def test_a_torch_sampler_returns_the_same_epochs_each_time(make):
-    torch.manual_seed(0)
     first = epochs(3, sampler=make())
-    torch.manual_seed(1)
+    torch.rand(1)
     assert first == epochs(3, sampler=make())
     assert first[0] != first[1]
 

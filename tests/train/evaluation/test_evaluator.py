@@ -47,7 +47,7 @@ def test_ragged_batches_give_what_one_batch_gives(make, data, batch_size):
 @pytest.mark.parametrize("own_loader", [False, True])
 def test_training_does_not_feel_an_evaluation(make, data, own_loader):
     def history_of(eval_data):
-        trainer = make(noisy_model(), named_loss)
+        trainer = make(noisy_model(), named_loss, seed=0)
         torch.manual_seed(7)
         rows = trainer.fit(data, epochs=3, batch_size=6, eval_data=eval_data).history
         return [{name: value for name, value in row.items() if "eval" not in name} for row in rows]

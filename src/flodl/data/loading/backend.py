@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -16,7 +16,6 @@ from flodl.core.rng_state import preserve_rng_state
 from ..augment.augmentation import Augmentation
 from ..batch import PositionedBatch
 from ..sampling.epoch import Epoch
-from ..sampling.samplers import Sampler
 from ..sources import Samples, Source, Stream
 from ..sources.source import GatherSource
 from .placement import Placement, allowed_bytes, choose_mode, free_device_bytes
@@ -53,7 +52,7 @@ class BackendOptions:
 
 
 def create_backend(
-    source: Source, sampler: Sampler, augment: Augmentation | None, options: BackendOptions, *, obstacle: str
+    source: Source, augment: Augmentation | None, options: BackendOptions, *, obstacle: str
 ) -> tuple[Placement, Backend]:
     """Choose the mode and create its backend; fall back to streaming if the device runs out of memory."""
     gathered = source if isinstance(source, GatherSource) else None
@@ -67,16 +66,17 @@ def create_backend(
         obstacle="" if gathered is not None else _why_streaming(source, obstacle),
     )
     if placement.mode == "resident":
+        if options.num_workers:
+            placement = _without_workers(placement, options)
         try:
             placement, resident = _to_device(source, placement, options.device)
-            return placement, Resident(resident, sampler, augment, is_copy=resident is not source)
+            return placement, Resident(resident, augment, is_copy=resident is not source)
         except torch.OutOfMemoryError as error:
             first_line = str(error).splitlines()[0].rstrip(".") if str(error) else "out of memory"
             placement = Placement("streaming", f"the data did not fit on {options.device} ({first_line})")
             log.warn("Loader: streaming instead of resident: %s.", placement.reason)
     streaming = Streaming(
         source,
-        sampler,
         augment,
         device=options.device,
         num_workers=options.num_workers,
@@ -84,6 +84,16 @@ def create_backend(
         usable_bytes=options.usable_bytes,
     )
     return placement, streaming
+
+
+def _without_workers(placement: Placement, options: BackendOptions) -> Placement:
+    """Add to the reason that workers are not needed; raise if resident data was requested explicitly."""
+    if options.mode == "resident":
+        raise DataError(
+            f"num_workers={options.num_workers} with mode='resident', which has nothing for workers to do. "
+            "Omit one of them."
+        )
+    return replace(placement, reason=f"{placement.reason}, so num_workers={options.num_workers} is not used")
 
 
 def _to_device(source: Source, placement: Placement, device: torch.device) -> tuple[Placement, GatherSource]:

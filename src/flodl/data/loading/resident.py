@@ -16,9 +16,9 @@ from ..augment.augmentation import Augmentation, apply_augmentation, draws_from_
 from ..augment.fused import FusedAugmentation
 from ..batch import PositionedBatch
 from ..sampling.epoch import Epoch
+from ..sampling.lazy_order import LazyOrder, Order
 from ..sampling.order import sample_keys
-from ..sampling.random_numbers import Chance, EpochChance
-from ..sampling.samplers import RandomSampler, Sampler, SequentialSampler
+from ..sampling.random_numbers import Chance, EpochChance, StreamChance
 from ..sources.source import GatherSource
 from ..transfer.prefetch import Prefetcher
 
@@ -27,11 +27,11 @@ _MAX_GROUP = 8  # batches prepared at once, if they are small
 
 @dataclass(frozen=True)
 class _DrawnEpoch:
-    """The order and the random numbers of an epoch."""
+    """The order and the random numbers of an epoch; on a CUDA device both are stored."""
 
-    identity: tuple[int, ...]
-    order: Tensor
-    chance: EpochChance
+    identity: tuple[Any, ...]
+    order: Order
+    chance: EpochChance | StreamChance
 
 
 class Resident:
@@ -41,10 +41,8 @@ class Resident:
     step may read batches by position (`take`).
     """
 
-    def __init__(
-        self, source: GatherSource, sampler: Sampler, augment: Augmentation | None, *, is_copy: bool = False
-    ) -> None:
-        self.source, self.sampler, self.augment = source, sampler, augment
+    def __init__(self, source: GatherSource, augment: Augmentation | None, *, is_copy: bool = False) -> None:
+        self.source, self.augment = source, augment
         self.current: _DrawnEpoch | None = None
         self.upcoming: _DrawnEpoch | None = None
         # Only a copy is read ahead: the user may still write to the original.
@@ -53,17 +51,16 @@ class Resident:
         # User code is called as late as possible.
         max_group = _MAX_GROUP if augment is None or self.fused is not None else 1
         self.prefetcher = Prefetcher(source.device, max_group=max_group) if prefetches else None
-        # The user may change the state of other samplers at any time, so they are called again.
-        self._has_fixed_order = type(sampler) in (RandomSampler, SequentialSampler)
-        self.draws_next_epoch = source.device.type == "cuda" and self._has_fixed_order
+        self.draws_next_epoch = source.device.type == "cuda"  # if the sampler has a fixed order
         self._take_was_called = False
 
-    def begin(self, epoch: Epoch) -> Tensor:
+    def begin(self, epoch: Epoch) -> Order:
         """Switch the order and the keys to an epoch; return the order."""
         if self.prefetcher is not None:
             # Batches in progress on the side stream read or wrote the tensors that are written here.
             self.prefetcher.side.current().wait_stream(self.prefetcher.side.stream)
-        if self.current is None or self.current.identity != epoch.identity or not self._has_fixed_order:
+        # The user may change the state of other samplers at any time, so they are called again.
+        if self.current is None or self.current.identity != epoch.identity or not epoch.has_fixed_order:
             is_drawn = self.upcoming is not None and self.upcoming.identity == epoch.identity
             drawn = self.upcoming if is_drawn else None
             self.current, self.upcoming = self._in_old_memory(drawn or self.draw_epoch(epoch)), None
@@ -84,15 +81,16 @@ class Resident:
                 yield PositionedBatch(self.source.take(samples), stop)
             else:
                 yield PositionedBatch(self._augment(samples, chance, start, stop), stop)
-        if self.draws_next_epoch:
+        if self.draws_next_epoch and epoch.has_fixed_order:
             # These are a hundred small kernels. At the start of an epoch the device would wait for their
             # launches, because metrics have just been read; now it still has steps queued.
             with suppress(torch.OutOfMemoryError):  # then drawn at the start of the epoch
                 following = self.draw_epoch(replace(epoch, number=epoch.number + 1))
-                following.chance.draw_same_as(chance)
+                if isinstance(following.chance, EpochChance) and isinstance(chance, EpochChance):
+                    following.chance.draw_same_as(chance)
                 self.upcoming = following
 
-    def _augment(self, samples: Tensor, chance: EpochChance, start: int, stop: int) -> Any:
+    def _augment(self, samples: Tensor, chance: EpochChance | StreamChance, start: int, stop: int) -> Any:
         assert self.augment is not None
         # Only flodl's own augmentations are fused, and they do not write to draws.
         drawn = chance.between(start, stop, shared=self.fused is not None)
@@ -101,7 +99,11 @@ class Resident:
 
     def draw_epoch(self, epoch: Epoch) -> _DrawnEpoch:
         """Draw the order and the random numbers of an epoch."""
-        order = epoch.order(self.sampler, self.source.num_samples, self.source.device)
+        order = epoch.order(self.source.num_samples, self.source.device)
+        if isinstance(order, LazyOrder):
+            if order.device.type != "cuda":
+                return _DrawnEpoch(epoch.identity, order, StreamChance(epoch.key, order.device))
+            order = order.stored()
         keys = sample_keys(epoch.key, torch.arange(len(order), device=order.device))
         return _DrawnEpoch(epoch.identity, order, EpochChance(keys))
 
@@ -114,8 +116,12 @@ class Resident:
                 f"{len(drawn.order)}. It needs new memory, and a captured step would still read the old "
                 "order. Use a sampler whose epochs all have the same length, or a new loader."
             )
-        if old is None or old.order.shape != drawn.order.shape:
+        if isinstance(drawn.order, LazyOrder):
+            return drawn
+        if old is None or isinstance(old.order, LazyOrder) or old.order.shape != drawn.order.shape:
             return replace(drawn, order=drawn.order.clone())  # the sampler may keep and change its tensor
+        assert isinstance(old.chance, EpochChance)
+        assert isinstance(drawn.chance, EpochChance)
         self.current = replace(old, identity=())  # invalid until both copies are done
         old.order.copy_(drawn.order)
         drawn.chance.keys = old.chance.keys.copy_(drawn.chance.keys)
@@ -131,23 +137,35 @@ class Resident:
                 f"{epoch.number}. Call begin_epoch() again."
             )
         self._take_was_called = True
-        indices = _as_indices(positions, self.current.order.device)
+        order, chance = self.current.order, self.current.chance
+        indices = _as_indices(positions, order.device)
         try:
-            samples = self.current.order.index_select(0, indices)
+            samples = _select(order, indices)
         except IndexError:  # only on the CPU: other devices would have to synchronize
             raise DataError(
-                f"take: a position is beyond the epoch, which has {len(self.current.order)} samples. "
-                f"Pass positions from 0 to {len(self.current.order) - 1}."
+                f"take: a position is beyond the epoch, which has {len(order)} samples. "
+                f"Pass positions from 0 to {len(order) - 1}."
             ) from None
         batch = self.source.take(samples)
         if self.augment is None:
             return batch
-        return apply_augmentation(
-            self.augment, batch, Chance(self.current.chance.keys.index_select(0, indices))
-        )
+        # A captured step reads the keys of the current epoch from memory.
+        if isinstance(chance, EpochChance):
+            keys = chance.keys.index_select(0, indices)
+        else:
+            keys = sample_keys(epoch.key, indices.to(torch.int64).view(-1))
+        return apply_augmentation(self.augment, batch, Chance(keys))
 
     def close(self) -> None:
         """Do nothing: a resident loader has no processes."""
+
+
+def _select(order: Order, positions: Tensor) -> Tensor:
+    if isinstance(order, Tensor):
+        return order.index_select(0, positions)
+    if positions.numel() and not 0 <= int(positions.min()) <= int(positions.max()) < len(order):
+        raise IndexError
+    return order.at(positions.to(torch.int64).view(-1))
 
 
 def _as_indices(positions: Any, device: torch.device) -> Tensor:

@@ -13,7 +13,6 @@ from ..batch import PositionedBatch, tensors_in
 from ..sampling.epoch import Epoch
 from ..sampling.order import sample_keys
 from ..sampling.random_numbers import Chance, StreamChance
-from ..sampling.samplers import Sampler
 from ..sources.columns import Columns
 from ..sources.samples import Samples
 from ..sources.source import GatherSource
@@ -32,7 +31,6 @@ class Streaming:
     def __init__(
         self,
         source: GatherSource | Samples | Stream,
-        sampler: Sampler,
         augment: Augmentation | None,
         *,
         device: torch.device,
@@ -40,7 +38,7 @@ class Streaming:
         prefetch: int,
         usable_bytes: Callable[[], int | None],
     ) -> None:
-        self.source, self.sampler, self.augment, self.device = source, sampler, augment, device
+        self.source, self.augment, self.device = source, augment, device
         self._host: InProcess | Workers | StreamWorkers | None = None
         if not isinstance(source, Stream):
             self._host = Workers(WorkerFetcher(source), num_workers) if num_workers else InProcess(source)
@@ -95,7 +93,9 @@ class Streaming:
     def _from_order(self, epoch: Epoch) -> Iterator[PositionedBatch]:
         assert isinstance(self._host, InProcess | Workers)
         assert not isinstance(self.source, Stream)
-        order = epoch.order(self.sampler, self.source.num_samples, _CPU)
+        if isinstance(self.source, Samples):
+            self.source.check_length()
+        order = epoch.order(self.source.num_samples, _CPU)
         spans = epoch.spans(len(order))
         if isinstance(self._host, InProcess) and isinstance(self.source, GatherSource):
             for start, stop in spans:

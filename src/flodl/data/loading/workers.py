@@ -7,19 +7,19 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset
 
 from flodl.core.errors import DataError
 from flodl.core.rng_state import preserve_rng_state
 
+from ..sampling.lazy_order import Order
 from ..sampling.order import sample_keys
 from ..sources.samples import Samples
 from ..sources.source import GatherSource
@@ -218,7 +218,7 @@ class _Requests:
         return self.current
 
 
-def batch_requests(order: Tensor, key: int, spans: Sequence[tuple[int, int]]) -> Iterator[Request]:
+def batch_requests(order: Order, key: int, spans: Iterable[tuple[int, int]]) -> Iterator[Request]:
     """Yield the sample indices and keys of each batch as Python integers.
 
     >>> [indices for indices, keys in batch_requests(torch.tensor([4, 2, 0, 1, 3]), 7, [(0, 2), (2, 5)])]

@@ -2,14 +2,21 @@
 
 Everything is derived from one 64-bit integer hash, which returns the same bits on every device. There is no
 state: the middle of the ninth epoch costs no more than its start.
+
+Up to `MAX_SORTED` samples, the random order is that of the samples' hashes, which are sorted. This order must
+not change: saved cursors depend on it. For more samples, `lazy_order` computes each index on demand.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+MAX_SORTED = 2**24  # sorting that many takes about a second
 
 _WRAP = 2**64
 
@@ -68,11 +75,30 @@ def permutation(count: int, *, seed: int, epoch: int, device: torch.device | str
     return torch.argsort(keys, stable=True)
 
 
-def spans(start: int, stop: int, size: int, *, drop_last: bool) -> list[tuple[int, int]]:
+@dataclass(frozen=True)
+class Spans:
+    """The start and stop position of each batch; computed while they are iterated.
+
+    >>> list(Spans(0, 10, 4)), len(Spans(0, 10**12, 4))
+    ([(0, 4), (4, 8), (8, 10)], 250000000000)
+    """
+
+    start: int
+    stop: int
+    size: int
+
+    def __len__(self) -> int:
+        return len(range(self.start, self.stop, self.size))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for at in range(self.start, self.stop, self.size):
+            yield at, min(at + self.size, self.stop)
+
+
+def spans(start: int, stop: int, size: int, *, drop_last: bool) -> Spans:
     """Split the positions from `start` to `stop` into batches.
 
-    >>> spans(0, 10, 4, drop_last=False), spans(4, 10, 4, drop_last=True)
-    ([(0, 4), (4, 8), (8, 10)], [(4, 8)])
+    >>> list(spans(4, 10, 4, drop_last=True)), list(spans(10, 10, 4, drop_last=True))
+    ([(4, 8)], [])
     """
-    last = stop - (stop - start) % size if drop_last else stop
-    return [(at, min(at + size, last)) for at in range(start, last, size)]
+    return Spans(start, stop - (stop - start) % size if drop_last else stop, size)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from flodl.core.errors import DataError
+from flodl.core.integers import is_integer
 from flodl.core.rng_state import preserve_rng_state
 
 from .global_rng import seed_global_rng
-from .order import permutation, sample_keys, stream_key
+from .indices import as_index_tensor, check_indices, check_length, check_no_generator, check_not_mask
+from .lazy_order import LazyOrder, Order, Permutation
+from .order import MAX_SORTED, permutation, sample_keys, stream_key
 
 
 @runtime_checkable
 class Sampler(Protocol):
     """Returns the indices of an epoch, as a pure function of its arguments."""
 
-    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
-        """Return the indices, each below `count`, in the order of the epoch."""
+    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Order:
+        """Return the indices, each below `count`, in the order of the epoch: a tensor or a lazy order."""
         ...
 
     def length(self, count: int) -> int | None:
@@ -34,8 +37,8 @@ class Sampler(Protocol):
 class SequentialSampler:
     """Every sample once, from the first to the last."""
 
-    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
-        return torch.arange(count, device=device)
+    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Order:
+        return _range_order(range(count), device)
 
     def length(self, count: int) -> int:
         return count
@@ -44,11 +47,20 @@ class SequentialSampler:
 class RandomSampler:
     """Every sample once, in a different order each epoch."""
 
-    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
-        return permutation(count, seed=seed, epoch=epoch, device=device)
+    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Order:
+        if count <= MAX_SORTED:
+            return permutation(count, seed=seed, epoch=epoch, device=device)
+        return LazyOrder(count, Permutation.of(count, seed=seed, epoch=epoch), device)
 
     def length(self, count: int) -> int:
         return count
+
+
+class SortedRandomSampler(RandomSampler):
+    """Sorts any number of samples, as `RandomSampler` did when older cursors were saved."""
+
+    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Order:
+        return permutation(count, seed=seed, epoch=epoch, device=device)
 
 
 class WeightedSampler:
@@ -75,17 +87,14 @@ class WeightedSampler:
             (len(self.weights) if replacement else usable) if num_samples is None else num_samples
         )
         self.replacement = replacement
-        if self.num_samples < 1 or (not replacement and self.num_samples > usable):
+        if not is_integer(self.num_samples, at_least=1) or (not replacement and self.num_samples > usable):
             raise DataError(
                 f"WeightedSampler: num_samples={self.num_samples} with {usable} weights above 0. "
                 f"Pass 1 to {usable}, or replacement=True."
             )
 
     def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
-        if len(self.weights) != count:
-            raise DataError(
-                f"WeightedSampler: {len(self.weights)} weights for {count} samples. Pass one per sample."
-            )
+        self.length(count)
         # Always on the CPU: floating-point sums differ between devices.
         key = stream_key(seed, epoch, "order")
         drawn = self.num_samples if self.replacement else count
@@ -101,6 +110,10 @@ class WeightedSampler:
         return chosen.to(device, non_blocking=True)
 
     def length(self, count: int) -> int:
+        if len(self.weights) != count:
+            raise DataError(
+                f"WeightedSampler: {len(self.weights)} weights for {count} samples. Pass one per sample."
+            )
         return self.num_samples
 
 
@@ -110,33 +123,26 @@ class CustomSampler:
     def __init__(self, source: Callable[..., Any] | Iterable[int]) -> None:
         check_no_generator(source)
         if not callable(source):
-            _check_not_mask(source)
+            check_not_mask(source)
         self.source = source
         # Reading a container does not change it.
         self._is_pure = isinstance(source, list | tuple | range | Tensor | np.ndarray)
 
-    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
+    def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Order:
         indices = self._indices(seed, epoch)
         if not self._is_pure:  # checked once: an order of a million samples may take half a second
-            if not torch.equal(indices, self._indices(seed, epoch)):
+            if not _same_indices(indices, self._indices(seed, epoch)):
                 raise DataError(
                     f"the sampler returned two different orders for epoch {epoch}: it keeps a counter or a "
                     "random state, so a resumed run would see a different order. Make the order depend only "
                     "on the epoch, with a method set_epoch(epoch) or as a function: sampler=lambda epoch: …"
                 )
             self._is_pure = True
-        if indices.dim() != 1 or indices.dtype.is_floating_point or len(indices) == 0:
-            raise DataError(
-                f"the sampler returned {tuple(indices.shape)} {indices.dtype} for epoch {epoch}. "
-                "Return a non-empty list of sample indices."
-            )
-        low, high = int(indices.min()), int(indices.max())
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise DataError(
-                f"the sampler returned index {wrong} for {count} samples. "
-                f"Return indices from 0 to {count - 1}."
-            )
+        check_length(len(indices), self.length(count), epoch)
+        if isinstance(indices, range):
+            check_indices(torch.tensor([indices[0], indices[-1]]), count, epoch)
+            return _range_order(indices, device)
+        check_indices(indices, count, epoch)
         return indices.to(torch.int64).to(device, non_blocking=True)
 
     def length(self, count: int) -> int | None:
@@ -147,13 +153,16 @@ class CustomSampler:
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
 
-    def _indices(self, seed: int, epoch: int) -> Tensor:
+    def _indices(self, seed: int, epoch: int) -> Tensor | range:
+        """Return the order of an epoch; a range if it is one and too long to be stored."""
         # Torch samplers use the global generators; seeding those per epoch makes the samplers pure.
         with preserve_rng_state():
             seed_global_rng(stream_key(seed, epoch, "order"))
             order = self._read_source(seed, epoch)
-            _check_not_mask(order)
-            return order if isinstance(order, Tensor) else _as_index_tensor(order)
+            if isinstance(order, range) and len(order) > MAX_SORTED:
+                return order
+            check_not_mask(order)
+            return order if isinstance(order, Tensor) else as_index_tensor(order)
 
     def _read_source(self, seed: int, epoch: int) -> Iterable[int] | Tensor:
         if not callable(self.source):
@@ -173,12 +182,14 @@ class CustomSampler:
         return order
 
 
-def as_sampler(sampler: object, *, shuffle: bool) -> Sampler:
+def as_sampler(sampler: object, *, shuffle: bool | None) -> Sampler:
     """Return the sampler for the arguments `sampler` and `shuffle` of a loader."""
     if sampler is None:
-        return RandomSampler() if shuffle else SequentialSampler()
+        return RandomSampler() if shuffle is None or shuffle else SequentialSampler()
     if isinstance(sampler, Sampler):
         return sampler
+    if type(sampler) is TorchSequentialSampler:
+        return CustomSampler(range(len(sampler)))
     if callable(sampler) or isinstance(sampler, Iterable):
         return CustomSampler(sampler)
     raise DataError(
@@ -187,37 +198,32 @@ def as_sampler(sampler: object, *, shuffle: bool) -> Sampler:
     )
 
 
-def _as_index_tensor(order: Iterable[Any]) -> Tensor:
-    try:
-        return torch.as_tensor([operator.index(index) for index in order], dtype=torch.int64)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"the sampler returned something that is not a sample index: {error}. Return single indices; "
-            "the loader groups them into batches of batch_size."
-        ) from None
+def order_name(sampler: Sampler, count: int) -> str:
+    """Return the name of the order of so many samples; part of the cursor."""
+    if type(sampler) is SortedRandomSampler:
+        return RandomSampler.__name__
+    name = type(sampler).__name__
+    return f"{name}, on demand" if type(sampler) is RandomSampler and count > MAX_SORTED else name
 
 
-def _check_not_mask(order: Any) -> None:
-    """Raise for a boolean mask, whose values would be read as the indices 1 and 0."""
-    if isinstance(order, list | tuple):
-        is_mask = any(isinstance(item, bool | np.bool_) for item in order)
-        instead = "[index for index, selected in enumerate(mask) if selected]"
-    else:
-        dtype = str(getattr(order, "dtype", ""))
-        is_mask = dtype in ("torch.bool", "bool")
-        instead = "mask.nonzero().flatten()" if dtype == "torch.bool" else "numpy.flatnonzero(mask)"
-    if is_mask:
-        raise DataError(
-            f"the sampler is a mask of {len(order)} booleans, not a list of sample indices. "
-            f"Use sampler={instead}."
-        )
+def sampler_for_cursor(sampler: Sampler, order: str, count: int) -> Sampler:
+    """Return the sampler whose order has this name: older cursors have a sorted order of any length."""
+    if count > MAX_SORTED and type(sampler) in (RandomSampler, SortedRandomSampler):
+        for kind in (RandomSampler, SortedRandomSampler):
+            if type(sampler) is not kind and order_name(kind(), count) == order:
+                return kind()
+    return sampler
 
 
-def check_no_generator(sampler: Any) -> None:
-    """Raise if a torch sampler has its own generator: its order would depend on earlier draws."""
-    inner = getattr(sampler, "sampler", None)
-    if getattr(sampler, "generator", None) is not None or getattr(inner, "generator", None) is not None:
-        raise DataError(
-            f"the {type(sampler).__name__} has its own generator, so a resumed run would see a different "
-            "order. Remove the generator: flodl seeds the order from seed and epoch."
-        )
+def _same_indices(one: Tensor | range, other: Tensor | range) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+def _range_order(indices: range, device: torch.device) -> Order:
+    """Return the integers of a range."""
+    start, step, count = indices.start, indices.step, len(indices)
+    if count <= MAX_SORTED:
+        return torch.arange(start, start + step * count, step, device=device)
+    return LazyOrder(count, lambda positions: start + step * positions, device)

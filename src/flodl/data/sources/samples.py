@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from flodl.core.errors import DataError
+
 from ..batch import apply_names
 from ..sampling.global_rng import seed_global_rng
 from .collate import collate_lists_as_rows, collate_samples
@@ -52,9 +54,25 @@ class Samples:
         samples = []
         for index, key in zip(indices, keys):
             seed_global_rng(key)
-            sample = self.dataset[index]
-            samples.append(sample if self.transform is None else self.transform(sample))
+            samples.append(self._sample(index))
         return self._batch(samples, indices)
+
+    def check_length(self) -> None:
+        """Raise if the dataset has more or fewer samples than at the start."""
+        current = len(self.dataset)
+        if current != self.num_samples:
+            raise DataError(
+                f"the {self.label} had {self.num_samples} samples when the loader was created, and has "
+                f"{current} now. Create a new loader."
+            )
+
+    def _sample(self, index: int) -> Any:
+        try:
+            sample = self.dataset[index]
+        except IndexError as error:
+            error.add_note(f"This is sample {index} of a {self.label} whose length is {self.num_samples}.")
+            raise
+        return sample if self.transform is None else self.transform(sample)
 
     def _batch(self, samples: list[Any], indices: Sequence[int]) -> Any:
         if self.collate is None:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from flodl.core.errors import DataError
 
-from ..sampling.samplers import check_no_generator
+from ..sampling.indices import check_no_generator, check_not_mask
 from .arrow import arrow_columns, is_arrow, is_hugging_face
 from .columns import Columns, is_columns
 from .samples import Collate, Samples, Transform
@@ -86,6 +86,20 @@ def open_source(
     return samples, reason
 
 
+def _rows_of_subset(indices: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the rows of a torch Subset; negative indices count from the end, as in torch."""
+    check_not_mask(indices, what="the argument of the Subset", argument="indices")
+    rows, count = torch.as_tensor(indices), len(tensors[0])
+    if len(rows) == 0:
+        raise DataError("the Subset has no samples. Pass at least one index to it.")
+    if not -count <= int(rows.min()) <= int(rows.max()) < count:
+        wrong = int(rows.min()) if int(rows.min()) < -count else int(rows.max())
+        raise DataError(f"the Subset has index {wrong} for {count} samples. Pass indices below {count}.")
+    rows = rows.to(torch.int64)
+    rows = torch.where(rows < 0, rows + count, rows)
+    return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in tensors)
+
+
 def _only_iterates(source: object) -> bool:
     return (
         isinstance(source, Iterable)
@@ -112,8 +126,7 @@ def _as_gather_source(source: Any, names: Sequence[str] | None) -> tuple[GatherS
     if isinstance(source, TensorDataset):
         return Columns.of(source.tensors, names), ""
     if isinstance(source, Subset) and isinstance(source.dataset, TensorDataset):
-        indices = torch.as_tensor(source.indices, dtype=torch.int64)
-        return Columns.of(tuple(t.index_select(0, indices) for t in source.dataset.tensors), names), ""
+        return Columns.of(_rows_of_subset(source.indices, source.dataset.tensors), names), ""
     if _is_frame(source):
         source = {str(name): source[name].to_numpy() for name in source.columns}
     if is_columns(source):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import islice
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import DataLoader
 
+from flodl.core import log
 from flodl.core.errors import CursorError, DataError
 from flodl.core.rng_state import preserve_rng_state
 
@@ -53,6 +55,9 @@ class Stream:
         )
         self._initial_state = self._state()
         self._was_started = False
+        self._warned = False
+        # The iterator that was read last, unless it was freed.
+        self._last_iterator: Callable[[], Any] = _nothing
 
     def batches(self, epoch: Epoch, *, part: Part = WHOLE) -> Iterator[tuple[Any, int, Any]]:
         """Yield (batch, position after it, state of the source there), from the start position of `epoch`.
@@ -66,9 +71,12 @@ class Stream:
         while True:
             with preserve_rng_state():
                 samples = list(islice(items, size or 1))
+            num_read = position + len(samples)
+            if part == WHOLE:
+                self._check_length(num_read, ended=len(samples) < (size or 1))
             if not samples or (epoch.drop_last and size is not None and len(samples) < size):
                 return
-            position += len(samples)
+            position = num_read
             batch = samples[0] if size is None else (self.collate or collate_lists_as_rows)(samples)
             ended = size is not None and len(samples) < size
             yield apply_names(batch, self.names), position, _ENDED if ended else self._state()
@@ -79,6 +87,11 @@ class Stream:
             raise DataError(
                 f"the source is an iterator and has nothing left for epoch {epoch}. "
                 "Pass something that can be iterated again, such as a list or an object with __iter__."
+            )
+        if epoch > 0:
+            raise DataError(
+                f"the source yields no batch in epoch {epoch}. Its __iter__ must return a new iterator "
+                "each time, over at least one sample (with drop_last=True, one full batch)."
             )
         raise DataError(
             "the source yields no batch. It needs at least one sample, or one full batch with drop_last=True."
@@ -150,7 +163,7 @@ class Stream:
         seed_global_rng(next(_keys(key, 0)))
         if isinstance(self.source, DataLoader) and self.source.persistent_workers:
             self.source._iterator = None  # persistent workers would continue with their own random states
-        iterator = iter(self.source)
+        iterator = self._iterator()
         for item_key in _keys(key, first):
             seed_global_rng(item_key)
             try:
@@ -159,9 +172,34 @@ class Stream:
                 return
             yield item
 
+    def _iterator(self) -> Iterator[Any]:
+        iterator = iter(self.source)
+        if iterator is self._last_iterator() and not self._is_stateful and not self.is_iterator:
+            raise DataError(
+                f"the __iter__ of the source, a {type(self.source).__name__}, returned the same iterator "
+                "again, which does not start over. Return a new iterator each time."
+            )
+        self._last_iterator = _reference(iterator)
+        return iterator
+
     def _state(self) -> Any:
         # A copy: the source may keep writing to the state that it returned.
         return deepcopy(self.source.state_dict()) if self._is_stateful else None
+
+    def _check_length(self, num_read: int, *, ended: bool) -> None:
+        """Warn once if the source has more or fewer items than its length says."""
+        length = self.num_samples
+        is_fine = num_read in (0, length) or (length is not None and num_read < length and not ended)
+        if length is None or self._warned or is_fine:
+            return
+        self._warned = True
+        found = f"yielded only {num_read}" if num_read < length else "yields more"
+        log.warn(
+            "Loader: the length of the source is %d, but it %s. Correct its __len__: the number of batches, "
+            "progress and schedules depend on it.",
+            length,
+            found,
+        )
 
     def _check_restartable(self, start: int) -> None:
         if start and self._was_started and not self._is_stateful and self.is_iterator:
@@ -171,6 +209,18 @@ class Stream:
                 "__iter__."
             )
         self._was_started = True
+
+
+def _nothing() -> None:
+    return None
+
+
+def _reference(item: Any) -> Callable[[], Any]:
+    """Return a weak reference to an item, or a strong one where there are no weak ones."""
+    try:
+        return weakref.ref(item)
+    except TypeError:
+        return lambda: item
 
 
 def _length(source: Any) -> int | None:

@@ -39,6 +39,7 @@ class Loaders:
         if isinstance(data, Loader):
             if data is not session.loader:
                 self._check_device(data)
+                _check_seed(data, seed)
                 session.loader, self._training_data = data, None
         elif session.loader is None or not _same_data((data, batch_size), self._training_data):
             session.loader = self._build(data, batch_size, seed=seed)
@@ -54,12 +55,12 @@ class Loaders:
 
     def restore_training(self, loader: Loader, state: Mapping[str, Any]) -> None:
         """Move the loader to a saved state; raise CursorError if the order was drawn with another seed."""
-        seed, is_ours = state.get("seed"), self._training_data is not None
-        if is_ours and seed is not None and seed != loader.seed:
-            # A loader of the user's names its own seed.
+        seed, given = state.get("seed"), self._session.settings.seed
+        if given is not None and seed not in (None, given):
             raise CursorError(
-                f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={loader.seed}). "
-                f"Nothing was loaded. Use Trainer(seed={seed}), or choose a different checkpoint_dir."
+                f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={given}). "
+                f"Nothing was loaded. Use Trainer(seed={seed}) or omit seed, or choose a different "
+                "checkpoint_dir."
             )
         loader.load_state_dict(state)
         self._cursor.forget()
@@ -89,7 +90,9 @@ class Loaders:
         if self._evaluation is not None and self._evaluation.is_stale:
             self._evaluation = None
         if self._evaluation is None or not _same_data((data, batch_size), self._evaluation_data):
-            self._evaluation = self._build(data, batch_size, shuffle=False)
+            # The same for every run, if the data are random.
+            order = {} if isinstance(data, DataLoader) else {"shuffle": False}
+            self._evaluation = self._build(data, batch_size, seed=0, **order)
             self._evaluation_data = (_shallow_copy(data), batch_size)
         return _at_start(self._evaluation)
 
@@ -122,6 +125,15 @@ def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
             f"{data.batch_size}. Omit batch_size, or pass the data instead of the loader."
         )
     return None
+
+
+def _check_seed(loader: Loader, seed: int | None) -> None:
+    """Raise for a seed of the trainer that would have no effect."""
+    if seed not in (None, loader.seed):
+        raise TrainError(
+            f"Trainer(seed={seed}) with a Loader whose seed is {loader.seed}. The loader makes the "
+            f"order: write Loader(…, seed={seed}), or omit the seed of the trainer."
+        )
 
 
 @contextmanager
