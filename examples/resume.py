@@ -1,4 +1,4 @@
-"""Stop a run with SIGTERM, then with SIGKILL, and get the same signal_numbers as an uninterrupted run.
+"""Stop a run with SIGTERM, then with SIGKILL, and get the same numbers as an uninterrupted run.
 
 The script starts itself in other processes, which it can stop.
 """

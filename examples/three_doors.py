@@ -37,7 +37,7 @@ def make_trainer(hooks: tuple[Callable[..., None], ...] = ()) -> Trainer:
     )
 
 
-def first_door() -> list[float]:
+def run_fit() -> list[float]:
     """Call `fit`, and collect the losses in a hook."""
     losses: list[float] = []
 
@@ -48,7 +48,7 @@ def first_door() -> list[float]:
     return losses
 
 
-def second_door() -> list[float]:
+def run_epochs() -> list[float]:
     """Write the loop yourself; the trainer starts and ends each epoch."""
     trainer = make_trainer()
     losses = []
@@ -58,7 +58,7 @@ def second_door() -> list[float]:
     return losses
 
 
-def third_door() -> list[float]:
+def run_steps() -> list[float]:
     """Use only a loader and a training step."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
@@ -68,10 +68,10 @@ def third_door() -> list[float]:
 
 
 def main() -> None:
-    doors = {"fit": first_door(), "epoch and step": second_door(), "TrainStep and Loader": third_door()}
-    for name, losses in doors.items():
+    results = {"fit": run_fit(), "epoch and step": run_epochs(), "TrainStep and Loader": run_steps()}
+    for name, losses in results.items():
         print(f"{name:<22}{len(losses)} losses, from {losses[0]:.6f} to {losses[-1]:.6f}")
-    same = doors["fit"] == doors["epoch and step"] == doors["TrainStep and Loader"]
+    same = results["fit"] == results["epoch and step"] == results["TrainStep and Loader"]
     print("all three are", "equal, bit for bit" if same else "NOT equal")
 
 

@@ -143,7 +143,7 @@ def test_a_dead_worker_raises_one_error_with_likely_causes(num_workers):
     assert "run out of memory" in str(caught.value)
     assert str(caught.value).endswith("Use num_workers=0 to find out where.")
     assert caught.value.__context__ is None
-    with pytest.raises(DataError, match="has no workers any more"):
+    with pytest.raises(DataError, match="its workers have ended"):
         everything(given)
 
 

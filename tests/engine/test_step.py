@@ -154,8 +154,8 @@ def test_the_report_names_the_tier_and_the_reason() -> None:
     ("settings", "message"),
     [
         ({"precision": "fp23"}, "precision='fp23'. Did you mean 'fp32'?"),
-        ({"clip_norm": 0}, "clip_norm=0. Give a limit above zero, or None for no clipping."),
-        ({"accumulate": 0}, "accumulate=0. Give a whole number from 1 up."),
+        ({"clip_norm": 0}, "clip_norm=0. Pass a limit above zero, or None for no clipping."),
+        ({"accumulate": 0}, "accumulate=0. Pass an integer of at least 1."),
         ({"tail": "pad"}, "the step function has no 'mask' parameter"),
     ],
     ids=str,
@@ -268,7 +268,7 @@ def test_a_named_value_that_is_not_a_number_is_refused_by_name(value) -> None:
     step = TrainStep(
         model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: (m(x).sum(), {"right": value})
     )
-    with pytest.raises(StepError, match="names 'right' with the value"):
+    with pytest.raises(StepError, match="returned 'right' as"):
         step(torch.ones(3, 2))
 
 

@@ -1,4 +1,4 @@
-"""Models with something of everything to draw and to time."""
+"""Models with every construct, to draw and to time."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Small nodes with answers that can be worked out by hand, for the tests of the graph."""
+"""Small nodes whose results can be computed by hand."""
 
 import torch
 from torch import Tensor, nn
@@ -44,21 +44,21 @@ class Total(nn.Module):
 
 
 class Blend(nn.Module):
-    """Add the reference `ctx`, which must be given."""
+    """Add the reference `ctx`, which is required."""
 
     def forward(self, x: Tensor, ctx: Tensor) -> Tensor:
         return x + ctx
 
 
 class Remember(nn.Module):
-    """Add the carried `memory`, where there is one."""
+    """Add the carried `memory`, if there is one."""
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         return x if memory is None else x + memory
 
 
 class Counter(nn.Module):
-    """Count how often each hook that a graph passes on is called."""
+    """Count the calls of each method that a graph forwards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Broken(nn.Module):
 
 
 class Equal(nn.Module):
-    """Weigh two experts equally."""
+    """Weight two experts equally."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.new_full((*x.shape[:-1], 2), 0.5)
@@ -95,7 +95,7 @@ def identity_linear(width: int, bias: float = 0.0) -> nn.Linear:
 
 
 class NoHostReads(TorchDispatchMode):
-    """Fail where a tensor's value is read on the host, which would wait for a device."""
+    """Fail if a tensor's value is read on the host, which would synchronize with a device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func is not torch.ops.aten._local_scalar_dense.default, "a value was read on the host"

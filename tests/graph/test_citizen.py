@@ -140,19 +140,19 @@ def test_a_part_of_a_control_node_can_be_replaced_by_assignment():
     assert torch.equal(model(X), 4 * X)
 
 
-def test_a_parametrised_node_works():
+def test_a_parametrized_node_works():
     model = FlowBuilder(nn.Linear(8, 8, bias=False)).build()
     nn.utils.parametrizations.orthogonal(model.linear_1)
     torch.testing.assert_close(model(X).norm(dim=1), X.norm(dim=1))
 
 
-def test_a_shared_module_gets_the_gradients_of_both_places():
+def test_a_shared_module_gets_the_gradients_of_both_uses():
     shared = Shift(8)
     FlowBuilder(shared).through(Double()).through(shared).build()(X).sum().backward()
     assert shared.offset.grad.tolist() == [12.0] * 8
 
 
-def test_a_shared_labelled_graph_is_one_child():
+def test_a_shared_labeled_graph_is_one_child():
     shared = FlowBuilder(nn.Linear(8, 8)).tag("inner").label("twice").build()
     model = FlowBuilder(shared).through(nn.ReLU()).through(shared).build()
     assert list(model.subgraphs) == ["twice"]
@@ -165,7 +165,7 @@ def test_a_shared_labelled_graph_is_one_child():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_it_compiles_in_one_piece_with_the_same_values_and_gradients(backend):
+def test_it_compiles_without_graph_breaks_to_the_same_values_and_gradients(backend):
     torch._dynamo.reset()
     model = straight()
     compiled = torch.compile(straight(), fullgraph=True, backend=backend)
@@ -232,7 +232,7 @@ def test_functional_call_and_vmap_run_an_ensemble():
         torch.testing.assert_close(output, model(X))
 
 
-def test_gradients_per_sample_can_be_taken():
+def test_per_sample_gradients_can_be_computed():
     model = FlowBuilder(nn.Linear(8, 1)).tag("entry").build()
     parameters = dict(model.named_parameters())
 
@@ -251,7 +251,7 @@ def test_a_traceback_shows_the_line_of_the_generated_code():
     assert "flodl: at 'linear_1', Linear(in_features=5, out_features=5, bias=True), given (4, 8)" in text
 
 
-def test_the_graph_runs_what_its_table_of_modules_holds():
+def test_a_module_replaced_in_the_modules_table_is_used():
     model = FlowBuilder(nn.Linear(3, 3)).tag("h").through(nn.ReLU()).build()
     x = torch.randn(2, 3)
     other = nn.Linear(3, 3)

@@ -1,4 +1,4 @@
-"""The golden facts: small models whose answers are known numbers."""
+"""Small models whose results are known numbers."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_a_threshold_decides_for_the_whole_batch():
     assert model(torch.tensor([[1.0, 2.0], [8.0, 8.0]])).tolist() == [[2.0, 4.0], [16.0, 16.0]]
 
 
-def test_a_bias_in_a_loop_of_three_turns_gets_a_gradient_of_three():
+def test_a_bias_in_a_loop_of_three_iterations_gets_a_gradient_of_three():
     body = Shift(2)
     FlowBuilder().loop_body(body).for_n(3).build()(X).sum().backward()
     assert body.offset.grad.tolist() == [3.0, 3.0]
@@ -64,7 +64,7 @@ def test_a_carried_sum_grows_until_it_is_reset_and_detaching_keeps_it():
     assert model(X)[0, 0].item() == 1.0
 
 
-def test_having_state_is_a_matter_of_declaration_not_of_calls():
+def test_has_state_depends_on_the_declaration_not_on_calls():
     model = FlowBuilder(Remember()).using("memory").tag("memory").build()
     assert model.has_state
     model(X)
@@ -78,7 +78,7 @@ def test_equal_weights_over_a_doubler_and_a_tripler_give_two_and_a_half():
     assert model(torch.tensor([[2.0, 4.0]])).tolist() == [[5.0, 10.0]]
 
 
-def test_a_fixed_selector_takes_its_branch():
+def test_a_fixed_selector_chooses_its_branch():
     model = FlowBuilder().switch(FixedSelector(1), [Double(), Triple()]).build()
     assert torch.equal(model(X), 3 * X)
 
@@ -110,7 +110,7 @@ def test_map_slices_keeps_the_batch_and_maps_chunks_of_the_features():
         FlowBuilder().map(note).slices(3).build()(stream)
 
 
-def test_traces_have_one_entry_per_turn_and_begin_anew_with_each_call():
+def test_traces_have_one_entry_per_iteration_and_restart_with_each_call():
     def body(x: Tensor, emit) -> Tensor:
         emit("twice", 2 * x)
         emit("four_times", 4 * x)
@@ -205,7 +205,9 @@ def test_schedules_give_known_rates():
     assert WarmupScheduler(CosineScheduler(0.1, 0.001, 90), 0.1, 10).lr(9) == pytest.approx(0.1)
 
 
-def test_a_checkpoint_of_another_architecture_is_refused_by_its_names_and_told_by_its_hash(tmp_path):
+def test_a_checkpoint_of_a_different_architecture_is_rejected_and_has_a_different_hash(
+    tmp_path,
+):
     small = FlowBuilder(nn.Linear(2, 2)).build()
     small.save_checkpoint(tmp_path / "small.fdl")
     with pytest.raises(CheckpointError, match=r"lacks 'linear_2.weight'"):

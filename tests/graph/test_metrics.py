@@ -1,4 +1,4 @@
-"""Observation through the graph: metrics by dotted name, read without waiting while training."""
+"""Metrics of a graph by dotted name, recorded without waiting for the device."""
 
 import csv
 
@@ -39,7 +39,7 @@ def test_a_weight_makes_the_mean_exact_for_a_ragged_batch(model):
     assert model.latest_metrics() == {"loss": 2.0}
 
 
-def test_a_metric_of_something_that_is_no_subgraph_is_refused(model):
+def test_a_metric_of_an_unknown_subgraph_is_rejected(model):
     with pytest.raises(PathError) as caught:
         model.record("encodr.loss", 1.0)
     assert str(caught.value).startswith(
@@ -66,7 +66,7 @@ def test_groups_are_collected_tag_by_tag(model):
     assert set(model.trends("heads")) == {"heads_0", "heads_1"}
 
 
-def test_collected_values_can_be_weighed(model):
+def test_collected_values_can_be_weighted(model):
     for factor, size in ((1, 3), (5, 1)):
         model(factor * X)
         model.collect("out", weight=size)
@@ -74,7 +74,7 @@ def test_collected_values_can_be_weighed(model):
     assert model.latest_metrics() == {"out": 60.0}
 
 
-def test_whole_numbers_and_truth_values_can_be_collected():
+def test_integers_and_bools_can_be_collected():
     model = FlowBuilder(lambda x: x > 2).tag("large").build()
     model(X)
     model.collect("large")
@@ -106,13 +106,13 @@ def test_whole_numbers_and_truth_values_can_be_collected():
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(model, call, error, message):
+def test_values_that_cannot_be_read_are_rejected(model, call, error, message):
     with pytest.raises(error) as caught:
         call(model)
     assert str(caught.value).startswith(message)
 
 
-def test_a_refused_collect_records_nothing(model):
+def test_a_rejected_collect_records_nothing(model):
     model(X)
     with pytest.raises(PathError):
         model.collect("out", "nothing")
@@ -160,7 +160,7 @@ def test_history_is_keyed_by_epoch_with_gaps(model):
     assert model.trend("loss").epochs == [0, 1, 2, 3]
 
 
-def test_parents_and_children_share_the_number_of_the_epoch_also_when_only_flushed(model):
+def test_parents_and_children_share_the_epoch_number_even_if_only_flushed(model):
     model.record("encoder.loss", 1.0)
     model.flush()
     model.record("encoder.loss", 2.0)
@@ -182,7 +182,7 @@ def test_trends_are_found_by_name_pattern_and_group(model):
     assert model.trend("never").values == []
 
 
-def test_the_time_that_is_left_follows_the_epochs(model):
+def test_the_eta_follows_the_epochs(model):
     assert model.eta(10) == 0.0
     model.record("loss", 1.0)
     model.end_epoch()
@@ -190,7 +190,7 @@ def test_the_time_that_is_left_follows_the_epochs(model):
     assert model.eta(1) == 0.0
 
 
-def test_exports_carry_dotted_names(model, tmp_path):
+def test_exports_contain_dotted_names(model, tmp_path):
     for epoch in range(2):
         model.record("loss", 1.0 + epoch)
         model.record("encoder.scan.loss", 3.0)
@@ -208,7 +208,7 @@ def test_exports_carry_dotted_names(model, tmp_path):
     assert "encoder.scan.loss" in page
 
 
-def test_ending_a_step_detaches_what_was_carried(model):
+def test_end_step_detaches_carried_values(model):
     model(X)
     assert model.tagged("out") is not None
     model.end_step()

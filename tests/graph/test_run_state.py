@@ -1,4 +1,4 @@
-"""What graphs carry, taken away for a while and put back."""
+"""Carried values, removed temporarily and restored."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def nested():
 @pytest.mark.parametrize(
     "make", [graph, nested, lambda: nn.Sequential(graph()), lambda: nn.Sequential(nested(), graph())]
 )
-def test_every_graph_of_a_model_begins_with_nothing_and_carries_on_afterwards(make):
+def test_every_graph_starts_without_carried_values_and_has_its_own_afterwards(make):
     model, twin = make(), make()
     one = torch.ones(2, 1)
     first, second = model(one), model(one)
@@ -39,7 +39,7 @@ def test_every_graph_of_a_model_begins_with_nothing_and_carries_on_afterwards(ma
     assert torch.equal(model(one), twin(one))
 
 
-def test_what_was_carried_comes_back_without_the_book():
+def test_carried_values_are_restored_without_the_metrics():
     model = nn.Sequential(graph())
     model(torch.ones(2, 1))
     model[0].record("loss", 1.0)

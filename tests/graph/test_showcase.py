@@ -1,4 +1,4 @@
-"""The showcase: one model that touches every method of the builder, taken through a life."""
+"""The showcase: one model with every builder method, built, trained, saved and drawn."""
 
 import ast
 import importlib.util
@@ -50,7 +50,7 @@ def _is_method_call(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
 
 
-def test_it_has_many_parameters_all_of_which_have_a_name_of_their_own(model):
+def test_it_has_many_parameters_with_distinct_names(model):
     assert len(list(model.parameters())) > 44
     assert len(model.state_dict()) == len(
         {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
@@ -136,7 +136,7 @@ def test_two_builds_compute_the_same_function(example, model):
     assert example.build().weights_hash == model.weights_hash
 
 
-def test_the_training_demo_tells_its_epochs(example, capsys):
+def test_the_training_demo_prints_its_epochs(example, capsys):
     example.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("epoch")] == ["1", "2", "3", "4", "5"]

@@ -1,4 +1,4 @@
-"""State: what is carried is reset, detached, moved, copied and pickled, wherever it sits."""
+"""Carried state is reset, detached, moved, copied and pickled, wherever the graph is."""
 
 import copy
 import pickle
@@ -15,12 +15,12 @@ X = torch.ones(2, 3)
 
 
 def carrying():
-    """A graph that adds what it gave before, with a weight so that there is a history to cut."""
+    """A graph that adds its previous output, with a weight so that there is autograd history."""
     return FlowBuilder(Remember()).using("memory").through(Shift(3, 1.0)).tag("memory").build()
 
 
 def keep(state):
-    """A condition, router or selector that runs a stateful module and then decides the same."""
+    """A condition, router or selector that runs a stateful module before it decides."""
 
     class Decide(nn.Module):
         def __init__(self, answer) -> None:
@@ -79,7 +79,7 @@ def test_detaching_reaches_carried_values_everywhere_and_keeps_them(place):
     assert torch.equal(inner._memory.carried[0], kept)
 
 
-def test_modules_with_such_methods_join_in_everywhere(place):
+def test_modules_with_reset_and_detach_methods_are_called_everywhere(place):
     counter = Counter()
     model = place(counter).build()
     model.reset_state()
@@ -88,7 +88,7 @@ def test_modules_with_such_methods_join_in_everywhere(place):
     assert counter.calls == ["reset_state", "detach_state", "detach_state"]
 
 
-def test_a_part_called_like_such_a_method_is_not_called():
+def test_a_submodule_with_the_name_of_such_a_method_is_not_called():
     node = nn.Sequential(nn.Identity())
     node.reset_state, node.detach_state = nn.Linear(2, 2), nn.Linear(2, 2)
     model = FlowBuilder(node).build()
@@ -107,7 +107,7 @@ def test_reset_and_detach_take_a_path():
     assert model.tagged("right.memory")[0, 0] == 3
 
 
-def test_a_graph_called_in_a_loop_carries_from_turn_to_turn():
+def test_a_graph_in_a_loop_carries_state_from_iteration_to_iteration():
     inner = FlowBuilder(Remember()).using("memory").tag("memory").build()
     model = FlowBuilder().loop_body(inner).for_n(3).build()
     assert model(X)[0, 0] == 4
@@ -126,7 +126,7 @@ def test_carried_values_move_with_the_graph(place):
     assert inner.tagged("memory") is None
 
 
-def test_a_moved_graph_goes_on_where_it_was():
+def test_a_moved_graph_continues_from_its_state():
     single, twice = carrying(), carrying()
     twice(X)
     twice.double()
@@ -135,7 +135,7 @@ def test_a_moved_graph_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_after_a_forward_goes_on_by_itself(clone):
+def test_a_copy_after_a_forward_continues_independently(clone):
     model = carrying()
     model(X)
     twin = clone(model)
@@ -152,7 +152,7 @@ def test_a_copy_has_the_carried_value_without_its_history():
     assert not copy.deepcopy(model)._memory.carried[0].requires_grad
 
 
-def test_state_is_no_part_of_the_state_dict():
+def test_state_is_not_part_of_the_state_dict():
     model = carrying()
     before = list(model.state_dict())
     model(X)
@@ -171,7 +171,7 @@ def test_nested_values_can_be_carried():
     assert model(X)[0, 0].item() == 4.0
 
 
-def test_tags_can_be_left_unkept_while_state_goes_on():
+def test_state_is_carried_even_if_tags_are_not_kept():
     model = carrying()
     model.keeps_tags = False
     first, second = model(X), model(X)

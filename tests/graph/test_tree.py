@@ -1,4 +1,4 @@
-"""The tree: parts of a model addressed by dotted path, wherever they sit."""
+"""The tree: parts of a model addressed by dotted path, wherever they are."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def part(label: str | None, *tags: str):
 
 @pytest.fixture
 def model():
-    """A labelled graph in every place where a graph can sit."""
+    """A labeled graph in every position where a graph can be."""
     scan = part("scan", "hidden", "_private")
     encoder = FlowBuilder(scan).through(nn.Dropout(0.5)).tag("drop").label("encoder").build()
     return (
@@ -121,14 +121,14 @@ def test_every_part_has_a_path(model, path, kind):
         ),
     ],
 )
-def test_a_path_that_does_not_fit_says_why_and_what_is_near(model, call, message):
+def test_a_wrong_path_raises_with_the_reason_and_the_nearest_names(model, call, message):
     with pytest.raises(PathError) as caught:
         call(model)
     assert str(caught.value).startswith(message)
     assert isinstance(caught.value, GraphError)
 
 
-def test_internal_tags_are_seen_from_inside_alone(model):
+def test_internal_tags_are_visible_only_from_inside(model):
     assert model.subgraph("encoder.scan").path_kind("_private") == "tag"
     for outside in (model, model.subgraph("encoder")):
         path = "encoder.scan._private" if outside is model else "scan._private"
@@ -149,7 +149,7 @@ def test_a_label_may_equal_the_tag_of_its_own_node():
     assert model.tagged("same").shape == (2, 3)
 
 
-def test_subgraphs_are_listed_by_label_or_place(model):
+def test_subgraphs_are_listed_by_label_or_node_name(model):
     assert list(model.subgraphs) == [
         "encoder",
         "body",
@@ -163,7 +163,7 @@ def test_subgraphs_are_listed_by_label_or_place(model):
     assert model.subgraphs["encoder"] is model.subgraph("encoder")
 
 
-def test_parameters_are_those_below_and_each_once(model):
+def test_parameters_at_returns_each_parameter_below_once(model):
     assert len(model.parameters_at("encoder.scan.hidden")) == 1
     assert len(model.parameters_at("encoder")) == 2
     assert len(model.parameters_at("refine")) == 3
@@ -177,11 +177,11 @@ def test_parameters_are_those_below_and_each_once(model):
     ("pattern", "count"),
     [("encoder.*", 2), ("encoder.scan.*", 1), ("**.turn", 1), ("heads_?", 2), ("[lm]*", 2), ("**", 14)],
 )
-def test_patterns_reach_what_fits(model, pattern, count):
+def test_patterns_select_matching_parts(model, pattern, count):
     assert len(model.parameters_at(pattern)) == count
 
 
-def test_freezing_stops_a_part_and_thawing_lets_it_learn_again(model):
+def test_a_frozen_part_is_not_trained_until_it_is_thawed(model):
     model.freeze("encoder.scan")
     assert model.is_frozen("encoder.scan.hidden")
     assert model.is_frozen("encoder")
@@ -198,7 +198,7 @@ def test_freezing_stops_a_part_and_thawing_lets_it_learn_again(model):
     assert not model.is_frozen("refine")
 
 
-def test_nothing_without_parameters_is_frozen(model):
+def test_a_part_without_parameters_is_not_frozen(model):
     assert not model.is_frozen("sum")
 
 
@@ -212,7 +212,7 @@ def test_a_part_can_be_switched_to_evaluation(model):
     assert not model.subgraph("encoder").drop.training
 
 
-def test_what_is_frozen_in_evaluation_mode_stays_so_until_it_is_thawed(model):
+def test_a_part_frozen_with_eval_mode_stays_in_evaluation_until_it_is_thawed(model):
     drop = model.subgraph("encoder").drop
     model.freeze("encoder", eval_mode=True)
     assert model.eval().train() is model
@@ -236,7 +236,7 @@ def test_shared_experts_have_a_path_each():
     assert model.parameters_at("moe.expert_0") == model.parameters_at("moe.expert_1") == [shared.offset]
 
 
-def test_tags_are_unread_before_the_first_call_and_refused_when_not_kept(model):
+def test_tags_are_none_before_the_first_call_and_raise_if_not_kept(model):
     assert model.tagged("bridge") is None
     model.keeps_tags = False
     model(X)
@@ -250,7 +250,7 @@ def test_tags_are_unread_before_the_first_call_and_refused_when_not_kept(model):
     assert model.tagged("encoder.scan.hidden").shape == (2, 3)
 
 
-def test_an_unlabelled_graph_is_reached_by_its_node_and_its_labelled_child_below_it():
+def test_an_unlabeled_graph_is_reached_by_its_node_and_its_labeled_child_below_it():
     child = part("child", "leaf")
     model = FlowBuilder(FlowBuilder(child).build()).build()
     assert model.path_kind("graph_1") == "subgraph"
@@ -285,7 +285,7 @@ def test_the_summary_counts_elements_and_shows_the_tree(model):
     ]
 
 
-def test_a_part_frozen_in_evaluation_mode_sleeps_through_train_until_thawed():
+def test_train_does_not_change_a_part_frozen_with_eval_mode():
     encoder = FlowBuilder(nn.Linear(4, 4)).through(nn.Dropout(0.5)).label("encoder").build()
     model = FlowBuilder(encoder).through(nn.Linear(4, 2)).build()
     model.freeze("encoder", eval_mode=True)
@@ -304,7 +304,7 @@ def test_a_tag_group_stands_for_its_tags():
     assert len(model.parameters_at("head")) == 4
 
 
-def test_frozen_is_freeze_for_a_block_and_puts_back_what_was():
+def test_frozen_freezes_for_a_block_and_restores_the_previous_state():
     model = FlowBuilder(nn.Linear(4, 4)).tag("body").through(nn.Linear(4, 2)).tag("head").build()
     model.body.bias.requires_grad_(False)
     with model.frozen("body"):
@@ -312,7 +312,7 @@ def test_frozen_is_freeze_for_a_block_and_puts_back_what_was():
     assert [p.requires_grad for p in model.parameters_at("body")] == [True, False]
 
 
-def test_freezing_drops_the_gradient_that_an_optimizer_would_go_on_with():
+def test_freezing_drops_the_gradient_that_an_optimizer_would_still_apply():
     model = FlowBuilder(nn.Linear(4, 2)).tag("body").build()
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 4)).sum().backward()

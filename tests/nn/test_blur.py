@@ -70,6 +70,6 @@ def test_a_width_that_is_not_above_zero_is_refused(sigma):
 @pytest.mark.parametrize("image", [torch.zeros(5), torch.zeros(5, 5, dtype=torch.uint8)])
 def test_what_is_not_an_image_is_refused(image):
     with pytest.raises(
-        ShapeError, match=r"the image is torch\.\w+ of shape \[.*\]\. Give a floating-point tensor"
+        ShapeError, match=r"the image is torch\.\w+ of shape \[.*\]\. Pass a floating-point tensor"
     ):
         gaussian_blur_2d(image, 1.0)

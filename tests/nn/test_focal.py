@@ -81,7 +81,7 @@ def test_the_module_calls_the_function_with_its_settings():
 )
 def test_a_target_that_is_not_one_class_per_sample_is_refused(target):
     with pytest.raises(
-        ShapeError, match=r"the target is torch\.\w+ of shape .* logits of shape \[6, 3\]\. Give logits"
+        ShapeError, match=r"the target is torch\.\w+ of shape .* logits of shape \[6, 3\]\. Pass logits"
     ):
         focal_loss(torch.zeros(6, 3), target)
 
@@ -89,7 +89,7 @@ def test_a_target_that_is_not_one_class_per_sample_is_refused(target):
 def test_weights_for_a_wrong_number_of_classes_are_refused():
     logits, target = _sample(6, 3)
     with pytest.raises(
-        ShapeError, match=r"alpha has shape \[2\] for logits of 3 classes\. Give one weight per class"
+        ShapeError, match=r"alpha has shape \[2\] for logits of 3 classes\. Pass one weight per class"
     ):
         focal_loss(logits, target, torch.ones(2))
 

@@ -25,7 +25,7 @@ def test_the_gradient_passes_a_reshape():
 @pytest.mark.parametrize("shape", [(-1, -1), (0, 2), (-2, 2), (2, 1.5)])
 def test_what_is_not_a_shape_is_refused(shape):
     with pytest.raises(
-        ShapeError, match=r"Reshape\(.*\) is not a shape\. Give integers above 0, the batch first"
+        ShapeError, match=r"Reshape\(.*\) is not a shape\. Pass integers above 0, the batch first"
     ):
         Reshape(*shape)
 

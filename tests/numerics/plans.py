@@ -58,7 +58,7 @@ class Sine:
 
 @dataclass
 class Values:
-    """What one call of a chain knows: tags of this call and of the call before."""
+    """The tags of this call and of the previous call."""
 
     now: dict[str, Tensor]
     before: dict[str, Tensor]
@@ -68,7 +68,7 @@ class Values:
 
 
 class Chain:
-    """Steps one after another; as a part, a graph of its own."""
+    """Steps one after another; as a part, its own graph."""
 
     def __init__(self, steps: list[Any], inputs: tuple[str, ...] = ()) -> None:
         self.steps, self.inputs = steps, inputs
@@ -189,7 +189,7 @@ def _least(*outputs: Tensor) -> Tensor:
 
 @dataclass
 class Carry:
-    """Add what a tag had in the call before."""
+    """Add the value of a tag in the previous call."""
 
     name: str
     init: Any
@@ -213,14 +213,14 @@ class Recall(nn.Module):
 @dataclass
 class Repeat:
     parts: list[Part]
-    turns: int
+    iterations: int
     refs: tuple[str, ...] = ()
 
     def add(self, flow: FlowBuilder) -> None:
-        flow.loop_body(self.parts[0].target).for_n(self.turns).using(*self.refs)
+        flow.loop_body(self.parts[0].target).for_n(self.iterations).using(*self.refs)
 
     def run(self, x: Tensor, values: Values) -> Tensor:
-        for _ in range(self.turns):
+        for _ in range(self.iterations):
             x = self.parts[0].run(x, values.of(self.refs))
         return x
 
@@ -230,7 +230,7 @@ class Halt:
     """A loop with a condition: for the batch, for each sample, or learned."""
 
     parts: list[Part]
-    turns: int
+    iterations: int
     limit: float
     by: str
     asks_first: bool
@@ -244,11 +244,11 @@ class Halt:
         loop = flow.loop_body(self.parts[0].target)
         end = loop.while_cond if self.asks_first else loop.until_cond
         if self.by == "learned":
-            end(self.learned, self.turns)
+            end(self.learned, self.iterations)
         elif self.by == "batch":
-            end(lambda x: x.sum() - self.limit, self.turns, masked=self.masked)
+            end(lambda x: x.sum() - self.limit, self.iterations, masked=self.masked)
         else:
-            end(ThresholdHalt(self.limit, per_sample=True), self.turns, masked=self.masked)
+            end(ThresholdHalt(self.limit, per_sample=True), self.iterations, masked=self.masked)
 
     def run(self, x: Tensor, values: Values) -> Tensor:
         if self.by == "learned":
@@ -258,16 +258,16 @@ class Halt:
         return torch.cat([self._until(row, lambda state: state.max().item()) for row in x.split(1)])
 
     def _until(self, state: Tensor, measure: Callable[[Tensor], float]) -> Tensor:
-        for turn in range(self.turns):
-            if (self.asks_first or turn > 0) and measure(state) > self.limit:
+        for iteration in range(self.iterations):
+            if (self.asks_first or iteration > 0) and measure(state) > self.limit:
                 break
             state = self.parts[0].run(state)
         return state
 
     def _expected(self, state: Tensor) -> Tensor:
         states, stops = [], []
-        for turn in range(self.turns):
-            if self.asks_first or turn > 0:
+        for iteration in range(self.iterations):
+            if self.asks_first or iteration > 0:
                 states.append(state)
                 stops.append(
                     torch.sigmoid((state * self.learned.linear.weight).sum() + self.learned.linear.bias)

@@ -88,7 +88,7 @@ def test_after_setting_an_earlier_epoch_a_flush_takes_the_next_free_one() -> Non
     assert book.history("a") == {0: 1.0, 1: 2.0, 2: 3.0, 3: 9.0}
 
 
-def test_unknown_names_are_refused_with_the_nearest_ones() -> None:
+def test_unknown_names_are_rejected_with_the_nearest_ones() -> None:
     book = flushed({"loss": 1.0})
     for call in (book.flush, book.reset, book.histories, book.trends):
         with pytest.raises(MetricError, match=r"no metric 'los' was recorded. Did you mean 'loss'"):

@@ -70,7 +70,7 @@ def test_all_points_means_at_least_two(question) -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("n", [1, -3, 2.5, True, None])
-def test_a_window_that_can_never_answer_is_refused(question, n) -> None:
+def test_a_window_that_can_never_answer_is_rejected(question, n) -> None:
     with pytest.raises(MetricError, match=f"{question.__name__} got n="):
         question(Trend([3.0, 2.0, 1.0]), n)
 
@@ -103,7 +103,7 @@ def test_improving_depends_on_the_mode() -> None:
 
 
 @pytest.mark.parametrize("tol", [-1e-3, math.nan])
-def test_a_tolerance_below_zero_is_refused(tol: float) -> None:
+def test_a_tolerance_below_zero_is_rejected(tol: float) -> None:
     with pytest.raises(MetricError, match="stalled got tol="):
         Trend([1, 1]).stalled(2, tol)
     with pytest.raises(MetricError, match="converged got tol="):

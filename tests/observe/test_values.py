@@ -72,14 +72,14 @@ def test_bools_count_as_zero_and_one() -> None:
     ],
     ids=str,
 )
-def test_everything_else_is_refused_with_a_reason(value: object, message: str) -> None:
+def test_everything_else_is_rejected_with_a_reason(value: object, message: str) -> None:
     book = Book()
     with pytest.raises(MetricError, match=message):
         book.record("m", value)
     assert book.names == []
 
 
-def test_a_refused_sequence_records_nothing() -> None:
+def test_a_rejected_sequence_records_nothing() -> None:
     book = Book()
     book.record("m", 1.0)
     with pytest.raises(MetricError):
@@ -89,13 +89,13 @@ def test_a_refused_sequence_records_nothing() -> None:
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, "2", None, 1j])
-def test_an_invalid_weight_is_refused(weight: object) -> None:
+def test_an_invalid_weight_is_rejected(weight: object) -> None:
     with pytest.raises(MetricError, match="the weight of the metric 'm' is"):
         mean_of(1.0, weight=weight)
 
 
 def test_one_weight_applies_to_all_values_of_a_call() -> None:
-    with pytest.raises(MetricError, match=r"is a tensor of shape \(2,\). Give one weight"):
+    with pytest.raises(MetricError, match=r"is a tensor of shape \(2,\). Pass one weight"):
         mean_of(torch.ones(2), weight=torch.ones(2))
 
 

@@ -186,19 +186,19 @@ def test_gradients_on_several_devices_are_clipped_together(clip, expected):
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), None, "1"])
-def test_a_limit_that_is_not_above_zero_is_refused(limit):
+def test_a_limit_that_is_not_above_zero_is_rejected(limit):
     weight = _with_grad([3.0])
     with pytest.raises(
-        ScheduleError, match=rf"clip_grad_norm: max_norm={limit!r}, expected a number above 0\. Give"
+        ScheduleError, match=rf"clip_grad_norm: max_norm={limit!r}, expected a number above 0\. Pass"
     ):
         clip_grad_norm(weight, limit)
     with pytest.raises(
-        ScheduleError, match=rf"clip_grad_value: value={limit!r}, expected a number above 0\. Give"
+        ScheduleError, match=rf"clip_grad_value: value={limit!r}, expected a number above 0\. Pass"
     ):
         clip_grad_value(weight, limit)
 
 
-def test_named_parameters_in_place_of_parameters_are_refused():
+def test_named_parameters_in_place_of_parameters_are_rejected():
     message = r"clip_grad_norm: item 0 of the parameters is a tuple, not a tensor\. Pass the model itself"
     with pytest.raises(ScheduleError, match=message):
         clip_grad_norm(nn.Linear(2, 2).named_parameters(), 1.0)

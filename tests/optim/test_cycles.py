@@ -47,11 +47,11 @@ def test_an_asymmetric_cycle_has_two_speeds():
     [
         (
             lambda: OneCycleLR(0.0, 100),
-            r"OneCycleLR: max=0\.0, expected a finite number above 0\. Give the highest",
+            r"OneCycleLR: max=0\.0, expected a finite number above 0\. Pass the highest",
         ),
         (
             lambda: OneCycleLR(0.01, 0),
-            r"OneCycleLR: total=0, expected an integer of at least 1\. Give the num",
+            r"OneCycleLR: total=0, expected an integer of at least 1\. Pass the num",
         ),
         (
             lambda: OneCycleLR.with_warmup_frac(0.01, 100, 30),
@@ -59,11 +59,11 @@ def test_an_asymmetric_cycle_has_two_speeds():
         ),
         (
             lambda: CyclicLR(-0.1, 0.01, 10),
-            r"CyclicLR: base=-0\.1, expected a finite number at least 0\. Give",
+            r"CyclicLR: base=-0\.1, expected a finite number at least 0\. Pass",
         ),
         (
             lambda: CyclicLR(0.01, 0.001, 10),
-            r"CyclicLR: max=0\.001, expected a finite number above 0\.01\. Give",
+            r"CyclicLR: max=0\.001, expected a finite number above 0\.01\. Pass",
         ),
         (
             lambda: CyclicLR(0.001, 0.01, 0),
@@ -75,6 +75,6 @@ def test_an_asymmetric_cycle_has_two_speeds():
         ),
     ],
 )
-def test_settings_out_of_range_are_refused_at_construction(build, message):
+def test_settings_out_of_range_are_rejected_at_construction(build, message):
     with pytest.raises(ScheduleError, match=message):
         build()

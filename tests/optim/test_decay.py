@@ -47,7 +47,7 @@ def test_cosine_is_precise_just_before_the_end():
     [
         (
             lambda: StepDecay(-0.1, 10, 0.5),
-            r"StepDecay: base=-0\.1, expected a finite number above 0\. Give the",
+            r"StepDecay: base=-0\.1, expected a finite number above 0\. Pass the",
         ),
         (lambda: StepDecay(NAN, 10, 0.5), r"StepDecay: base=nan"),
         (lambda: StepDecay("0.1", 10, 0.5), r"StepDecay: base='0\.1'"),
@@ -77,16 +77,16 @@ def test_cosine_is_precise_just_before_the_end():
         (lambda: MultiStepLR(0.1, [30], NAN), r"MultiStepLR: gamma=nan"),
         (
             lambda: CosineScheduler(0.1, 0.001, 0),
-            r"CosineScheduler: total=0, expected .* at least 1\. Give the n",
+            r"CosineScheduler: total=0, expected .* at least 1\. Pass the n",
         ),
         (
             lambda: CosineScheduler(0.1, 0.2, 90),
-            r"CosineScheduler: min=0\.2, .* at least 0 and at most 0\.1\. Gi",
+            r"CosineScheduler: min=0\.2, .* at least 0 and at most 0\.1\. Pass",
         ),
         (lambda: CosineScheduler(0.1, -0.2, 90), r"CosineScheduler: min=-0\.2"),
         (lambda: CosineScheduler(-0.1, 0.0, 90), r"CosineScheduler: base=-0\.1"),
     ],
 )
-def test_settings_out_of_range_are_refused_at_construction(build, message):
+def test_settings_out_of_range_are_rejected_at_construction(build, message):
     with pytest.raises(ScheduleError, match=message):
         build()

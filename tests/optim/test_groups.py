@@ -88,20 +88,20 @@ def test_the_groups_feed_an_optimizer_and_a_schedule_keeps_their_ratio():
         ("zz", r"the pattern 'zz' matches no parameter\. The parameters here are 'encoder\.scan\.weight', "),
     ],
 )
-def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(pattern, message):
+def test_a_pattern_that_matches_nothing_is_rejected_with_the_nearest_names(pattern, message):
     with pytest.raises(PathError, match=message):
         groups(_model(), {pattern: {"lr": 1.0}})
 
 
-def test_a_pattern_whose_parameters_are_taken_is_refused():
+def test_a_pattern_whose_parameters_are_taken_is_rejected():
     message = r"every parameter that 'head\.bias' matches already belongs to '\*\*\.bias'\. The first"
     with pytest.raises(PathError, match=message):
         groups(_model(), {"**.bias": {"lr": 1.0}, "head.bias": {"lr": 2.0}})
 
 
 @pytest.mark.parametrize("options", [1e-4, {"params": []}])
-def test_options_that_are_not_options_are_refused(options):
+def test_options_that_are_not_options_are_rejected(options):
     with pytest.raises(
-        PathError, match=r"the options for '\*\*' are .* Give a dictionary of optimizer options"
+        PathError, match=r"the options for '\*\*' are .* Pass a dictionary of optimizer options"
     ):
         groups(_model(), {"**": options})

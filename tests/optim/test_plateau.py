@@ -67,7 +67,7 @@ def test_a_saved_plateau_continues_as_if_never_stopped(mode, seen):
     assert [resumed.observe(metric) for metric in later] == [straight.observe(metric) for metric in later]
 
 
-def test_a_state_of_something_else_is_refused():
+def test_a_state_of_something_else_is_rejected():
     with pytest.raises(
         ScheduleError, match=r"the state has no 'best', 'wait', only \['lr'\]\. Load the result of Plateau"
     ):
@@ -84,7 +84,7 @@ def test_the_repr_shows_settings_and_rate():
     [
         (
             lambda: PlateauScheduler(0, 3, 0.5),
-            r"PlateauScheduler: base=0, expected a finite number above 0\. Give",
+            r"PlateauScheduler: base=0, expected a finite number above 0\. Pass",
         ),
         (
             lambda: PlateauScheduler(0.1, 0, 0.5),
@@ -96,7 +96,7 @@ def test_the_repr_shows_settings_and_rate():
         ),
         (
             lambda: PlateauScheduler(0.1, 3, 0.5, 0.2),
-            r"PlateauScheduler: min=0\.2, .* at most 0\.1\. Give the lowest lea",
+            r"PlateauScheduler: min=0\.2, .* at most 0\.1\. Pass the lowest lea",
         ),
         (
             lambda: PlateauScheduler(0.1, 3, 0.5, mode="up"),
@@ -104,6 +104,6 @@ def test_the_repr_shows_settings_and_rate():
         ),
     ],
 )
-def test_settings_out_of_range_are_refused_at_construction(build, message):
+def test_settings_out_of_range_are_rejected_at_construction(build, message):
     with pytest.raises(ScheduleError, match=message):
         build()

@@ -127,7 +127,7 @@ def test_the_tensor_form_can_be_captured_and_replayed(schedule):
 
 @pytest.mark.parametrize("schedule", EXAMPLES, ids=repr)
 @pytest.mark.parametrize("step", [-1, 1.5, None])
-def test_a_step_that_does_not_count_updates_is_refused(schedule, step):
+def test_a_step_that_does_not_count_updates_is_rejected(schedule, step):
     message = rf"{type(schedule).__name__}: step={step!r}, expected an integer of at least 0\. Steps count"
     with pytest.raises(ScheduleError, match=message):
         schedule.lr(step)
@@ -176,7 +176,7 @@ def test_a_preview_shows_the_curve_and_its_first_highest_and_last_value():
     assert numbers == "step 0: 0.0004 · highest 0.01 at step 30 · step 100: 0.0004"
 
 
-def test_a_preview_of_nothing_is_refused():
+def test_a_preview_of_nothing_is_rejected():
     with pytest.raises(ScheduleError, match=r"StepDecay: total_steps=0, expected an integer of at least 1"):
         StepDecay(0.1, 7, 0.5).preview(0)
     with pytest.raises(ScheduleError, match=r"StepDecay: width=0"):

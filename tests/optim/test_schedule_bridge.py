@@ -206,7 +206,7 @@ def test_a_resumed_bridge_continues_as_if_never_stopped(make):
     assert resumed.state_dict() == bridge.state_dict()
 
 
-def test_groups_without_any_rate_are_refused():
+def test_groups_without_any_rate_are_rejected():
     message = (
         r"highest lr of the parameter groups is 0\.0, and the other groups keep their ratio .* Build the"
     )
@@ -215,22 +215,22 @@ def test_groups_without_any_rate_are_refused():
 
 
 @pytest.mark.parametrize("wrong", [0.1, None, CosineScheduler])
-def test_what_is_not_a_schedule_is_refused(wrong):
+def test_what_is_not_a_schedule_is_rejected(wrong):
     with pytest.raises(
-        ScheduleError, match=r"is not a schedule\. Give an object with a method lr\(step\), such as"
+        ScheduleError, match=r"is not a schedule\. Pass an object with a method lr\(step\), such as"
     ):
         apply(wrong, _optimizer(1.0))
 
 
-def test_what_is_not_an_optimizer_is_refused():
+def test_what_is_not_an_optimizer_is_rejected():
     with pytest.raises(
-        ScheduleError, match=r"Linear has no parameter groups with an 'lr' to set\. Give a torch"
+        ScheduleError, match=r"Linear has no parameter groups with an 'lr' to set\. Pass a torch"
     ):
         apply(_Ramp(), torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
-def test_a_rate_that_cannot_be_used_is_refused_with_its_step_and_changes_nothing(rate):
+def test_a_rate_that_cannot_be_used_is_rejected_with_its_step_and_changes_nothing(rate):
     optimizer = _optimizer(1.0)
     bridge = apply(lambda step: 0.5 if step < 1 else rate, optimizer)
     with pytest.raises(
@@ -242,7 +242,7 @@ def test_a_rate_that_cannot_be_used_is_refused_with_its_step_and_changes_nothing
     assert _rates(optimizer) == [0.5]
 
 
-def test_a_scale_or_a_step_out_of_range_is_refused():
+def test_a_scale_or_a_step_out_of_range_is_rejected():
     bridge = apply(_Ramp(), _optimizer(1.0))
     with pytest.raises(
         ScheduleError, match=r"scale: factor=-1, expected a finite number at least 0\. 1\.0 leaves"
@@ -252,14 +252,14 @@ def test_a_scale_or_a_step_out_of_range_is_refused():
         bridge.set_step(-3)
 
 
-def test_a_metric_for_a_schedule_of_the_step_is_refused():
+def test_a_metric_for_a_schedule_of_the_step_is_rejected():
     with pytest.raises(
         ScheduleError, match=r"StepDecay depends only on the step .* Use PlateauScheduler to follow"
     ):
         apply(StepDecay(0.1, 1, 0.5), _optimizer(1.0)).observe(1.0)
 
 
-def test_a_state_for_other_groups_is_refused():
+def test_a_state_for_other_groups_is_rejected():
     state = apply(_Ramp(), _optimizer(1.0, 0.1)).state_dict()
     with pytest.raises(
         ScheduleError, match=r"the state has 2 parameter groups and the optimizer has 1\. Build"
@@ -271,7 +271,7 @@ def test_a_state_for_other_groups_is_refused():
         apply(_Ramp(), _optimizer(1.0)).load_state_dict({"step": 1})
 
 
-def test_removed_groups_are_refused():
+def test_removed_groups_are_rejected():
     optimizer = _optimizer(1.0, 0.1)
     bridge = apply(_Ramp(), optimizer)
     optimizer.param_groups.pop(0)

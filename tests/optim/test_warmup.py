@@ -39,7 +39,7 @@ def test_a_plateau_can_follow_a_warm_up_on_the_host_but_not_on_the_device():
     [
         (
             lambda: WarmupScheduler(0.1, 0.1, 10),
-            r"WarmupScheduler: inner=0\.1 has no method lr\(step\)\. Give the",
+            r"WarmupScheduler: inner=0\.1 has no method lr\(step\)\. Pass the",
         ),
         (
             lambda: WarmupScheduler(CosineScheduler, 0.1, 10),
@@ -55,6 +55,6 @@ def test_a_plateau_can_follow_a_warm_up_on_the_host_but_not_on_the_device():
         ),
     ],
 )
-def test_settings_out_of_range_are_refused_at_construction(build, message):
+def test_settings_out_of_range_are_rejected_at_construction(build, message):
     with pytest.raises(ScheduleError, match=message):
         build()

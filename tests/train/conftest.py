@@ -24,7 +24,7 @@ def data():
 
 @pytest.fixture
 def make():
-    """Make a trainer of a small model; what is given replaces what it has."""
+    """Return a function that makes a trainer of a small model; arguments override its settings."""
 
     def make_trainer(model=None, step_fn=loss_of, **settings):
         settings = {
@@ -41,6 +41,6 @@ def make():
 
 @pytest.fixture(autouse=True)
 def quiet_randomness():
-    """Leave the random numbers of other tests alone."""
+    """Restore the RNG state, so that other tests are not affected."""
     with torch.random.fork_rng(devices=[]):
         yield

@@ -1,4 +1,4 @@
-"""A schedule that follows a metric is fed by the trainer."""
+"""The trainer passes the loss to a schedule that follows a metric."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def rates(trainer):
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_plateau_is_told_the_loss_of_every_epoch(make, data, warm):
+def test_a_plateau_schedule_gets_the_loss_of_every_epoch(make, data, warm):
     schedule = PlateauScheduler(0.1, patience=2, factor=0.5, min=0.03)
     schedule = WarmupScheduler(schedule, target=0.1, warm=1) if warm else schedule
     trainer = make(step_fn=flat, schedule=schedule)
@@ -36,7 +36,7 @@ def test_a_plateau_is_told_the_loss_of_every_epoch(make, data, warm):
     assert rates(trainer) == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03])
 
 
-def test_the_loss_of_the_evaluation_goes_before_that_of_the_training(make, data):
+def test_the_evaluation_loss_takes_precedence_over_the_training_loss(make, data):
     schedule = PlateauScheduler(0.1, patience=1, factor=0.5)
     trainer = make(step_fn=flat_in_evaluation, schedule=schedule)
     trainer.fit(data, epochs=3, batch_size=20, eval_data=data)
@@ -46,20 +46,20 @@ def test_the_loss_of_the_evaluation_goes_before_that_of_the_training(make, data)
     assert rates(improving) == pytest.approx([0.1, 0.1, 0.1])
 
 
-def test_a_plateau_goes_on_after_a_resume(make, data, tmp_path):
+def test_a_plateau_continues_after_a_resume(make, data, tmp_path):
     def trained(folder, *stops):
         for until in stops:
             schedule = PlateauScheduler(0.1, patience=2, factor=0.5)
             trainer = make(step_fn=flat, schedule=schedule, checkpoint_dir=tmp_path / folder, monitor=None)
             trainer.fit(data, epochs=until, batch_size=8)
-        told = [entry.event.data for entry in read(tmp_path / folder) if entry.event.kind == "alert"]
-        assert [alert["level"] for alert in told] == ["info"] * (len(stops) - 1)  # nothing differs
+        reported = [entry.event.data for entry in read(tmp_path / folder) if entry.event.kind == "alert"]
+        assert [alert["level"] for alert in reported] == ["info"] * (len(stops) - 1)  # nothing differs
         return rates(trainer), schedule.state_dict()
 
     assert trained("whole", 6) == trained("parts", 1, 2, 3, 5, 6)
 
 
-def test_a_plateau_that_waits_for_a_metric_to_rise_is_refused(make):
+def test_a_plateau_that_waits_for_a_metric_to_rise_is_rejected(make):
     schedule = PlateauScheduler(0.1, patience=2, factor=0.5, mode="max")
     with pytest.raises(TrainError, match=r"waits for a metric to rise, .*ReduceOnPlateau"):
         make(schedule=schedule)
@@ -76,7 +76,7 @@ def test_the_rates_of_groups_keep_their_ratio_on_a_plateau(make, data):
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_plateau_that_another_run_has_used_begins_anew(make, data, warm):
+def test_a_plateau_used_by_another_run_starts_from_scratch(make, data, warm):
     schedule = PlateauScheduler(0.1, patience=1, factor=0.5)
     schedule = WarmupScheduler(schedule, target=0.1, warm=1) if warm else schedule
     first, second = make(step_fn=flat, schedule=schedule), make(step_fn=flat, schedule=schedule)

@@ -1,4 +1,4 @@
-"""Going on with a run: from where it was, with what it had, or with a clear word and nothing changed."""
+"""Resuming a run exactly where it stopped, or a clear error that changes nothing."""
 
 import functools
 import random
@@ -32,7 +32,7 @@ def state_of(trainer):
     )
 
 
-def test_auto_starts_and_goes_on(make, data, tmp_path):
+def test_auto_starts_a_run_and_resumes_it(make, data, tmp_path):
     whole = make().fit(data, epochs=3, batch_size=8)
     first = make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     second = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
@@ -40,7 +40,7 @@ def test_auto_starts_and_goes_on(make, data, tmp_path):
     assert (second.history, second.steps) == (whole.history, whole.steps)
 
 
-def test_fewer_epochs_than_are_done_are_refused_and_nothing_is_lost(make, data, tmp_path):
+def test_fewer_epochs_than_completed_are_rejected_and_nothing_is_lost(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
     kept = sorted(path.name for path in (tmp_path / "bundles").iterdir())
     with pytest.raises(TrainError, match="epochs=1, and this run has completed 3"):
@@ -53,7 +53,7 @@ def alerts(folder):
     return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
 
 
-def test_what_differs_from_the_saved_run_is_said(make, data, tmp_path):
+def test_differences_from_the_saved_run_are_reported(make, data, tmp_path):
     def optimizer(lr):
         return lambda groups: torch.optim.SGD(groups, lr=lr, momentum=0.9)
 
@@ -68,16 +68,14 @@ def test_what_differs_from_the_saved_run_is_said(make, data, tmp_path):
     assert again.optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_a_rate_that_a_schedule_moved_is_nothing_to_be_told(make, data, tmp_path):
+def test_a_rate_changed_by_a_schedule_is_not_reported(make, data, tmp_path):
     for epochs in (1, 2):
         trainer = make(monitor=None, checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.01, 100))
         trainer.fit(data, epochs=epochs, batch_size=8)
     assert alerts(tmp_path)[-1].endswith("epoch 1")
 
 
-def test_a_rate_that_a_hook_moved_is_nothing_to_be_told_unless_the_program_gives_another(
-    make, data, tmp_path
-):
+def test_a_rate_changed_by_a_hook_is_reported_only_if_the_program_sets_a_different_one(make, data, tmp_path):
     def on_epoch_end(trainer):
         trainer.scale_lr(0.5)
 
@@ -94,7 +92,7 @@ def test_a_rate_that_a_hook_moved_is_nothing_to_be_told_unless_the_program_gives
     assert resumed(5, 0.3)[0].endswith("epoch 4")
 
 
-def test_the_state_of_a_hook_that_is_no_longer_there_is_named(make, data, tmp_path):
+def test_the_saved_state_of_a_missing_hook_is_reported(make, data, tmp_path):
     hooks = [EarlyStopping("loss"), ReduceOnPlateau("loss"), EarlyStopping("loss")]
     make(monitor=None, checkpoint_dir=tmp_path, hooks=hooks).fit(data, epochs=1, batch_size=8)
     make(monitor=None, checkpoint_dir=tmp_path, hooks=hooks[:1]).fit(data, epochs=2, batch_size=8)
@@ -105,17 +103,17 @@ def test_the_state_of_a_hook_that_is_no_longer_there_is_named(make, data, tmp_pa
     ]
 
 
-@pytest.mark.parametrize(("number", "told"), [(1, True), (2, False), (3, True)])
-def test_hooks_of_one_kind_whose_number_has_changed_are_told(make, data, tmp_path, number, told):
+@pytest.mark.parametrize(("number", "reported"), [(1, True), (2, False), (3, True)])
+def test_a_changed_number_of_hooks_of_one_class_is_reported(make, data, tmp_path, number, reported):
     hooks = [EarlyStopping(name) for name in ("loss", "eval_loss", "lr")]
     for epochs, some in ((1, hooks[:2]), (2, hooks[:number])):
         make(monitor=None, checkpoint_dir=tmp_path, hooks=some).fit(
             data, epochs=epochs, batch_size=8, eval_data=data
         )
-    assert (f"the number of EarlyStopping hooks is now {number}, was 2" in alerts(tmp_path)[-1]) == told
+    assert (f"the number of EarlyStopping hooks is now {number}, was 2" in alerts(tmp_path)[-1]) == reported
 
 
-def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(make, data, tmp_path):
+def test_a_group_added_by_a_hook_is_rejected_with_advice(make, data, tmp_path):
     def build(**settings):
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
         optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
@@ -130,7 +128,7 @@ def test_a_group_that_a_hook_added_is_refused_with_the_way_that_can_be_resumed(m
         build().fit(data, epochs=2, batch_size=8)
 
 
-def test_another_seed_of_the_trainer_is_named(make, data, tmp_path):
+def test_a_different_seed_of_the_trainer_is_rejected(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     with pytest.raises(
         CursorError, match=r"this is Trainer\(seed=5\)\. Nothing was loaded\. Use Trainer\(seed=0\)"
@@ -138,7 +136,7 @@ def test_another_seed_of_the_trainer_is_named(make, data, tmp_path):
         make(checkpoint_dir=tmp_path, seed=5).fit(data, epochs=2, batch_size=8)
 
 
-def test_other_data_are_refused_with_what_is_possible(make, data, tmp_path):
+def test_different_data_is_rejected_with_advice(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     with pytest.raises(
         CursorError, match=r"To continue with different data, start a new run .*load_checkpoint"
@@ -147,7 +145,7 @@ def test_other_data_are_refused_with_what_is_possible(make, data, tmp_path):
 
 
 @pytest.mark.parametrize("resume", ["must", True])
-def test_must_needs_something_to_go_on_from(make, data, tmp_path, resume):
+def test_must_requires_a_bundle(make, data, tmp_path, resume):
     with pytest.raises(TrainError, match="contains no intact bundle to resume from"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
@@ -156,7 +154,7 @@ def test_must_needs_something_to_go_on_from(make, data, tmp_path, resume):
 
 
 @pytest.mark.parametrize("resume", ["never", False])
-def test_never_refuses_a_folder_that_holds_a_run(make, data, tmp_path, resume):
+def test_resume_never_rejects_a_folder_that_contains_a_run(make, data, tmp_path, resume):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
     with pytest.raises(TrainError, match=r"contains a run up to step 3\. Choose a different checkpoint_dir"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
@@ -184,7 +182,7 @@ def test_a_run_may_start_from_a_chosen_bundle_of_another(make, data, tmp_path):
     assert make().fit(data, epochs=2, batch_size=8, resume=str(chosen)).history == whole.history[:2]
 
 
-def test_a_run_goes_back_beside_its_newer_bundles_in_another_folder_only(make, data, tmp_path):
+def test_an_older_bundle_can_be_resumed_only_in_another_folder(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
     older, newer = sorted((tmp_path / "bundles").iterdir())
     words = "is at step 3, and the run in the same folder is at step 6.*different checkpoint_dir"
@@ -197,7 +195,7 @@ def test_a_run_goes_back_beside_its_newer_bundles_in_another_folder_only(make, d
     assert result.history == make().fit(data, epochs=3, batch_size=8).history
 
 
-def test_a_relative_folder_is_meant_as_it_was_given(make, data, tmp_path, monkeypatch):
+def test_a_relative_folder_is_resolved_when_it_is_passed(make, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     make(checkpoint_dir="run").fit(data, epochs=1, batch_size=8)
@@ -211,12 +209,12 @@ def test_a_relative_folder_is_meant_as_it_was_given(make, data, tmp_path, monkey
         assert make(hooks=[on_start]).fit(data, epochs=2, batch_size=8, resume=place).steps == 6
 
 
-def test_a_folder_without_a_run_is_said(make, data, tmp_path):
-    with pytest.raises(TrainError, match="nor a folder with an intact bundle"):
+def test_a_folder_without_a_run_raises(make, data, tmp_path):
+    with pytest.raises(TrainError, match="or a folder with an intact bundle"):
         make().fit(data, epochs=1, batch_size=8, resume=tmp_path)
 
 
-def test_a_run_that_has_finished_returns_at_once(make, data, tmp_path):
+def test_a_finished_run_returns_immediately(make, data, tmp_path):
     done = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, eval_data=data)
 
     def never(model, x, y):
@@ -246,7 +244,7 @@ def test_the_batch_size_may_change_and_every_sample_comes_once(make, data, tmp_p
 
 
 class Grown(nn.Sequential):
-    """A model with one part more."""
+    """A model with an additional part."""
 
 
 def other_models():
@@ -262,7 +260,7 @@ def other_models():
 
 
 @pytest.mark.parametrize("kind", ["a shape", "more", "less"])
-def test_another_model_is_refused_and_nothing_is_changed(make, data, tmp_path, kind):
+def test_a_different_model_is_rejected_and_nothing_changes(make, data, tmp_path, kind):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     model, words = other_models()[kind]
     trainer = make(model, checkpoint_dir=tmp_path)
@@ -299,7 +297,7 @@ def test_another_model_is_refused_and_nothing_is_changed(make, data, tmp_path, k
         ),
     ],
 )
-def test_another_step_is_refused_and_nothing_is_changed(make, data, tmp_path, saved, own, words):
+def test_a_different_step_is_rejected_and_nothing_changes(make, data, tmp_path, saved, own, words):
     make(checkpoint_dir=tmp_path, **saved).fit(data, epochs=1, batch_size=8)
     torch.manual_seed(3)
     trainer = make(checkpoint_dir=tmp_path, **own)
@@ -335,7 +333,7 @@ def in_order(*names):
         ),
     ],
 )
-def test_parameters_in_another_order_are_refused_and_nothing_is_changed(
+def test_parameters_in_a_different_order_are_rejected_and_nothing_changes(
     make, data, tmp_path, saved, own, words
 ):
     model, optimizer = saved()
@@ -350,7 +348,7 @@ def test_parameters_in_another_order_are_refused_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize("change", ["seed", "data", "order"])
-def test_other_data_are_refused_and_nothing_is_changed(make, data, tmp_path, change):
+def test_different_data_is_rejected_and_nothing_changes(make, data, tmp_path, change):
     make(checkpoint_dir=tmp_path).fit(Loader(data, 8), epochs=1)
     loaders = {
         "seed": lambda: Loader(data, 8, seed=5),
@@ -386,7 +384,7 @@ def test_lazy_modules_take_the_shapes_that_were_saved(make, data, tmp_path):
     assert trainer.history == whole.history
 
 
-def test_weights_that_the_type_of_the_model_cannot_hold_are_refused(make, data, tmp_path):
+def test_weights_that_the_dtype_of_the_model_cannot_represent_are_rejected(make, data, tmp_path):
     model = nn.Sequential(nn.Linear(3, 1))
     with torch.no_grad():
         model[0].bias.fill_(1e6)
@@ -400,28 +398,28 @@ def test_weights_that_the_type_of_the_model_cannot_hold_are_refused(make, data, 
     assert torch.equal(half.model[0].weight, before)
 
 
-def test_folders_that_are_not_named_as_bundles_are_said_where_a_run_begins_anew(make, data, tmp_path, capsys):
+def test_folders_not_named_like_bundles_are_reported_when_a_run_starts_over(make, data, tmp_path, capsys):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     (bundle,) = list_bundles(tmp_path / "bundles")
     good = bundle.path.rename(bundle.path.with_name("step-00000003-good"))
     (tmp_path / "bundles" / ".step-00000009.part").mkdir()
     capsys.readouterr()
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).steps == 3
-    told = "".join(capsys.readouterr())
-    assert "starting from scratch; these folders in" in told
-    assert "are ignored: step-00000003-good." in told
+    reported = "".join(capsys.readouterr())
+    assert "starting from scratch; these folders in" in reported
+    assert "are ignored: step-00000003-good." in reported
     result = make(checkpoint_dir=tmp_path / "other").fit(data, epochs=2, batch_size=8, resume=good)
     assert result.steps == 6
     assert "starting from scratch" not in "".join(capsys.readouterr())
 
 
-def test_a_bundle_of_something_else_is_said(make, data, tmp_path):
+def test_a_bundle_that_was_not_saved_by_a_trainer_raises(make, data, tmp_path):
     save_bundle(tmp_path / "bundles", 3, {"model": {"w": torch.ones(1)}})
     with pytest.raises(TrainError, match="has no part 'optimizer', so it was not saved by a trainer"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
 
 
-def test_a_damaged_bundle_is_passed_over(make, data, tmp_path, caplog):
+def test_a_damaged_bundle_is_skipped(make, data, tmp_path, caplog):
     make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
     newest = max((tmp_path / "bundles").iterdir())
     (newest / "model.fdl").write_bytes(b"nonsense")
@@ -429,7 +427,7 @@ def test_a_damaged_bundle_is_passed_over(make, data, tmp_path, caplog):
     assert result.history == make().fit(data, epochs=3, batch_size=8).history
 
 
-def test_all_random_streams_go_on(make, data, tmp_path):
+def test_all_random_generators_continue(make, data, tmp_path):
     def noisy(model, x, y):
         noise = random.random() + np.random.rand() + torch.rand(()).item()
         return nn.functional.mse_loss(model(x), y) * noise
@@ -447,7 +445,7 @@ def test_all_random_streams_go_on(make, data, tmp_path):
     random.setstate(outside[0]), np.random.set_state(outside[1])
 
 
-def test_values_that_a_graph_carries_go_on(make, tmp_path):
+def test_carried_values_are_restored(make, tmp_path):
     from flodl import FlowBuilder
 
     class Leaky(nn.Module):
@@ -472,7 +470,7 @@ def test_values_that_a_graph_carries_go_on(make, tmp_path):
 
 
 @pytest.mark.parametrize("resume", ["atuo", "/nowhere", "", None, 3])
-def test_a_wish_that_is_none_is_refused_also_where_there_is_a_run(tmp_path, resume):
+def test_an_invalid_resume_argument_is_rejected_even_if_there_is_a_run(tmp_path, resume):
     def trainer():
         model = torch.nn.Linear(2, 1)
         return Trainer(
@@ -485,11 +483,11 @@ def test_a_wish_that_is_none_is_refused_also_where_there_is_a_run(tmp_path, resu
         )
 
     trainer().fit(torch.ones(4, 2), epochs=1, batch_size=2)
-    with pytest.raises(TrainError, match="is neither 'auto', 'must' or 'never' nor a folder"):
+    with pytest.raises(TrainError, match="is not 'auto', 'must', 'never' or a folder"):
         trainer().fit(torch.ones(4, 2), epochs=2, batch_size=2, resume=resume)
 
 
-def test_what_the_optimizer_holds_beside_the_model_goes_on_too(data, tmp_path):
+def test_optimizer_parameters_outside_the_model_are_restored_too(data, tmp_path):
     def trained(epochs, width=1, **settings):
         torch.manual_seed(0)
         model, weight = nn.Linear(3, 1), nn.Parameter(torch.zeros(width))

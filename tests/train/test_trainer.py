@@ -1,4 +1,4 @@
-"""Three doors, one loss sequence; and what a trainer leaves behind: nothing that it did not find."""
+"""Three levels of control with the same losses; afterwards everything is restored."""
 
 import gc
 import signal
@@ -44,7 +44,7 @@ def sources(data):
 
 @pytest.mark.parametrize("kind", ["tuple", "list", "dict", "tensor"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_three_doors_give_the_same_losses(make, data, kind, accumulate):
+def test_three_levels_produce_the_same_losses(make, data, kind, accumulate):
     source, step_fn = sources(data)[kind]
     settings = {"schedule": CosineScheduler(0.1, 0.01, 30), "clip_norm": 1.0, "accumulate": accumulate}
     settings |= {} if step_fn is None else {"step_fn": step_fn}
@@ -80,11 +80,11 @@ def test_three_doors_give_the_same_losses(make, data, kind, accumulate):
     assert trainers[0].history == trainers[1].history
 
 
-def test_a_loop_that_is_left_early_goes_on_with_the_next_batch(make, data):
+def test_a_loop_that_is_left_early_continues_with_the_next_batch(make, data):
     whole, parts = make(hooks=[Losses()]), make(hooks=[Losses()])
     whole.fit(data, epochs=2, batch_size=4)
     while parts.epochs < 2:
-        # The tuple is made anew each time, of the same tensors.
+        # A new tuple each time, of the same tensors.
         for number, batch in enumerate(parts.epoch((data[0], data[1]), batch_size=4)):
             parts.step(batch)
             if number == 1:
@@ -93,14 +93,14 @@ def test_a_loop_that_is_left_early_goes_on_with_the_next_batch(make, data):
     assert parts.history == whole.history
 
 
-def test_fit_goes_on_with_more_epochs(make, data):
+def test_fit_continues_with_more_epochs(make, data):
     once, twice = make(), make()
     once.fit(data, epochs=4, batch_size=8)
     twice.fit(data, epochs=1, batch_size=8)
     assert twice.fit(data, epochs=4, batch_size=8).history == once.history
 
 
-def test_other_data_start_at_their_beginning(make, data):
+def test_different_data_starts_at_its_beginning(make, data):
     trainer = make()
     loader = Loader(data, 5)
     trainer.fit(data, epochs=1, batch_size=8)
@@ -134,7 +134,7 @@ def test_a_row_has_means_over_samples_and_the_rate(make, data):
     assert row["lr"] == pytest.approx(0.1 * 0.5**3)
 
 
-def test_a_model_in_evaluation_is_trained_in_training_and_given_back(make, data):
+def test_a_model_in_evaluation_mode_is_trained_in_training_mode_and_restored(make, data):
     seen = []
 
     def step_fn(model, x, y):
@@ -148,14 +148,14 @@ def test_a_model_in_evaluation_is_trained_in_training_and_given_back(make, data)
     assert not any(module.training for module in trainer.model.modules())
 
 
-def test_a_part_in_evaluation_stays_there(make, data):
+def test_a_part_in_evaluation_mode_stays_in_it(make, data):
     trainer = make()
     trainer.model[2].eval()
     trainer.fit(data, epochs=1, batch_size=8, eval_data=data)
     assert [module.training for module in trainer.model] == [True, True, False, True]
 
 
-def test_signals_collector_and_modes_are_as_before(make, data, tmp_path):
+def test_signals_collector_and_modes_are_restored(make, data, tmp_path):
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     inside = []
@@ -179,7 +179,7 @@ def on_epoch_end_noting(inside, numbers):
     return on_epoch_end
 
 
-def test_everything_is_put_back_after_an_error_too(make, data, tmp_path):
+def test_everything_is_restored_after_an_error_too(make, data, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
 
     def on_step_end():
@@ -206,7 +206,7 @@ def test_fit_in_a_thread_leaves_signals_alone(make, data, tmp_path):
     assert seen == [[before]]
 
 
-def test_a_run_inside_a_run_is_for_another_trainer(make, data):
+def test_a_run_inside_a_run_needs_another_trainer(make, data):
     inner = make()
 
     def on_epoch_end(trainer):
@@ -229,7 +229,7 @@ def test_stop_ends_the_run_after_the_update(make, data):
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_scale_lr_holds_with_and_without_a_schedule(make, data, scheduled):
+def test_scale_lr_works_with_and_without_a_schedule(make, data, scheduled):
     trainer = make(schedule=(lambda step: 0.2) if scheduled else None)
     trainer.scale_lr(0.5)
     rate = 0.1 if scheduled else 0.05
@@ -242,7 +242,7 @@ def test_scale_lr_holds_with_and_without_a_schedule(make, data, scheduled):
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.04)
 
 
-def test_the_optimizer_may_be_one_that_exists(make, data):
+def test_an_existing_optimizer_can_be_passed(make, data):
     model = nn.Linear(3, 1)
     result = make(model, optimizer=torch.optim.Adam(model.parameters())).fit(data, epochs=1, batch_size=8)
     assert result.steps == 3
@@ -251,13 +251,13 @@ def test_the_optimizer_may_be_one_that_exists(make, data):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"epochs": 0}, "epochs=0. Use a whole number from 1 up"),
+        ({"epochs": 0}, "epochs=0. Use an integer of at least 1"),
         ({"epochs": True}, "epochs=True"),
         ({"epochs": 1, "resume": "must"}, "resume='must' needs a checkpoint_dir"),
-        ({"epochs": 1, "resume": "atuo"}, "neither 'auto', 'must' or 'never' nor a folder"),
+        ({"epochs": 1, "resume": "atuo"}, "is not 'auto', 'must', 'never' or a folder"),
     ],
 )
-def test_what_fit_cannot_do_is_said(make, data, settings, words):
+def test_invalid_arguments_of_fit_raise(make, data, settings, words):
     with pytest.raises(TrainError, match=words):
         make().fit(data, batch_size=8, **settings)
 
@@ -272,7 +272,7 @@ def sgd():
         ({"nan": "ignore"}, "nan='ignore'. .*'stop'"),
         ({"nan": "rollback"}, "Set a checkpoint_dir"),
         ({"when_disk_fails": "continu"}, "when_disk_fails='continu'. Did you mean 'continue'"),
-        ({"save_every": 0}, "save_every=0. Use a whole number from 1 up, or None"),
+        ({"save_every": 0}, "save_every=0. Use an integer of at least 1, or None"),
         ({"log_every": 1.5}, "log_every=1.5"),
         ({"seed": -1}, "seed=-1"),
         ({"ema": 1.0}, "ema=1.0. Use a decay between 0 and 1"),
@@ -285,23 +285,23 @@ def sgd():
         ),
     ],
 )
-def test_what_a_trainer_cannot_be_is_said(make, settings, words):
+def test_invalid_arguments_of_a_trainer_raise(make, settings, words):
     with pytest.raises(TrainError, match=words):
         make(**settings)
 
 
-def test_a_model_that_is_none_is_said(make):
+def test_a_model_that_is_not_a_module_raises(make):
     with pytest.raises(TrainError, match=r"the model is a str. Write Trainer\(model, step_fn"):
         make("model")
 
 
-def test_a_loader_on_another_device_is_refused(make, data):
+def test_a_loader_on_a_different_device_is_rejected(make, data):
     with pytest.raises(TrainError, match="the loader returns batches on meta, and the model is on cpu"):
         make().fit(Loader(tuple(part.to("meta") for part in data), 4, shuffle=False), epochs=1)
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_save_within_a_window_of_accumulation_is_put_off_to_its_end(make, data, tmp_path, wait):
+def test_a_save_within_an_accumulation_window_is_postponed_to_its_end(make, data, tmp_path, wait):
     whole, batches = make(accumulate=3), []
     whole.fit(data, epochs=2, batch_size=4)
 
@@ -326,12 +326,12 @@ def test_a_save_within_a_window_of_accumulation_is_put_off_to_its_end(make, data
     assert torch.equal(again.model[0].weight, whole.model[0].weight)
 
 
-def test_saving_needs_a_place(make):
+def test_saving_requires_a_checkpoint_dir(make):
     with pytest.raises(TrainError, match="nowhere to save to"):
         make().save()
 
 
-def test_the_loop_can_be_owned_with_everything_around_it(make, data, tmp_path):
+def test_a_custom_loop_has_everything_around_it(make, data, tmp_path):
     ended = []
 
     def on_end(result):
@@ -350,26 +350,26 @@ def test_the_loop_can_be_owned_with_everything_around_it(make, data, tmp_path):
     assert ended == [3, 9]
 
 
-def test_names_that_the_history_has_for_itself_are_refused(make, data):
+def test_names_reserved_for_the_history_are_rejected(make, data):
     for name in ("epoch", "lr", "eval_loss"):
         trainer = make(step_fn=lambda model, x, y, name=name: (model(x).square().mean(), {name: 1.0}))
         with pytest.raises(TrainError, match="which is reserved for the history"):
             trainer.fit(data, epochs=1, batch_size=8)
 
 
-def test_a_batch_size_beside_a_loader_is_refused(make, data):
+def test_a_batch_size_in_addition_to_a_loader_is_rejected(make, data):
     with pytest.raises(TrainError, match="was given with a Loader whose batch_size is 8"):
         make().fit(Loader(data, 8), epochs=1, batch_size=4)
     source = torch.utils.data.DataLoader(list(zip(*data)), batch_size=8)
     assert make().fit(source, epochs=1, batch_size=8).steps == 3
 
 
-def test_a_model_without_parameters_is_said(make):
+def test_a_model_without_parameters_raises(make):
     with pytest.raises(TrainError, match="the ReLU has no parameters, so there is nothing to train"):
         make(nn.ReLU())
 
 
-def test_a_trainer_says_what_it_is(make, data):
+def test_the_repr_of_a_trainer_shows_its_progress(make, data):
     trainer = make()
     trainer.fit(data, epochs=1, batch_size=8)
     assert repr(trainer) == "Trainer(Sequential on cpu, 1 epochs and 3 updates done)"
@@ -383,9 +383,7 @@ def test_stop_needs_no_reason(make, data):
 
 
 @pytest.mark.parametrize("with_folder", [False, True])
-def test_a_trainer_that_nobody_holds_is_freed_without_the_garbage_collector(
-    make, data, tmp_path, with_folder
-):
+def test_an_unreferenced_trainer_is_freed_without_the_garbage_collector(make, data, tmp_path, with_folder):
     trainer = make(checkpoint_dir=tmp_path) if with_folder else make()
     trainer.fit(data, epochs=1, batch_size=8)
     freed = weakref.ref(trainer), weakref.ref(trainer._run), weakref.ref(trainer.model)
@@ -442,7 +440,7 @@ def test_an_iterable_with_workers_continues_where_it_was(make, data, tmp_path, n
     assert losses("parts", 2, 11, 13, 0) == whole
 
 
-def test_what_is_no_policy_cannot_say_what_to_keep(make, tmp_path):
+def test_an_invalid_keep_policy_is_rejected(make, tmp_path):
     with pytest.raises(TrainError, match="keep=3"):
         make(checkpoint_dir=tmp_path, keep=3)
 
@@ -452,7 +450,7 @@ def test_a_metric_to_keep_the_best_of_must_exist(make, data, tmp_path):
         make(checkpoint_dir=tmp_path, keep=best("val_loss")).fit(data, epochs=2, batch_size=8)
 
 
-def test_a_stopped_run_gives_no_batch_and_begins_again_with_running(make, data):
+def test_a_stopped_run_yields_no_batch_and_starts_again_with_running(make, data):
     trainer = make(accumulate=2)
     whole = make(accumulate=2).fit(data, epochs=2, batch_size=4)
     seen = 0
@@ -472,7 +470,7 @@ def test_a_stopped_run_gives_no_batch_and_begins_again_with_running(make, data):
     assert trainer.history == whole.history
 
 
-def test_early_stopping_ends_a_loop_of_ones_own(make, data):
+def test_early_stopping_ends_a_custom_loop(make, data):
     trainer = make(hooks=[EarlyStopping("lr", patience=2)])
     while trainer.epochs < 9 and not trainer.stop_reason:
         for batch in trainer.epoch(data, batch_size=8):
@@ -480,7 +478,7 @@ def test_early_stopping_ends_a_loop_of_ones_own(make, data):
     assert (trainer.epochs, trainer.updates) == (3, 9)
 
 
-def test_a_loop_that_does_not_ask_whether_it_was_stopped_is_told_to(make, data):
+def test_a_loop_that_ignores_stop_reason_raises_with_advice(make, data):
     trainer = make()
     trainer.stop("enough")
 
@@ -494,7 +492,7 @@ def test_a_loop_that_does_not_ask_whether_it_was_stopped_is_told_to(make, data):
     assert trainer.fit(data, epochs=1, batch_size=8).status == "finished"
 
 
-def test_parts_of_a_batch_may_be_given_one_by_one(make, data):
+def test_the_parts_of_a_batch_may_be_passed_separately(make, data):
     seen = []
 
     def on_step_end(batch):
@@ -509,7 +507,7 @@ def test_parts_of_a_batch_may_be_given_one_by_one(make, data):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_who_looks_at_a_batch_takes_nothing_from_the_first_epoch(make, data, own):
+def test_reading_a_batch_takes_nothing_from_the_first_epoch(make, data, own):
     trainer = make()
     loader = Loader(data, 8) if own else trainer.loader(data, 8)
     next(iter(loader))
@@ -523,7 +521,7 @@ def test_a_cursor_that_was_loaded_is_kept(make, data):
     loader.set_epoch(0)
     next(iter(loader))
     again.load_state_dict(loader.state_dict())
-    next(iter(again))  # a look from there on
+    next(iter(again))  # read a batch from there
     seen = []
 
     def on_step_end(batch):

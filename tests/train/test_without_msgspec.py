@@ -1,4 +1,4 @@
-"""Training needs neither msgspec nor wasmtime, and leaves the same run behind."""
+"""Training needs neither msgspec nor wasmtime, and produces the same run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Path(sys.argv[1], "dumped").write_bytes(dumps(values))
 
 
 @pytest.mark.slow
-def test_a_run_without_them_is_a_whole_run_that_they_can_read(tmp_path):
+def test_a_run_without_them_is_complete_and_readable_with_them(tmp_path):
     given = json.dumps({name: value for name, value in VALUES.items() if name != "note"})
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, str(tmp_path / "run"), given],
@@ -58,6 +58,6 @@ def test_a_run_without_them_is_a_whole_run_that_they_can_read(tmp_path):
     assert json.loads((tmp_path / "run" / "dumped").read_bytes()) == json.loads(dumps(VALUES))
 
 
-def test_arguments_of_a_script_are_read_without_them():
+def test_arguments_of_a_script_are_parsed_without_them():
     code = f"{BLOCKED}\nfrom flodl.cli import Args, option"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -25,7 +25,7 @@ GLOBAL_FLAGS = {
     "--env": "Apply an overlay to the manifest.",
     "--verbose": "Print more.",
     "--quiet": "Print errors only.",
-    "--ansi": "Print in colour.",
+    "--ansi": "Print in color.",
     "--no-ansi": "Print plain text.",
 }
 

@@ -1,4 +1,4 @@
-"""The options of every command: verbosity and colour."""
+"""The options of every command: verbosity and color."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flodl.core.paths import suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MAX_SUMMARY = 200
-_COLOUR_FLAG = "flodl.cli.colour"
+_COLOR_FLAG = "flodl.cli.color"
 NO_APPEND_HELP = "Omit what the manifest appends to a script."
 _NO_APPEND = "flodl.cli.no_append"
 _MANY_V = re.compile(r"-v+\Z")
@@ -89,7 +89,7 @@ def take_output_options(ctx: click.Context, words: tuple[str, ...]) -> tuple[str
         elif word in ("-q", "--quiet"):
             _set_verbosity(log.Verbosity.QUIET)
         elif word in ("--ansi", "--no-ansi", "--no-color"):
-            _set_colour(ctx, wanted=word == "--ansi")
+            _set_color(ctx, wanted=word == "--ansi")
         else:
             rest.append(word)
     return tuple(rest)
@@ -110,18 +110,18 @@ def _set_verbosity(level: int) -> None:
     os.environ["FLODL_VERBOSITY"] = str(int(level))
 
 
-def _enable_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+def _enable_color(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        _set_colour(ctx, wanted=True)
+        _set_color(ctx, wanted=True)
 
 
-def _disable_colour(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+def _disable_color(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        _set_colour(ctx, wanted=False)
+        _set_color(ctx, wanted=False)
 
 
-def _set_colour(ctx: click.Context, *, wanted: bool) -> None:
-    if ctx.meta.setdefault(_COLOUR_FLAG, wanted) != wanted:
+def _set_color(ctx: click.Context, *, wanted: bool) -> None:
+    if ctx.meta.setdefault(_COLOR_FLAG, wanted) != wanted:
         raise SetupError("--ansi and --no-ansi are mutually exclusive. Pass one of them.")
     ctx.color = wanted
     os.environ["FLODL_COLOR"] = "always" if wanted else "never"
@@ -141,10 +141,10 @@ _OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (["-q", "--quiet"], {"is_flag": True, "callback": _set_quiet, "help": "Print errors only."}),
     (
         ["--ansi"],
-        {"is_flag": True, "callback": _enable_colour, "help": "Print in colour, even to a file."},
+        {"is_flag": True, "callback": _enable_color, "help": "Print in color, even to a file."},
     ),
     (
         ["--no-ansi", "--no-color"],
-        {"is_flag": True, "callback": _disable_colour, "help": "Print plain text, as with NO_COLOR=1."},
+        {"is_flag": True, "callback": _disable_color, "help": "Print plain text, as with NO_COLOR=1."},
     ),
 ]

@@ -1,4 +1,4 @@
-"""Load data for training: sources, orders that can be resumed, augmentations and data sets."""
+"""Load data for training: sources, orders that can be resumed, augmentations and datasets."""
 
 from .augment.augmentation import Compose
 from .augment.images import Normalize, RandomCrop, RandomFlip

@@ -43,13 +43,15 @@ class StepSettings:
         if self.tune is not None:
             _one_of("tune", self.tune, get_args(Tune))
         if not self.tune_budget_s > 0:
-            raise StepError(f"tune_budget_s={self.tune_budget_s!r}. Give the seconds that tuning may take.")
+            raise StepError(
+                f"tune_budget_s={self.tune_budget_s!r}. Pass the number of seconds that tuning may take."
+            )
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
             if limit is not None and not (isinstance(limit, int | float) and limit > 0):
-                raise StepError(f"{name}={limit!r}. Give a limit above zero, or None for no clipping.")
+                raise StepError(f"{name}={limit!r}. Pass a limit above zero, or None for no clipping.")
         if not is_integer(self.accumulate, at_least=1):
-            raise StepError(f"accumulate={self.accumulate!r}. Give a whole number from 1 up.")
+            raise StepError(f"accumulate={self.accumulate!r}. Pass an integer of at least 1.")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -201,13 +201,13 @@ class TrainStep:
         """
         if not isinstance(batch, tuple | list):
             raise StepError(
-                f"call was given a {type(batch).__name__}. Give what the step function takes as a tuple: "
+                f"call got a {type(batch).__name__}. Pass the arguments of the step function as a tuple: "
                 "call((x, y), samples=8)."
             )
         if samples is None:
             return self(*batch)
         if not is_integer(samples, at_least=1):
-            raise StepError(f"samples={samples!r}. Give the number of samples in the batch, or None.")
+            raise StepError(f"samples={samples!r}. Pass the number of samples in the batch, or None.")
         self._usual.is_explicit = True
         if samples == num_samples(batch):
             return self(*batch)
@@ -310,7 +310,7 @@ class TrainStep:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; load model and optimizer first. One that does not fit is refused."""
+        """Continue from a `state_dict`; load model and optimizer first. Raises if it does not match."""
         body = self._body
         check_saved(
             state,
@@ -323,7 +323,7 @@ class TrainStep:
             try:
                 self._bridge.load_state_dict(state["schedule"])
             except ScheduleError as error:
-                raise StepError(f"the state's schedule does not fit: {error}") from error
+                raise StepError(f"the state's schedule does not match: {error}") from error
         self._steps, self._updates = int(state["steps"]), int(state["updates"])
         self._window.close()
         # States of earlier versions do not have this key.

@@ -80,7 +80,7 @@ class GraphCore(nn.Module):
     def forward(self, input: Any, /, *others: Any, **named: Any) -> Any:
         if others or named or self._num_inputs != 1:
             others = self._ordered(others, named)
-        # Other code may replace modules in the table (quantisation does). Dynamo guards the table itself.
+        # Other code may replace modules in the table (quantization does). Dynamo guards the table itself.
         if not torch.compiler.is_dynamo_compiling() and [*self._modules.values()] != self._bound:
             self._rebind()
         try:

@@ -79,7 +79,7 @@ class GraphMetrics(GraphTree):
         self._book.end_step()
 
     def end_epoch(self) -> None:
-        """End an epoch: flush all metrics, also those of subgraphs, into the row of this epoch."""
+        """End an epoch: flush all metrics, including those of subgraphs, into the row of this epoch."""
         self._book.end_epoch(children=self._other_books())
 
     @property

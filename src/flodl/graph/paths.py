@@ -66,7 +66,7 @@ def expand(graph: GraphCore, pattern: str) -> list[Match]:
 
 
 def all_paths(graph: GraphCore, prefix: str = "", *, inside: bool = False) -> Iterator[Match]:
-    """Yield every path of a graph: labelled children, tags, then nodes and the parts of control nodes."""
+    """Yield every path of a graph: labeled children, tags, then nodes and the parts of control nodes."""
     spec, children = graph.spec, _children_by_label(graph)
     for label, child in children.items():
         yield Match(prefix + label, "subgraph", graph, label, child)
@@ -117,7 +117,7 @@ def _descend(
 
 
 def _below(owner: GraphCore, module: nn.Module | None, path: str) -> Iterator[Match]:
-    """Yield the paths under a node: into an unlabelled graph, or the parts of a control node."""
+    """Yield the paths under a node: into an unlabeled graph, or the parts of a control node."""
     if isinstance(module, GraphCore):
         if module.label is None:
             yield from all_paths(module, f"{path}.", inside=True)

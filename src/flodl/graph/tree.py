@@ -61,7 +61,7 @@ class GraphTree(GraphCore):
         return owner._memory.tag_values[owner.spec.tag_index[match.name]]
 
     def traces(self, path: str) -> list[Any]:
-        """Return what a loop body published, one value per turn: 'refined.attention', or just 'attention'."""
+        """Return what a loop body published, one value per iteration: 'refined.size', or just 'size'."""
         *parents, name = paths.split(path)
         loops = self._loops(".".join(parents)) if parents else self._loops(None)
         found = [loop for loop in loops if name in loop.traces.values]
@@ -159,7 +159,7 @@ class GraphTree(GraphCore):
     def reset_state(self, path: str | None = None) -> None:
         """Drop the carried values of everything, or of everything under a path.
 
-        Modules of your own that have a method `reset_state` are reset too.
+        Your own modules that have a method `reset_state` are reset too.
         """
         reset_modules(self.modules() if path is None else self._modules_under(path))
 

@@ -25,7 +25,7 @@ def gaussian_blur_2d(image: Tensor, sigma: float) -> Tensor:
     if image.dim() < 2 or not image.is_floating_point():
         raise ShapeError(
             f"gaussian blur: the image is {image.dtype} of shape {list(image.shape)}. "
-            "Give a floating-point tensor whose last two dimensions are height and width."
+            "Pass a floating-point tensor whose last two dimensions are height and width."
         )
     kernel = _kernel(sigma, image)
     radius = len(kernel) // 2

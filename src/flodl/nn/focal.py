@@ -45,7 +45,7 @@ def focal_loss(
         if alpha.shape != (classes,):
             raise ShapeError(
                 f"alpha has shape {list(alpha.shape)} for logits of {classes} classes. "
-                f"Give one weight per class, a tensor of shape [{classes}], or one number for all."
+                f"Pass one weight per class, a tensor of shape [{classes}], or one number for all."
             )
         alpha = alpha.to(entropy)[target.where(counted, 0)]
     loss = alpha * missed**gamma * entropy
@@ -115,6 +115,6 @@ def _class_indices(logits: Tensor, target: Tensor) -> Tensor:
     if logits.dim() == 0 or target.shape != expected or target.is_floating_point():
         raise ShapeError(
             f"focal_loss: the target is {target.dtype} of shape {list(target.shape)} for logits of shape "
-            f"{list(logits.shape)}. Give logits [N, C, ...] and integer class indices [N, ...]."
+            f"{list(logits.shape)}. Pass logits [N, C, ...] and integer class indices [N, ...]."
         )
     return target.long()

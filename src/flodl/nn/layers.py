@@ -24,7 +24,7 @@ class Reshape(nn.Module):
         fixed = [size for size in sizes if size != -1]
         if len(sizes) - len(fixed) > 1 or not all(isinstance(size, int) and size > 0 for size in fixed):
             raise ShapeError(
-                f"Reshape{tuple(sizes)} is not a shape. Give integers above 0, the batch first; "
+                f"Reshape{tuple(sizes)} is not a shape. Pass integers above 0, the batch first; "
                 "one of them may be -1, to be inferred."
             )
         self.shape: tuple[int, ...] = tuple(size for size in sizes if isinstance(size, int))

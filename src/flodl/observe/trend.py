@@ -35,7 +35,7 @@ class Trend:
         if len(self._epochs) != len(self._values):
             raise MetricError(
                 f"the trend {name!r} has {len(self._values)} values but {len(self._epochs)} epochs. "
-                "Give one epoch for each value, or leave the epochs out."
+                "Pass one epoch for each value, or leave the epochs out."
             )
 
     @property

@@ -60,7 +60,7 @@ def check_weight(name: str, weight: object) -> float | Tensor:
         if weight.numel() != 1:
             raise MetricError(
                 f"the weight of the metric {name!r} is a tensor of shape {tuple(weight.shape)}. "
-                "Give one weight for all values of the call, for example the batch size."
+                "Pass one weight for all values of the call, for example the batch size."
             )
         _check_tensor(f"the weight of the metric {name!r} is", weight)
         return device_copy(weight)
@@ -70,7 +70,7 @@ def check_weight(name: str, weight: object) -> float | Tensor:
             return number
     raise MetricError(
         f"the weight of the metric {name!r} is {_describe(weight)}. "
-        "Give a number of at least 0, for example the batch size."
+        "Pass a number of at least 0, for example the batch size."
     )
 
 

@@ -18,9 +18,9 @@ def preview(owner: str, lr: Callable[[int], float], total_steps: int, *, width: 
     step 0: 0 · highest 0.7 at step 7 · step 7: 0.7
     """
     check_integer(
-        owner, "total_steps", total_steps, at_least=1, hint="Give the number of optimizer updates to show."
+        owner, "total_steps", total_steps, at_least=1, hint="Pass the number of optimizer updates to show."
     )
-    check_integer(owner, "width", width, at_least=1, hint="Give the number of characters to draw.")
+    check_integer(owner, "width", width, at_least=1, hint="Pass the number of characters to draw.")
     values = [lr(step) for step in range(total_steps)]
     highest = max(values)
     peak = values.index(highest)

@@ -77,7 +77,7 @@ def _check_limit(function: str, name: str, limit: Any) -> None:
         return
     raise ScheduleError(
         f"{function}: {name}={limit!r}, expected a number above 0. "
-        "Give a limit such as 1.0, or do not call it."
+        "Pass a limit such as 1.0, or do not call it."
     )
 
 

@@ -31,9 +31,9 @@ class OneCycleLR(StepSchedule):
 
     def __post_init__(self) -> None:
         check_number(
-            "OneCycleLR", "max", self.max, above=0, hint="Give the highest learning rate, for example 0.01."
+            "OneCycleLR", "max", self.max, above=0, hint="Pass the highest learning rate, for example 0.01."
         )
-        hint = "Give the number of optimizer updates of the whole cycle."
+        hint = "Pass the number of optimizer updates of the whole cycle."
         check_integer("OneCycleLR", "total", self.total, at_least=1, hint=hint)
         hint = "It is the fraction of the cycle that increases: 0.3 is 30 %."
         check_number("OneCycleLR", "warmup_frac", self.warmup_frac, at_least=0, at_most=1, hint=hint)
@@ -88,8 +88,8 @@ class CyclicLR(StepSchedule):
     down: int | None = None
 
     def __post_init__(self) -> None:
-        check_number("CyclicLR", "base", self.base, at_least=0, hint="Give the lowest learning rate.")
-        hint = "Give the highest learning rate, above base."
+        check_number("CyclicLR", "base", self.base, at_least=0, hint="Pass the lowest learning rate.")
+        hint = "Pass the highest learning rate, above base."
         check_number("CyclicLR", "max", self.max, above=self.base, hint=hint)
         check_integer("CyclicLR", "up", self.up, at_least=1, hint="It counts the steps from base to max.")
         if self.down is not None:

@@ -16,7 +16,7 @@ from .schedule import StepSchedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-_BASE_HINT = "Give the learning rate to start from, for example 0.1."
+_BASE_HINT = "Pass the learning rate to start from, for example 0.1."
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class MultiStepLR(StepSchedule):
         if not milestones:
             raise ScheduleError(
                 f"MultiStepLR: milestones={self.milestones!r}, expected at least one step. "
-                "Give the steps at which the learning rate decays, for example [30, 80]."
+                "Pass the steps at which the learning rate decays, for example [30, 80]."
             )
         for milestone in milestones:
             hint = "A milestone is a step at which the learning rate decays."
@@ -133,9 +133,9 @@ class CosineScheduler(StepSchedule):
 
     def __post_init__(self) -> None:
         check_number("CosineScheduler", "base", self.base, above=0, hint=_BASE_HINT)
-        hint = "Give the learning rate to end at, no higher than base."
+        hint = "Pass the learning rate to end at, no higher than base."
         check_number("CosineScheduler", "min", self.min, at_least=0, at_most=self.base, hint=hint)
-        hint = "Give the number of optimizer updates that the decay takes."
+        hint = "Pass the number of optimizer updates that the decay takes."
         check_integer("CosineScheduler", "total", self.total, at_least=1, hint=hint)
 
     def lr(self, step: int) -> float:

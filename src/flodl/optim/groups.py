@@ -52,7 +52,7 @@ def _check_settings(pattern: str, settings: Any) -> None:
     if not isinstance(settings, Mapping) or "params" in settings:
         raise PathError(
             f"the options for {pattern!r} are {settings!r}. "
-            "Give a dictionary of optimizer options, for example {'lr': 1e-4}, without 'params'."
+            "Pass a dictionary of optimizer options, for example {'lr': 1e-4}, without 'params'."
         )
 
 

@@ -33,14 +33,14 @@ class PlateauScheduler:
     ) -> None:
         name = "PlateauScheduler"
         check_number(
-            name, "base", base, above=0, hint="Give the learning rate to start from, for example 0.1."
+            name, "base", base, above=0, hint="Pass the learning rate to start from, for example 0.1."
         )
         hint = "It is the number of observations without improvement before a decay; 1 decays at the first."
         check_integer(name, "patience", patience, at_least=1, hint=hint)
         check_number(
             name, "factor", factor, above=0, below=1, hint="0.5 halves the learning rate at each decay."
         )
-        hint = "Give the lowest learning rate, no higher than base."
+        hint = "Pass the lowest learning rate, no higher than base."
         check_number(name, "min", min, at_least=0, at_most=base, hint=hint)
         if mode not in ("min", "max"):
             raise ScheduleError(

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
     """Set an optimizer's learning rates from a schedule or a plain function of the step.
 
-    The rate of step 0 is set at once. The schedule sets the rate of the groups whose rate is its base, peak
-    or target, or of the group with the highest rate if there are none. Every other group keeps the ratio to
-    it that it had when the bridge was created.
+    The rate of step 0 is set immediately. The schedule sets the rate of the groups whose rate is its base,
+    peak or target, or of the group with the highest rate if there are none. Every other group keeps the
+    ratio to it that it had when the bridge was created.
 
     >>> import torch
     >>> head, body = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
@@ -199,7 +199,7 @@ def _lr_function(schedule: Any) -> Callable[[int], float]:
         if callable(schedule) and _accepts_step(schedule):
             return schedule  # type: ignore[no-any-return]
     raise ScheduleError(
-        f"{schedule!r} is not a schedule. Give an object with a method lr(step), such as "
+        f"{schedule!r} is not a schedule. Pass an object with a method lr(step), such as "
         "CosineScheduler(0.1, 0.001, 1000), or a function of the step."
     )
 
@@ -243,7 +243,7 @@ def _reference_lr(schedule: Any, optimizer: Any) -> float:
     groups = getattr(optimizer, "param_groups", None)
     if not groups or any("lr" not in group for group in groups):
         raise ScheduleError(
-            f"{type(optimizer).__name__} has no parameter groups with an 'lr' to set. Give a torch optimizer."
+            f"{type(optimizer).__name__} has no parameter groups with an 'lr' to set. Pass a torch optimizer."
         )
     rates = [float(group["lr"]) for group in groups]
     own_rates = _own_rates(schedule)
@@ -251,7 +251,7 @@ def _reference_lr(schedule: Any, optimizer: Any) -> float:
     if not math.isfinite(lr) or lr <= 0:
         raise ScheduleError(
             f"the highest lr of the parameter groups is {lr}, and the other groups keep their ratio to it. "
-            "Build the optimizer with an lr above 0; the schedule replaces it at once. "
+            "Build the optimizer with an lr above 0; the schedule replaces it immediately. "
             "To resume, apply the schedule before you load the optimizer's state."
         )
     return lr

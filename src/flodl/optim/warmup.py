@@ -35,9 +35,9 @@ class WarmupScheduler(StepSchedule):
         if isinstance(self.inner, type) or not callable(getattr(self.inner, "lr", None)):
             raise ScheduleError(
                 f"WarmupScheduler: inner={self.inner!r} has no method lr(step). "
-                "Give the schedule to follow after the warm-up, for example CosineScheduler(0.1, 0.001, 90)."
+                "Pass the schedule to follow after the warm-up, for example CosineScheduler(0.1, 0.001, 90)."
             )
-        hint = "Give the learning rate at the end of the warm-up, usually the inner schedule's first."
+        hint = "Pass the learning rate at the end of the warm-up, usually the inner schedule's first."
         check_number("WarmupScheduler", "target", self.target, above=0, hint=hint)
         hint = "It is the number of warm-up steps; 0 disables the warm-up."
         check_integer("WarmupScheduler", "warm", self.warm, at_least=0, hint=hint)

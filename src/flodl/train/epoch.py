@@ -61,7 +61,7 @@ def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> It
 
 
 def _is_stopped(run: Run) -> bool:
-    """Return whether the run was stopped; raise if epochs are requested over and over nevertheless."""
+    """Return whether the run was stopped; raise if epochs are requested again and again anyway."""
     reason = run.session.stop_reason
     if not reason:
         return False
@@ -101,7 +101,7 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
 
 
 def _end_training(run: Run) -> None:
-    """Apply an incomplete window of accumulation, and take the means of the epoch."""
+    """Apply an incomplete accumulation window, and take the means of the epoch."""
     run.session.check_parameters()
     # An interrupt in between would leave no trace that the epoch was trained.
     with uninterrupted():

@@ -104,7 +104,7 @@ class Reports:
             )
         self.monitor, self._log_every = monitor, log_every
         self.current: RunReporter | None = None
-        # A monitor of the user's may see several runs, and is shown the model once.
+        # A user's monitor may see several runs, and is shown the model once.
         self._is_model_shown = False
         # The events before a run began; None if no run is open, or if it has begun.
         self._waiting: list[tuple[str, dict[str, Any]]] | None = None

@@ -64,9 +64,9 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
     found = differences(session, run.hooks, parts, groups=groups, modes=modes, own_folder=own_folder)
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
-    notes = ["EarlyStopping counts from scratch"] if restarts else []
+    notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
-        notes.append(f"its own folder has precedence over {str(source)!r}")
+        notes.append(f"its own folder takes precedence over {str(source)!r}")
     message = "; ".join([f"resumed from step {bundle.step}, epoch {session.epochs}", *notes, *found])
     run.reports.event("alert", message=message, level="warning" if found else "info")
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
@@ -140,6 +140,6 @@ def _check_not_older(directory: RunDirectory, named: Path, other: Bundle, own: B
 
 def _invalid(resume: Any) -> TrainError:
     return TrainError(
-        f"resume={resume!r} is neither 'auto', 'must' or 'never' nor a folder with an intact bundle. "
+        f"resume={resume!r} is not 'auto', 'must', 'never' or a folder with an intact bundle. "
         "Pass the checkpoint_dir of another run, or one of its bundles."
     )

@@ -118,7 +118,7 @@ class Run:
         """
         session, saver = self.session, self.saver
         if not is_integer(epochs, at_least=1):
-            raise TrainError(f"epochs={epochs!r}. Use a whole number from 1 up.")
+            raise TrainError(f"epochs={epochs!r}. Use an integer of at least 1.")
         if self.stage is not Stage.CLOSED:
             raise TrainError("this trainer is already running. Create another one for a run inside a run.")
         with ExitStack() as stack:
@@ -230,7 +230,7 @@ class Run:
             self.save_and_exit()
 
     def save_and_exit(self) -> NoReturn:
-        """Save the run and exit the program; an incomplete window of accumulation is abandoned."""
+        """Save the run and exit the program; an incomplete accumulation window is abandoned."""
         session, saver, request = self.session, self.saver, self.stop_request
         if session.start.is_fresh and not session.updates:
             request.exit(has_begun=False)

@@ -29,10 +29,10 @@ class TrainerSettings:
         for name in ("save_every", "save_every_steps", "log_every"):
             every = getattr(self, name)
             if every is not None and not is_integer(every, at_least=1):
-                raise TrainError(f"{name}={every!r}. Use a whole number from 1 up, or None for never.")
+                raise TrainError(f"{name}={every!r}. Use an integer of at least 1, or None for never.")
         if self.seed is not None and not is_integer(self.seed, at_least=0):
             raise TrainError(
-                f"seed={self.seed!r}. Use a whole number from 0 up, or None for that of manual_seed."
+                f"seed={self.seed!r}. Use an integer of at least 0, or None for the seed of manual_seed."
             )
         _check_choice("nan", self.nan, get_args(NanPolicy))
         _check_choice("when_disk_fails", self.when_disk_fails, get_args(DiskPolicy))

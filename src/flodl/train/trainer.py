@@ -43,7 +43,7 @@ class Trainer:
 
     `fit` runs everything; `epoch` and `step` are for a custom loop; `TrainStep` and `Loader` are the parts
     underneath. All of them produce the same losses. With a `checkpoint_dir`, a run can be killed at any
-    moment and resumes where it was.
+    moment and resumes where it stopped.
 
     >>> model = nn.Linear(2, 1)
     >>> trainer = Trainer(
@@ -264,7 +264,7 @@ class Trainer:
         return loss
 
     def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:
-        """Return loss, named values and metrics over a data set, counting each sample once.
+        """Return loss, named values and metrics over a dataset, counting each sample once.
 
         With `ema`, the same values of the averaged weights follow, as "ema_loss" and so on. An evaluation
         does not change the RNG state of the training or the position of a loader.
@@ -289,11 +289,11 @@ class Trainer:
         self._run.session.stop_reason = reason or "stopped"
 
     def scale_lr(self, factor: float, *, least: float = 0.0) -> None:
-        """Multiply the learning rate by a factor from now on, also with a schedule."""
+        """Multiply the learning rate by a factor from now on, with or without a schedule."""
         scale_rates(self.optimizer, self.train_step.schedule, factor, least)
 
     def save(self, *, wait: bool = True, reason: str = "") -> None:
-        """Save a bundle now, or at the end of the current window of accumulation; `reason` is reported."""
+        """Save a bundle now, or at the end of the current accumulation window; `reason` is reported."""
         if self._run.saver is None:
             raise TrainError("there is nowhere to save to. Set a checkpoint_dir.")
         self._run.begin()

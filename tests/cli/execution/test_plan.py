@@ -52,7 +52,7 @@ def test_a_typo_fails_before_anything_is_started(project, capfd):
     [
         (
             "training: {epochs: many}",
-            r"fdl\.yml:2: training\.epochs: 'many' is not allowed here\. Expected a whole number\.",
+            r"fdl\.yml:2: training\.epochs: 'many' is not allowed here\. Expected an integer\.",
         ),
         ("ddp: {speed_hint: {slow_rank: 1}}", r"ddp\.speed_hint: `ratio:` is missing"),
         ("ddp: {speed_hint: 3}", r"ddp\.speed_hint: 3 is not allowed here\. Expected a map\."),
@@ -67,13 +67,13 @@ def test_a_typo_fails_before_anything_is_started(project, capfd):
         ("ddp: {progressive: 7}", r"7 is not allowed here\. Expected true or false or 'auto'\."),
         (
             "output: {monitor: [1]}",
-            r"\[1\] is not allowed here\. Expected true or false or a whole number or text",
+            r"\[1\] is not allowed here\. Expected true or false or an integer or text",
         ),
         (
             "compile: '" + "x" * 90 + "'",
             r"compile: 'x{56}\.\.\. is not allowed here\. Expected true or false\.",
         ),
-        ("ddp: {anchor: often}", r"'often' is not allowed here\. Expected a whole number or 'auto'\."),
+        ("ddp: {anchor: often}", r"'often' is not allowed here\. Expected an integer or 'auto'\."),
         ("docker: [a]", r"docker: \[a\] is not allowed here\. Expected text\."),
         ("entry: 3", r"entry: 3 is not allowed here\. Expected text\."),
         ("description: words\nentri: x", r"fdl\.yml:3: entri: unknown key\. Did you mean 'entry'"),

@@ -236,7 +236,7 @@ def test_broken_settings_are_reported_and_kept_and_disable_the_check(machine):
     for _ in range(2):
         shown = machine.fdl()
         assert f"{machine.state_file}:1: " in shown
-        assert "fdl checks for no updates" in shown
+        assert "fdl does not check for updates" in shown
     assert [path.name for path in machine.state_file.parent.iterdir()] == ["config.json"]
     assert machine.state_file.read_text() == '{"update_check": {"enabled": false},}'
     assert machine.fdl(terminal=False) == ""

@@ -1,4 +1,4 @@
-"""The well-known data sets: the real files if available, and an error for every kind of damage."""
+"""The well-known datasets: the real files if available, and an error for every kind of damage."""
 
 import gzip
 import hashlib
@@ -113,7 +113,7 @@ def test_a_missing_file_raises_with_folders_and_advice(tmp_path):
         f"there is no train-images-idx3-ubyte.gz in {tmp_path}/mnist, {tmp_path}/MNIST/raw, {tmp_path}. "
         "Call flodl.data.mnist with download=True, or put the file there yourself (it is published at "
         "https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz). "
-        "The folder is root=, else $FLODL_DATA, else ~/.cache/flodl/data."
+        "The folder is root=, or $FLODL_DATA, or ~/.cache/flodl/data."
     )
 
 

@@ -149,7 +149,7 @@ def test_a_recording_refuses_a_numpy_array() -> None:
 
 
 def test_only_functions_can_be_captured() -> None:
-    with pytest.raises(StepError, match=r"capture was given None\. Give a function or a module"):
+    with pytest.raises(StepError, match=r"capture got None\. Pass a function or a module"):
         capture(None)
 
 
@@ -169,7 +169,7 @@ def test_tensors_of_different_lengths_are_reported_once_unless_samples_is_given(
 
     assert train(samples=None, accumulate=accumulate) == [
         "samples: the first tensor of a batch has 6 rows and others have 9; "
-        "it weighs as 6 samples, unless you pass a number"
+        "it counts as 6 samples, unless you pass a number"
     ]
     assert train(samples=6, accumulate=accumulate) == []
     assert train(samples=3, accumulate=accumulate) == []
@@ -240,7 +240,7 @@ def test_a_step_is_compiled_for_the_given_number_of_samples(quick_compiler) -> N
 
 @pytest.mark.parametrize("samples", [-1, 2.0, True, "4"])
 def test_an_invalid_number_of_samples_is_refused(samples) -> None:
-    with pytest.raises(StepError, match="Give the number of samples in the batch, or None"):
+    with pytest.raises(StepError, match="Pass the number of samples in the batch, or None"):
         step_by_time().call(sequences(3)[0], samples=samples)
 
 

@@ -25,9 +25,9 @@ def test_a_region_takes_named_arguments() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"max_captures": 0}, r"max_captures=0\. Give an integer of at least 1"),
+        ({"max_captures": 0}, r"max_captures=0\. Pass an integer of at least 1"),
         ({"max_captures": 2.5}, r"max_captures=2\.5"),
-        ({"warmup": -1}, r"warmup=-1\. Give an integer of at least 0"),
+        ({"warmup": -1}, r"warmup=-1\. Pass an integer of at least 0"),
         ({"warmup": True}, r"warmup=True"),
     ],
 )

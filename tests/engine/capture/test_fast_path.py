@@ -150,7 +150,7 @@ def test_groups_that_share_a_learning_rate_take_the_slow_path() -> None:
     updater.refresh()
     assert (
         ready.dependencies.what_changed()
-        == "one of several groups that shared a learning rate was given a different one"
+        == "one of several groups that shared a learning rate now has a different one"
     )
 
 

@@ -286,7 +286,7 @@ def test_an_empty_batch_after_memory_ran_out_is_a_skipped_update() -> None:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (lambda: 3, "is not a schedule. Give an object with a method"),
+        (lambda: 3, "is not a schedule. Pass an object with a method"),
         (lambda step: "a", "returned 'a' at step 0; expected a number"),
         (lambda step: None, "returned None at step 0"),
     ],

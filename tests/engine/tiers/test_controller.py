@@ -96,7 +96,7 @@ def test_auto_does_not_compile_with_deterministic_algorithms(compiled_elsewhere)
         torch.use_deterministic_algorithms(False)
     assert step.tier == "eager"
     assert step.report().reason == (
-        "compiling would change the rounding, and deterministic algorithms were asked for"
+        "compiling would change the rounding, and deterministic algorithms were requested"
     )
 
 
@@ -387,7 +387,7 @@ def test_training_continues_without_memory_for_a_trial(quick_compiler, monkeypat
     monkeypatch.setattr(trial, "Snapshot", too_large)
     step = new_step(tier="compiled")
     assert torch.isfinite(torch.stack(run(step, 8))).all()
-    assert step.report().reason == "there is no memory left to try a faster tier in"
+    assert step.report().reason == "there is not enough memory to try a faster tier"
     assert step.report().updates == 8
 
 
@@ -468,7 +468,7 @@ def test_an_update_that_ran_out_of_memory_during_a_trial_is_not_run_again(quick_
     with pytest.raises(torch.OutOfMemoryError, match="the second group"):
         run(step, 1)
     assert (optimizer.calls, step.updates) == (5, 4)
-    assert step.report().reason == "there is no memory left to try a faster tier in"
+    assert step.report().reason == "there is not enough memory to try a faster tier"
     run(step, 1)
     assert (optimizer.calls, step.updates) == (6, 5)
 
@@ -641,7 +641,7 @@ def test_an_opaque_object_in_the_batch_is_named(quick_compiler) -> None:
         step(Pair())
     assert step.report().reason == (
         "the step cannot be compiled: each batch contains a new object of class Pair, "
-        "whose contents cannot be compared; give its tensors in a tuple, list, dict or dataclass"
+        "whose contents cannot be compared; pass its tensors in a tuple, list, dict or dataclass"
     )
 
 
@@ -784,7 +784,7 @@ def test_tuning_that_takes_too_long_is_stopped_and_reported(quick_compiler, monk
     ("settings", "message"),
     [
         ({"tune": "gem"}, "tune='gem'. Did you mean 'gemm'?"),
-        ({"tune_budget_s": 0}, "tune_budget_s=0. Give the seconds that tuning may take."),
+        ({"tune_budget_s": 0}, "tune_budget_s=0. Pass the number of seconds that tuning may take."),
         ({"tier": "compield"}, "tier='compield'. Did you mean 'compiled'?"),
         ({"guard": "los"}, "guard='los'. Did you mean 'loss'?"),
     ],

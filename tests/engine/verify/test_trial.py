@@ -271,8 +271,8 @@ def test_sparse_gradients_are_not_coalesced_without_need():
 @pytest.mark.parametrize(
     ("batch", "samples", "told"),
     [
-        (torch.ones(8, 4), 8, r"call was given a Tensor\. Give what the step function takes as a tuple"),
-        ((torch.ones(8, 4), torch.ones(8, 2)), 0, r"samples=0\. Give the number of samples"),
+        (torch.ones(8, 4), 8, r"call got a Tensor\. Pass the arguments of the step function as a tuple"),
+        ((torch.ones(8, 4), torch.ones(8, 2)), 0, r"samples=0\. Pass the number of samples"),
     ],
 )
 def test_wrong_calls_raise_helpful_errors(batch, samples, told):

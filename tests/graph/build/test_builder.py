@@ -1,4 +1,4 @@
-"""The builder: what each call adds, and that a wrong call raises itself and changes nothing."""
+"""The builder: what each call adds; a wrong call raises immediately and changes nothing."""
 
 import functools
 
@@ -53,7 +53,7 @@ X = torch.tensor([[1.0, 2.0]])
         (lambda: FlowBuilder().map(Double(), batched=True).slices(2), 2 * X),
     ],
 )
-def test_each_method_adds_what_it_says(chain, expected):
+def test_each_method_adds_the_expected_nodes(chain, expected):
     model = chain().build()
     assert isinstance(model, Graph)
     assert torch.equal(model(X), expected)
@@ -73,7 +73,7 @@ def test_tag_group_names_the_open_streams_by_position():
     assert torch.equal(model.tagged("head_1"), 3 * X)
 
 
-def test_a_tag_right_after_a_fork_names_the_fork_and_later_the_stream():
+def test_a_tag_right_after_a_fork_names_the_fork_and_a_later_one_the_stream():
     right_after = FlowBuilder().fork(Double()).tag("side").tag("stream").build()
     later = FlowBuilder().fork(Double()).through(Triple()).tag("main").build()
     right_after(X), later(X)
@@ -82,7 +82,7 @@ def test_a_tag_right_after_a_fork_names_the_fork_and_later_the_stream():
     assert torch.equal(later.tagged("main"), 3 * X)
 
 
-def test_a_fork_that_takes_references_is_still_the_one_that_is_tagged():
+def test_a_tag_after_a_fork_with_references_names_the_fork():
     model = FlowBuilder().tag("ctx").fork(Blend()).using("ctx").tag("side").build()
     assert torch.equal(model(X), X)
     assert torch.equal(model.tagged("side"), 2 * X)
@@ -101,7 +101,7 @@ def test_the_tag_input_may_name_the_entry():
     assert torch.equal(model.tagged("input"), 2 * X)
 
 
-def test_an_unread_untagged_branch_is_mentioned_once(capsys):
+def test_an_unread_untagged_branch_logs_one_note(capsys):
     FlowBuilder().fork(Double()).build()
     assert (
         capsys.readouterr().err
@@ -116,7 +116,7 @@ def open_streams() -> FlowBuilder:
 
 
 @pytest.mark.parametrize("needs_one_stream", ["through", "also", "fork", "loop_body", "map", "tag"])
-def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
+def test_a_call_on_open_streams_says_what_to_do(needs_one_stream):
     argument = "name" if needs_one_stream == "tag" else Double()
     with pytest.raises(BuildError, match=f"{needs_one_stream} needs one stream, but 2 are open"):
         getattr(open_streams(), needs_one_stream)(argument)
@@ -171,18 +171,18 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
             ".tag comes before the end of the loop",
         ),
         (lambda: FlowBuilder().map(double).build(), BuildError, ".build comes before the source of the map"),
-        (lambda: FlowBuilder().loop_body(double).for_n(0), LoopError, "for_n got 0 turns"),
-        (lambda: FlowBuilder().loop_body(double).for_n(True), LoopError, "for_n got True turns"),
-        (lambda: FlowBuilder().loop_body(double).for_n(2.0), LoopError, "for_n got 2.0 turns"),
+        (lambda: FlowBuilder().loop_body(double).for_n(0), LoopError, "for_n got 0 iterations"),
+        (lambda: FlowBuilder().loop_body(double).for_n(True), LoopError, "for_n got True iterations"),
+        (lambda: FlowBuilder().loop_body(double).for_n(2.0), LoopError, "for_n got 2.0 iterations"),
         (
             lambda: FlowBuilder().loop_body(double).while_cond(double, 0),
             LoopError,
-            "while_cond got 0 turns. Pass an integer of at least 1.",
+            "while_cond got 0 iterations. Pass an integer of at least 1.",
         ),
         (
             lambda: FlowBuilder().loop_body(double).until_cond(double, -1),
             LoopError,
-            "until_cond got -1 turns",
+            "until_cond got -1 iterations",
         ),
         (lambda: FlowBuilder().map(double).slices(0), BuildError, "slices(0): the number of slices"),
         (
@@ -257,7 +257,7 @@ def test_a_call_on_open_streams_names_itself_and_the_way_out(needs_one_stream):
         ),
     ],
 )
-def test_a_wrong_call_raises_at_once_with_the_value_and_the_way_out(wrong, error, words):
+def test_a_wrong_call_raises_immediately_with_the_value_and_advice(wrong, error, words):
     with pytest.raises(error) as caught:
         wrong()
     assert isinstance(caught.value, GraphError)
@@ -279,7 +279,7 @@ def test_a_wrong_call_raises_at_once_with_the_value_and_the_way_out(wrong, error
         lambda flow: flow.loop_body(Double()).for_n(0),
     ],
 )
-def test_a_refused_call_leaves_the_builder_as_it_was(refused, capsys):
+def test_a_rejected_call_leaves_the_builder_unchanged(refused, capsys):
     flow = FlowBuilder(Double()).tag("made").through(Remember())
     with pytest.raises(GraphError):
         refused(flow)
@@ -300,7 +300,7 @@ def test_the_label_may_come_anywhere_in_the_chain():
     assert FlowBuilder().label("early").through(Double()).build().label == "early"
 
 
-def test_any_reference_is_taken_by_a_module_with_open_keywords_except_its_own_stream():
+def test_a_module_with_variable_keywords_accepts_any_reference_except_its_stream():
     model = FlowBuilder().tag("a-b").through(Total()).using("a-b").build()
     assert torch.equal(model(X), 2 * X)
     with pytest.raises(RefError, match="it takes any reference except its stream, 'x'"):
@@ -313,7 +313,7 @@ def test_an_input_may_have_any_name_that_the_generated_code_uses(name):
     assert torch.equal(model(X, **{name: X}), 3 * X)
 
 
-def test_a_module_of_the_user_may_have_attributes_called_like_ours():
+def test_a_user_module_may_have_attributes_with_our_names():
     node = Double()
     node._spec = node.label = node.traces = "mine"
     model = FlowBuilder(node).build()
@@ -321,13 +321,13 @@ def test_a_module_of_the_user_may_have_attributes_called_like_ours():
     assert torch.equal(model(X), 2 * X)
 
 
-def test_an_error_in_a_forward_names_the_node_and_what_it_was_given():
+def test_an_error_in_a_forward_names_the_node_and_its_inputs():
     with pytest.raises(ValueError, match="broken on purpose") as caught:
         FlowBuilder(Double()).through(Broken()).build()(X)
     assert caught.value.__notes__ == ["flodl: at 'broken_1', Broken(), given (1, 2)"]
 
 
-def test_an_error_leaves_the_values_of_the_call_before():
+def test_an_error_keeps_the_values_of_the_previous_call():
     calls = []
 
     def fails_second(x):
@@ -359,7 +359,7 @@ def test_the_generated_code_is_straight_line_python():
     ]
 
 
-def test_a_loop_or_map_without_an_end_is_refused_by_the_next_call():
+def test_the_call_after_an_incomplete_loop_or_map_is_rejected():
     flow = FlowBuilder(Double())
     flow.loop_body(Triple())
     with pytest.raises(BuildError, match="a loop has no end yet"):
@@ -372,7 +372,7 @@ def test_a_loop_or_map_without_an_end_is_refused_by_the_next_call():
         other.build()
 
 
-def test_a_loop_ends_once():
+def test_a_loop_cannot_be_completed_twice():
     loop = FlowBuilder(Double()).loop_body(Triple())
     loop.for_n(2)
     with pytest.raises(BuildError, match="is already complete"):

@@ -60,7 +60,7 @@ class Narrow(nn.Module):
 
 
 def inside(flow: FlowBuilder):
-    """Put a graph into another, so that the path has something to show."""
+    """Nest a graph in another one, so that the error has a path."""
     return FlowBuilder(flow.label("encoder").build()).build
 
 
@@ -253,12 +253,12 @@ MESSAGES = {
     ScheduleError: (
         schedule_error,
         "CosineScheduler: total=0, expected an integer of at least 1. "
-        "Give the number of optimizer updates that the decay takes.",
+        "Pass the number of optimizer updates that the decay takes.",
     ),
-    StepError: (step_error, "accumulate=0. Give a whole number from 1 up."),
+    StepError: (step_error, "accumulate=0. Pass an integer of at least 1."),
     TrainError: (
         train_error,
-        "save_every=0. Use a whole number from 1 up, or None for never.",
+        "save_every=0. Use an integer of at least 1, or None for never.",
     ),
     NotFiniteError: (
         not_finite_error,
@@ -306,21 +306,21 @@ def test_an_error_says_what_happened_where_and_what_to_do(error, tmp_path):
     assert str(caught.value) == message.replace("{}", str(tmp_path))
 
 
-def test_every_class_of_the_tree_has_such_a_test():
+def test_every_error_class_has_an_example():
     made_here = inspect.getmembers(errors, lambda value: getattr(value, "__module__", "") == errors.__name__)
     classes = {value for _, value in made_here if inspect.isclass(value)}
     assert classes == {FlodlError, GraphError, *MESSAGES}
 
 
 @pytest.mark.parametrize("root", [FlodlError, GraphError])
-def test_the_roots_carry_a_path_that_grows_outwards(root):
+def test_enclosing_names_are_prepended_to_the_path(root):
     error = root("the value is 3. Give 2.", path="scan")
     assert str(error.under("encoder").under("model")) == "at 'model.encoder.scan': the value is 3. Give 2."
     assert (error.message, error.path) == ("the value is 3. Give 2.", "model.encoder.scan")
     assert str(root("the value is 3.")) == "the value is 3."
 
 
-def test_a_graph_error_is_caught_as_what_it_is():
+def test_errors_can_be_caught_by_their_base_classes():
     with pytest.raises(GraphError):
         build_error(None)
     with pytest.raises(FlodlError):
@@ -336,14 +336,14 @@ def test_a_graph_error_is_caught_as_what_it_is():
         (lambda model: model(X, X, ctx=X), "got 2 by position and ctx by name"),
     ],
 )
-def test_wrong_inputs_are_told_with_the_right_call(call, got):
+def test_wrong_inputs_raise_with_the_right_call(call, got):
     model = FlowBuilder().input("ctx").through(Blend()).using("ctx").build()
     with pytest.raises(InputError) as caught:
         call(model)
     assert str(caught.value) == f"the graph takes 2 inputs, {got}. Call it as model(x, ctx=…)."
 
 
-def test_a_positional_and_a_named_value_for_one_input_are_refused():
+def test_an_input_cannot_be_passed_both_by_position_and_by_name():
     model = FlowBuilder().input("a", "b").through(lambda x, a, b: x).using("a", "b").build()
     with pytest.raises(InputError, match="got 2 by position and a by name"):
         model(X, X, a=X)

@@ -15,7 +15,7 @@ def names(model) -> list[str]:
     return list(model.state_dict())
 
 
-def test_a_node_is_called_by_its_tag_or_by_its_type_and_count():
+def test_a_node_is_named_by_its_tag_or_by_its_type_and_count():
     flow = FlowBuilder(nn.Linear(2, 2, bias=False)).through(nn.GELU()).through(nn.Linear(2, 2, bias=False))
     model = flow.tag("hidden").through(nn.Linear(2, 2, bias=False)).build()
     assert names(model) == ["linear_1.weight", "hidden.weight", "linear_3.weight"]
@@ -31,7 +31,7 @@ def test_inserting_a_node_of_another_type_renames_nothing():
     assert names(chain()) == names(chain(nn.GELU(), nn.Dropout(0.1), double))
 
 
-def test_adding_a_tag_renames_its_own_node_alone():
+def test_adding_a_tag_renames_only_its_own_node():
     def chain(tag: bool):
         flow = FlowBuilder(Shift(2)).through(Shift(2))
         return (flow.tag("middle") if tag else flow).through(Shift(2)).build()
@@ -40,7 +40,7 @@ def test_adding_a_tag_renames_its_own_node_alone():
     assert names(chain(True)) == ["shift_1.offset", "middle.offset", "shift_3.offset"]
 
 
-def test_the_parts_of_control_nodes_have_names_of_their_own():
+def test_the_parts_of_control_nodes_have_their_own_names():
     flow = FlowBuilder().loop_body(Shift(2)).until_cond(LearnedHalt(2), 2)
     flow.gate(SoftmaxRouter(2, 2), [Shift(2), Shift(2)])
     flow.switch(lambda x: 0, [Shift(2), Shift(2)])
@@ -73,7 +73,7 @@ def test_branches_of_split_and_merge_modules_are_nodes_too():
     assert names(model.build()) == ["left.offset", "right.offset", "merge_1.weight"]
 
 
-def test_functions_are_called_by_their_name():
+def test_function_nodes_are_named_after_the_function():
     model = FlowBuilder(double).through(lambda x: x).through(torch.relu).also(Double()).build()
     keys = [node.key for node in model.spec.nodes]
     assert keys == ["input", "double_1", "lambda_1", "relu_1", "double_2", "add_1"]
@@ -84,7 +84,7 @@ ATTRIBUTES = ["training", "_spec", "_source", "_program", "_memory", "_modules",
 
 
 @pytest.mark.parametrize("tag", METHODS + ATTRIBUTES)
-def test_a_tag_may_be_called_like_a_method_or_attribute(tag):
+def test_a_tag_may_have_the_name_of_a_method_or_attribute(tag):
     torch.manual_seed(0)
     stream = torch.randn(3, 2)
     model = FlowBuilder(nn.Linear(2, 2)).tag(tag).through(nn.Linear(2, 2)).build()
@@ -106,14 +106,14 @@ def test_a_tag_may_be_called_like_a_method_or_attribute(tag):
     assert torch.equal(model(stream), plain.linear_2(stream))
 
 
-def test_a_shared_module_has_a_name_at_each_place_and_is_one_parameter():
+def test_a_shared_module_has_several_names_and_one_parameter():
     shared = Shift(2)
     model = FlowBuilder(shared).through(Double()).through(shared).build()
     assert names(model) == ["shift_1.offset", "shift_2.offset"]
     assert len(list(model.parameters())) == 1
 
 
-def test_a_shared_labelled_graph_has_a_name_at_each_place():
+def test_a_shared_labeled_graph_has_several_names():
     shared = FlowBuilder(Shift(2)).label("twice").build()
     model = FlowBuilder(shared).through(Double()).through(shared).build()
     assert names(model) == ["twice.shift_1.offset", "twice_2.shift_1.offset"]

@@ -1,4 +1,4 @@
-"""References: values handed to later nodes in the same call, and carried into the next one."""
+"""References: values passed to later nodes in the same call, or carried into the next one."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def test_a_reference_is_a_keyword_argument_of_the_node():
     assert torch.equal(model(X), 8 * X)
 
 
-def test_two_calls_of_using_add_up():
+def test_two_calls_to_using_are_combined():
     model = (
         FlowBuilder(Double())
         .tag("a")
@@ -96,7 +96,7 @@ def test_plain_functions_take_references_too():
         ),
     ],
 )
-def test_a_wrong_reference_is_refused_by_the_call(wrong, words):
+def test_a_wrong_reference_is_rejected_immediately(wrong, words):
     with pytest.raises(RefError) as caught:
         wrong()
     assert words in str(caught.value)
@@ -112,7 +112,7 @@ FIRST_VALUES = {
 
 
 @pytest.mark.parametrize(("init", "first"), FIRST_VALUES.values(), ids=FIRST_VALUES.keys())
-def test_a_carried_value_starts_with_its_first_value(init, first):
+def test_a_carried_value_starts_with_its_initial_value(init, first):
     model = FlowBuilder(Remember()).using("memory", init=init).tag("memory").build()
     assert torch.equal(model(X), X + first)
     assert torch.equal(model(X), 2 * X + first)
@@ -120,7 +120,7 @@ def test_a_carried_value_starts_with_its_first_value(init, first):
     assert torch.equal(model(X), X + first)
 
 
-def test_without_a_first_value_the_node_gets_none():
+def test_without_an_initial_value_the_node_gets_none():
     seen = []
 
     def note(x: Tensor, memory: Tensor | None) -> Tensor:
@@ -132,7 +132,7 @@ def test_without_a_first_value_the_node_gets_none():
     assert seen == [True, False]
 
 
-def test_a_learned_first_value_is_a_parameter_that_gets_gradient_and_is_saved():
+def test_a_learned_initial_value_is_a_parameter_that_is_trained_and_saved():
     model = FlowBuilder(Remember()).using("memory", init=nn.Parameter(torch.zeros(2))).tag("memory").build()
     model(X).sum().backward()
     assert dict(model.named_parameters())["memory_init"].grad.tolist() == [1.0, 1.0]
@@ -141,7 +141,7 @@ def test_a_learned_first_value_is_a_parameter_that_gets_gradient_and_is_saved():
     assert list(fixed.parameters()) == []
 
 
-def test_a_first_value_with_a_leading_one_stands_for_every_sample():
+def test_an_initial_value_with_a_leading_dimension_of_one_is_expanded_to_the_batch():
     seen = []
 
     def note(x: Tensor, memory: Tensor) -> Tensor:
@@ -152,14 +152,14 @@ def test_a_first_value_with_a_leading_one_stands_for_every_sample():
     assert seen == [(4, 5)]
 
 
-def test_the_name_of_a_first_value_may_also_be_a_tag():
+def test_the_name_of_an_initial_value_may_also_be_a_tag():
     flow = FlowBuilder(Remember()).using("memory", init=torch.ones(2)).tag("memory")
     model = flow.through(Shift(2)).tag("memory_init").build()
     assert torch.equal(model(X), X + 1)
     assert sorted(model.state_dict()) == ["memory_init", "memory_init.offset"]
 
 
-def test_a_first_value_of_another_kind_is_refused():
+def test_an_initial_value_of_the_wrong_type_is_rejected():
     with pytest.raises(StateError, match=r"init=3 for 'memory'. Use None, 'zeros', a tensor"):
         FlowBuilder(Remember()).using("memory", init=3)
 
@@ -186,7 +186,7 @@ def test_a_member_of_a_tag_group_can_be_carried():
     assert torch.equal(model(X), 20 * X)
 
 
-def test_every_branch_right_after_a_split_gets_the_reference():
+def test_using_right_after_a_split_passes_the_reference_to_every_branch():
     model = FlowBuilder(Double()).tag("ctx").split([Blend(), Blend()]).using("ctx").merge("add").build()
     assert torch.equal(model(X), 8 * X)
     carried = FlowBuilder().split([Remember(), Remember()]).using("memory").merge("add").tag("memory").build()
@@ -205,7 +205,7 @@ def test_a_nested_graph_takes_its_declared_inputs_as_references():
         FlowBuilder().tag("other").through(inner).using("other")
 
 
-def test_a_loop_hands_references_to_its_body_and_to_its_condition():
+def test_a_loop_passes_references_to_its_body_and_its_condition():
     def reached(x: Tensor, *, limit: Tensor) -> Tensor:
         return x.amax() - limit
 
@@ -214,7 +214,7 @@ def test_a_loop_hands_references_to_its_body_and_to_its_condition():
     assert torch.equal(model(X, limit=torch.tensor(6.5)), 4 * X)
 
 
-def test_a_loop_body_that_publishes_takes_references_as_well():
+def test_a_loop_body_with_emit_takes_references_too():
     def body(x: Tensor, emit, ctx: Tensor) -> Tensor:
         emit("sum", x + ctx)
         return x + ctx
@@ -224,7 +224,7 @@ def test_a_loop_body_that_publishes_takes_references_as_well():
     assert [value[0, 0].item() for value in model.traces("sum")] == [2.0, 3.0]
 
 
-def test_a_gate_hands_references_to_its_router_and_a_switch_to_its_selector():
+def test_a_gate_passes_references_to_its_router_and_a_switch_to_its_selector():
     def first_or_second(x: Tensor, *, which: Tensor) -> Tensor:
         return torch.nn.functional.one_hot(which, 2).to(x.dtype)
 
@@ -247,7 +247,7 @@ def test_control_nodes_take_references_of_any_name(name):
     assert torch.equal(model(X), 3 * X)
 
 
-def test_a_carried_value_of_another_batch_size_is_refused():
+def test_a_carried_value_with_a_different_batch_size_is_rejected():
     model = FlowBuilder(Remember()).using("memory").tag("memory").build()
     model(torch.ones(4, 2))
     with pytest.raises(StateError) as caught:
@@ -260,7 +260,7 @@ def test_a_carried_value_of_another_batch_size_is_refused():
     assert model(torch.ones(3, 2)).shape == (3, 2)
 
 
-def test_a_carried_value_without_a_batch_outlives_a_change_of_batch_size():
+def test_a_carried_value_without_a_batch_dimension_survives_a_change_of_batch_size():
     model = FlowBuilder(Total()).using("total").fork(lambda x: x.sum()).tag("total").build()
     assert model(torch.ones(4, 2)).shape == (4, 2)
     assert model(torch.ones(3, 2)).tolist() == [[9.0, 9.0]] * 3
@@ -280,7 +280,7 @@ def test_a_carried_value_keeps_its_history_until_it_is_detached():
     assert shift.offset.grad.tolist() == [1.0, 1.0]
 
 
-def test_a_condition_that_takes_nothing_leaves_the_references_to_the_body():
+def test_a_condition_without_references_leaves_them_to_the_body():
     model = (
         FlowBuilder().tag("ctx").loop_body(Blend()).until_cond(ThresholdHalt(5.0), 10).using("ctx").build()
     )

@@ -1,4 +1,4 @@
-"""The shape check at build: every node is named, nothing is computed, nothing changes."""
+"""The shape check at build time: the failing node is named, nothing is computed, nothing changes."""
 
 import copy
 
@@ -62,7 +62,7 @@ NESTED = {
 
 @pytest.mark.parametrize(("place", "path"), NESTED.values(), ids=NESTED.keys())
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_the_node_at_fault_is_named_at_any_depth(place, path, depth):
+def test_the_failing_node_is_named_at_any_depth(place, path, depth):
     flow = place(wrong())
     for level in range(depth):
         flow = FlowBuilder(nn.LayerNorm(8)).through(flow.label(f"level_{level}").build())
@@ -90,7 +90,7 @@ def test_the_node_at_fault_is_named_at_any_depth(place, path, depth):
         lambda: FlowBuilder(lambda x: x.long()).through(nn.Embedding(10, 3)),
     ],
 )
-def test_a_sound_graph_passes(flow):
+def test_a_valid_graph_passes(flow):
     assert isinstance(flow().build(example=EXAMPLE)(EXAMPLE), Tensor)
 
 
@@ -114,7 +114,7 @@ def test_a_plain_tensor_attribute_is_followed():
         FlowBuilder(nn.Linear(8, 3)).through(node).build(example=EXAMPLE)
 
 
-def test_nothing_of_the_graph_changes():
+def test_the_check_does_not_change_the_graph():
     node, norm = WithTensor(), nn.BatchNorm1d(8)
     before = copy.deepcopy(norm.state_dict())
     torch.manual_seed(0)
@@ -156,7 +156,7 @@ def test_an_example_by_name_needs_the_stream():
     assert str(caught.value) == "the example names 'ctx'. Pass the stream as 'input'."
 
 
-def test_errors_of_routers_and_loops_come_as_they_are():
+def test_errors_of_routers_and_loops_are_raised_unchanged():
     with pytest.raises(RouteError, match="at 'gate_1': the router gives 3 weights for 2 experts"):
         FlowBuilder().gate(nn.Linear(8, 3), [Double(), Triple()]).build(example=EXAMPLE)
     with pytest.raises(LoopError, match=r"at 'loop_1.condition': the condition returned shape"):

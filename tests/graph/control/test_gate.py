@@ -1,4 +1,4 @@
-"""Gates: every expert runs, the router says how much each counts."""
+"""Gates: every expert runs, and the router weights the outputs."""
 
 import pytest
 import torch
@@ -21,14 +21,14 @@ def test_a_gate_is_the_weighted_sum_of_its_experts(router):
     torch.testing.assert_close(FlowBuilder().gate(router, experts).build()(ROWS), expected)
 
 
-def test_the_router_and_every_expert_receive_gradient():
+def test_the_router_and_every_expert_receive_gradients():
     torch.manual_seed(0)
     model = FlowBuilder().gate(SoftmaxRouter(2, 2), [nn.Linear(2, 2), nn.Linear(2, 2)]).build()
     model(ROWS).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
-def test_routers_normalise_as_their_names_say():
+def test_router_weights_are_normalized_as_documented():
     torch.manual_seed(0)
     softmax, sigmoid, top = SoftmaxRouter(2, 3), SigmoidRouter(2, 3), TopKRouter(2, 3, k=1)
     torch.testing.assert_close(softmax(ROWS).sum(-1), torch.ones(3))
@@ -46,7 +46,7 @@ def test_references_are_added_to_what_the_router_sees():
     torch.testing.assert_close(flow.build()(ROWS, ctx=context), expected)
 
 
-def test_weights_lead_outputs_of_any_shape():
+def test_weights_broadcast_over_outputs_of_any_shape():
     images = torch.randn(3, 2, 5, 5)
     whole = FlowBuilder().gate(SoftmaxRouter(2, 2, dim=1), [Double(), Triple()]).build()
     assert whole(images).shape == images.shape
@@ -56,7 +56,7 @@ def test_weights_lead_outputs_of_any_shape():
     torch.testing.assert_close(model(steps), weights[..., :1] * 2 * steps + weights[..., 1:] * 3 * steps)
 
 
-def test_one_row_of_weights_may_stand_for_the_whole_batch():
+def test_one_row_of_weights_may_apply_to_the_whole_batch():
     def router(x: Tensor) -> Tensor:
         return torch.tensor([0.25, 0.75])
 
@@ -111,7 +111,7 @@ def test_an_empty_batch_passes():
         ),
     ],
 )
-def test_a_router_that_disagrees_with_the_experts_is_refused(router, experts, message):
+def test_a_router_that_does_not_match_the_experts_is_rejected(router, experts, message):
     with pytest.raises(RouteError) as caught:
         FlowBuilder().gate(router, experts).tag("moe").build()(ROWS)
     assert str(caught.value) == message
@@ -134,7 +134,7 @@ def test_errors_inside_name_the_part():
         (lambda: TopKRouter(2, 3, k=0), "TopKRouter got k=0"),
     ],
 )
-def test_routers_check_their_numbers(wrong, words):
+def test_routers_check_their_arguments(wrong, words):
     with pytest.raises(RouteError) as caught:
         wrong()
     assert words in str(caught.value)

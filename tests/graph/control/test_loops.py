@@ -1,4 +1,4 @@
-"""Loops: how often the body runs, who stops, what is published, and what learns."""
+"""Loops: number of iterations, stopping, published values and gradients."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from ..nodes import Broken, Double, NoHostReads, Shift, double
 ROWS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [20.0, 1.0]])
 
 
-def turns_of(end, x: Tensor) -> int:
+def iterations_of(end, x: Tensor) -> int:
     """Count how often the body runs."""
     calls = []
 
@@ -25,7 +25,7 @@ def turns_of(end, x: Tensor) -> int:
 
 
 @pytest.mark.parametrize(
-    ("end", "turns"),
+    ("end", "iterations"),
     [
         (lambda loop: loop.for_n(4), 4),
         (lambda loop: loop.while_cond(lambda state: False, 6), 6),
@@ -37,11 +37,11 @@ def turns_of(end, x: Tensor) -> int:
         (lambda loop: loop.while_cond(lambda state: (state.amax() - 10).reshape(1, 1), 6), 3),
     ],
 )
-def test_the_body_runs_as_often_as_the_end_says(end, turns):
-    assert turns_of(end, torch.tensor([[1.0, 2.0]])) == turns
+def test_the_body_runs_the_expected_number_of_times(end, iterations):
+    assert iterations_of(end, torch.tensor([[1.0, 2.0]])) == iterations
 
 
-def test_the_condition_of_an_until_loop_is_not_asked_after_the_last_turn():
+def test_an_until_loop_does_not_check_its_condition_after_the_last_iteration():
     asked = []
 
     def condition(state: Tensor) -> bool:
@@ -52,12 +52,12 @@ def test_the_condition_of_an_until_loop_is_not_asked_after_the_last_turn():
     assert len(asked) == 2
 
 
-def by_hand(rows: Tensor, stop_above: float, turns: int, *, ask_first: bool) -> Tensor:
-    """Double each row until its largest element passes the limit."""
+def by_hand(rows: Tensor, stop_above: float, iterations: int, *, ask_first: bool) -> Tensor:
+    """Double each row until its largest element exceeds the limit."""
     finished = []
     for row in rows:
-        for turn in range(turns):
-            if (ask_first or turn > 0) and row.max() > stop_above:
+        for iteration in range(iterations):
+            if (ask_first or iteration > 0) and row.max() > stop_above:
                 break
             row = row * 2
         finished.append(row)
@@ -66,11 +66,11 @@ def by_hand(rows: Tensor, stop_above: float, turns: int, *, ask_first: bool) -> 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("method", ["while_cond", "until_cond"])
-@pytest.mark.parametrize("turns", [1, 3, 9])
-def test_one_value_per_sample_stops_samples_one_by_one(method, masked, turns):
+@pytest.mark.parametrize("iterations", [1, 3, 9])
+def test_one_value_per_sample_stops_samples_one_by_one(method, masked, iterations):
     halt = ThresholdHalt(10.0, per_sample=True)
-    model = getattr(FlowBuilder().loop_body(Double()), method)(halt, turns, masked=masked).build()
-    assert torch.equal(model(ROWS), by_hand(ROWS, 10.0, turns, ask_first=method == "while_cond"))
+    model = getattr(FlowBuilder().loop_body(Double()), method)(halt, iterations, masked=masked).build()
+    assert torch.equal(model(ROWS), by_hand(ROWS, 10.0, iterations, ask_first=method == "while_cond"))
 
 
 @pytest.mark.parametrize("method", ["while_cond", "until_cond"])
@@ -103,15 +103,15 @@ def test_a_masked_loop_never_reads_a_value_on_the_host():
 
 
 @pytest.mark.parametrize("method", ["while_cond", "until_cond"])
-@pytest.mark.parametrize("turns", [1, 2, 4])
-def test_a_learned_halt_gives_the_expected_state(method, turns):
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+def test_a_learned_halt_returns_the_expected_state(method, iterations):
     torch.manual_seed(0)
     halt, body = LearnedHalt(2).double(), nn.Linear(2, 2).double()
     rows = ROWS.double()
-    model = getattr(FlowBuilder().loop_body(body), method)(halt, turns).build()
+    model = getattr(FlowBuilder().loop_body(body), method)(halt, iterations).build()
     state, left, expected = rows, torch.ones(3, dtype=torch.float64), torch.zeros_like(rows)
-    for turn in range(turns):
-        if method == "while_cond" or turn > 0:
+    for iteration in range(iterations):
+        if method == "while_cond" or iteration > 0:
             stop = torch.sigmoid(state @ halt.linear.weight[0] + halt.linear.bias[0])
             expected = expected + (left * stop)[:, None] * state
             left = left * (1 - stop)
@@ -121,7 +121,7 @@ def test_a_learned_halt_gives_the_expected_state(method, turns):
         torch.testing.assert_close(sum(model.traces("halt")), torch.ones(3, dtype=torch.float64))
 
 
-def test_a_learned_halt_receives_gradient():
+def test_a_learned_halt_receives_gradients():
     torch.manual_seed(0)
     halt = LearnedHalt(2)
     FlowBuilder().loop_body(nn.Linear(2, 2)).until_cond(halt, 3).build()(ROWS).sum().backward()
@@ -134,11 +134,11 @@ def test_the_weights_of_a_learned_halt_can_enter_the_loss():
     model(ROWS)
     weights = model.traces("refined.halt")
     assert [weight.shape for weight in weights] == [(3,)] * 3
-    sum(turn * weight.mean() for turn, weight in enumerate(weights)).backward()
+    sum(iteration * weight.mean() for iteration, weight in enumerate(weights)).backward()
     assert halt.linear.weight.grad is not None
 
 
-def test_a_learned_halt_decides_for_a_single_vector_too():
+def test_a_learned_halt_works_for_a_single_vector_too():
     model = FlowBuilder().loop_body(Double()).until_cond(LearnedHalt(2), 3).build()
     assert model(torch.ones(2)).shape == (2,)
     assert model(torch.ones(3, 5, 2)).shape == (3, 5, 2)
@@ -163,7 +163,7 @@ def test_the_state_may_be_any_nesting_of_tensors():
         assert torch.equal(result["value"], by_hand(ROWS, 10.0, 9, ask_first=True))
 
 
-def test_a_learned_halt_weighs_every_tensor_of_the_state():
+def test_a_learned_halt_weights_every_tensor_of_the_state():
     def body(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return state[0] * 2, state[1] + 1
 
@@ -174,7 +174,7 @@ def test_a_learned_halt_weighs_every_tensor_of_the_state():
     torch.testing.assert_close(value, (2 * weights[0] + 4 * weights[1])[:, None] * ROWS)
 
 
-def test_autograd_flows_through_all_turns():
+def test_gradients_flow_through_all_iterations():
     body = Shift(2, 0.5)
     stream = ROWS.clone().requires_grad_()
     (FlowBuilder().loop_body(body).for_n(5).build()(stream)).sum().backward()
@@ -182,7 +182,7 @@ def test_autograd_flows_through_all_turns():
     assert stream.grad.tolist() == [[1.0, 1.0]] * 3
 
 
-def test_an_empty_batch_goes_through_a_loop_that_stops_samples():
+def test_an_empty_batch_passes_through_a_loop_with_per_sample_stopping():
     model = FlowBuilder().loop_body(Double()).while_cond(ThresholdHalt(1.0, per_sample=True), 4).build()
     assert model(torch.zeros(0, 2)).shape == (0, 2)
 
@@ -191,20 +191,20 @@ def test_a_body_with_a_reset_method_is_reset_before_each_call():
     class Body(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.turn = 0
+            self.iteration = 0
 
         def reset(self) -> None:
-            self.turn = 0
+            self.iteration = 0
 
         def forward(self, x: Tensor) -> Tensor:
-            self.turn += 1
-            return x + self.turn
+            self.iteration += 1
+            return x + self.iteration
 
     model = FlowBuilder().loop_body(Body()).for_n(3).build()
     assert torch.equal(model(torch.zeros(1)), model(torch.zeros(1)))
 
 
-def test_a_body_with_a_part_called_reset_is_left_alone():
+def test_a_submodule_named_reset_is_not_called():
     class Cell(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -218,7 +218,7 @@ def test_a_body_with_a_part_called_reset_is_left_alone():
     assert FlowBuilder().loop_body(tagged).for_n(2).build()(ROWS).shape == (3, 2)
 
 
-def test_an_error_in_the_body_names_the_turn():
+def test_an_error_in_the_body_names_the_iteration():
     def third(x: Tensor) -> Tensor:
         if x.item() == 4:
             raise ValueError("too large")
@@ -228,7 +228,7 @@ def test_an_error_in_the_body_names_the_turn():
     model = FlowBuilder().loop_body(inner).for_n(5).tag("loop").build()
     with pytest.raises(ValueError, match="too large") as caught:
         model(torch.ones(1))
-    assert caught.value.__notes__ == ["flodl: at 'loop.body.third_1', given (1,), turn 3 of 5"]
+    assert caught.value.__notes__ == ["flodl: at 'loop.body.third_1', given (1,), iteration 3 of 5"]
 
 
 def test_an_error_in_the_condition_names_the_condition():
@@ -245,14 +245,14 @@ def test_an_error_in_the_condition_names_the_condition():
         (lambda state: torch.zeros(1, 3), "the condition returned shape (1, 3) for a batch of 3"),
     ],
 )
-def test_a_condition_of_a_wrong_kind_is_refused(condition, words):
+def test_a_condition_of_the_wrong_type_is_rejected(condition, words):
     with pytest.raises(LoopError) as caught:
         FlowBuilder().loop_body(Double()).while_cond(condition, 2).tag("loop").build()(ROWS)
     assert words in str(caught.value)
     assert caught.value.path == "loop.condition"
 
 
-def test_samples_that_stop_one_by_one_need_a_body_that_keeps_the_shape():
+def test_per_sample_stopping_needs_a_body_that_preserves_the_shape():
     halt = ThresholdHalt(10.0, per_sample=True)
     model = FlowBuilder().loop_body(lambda x: torch.cat([x, x], 1)).while_cond(halt, 2).build()
     with pytest.raises(
@@ -263,7 +263,9 @@ def test_samples_that_stop_one_by_one_need_a_body_that_keeps_the_shape():
 
 def test_a_learned_halt_needs_a_floating_point_state_and_logits():
     model = FlowBuilder(lambda x: (x, x.long())).loop_body(lambda s: s).while_cond(LearnedHalt(2), 2).build()
-    with pytest.raises(LoopError, match=r"at 'loop_1.body': a learned halt weights the states of all turns"):
+    with pytest.raises(
+        LoopError, match=r"at 'loop_1.body': a learned halt weights the states of all iterations"
+    ):
         model(ROWS)
     counted = LearnedHalt(2)
     counted.forward = lambda state: torch.zeros(3, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Maps: one body over rows or slices, joined once."""
+"""Maps: a body applied to rows or slices, whose results are concatenated once."""
 
 import math
 
@@ -33,7 +33,7 @@ def noting(seen: list[tuple[int, ...]]):
     return body
 
 
-def test_each_runs_the_body_once_per_row_and_joins_by_one_cat():
+def test_each_runs_the_body_once_per_row_and_concatenates_once():
     seen = []
     model = FlowBuilder().map(noting(seen)).each().build()
     rows = torch.randn(5, 3, 2)
@@ -44,14 +44,14 @@ def test_each_runs_the_body_once_per_row_and_joins_by_one_cat():
     assert cats.count == 1
 
 
-def test_slices_join_by_one_cat_too():
+def test_slices_are_concatenated_once():
     with Calls(torch.ops.aten.cat.default) as cats:
         FlowBuilder().map(Double()).slices(4).build()(torch.randn(3, 8))
     assert cats.count == 1
 
 
 @pytest.mark.parametrize("end", [lambda m: m.each(), lambda m: m.slices(2)])
-def test_batched_runs_the_body_once_and_gives_the_same(end):
+def test_batched_runs_the_body_once_with_the_same_result(end):
     seen = []
     rows = torch.randn(3, 4)
     linear = (
@@ -72,7 +72,7 @@ def test_over_maps_a_tagged_value_which_becomes_the_stream():
 
 @pytest.mark.parametrize("shape", [(2, 6), (2, 3, 6), (2, 1, 3, 6)])
 @pytest.mark.parametrize("batched", [False, True])
-def test_slices_cut_the_last_of_any_number_of_dimensions(shape, batched):
+def test_slices_split_the_last_dimension_of_any_shape(shape, batched):
     stream = torch.arange(float(math.prod(shape))).reshape(shape)
     linear = nn.Linear(2, 5)
     output = FlowBuilder().map(linear, batched=batched).slices(3).build()(stream)
@@ -82,7 +82,7 @@ def test_slices_cut_the_last_of_any_number_of_dimensions(shape, batched):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_an_empty_batch_still_goes_through_the_body(batched):
+def test_an_empty_batch_still_passes_through_the_body(batched):
     each = FlowBuilder().map(nn.Linear(4, 7), batched=batched).each().build()
     assert each(torch.zeros(0, 4)).shape == (0, 7)
     slices = FlowBuilder().map(nn.Linear(2, 7), batched=batched).slices(2).build()
@@ -117,7 +117,7 @@ def test_a_graph_may_be_the_body():
         (torch.zeros(4), lambda m: m.slices(2), "at 'rows': a stream of shape (4,) cannot be split into 2"),
     ],
 )
-def test_what_cannot_be_mapped_is_refused(stream, end, message):
+def test_a_stream_that_cannot_be_mapped_is_rejected(stream, end, message):
     with pytest.raises(ShapeError) as caught:
         end(FlowBuilder().map(Double())).tag("rows").build()(stream)
     assert str(caught.value).startswith(message)

@@ -56,7 +56,7 @@ def test_only_the_chosen_branch_runs_and_only_on_its_samples():
     assert seen == [("c", 4)]
 
 
-def test_branches_may_give_another_shape_than_they_get():
+def test_branches_may_change_the_shape():
     model = switch(torch.tensor([0, 1, 1, 0]), branches=[nn.Linear(2, 5), nn.Linear(2, 5)])
     assert model(ROWS).shape == (4, 5)
 
@@ -77,7 +77,7 @@ def test_an_argmax_selector_takes_references():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_chosen_branches_receive_gradient_from_their_samples_alone(masked):
+def test_each_branch_receives_gradients_only_from_its_samples(masked):
     first, second = nn.Linear(2, 2), nn.Linear(2, 2)
     stream = ROWS.clone().requires_grad_()
     model = switch(torch.tensor([0, 1, 1, 0]), masked=masked, branches=[first, second])
@@ -87,7 +87,7 @@ def test_chosen_branches_receive_gradient_from_their_samples_alone(masked):
     torch.testing.assert_close(stream.grad[1], second.weight.sum(0))
 
 
-def test_a_plain_index_gives_the_selector_no_gradient():
+def test_a_selector_that_returns_an_index_gets_no_gradient():
     model = FlowBuilder().switch(ArgmaxSelector(2, 3), BRANCHES).build()
     assert not model(ROWS).requires_grad
 
@@ -104,7 +104,7 @@ def test_a_selector_that_learns_still_chooses_one_branch(gradient):
     assert selector.linear.weight.grad.abs().sum() > 0
 
 
-def test_a_gumbel_selector_draws_in_training_and_decides_in_evaluation():
+def test_a_gumbel_selector_samples_in_training_and_takes_the_argmax_in_evaluation():
     torch.manual_seed(0)
     selector = ArgmaxSelector(2, 3, gradient="gumbel")
     nn.init.zeros_(selector.linear.weight)
@@ -114,7 +114,7 @@ def test_a_gumbel_selector_draws_in_training_and_decides_in_evaluation():
     assert len(model.eval()(rows)[:, 0].round().unique()) == 1
 
 
-def test_an_empty_batch_goes_through_the_first_branch():
+def test_an_empty_batch_passes_through_the_first_branch():
     model = FlowBuilder().switch(ArgmaxSelector(2, 2), [nn.Linear(2, 5), nn.Linear(2, 5)]).build()
     assert model(torch.zeros(0, 2)).shape == (0, 5)
 
@@ -127,7 +127,7 @@ def test_a_stream_of_several_tensors_can_be_switched_as_a_whole():
 
 
 @pytest.mark.parametrize("choice", [torch.tensor([0, 3, 1, 1]), torch.tensor([0, -1, 1, 1])])
-def test_a_masked_switch_answers_an_index_out_of_range_with_nan_for_that_sample(choice):
+def test_a_masked_switch_returns_nan_for_an_index_out_of_range(choice):
     output = switch(choice, masked=True)(ROWS)
     assert output[1].isnan().all()
     assert not output[[0, 2, 3]].isnan().any()
@@ -177,7 +177,7 @@ def test_a_masked_switch_answers_an_index_out_of_range_with_nan_for_that_sample(
         ),
     ],
 )
-def test_a_bad_index_is_refused(choice, message):
+def test_an_invalid_index_is_rejected(choice, message):
     with pytest.raises(RouteError) as caught:
         switch(choice)(ROWS)
     assert str(caught.value) == message
@@ -198,13 +198,13 @@ def test_a_bad_index_is_refused(choice, message):
     ],
 )
 @pytest.mark.parametrize("masked", [False, True])
-def test_branches_that_are_mixed_give_one_shape(branches, words, masked):
+def test_mixed_branches_must_return_the_same_shape(branches, words, masked):
     with pytest.raises(RouteError) as caught:
         switch(torch.tensor([0, 1, 1, 0]), branches=branches, masked=masked)(ROWS)
     assert words in str(caught.value)
 
 
-def test_branches_that_are_weighed_give_one_shape():
+def test_weighted_branches_must_return_the_same_shape():
     selector = ArgmaxSelector(2, 2, gradient="straight_through")
     with pytest.raises(RouteError, match=r"at 'switch_1.branch_1': the branch returned"):
         FlowBuilder().switch(selector, [Double(), nn.Linear(2, 3)]).build()(ROWS)
@@ -226,7 +226,7 @@ def test_errors_inside_name_the_part():
         assert caught.value.__notes__ == [f"flodl: at 'switch_1.{path}'"]
 
 
-def test_selectors_check_their_numbers():
+def test_selectors_check_their_arguments():
     with pytest.raises(RouteError, match=r"FixedSelector got index -1. Branches are numbered from 0."):
         FixedSelector(-1)
     with pytest.raises(RouteError, match=r"gradient='soft'. Use None, 'straight_through' or 'gumbel'"):

@@ -1,4 +1,4 @@
-"""Traces: what a loop body publishes turn by turn, found by path."""
+"""Traces: the values that a loop body publishes in each iteration, found by path."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ def emitting(x: Tensor, emit) -> Tensor:
     return x * 2
 
 
-def test_a_turn_may_publish_nothing():
+def test_an_iteration_may_publish_nothing():
     model = FlowBuilder().loop_body(emitting).for_n(4).tag("loop").build()
     model(torch.ones(1, 1))
     assert [value.item() for value in model.traces("large")] == [4.0, 8.0]
     assert [value.item() for value in model.traces("loop.every")] == [1.0, 2.0, 4.0, 8.0]
 
 
-def test_publishing_a_name_twice_in_a_turn_is_refused():
+def test_publishing_a_name_twice_in_one_iteration_is_rejected():
     def twice(x: Tensor, emit) -> Tensor:
         emit("value", x)
         emit("value", x)
@@ -35,12 +35,12 @@ def test_publishing_a_name_twice_in_a_turn_is_refused():
     with pytest.raises(LoopError) as caught:
         FlowBuilder().loop_body(twice).for_n(2).tag("loop").build()(ROWS)
     assert str(caught.value) == (
-        "at 'loop.body': the loop body publishes 'value' twice in one turn. Publish each name once per turn."
+        "at 'loop.body': the loop body publishes 'value' twice in one iteration. Publish each name once."
     )
-    assert caught.value.__notes__ == ["flodl: turn 1 of 2"]
+    assert caught.value.__notes__ == ["flodl: iteration 1 of 2"]
 
 
-def test_the_tags_of_a_graph_in_the_body_are_published_turn_by_turn():
+def test_the_tags_of_a_graph_in_the_body_are_published_in_each_iteration():
     body = FlowBuilder(Double()).tag("doubled").through(Double()).tag("_hidden").build()
     model = FlowBuilder().loop_body(body).for_n(3).tag("loop").build()
     model(torch.ones(1, 1))
@@ -50,7 +50,7 @@ def test_the_tags_of_a_graph_in_the_body_are_published_turn_by_turn():
         model.traces("loop._hidden")
 
 
-def test_traces_are_found_by_path_and_ambiguous_names_are_refused():
+def test_traces_are_found_by_path_and_ambiguous_names_are_rejected():
     inner = FlowBuilder().loop_body(emitting).for_n(2).tag("loop").label("inner").build()
     model = FlowBuilder().loop_body(emitting).for_n(1).tag("one").through(inner).build()
     with pytest.raises(PathError, match="no loop publishes 'nothing'"):
@@ -72,7 +72,7 @@ def test_before_the_first_call_there_are_no_traces():
     assert FlowBuilder().loop_body(emitting).for_n(2).tag("loop").build().traces("every") == []
 
 
-def test_detaching_cuts_the_history_of_traces():
+def test_detach_state_detaches_traces():
     model = FlowBuilder(Shift(1)).loop_body(emitting).for_n(2).build()
     model(torch.ones(1, 1))
     assert model.traces("every")[1].requires_grad

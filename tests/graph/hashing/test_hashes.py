@@ -89,7 +89,7 @@ DIFFERENT = {
         FlowBuilder(nn.Sequential(nn.Linear(2, 2))),
         FlowBuilder(nn.Sequential(nn.Linear(2, 2), nn.ReLU())),
     ],
-    "number of turns": [loop().for_n(3), loop().for_n(5)],
+    "number of iterations": [loop().for_n(3), loop().for_n(5)],
     "kind of loop": [
         loop().for_n(3),
         loop().while_cond(ThresholdHalt(1.0), 3),
@@ -176,7 +176,7 @@ def test_what_changes_the_function_changes_the_structural_hash(flows):
     assert len(set(hashes)) == len(hashes) > 1
 
 
-def test_a_value_that_a_function_reads_from_its_file_counts(monkeypatch):
+def test_a_global_that_a_function_reads_counts(monkeypatch):
     before = [FlowBuilder(function).build().structural_hash for function in (by_global, by_helper)]
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     after = [FlowBuilder(function).build().structural_hash for function in (by_global, by_helper)]
@@ -195,7 +195,7 @@ def tied(shared: bool):
     return FlowBuilder(first).through(nn.ReLU()).through(first if shared else nn.Linear(2, 2)).build()
 
 
-def test_tied_weights_are_another_function_than_equal_shapes():
+def test_tied_weights_change_the_structural_hash():
     assert tied(True).structural_hash != tied(False).structural_hash
     assert tied(True).weights_hash == tied(False).weights_hash
 
@@ -270,7 +270,7 @@ def test_equal_weights_hashes_mean_that_weights_can_be_loaded(giver, taker, tmp_
     assert loads == (source.weights_hash == target.weights_hash)
 
 
-def test_what_a_module_notes_down_while_it_runs_is_no_part_of_the_function():
+def test_attributes_that_a_module_changes_while_it_runs_do_not_count():
     class Counting(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""DOT text that any Graphviz reads: named nodes, nested clusters, times where there are some."""
+"""DOT text that any Graphviz reads: named nodes, nested clusters, and times after a profile."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_the_profiled_text_has_the_time_of_the_whole_and_of_each_node():
     assert len(re.findall(r"(µs|ms|s)  <?[\d.]+ %", text)) == 2
 
 
-def test_the_state_edge_closes_between_declared_nodes():
+def test_the_state_edges_connect_declared_nodes():
     model = FlowBuilder(nn.Linear(2, 2)).through(Remember()).using("memory").tag("memory").build()
     text = model.dot()
     assert '"memory" -> "state_memory"' in text
@@ -54,7 +54,7 @@ def test_graphviz_finds_the_clusters_and_nodes_that_were_written():
     assert inner["_gvid"] in outer["subgraphs"]
 
 
-def test_quotes_and_backslashes_survive():
+def test_quotes_and_backslashes_are_escaped():
     wild = Box('a"b', "plain", 'say "hi" \\ <b>', text="")
     found = lay_out(write_dot(Drawing('x"y', 0, (wild,), (Edge('a"b', 'a"b'),))))
     assert found["name"] == 'x"y'

@@ -1,4 +1,4 @@
-"""A picture needs no system package, and says what to install where nothing is there."""
+"""Pictures need no system package; without any engine, the error says what to install."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ except PictureError as error:
 
 @pytest.fixture
 def only_packages(monkeypatch):
-    """No program and no bindings of a Graphviz on this machine."""
+    """Hide the Graphviz program and its bindings."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
 

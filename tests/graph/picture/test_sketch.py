@@ -37,7 +37,7 @@ def test_every_node_is_drawn_once_and_every_edge_ends_at_boxes(model):
     }
 
 
-def test_a_box_says_type_settings_tags_and_parameters():
+def test_a_box_shows_type_settings_tags_and_parameters():
     model = FlowBuilder(nn.Linear(4, 8)).tag("entry").through(nn.Linear(8, 1)).build()
     model.freeze("linear_2")
     drawing = sketch(model)
@@ -52,7 +52,7 @@ def test_a_box_says_type_settings_tags_and_parameters():
     assert box(drawing, "linear_2").frozen
 
 
-def test_boxes_have_families_by_what_they_are():
+def test_the_family_of_a_box_follows_from_its_module():
     model = (
         FlowBuilder(nn.Linear(4, 4))
         .through(nn.LayerNorm(4))
@@ -66,7 +66,7 @@ def test_boxes_have_families_by_what_they_are():
     assert families == ["input", "layer", "norm", "activation", "dropout", "activation", "plain", "output"]
 
 
-def test_the_carried_value_is_written_by_its_writer_and_read_by_its_reader():
+def test_a_carried_value_has_edges_from_its_writer_and_to_its_reader():
     model = (
         FlowBuilder(nn.Linear(2, 2))
         .through(Remember())
@@ -81,7 +81,7 @@ def test_the_carried_value_is_written_by_its_writer_and_read_by_its_reader():
     assert edges(drawing, "state") == [("state_memory", "remember_1")]
 
 
-def test_a_reference_has_the_name_of_its_tag():
+def test_a_reference_edge_is_labeled_with_its_tag():
     model = (
         FlowBuilder(nn.Linear(2, 2)).tag("early").through(nn.ReLU()).through(Total()).using("early").build()
     )
@@ -110,7 +110,7 @@ def test_an_inner_graph_gets_its_named_inputs_where_they_are_read():
     assert Edge("ctx.graph_1.hidden", "reader.blend_1", "ref", "ctx") in drawing.edges
 
 
-def test_graphs_are_clusters_with_and_without_a_label_wherever_they_sit():
+def test_graphs_are_clusters_with_and_without_a_label_wherever_they_are():
     drawing = sketch(tree())
     graphs = {cluster.path: cluster.title for cluster in drawing.clusters() if cluster.kind == "graph"}
     assert graphs == {
@@ -125,7 +125,7 @@ def test_graphs_are_clusters_with_and_without_a_label_wherever_they_sit():
     assert cluster(drawing, "loop_1.body") in cluster(drawing, "loop_1").inside
 
 
-def test_the_stream_of_a_gate_fans_out_and_meets_again_and_the_router_says_how_much():
+def test_the_stream_of_a_gate_fans_out_to_the_experts_and_the_router_weights_their_sum():
     drawing = sketch(everything())
     inside = [item.path for item in cluster(drawing, "gate_1").inside]
     assert inside == ["gate_1.(in)", "gate_1.router", "gate_1.expert_0", "gate_1.expert_1", "gate_1.(sum)"]
@@ -135,7 +135,7 @@ def test_the_stream_of_a_gate_fans_out_and_meets_again_and_the_router_says_how_m
     assert box(drawing, "gate_1.router").family == "route"
 
 
-def test_a_loop_goes_back_to_where_a_turn_begins():
+def test_the_back_edge_of_a_loop_leads_to_the_start_of_an_iteration():
     model = (
         FlowBuilder(nn.Linear(2, 2))
         .loop_body(nn.Linear(2, 2))
@@ -177,7 +177,7 @@ def test_references_of_a_loop_go_to_the_part_that_takes_them():
     assert edges(sketch(model), "ref") == [("limit", "loop_1.condition")]
 
 
-def test_merges_show_a_sign_or_a_name():
+def test_merges_show_a_symbol_or_a_name():
     def biggest(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.maximum(a, b)
 

@@ -1,4 +1,4 @@
-"""The SVG is well formed, safe, the same every time, and readable in light and dark."""
+"""The SVG is well formed, safe, reproducible, and readable in light and dark mode."""
 
 import re
 import runpy
@@ -20,7 +20,7 @@ NAMES = {"svg": "http://www.w3.org/2000/svg"}
 
 
 class Wild(nn.Module):
-    """A repr with everything that XML minds."""
+    """A module whose repr has every character that XML has to escape."""
 
     def extra_repr(self) -> str:
         return '<b a="1"> & \' \x00\x1b[1m \ud800'
@@ -62,7 +62,7 @@ def test_every_box_and_cluster_has_a_frame_and_a_tooltip_with_its_path():
     assert tips == {item.path for item in [*drawing.boxes(), *drawing.clusters()]}
 
 
-def test_the_words_of_a_node_are_in_its_box():
+def test_the_text_of_a_node_is_in_its_box():
     shown = texts(parse(FlowBuilder(nn.Linear(4, 8)).tag("entry").build().svg()))
     assert {"Linear4 → 8", "#entry", "40 params"} <= set(shown)
 
@@ -78,13 +78,13 @@ def test_tooltips_and_titles_are_escaped():
     assert 'f<"&' in texts(root)
 
 
-def test_the_same_graph_gives_the_same_text():
+def test_the_same_graph_produces_the_same_text():
     first, second = everything(), everything()
     assert first.svg() == second.svg()
     assert first.svg() == first.svg()
 
 
-def test_no_address_of_an_object_is_shown():
+def test_no_memory_address_is_shown():
     class Called:
         def __call__(self, x: torch.Tensor) -> torch.Tensor:
             return x
@@ -94,7 +94,7 @@ def test_no_address_of_an_object_is_shown():
     assert "Called" in text
 
 
-def test_light_colours_are_attributes_and_dark_ones_a_media_query():
+def test_light_colors_are_attributes_and_dark_ones_a_media_query():
     root = parse(everything().svg())
     style = root.findtext("svg:style", namespaces=NAMES) or ""
     assert style.startswith("@media (prefers-color-scheme: dark)")
@@ -105,7 +105,7 @@ def test_light_colours_are_attributes_and_dark_ones_a_media_query():
     assert classes <= ruled
 
 
-def test_a_file_is_written_whole(tmp_path):
+def test_only_the_complete_file_is_left_in_the_folder(tmp_path):
     path = tmp_path / "pictures" / "model.svg"
     text = everything().svg(path)
     assert path.read_text(encoding="utf-8") == text
@@ -161,7 +161,7 @@ def test_the_heat_map_shows_times_a_scale_and_what_did_not_run():
     assert "fl-heat-10" in text
 
 
-def test_the_pictures_in_the_documents_are_of_the_example():
+def test_the_pictures_in_the_docs_match_the_example():
     root = Path(__file__).parents[3]
     model = runpy.run_path(str(root / "examples" / "pictures.py"))["build"]()
     drawn = parse(model.svg())
@@ -179,7 +179,7 @@ def test_a_heat_map_without_a_profile_says_what_to_do():
     assert "Forward:" in model.svg_with_profile()
 
 
-def test_a_name_that_asks_for_pixels_is_refused(tmp_path):
+def test_a_bitmap_suffix_is_rejected(tmp_path):
     model = FlowBuilder(nn.Linear(2, 2)).build()
     with pytest.raises(PictureError, match="asks for PNG, but the picture is an SVG"):
         model.svg(tmp_path / "model.png")

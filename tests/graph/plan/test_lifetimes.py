@@ -1,4 +1,4 @@
-"""Lifetimes: values die where hand-written code would drop them, and a graph dies with its last reference."""
+"""Lifetimes: values are freed as in hand-written code, and a graph with its last reference."""
 
 import copy
 import gc
@@ -22,7 +22,7 @@ def one_of_each():
 
 
 def watched(chain) -> dict[str, list[bool]]:
-    """Run a chain of probes and say, at each probe, which values made so far are still alive."""
+    """Run a chain of probes and return, for each probe, which earlier values are still alive."""
     made: dict[str, weakref.ref] = {}
     alive: dict[str, list[str]] = {}
 
@@ -69,7 +69,7 @@ def test_a_value_that_is_referred_to_lives_until_its_last_reader():
     assert watched(chain) == {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["c"]}
 
 
-def test_a_tagged_value_lives_until_the_next_call_and_an_unread_branch_dies_at_once():
+def test_a_tagged_value_lives_until_the_next_call_and_an_unread_branch_is_freed_immediately():
     def chain(probe):
         a, b, c, d = (probe(name) for name in "abcd")
         return FlowBuilder(a).tag("kept").fork(b).through(c).through(d).build()(X)
@@ -77,7 +77,7 @@ def test_a_tagged_value_lives_until_the_next_call_and_an_unread_branch_dies_at_o
     assert watched(chain) == {"a": [], "b": ["a"], "c": ["a"], "d": ["a", "c"]}
 
 
-def test_values_inside_loops_and_nested_graphs_are_freed_turn_by_turn():
+def test_values_inside_loops_and_nested_graphs_are_freed_in_each_iteration():
     def as_graph(probe):
         a, b, c = (probe(name) for name in "abc")
         body = FlowBuilder(a).through(b).build()
@@ -110,7 +110,7 @@ def test_a_graph_is_freed_without_the_garbage_collector():
         gc.enable()
 
 
-def test_the_text_of_a_graph_is_forgotten_with_it():
+def test_the_generated_source_is_dropped_with_the_graph():
     def held() -> set[str]:
         gc.collect()
         return {name for name in linecache.cache if name.startswith("<flodl graph")}

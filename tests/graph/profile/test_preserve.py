@@ -1,4 +1,4 @@
-"""A model that was run inside `untouched` is as it was before."""
+"""A model that ran inside `preserve_state` is unchanged."""
 
 import random
 
@@ -11,7 +11,7 @@ from flodl.graph.profile.preserve import preserve_state
 
 
 class Averages(nn.Module):
-    """Writes into one tensor that is a buffer here and an attribute there."""
+    """Writes to one tensor that is both a buffer and an attribute."""
 
     def __init__(self, shared: torch.Tensor) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Averages(nn.Module):
         return self.view + x
 
 
-def test_originals_are_not_written_to_and_one_tensor_in_two_places_stays_one():
+def test_originals_are_not_written_to_and_shared_tensors_stay_shared():
     model = Averages(torch.zeros(2))
     mean, version = model.mean, model.mean._version
     with preserve_state(model):
@@ -33,7 +33,7 @@ def test_originals_are_not_written_to_and_one_tensor_in_two_places_stays_one():
     assert mean._version == version
 
 
-def test_everything_is_put_back_after_an_error():
+def test_everything_is_restored_after_an_error():
     model = nn.BatchNorm1d(2)
     buffers = dict(model.named_buffers())
 
@@ -50,7 +50,7 @@ def test_everything_is_put_back_after_an_error():
     assert model.num_batches_tracked == 0
 
 
-def test_random_numbers_go_on_where_they_were():
+def test_the_random_state_is_restored():
     def draw() -> tuple[float, float, float]:
         return random.random(), float(numpy.random.rand()), float(torch.rand(()))
 

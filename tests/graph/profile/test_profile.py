@@ -1,4 +1,4 @@
-"""A profile times every node, wherever it sits, and leaves the model as it was."""
+"""A profile times every node, wherever it is, and does not change the model."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ def timed_graphs(model: Graph) -> list[Graph]:
     return [module for module in model.modules() if isinstance(module, Graph) and "_stopwatch" in module.code]
 
 
-def test_rows_are_the_nodes_in_running_order_with_parts_below():
+def test_rows_are_the_nodes_in_execution_order_with_parts_below():
     profile = everything().eval().profile(torch.ones(2, 4), ctx=torch.ones(2, 8), repeats=1)
     assert [row.path for row in profile.rows] == [
         *("entry", "batchnorm1d_1", "blend_1", "aux", "head_0", "head_1", "merge_1"),
@@ -55,7 +55,7 @@ def test_calls_are_counted_and_summed():
     assert profile.seconds("switch_1.branch_0") == 0.0
 
 
-def test_shares_are_parts_of_the_whole_and_parts_lie_within_their_node():
+def test_shares_are_relative_to_the_total_and_parts_take_no_longer_than_their_node():
     profile = tree().profile(torch.ones(2, 4))
     assert profile.total_s > 0
     assert profile.num_runs == 3
@@ -69,7 +69,7 @@ def test_shares_are_parts_of_the_whole_and_parts_lie_within_their_node():
         assert sum(part.seconds for part in below) <= row.seconds or not row.calls
 
 
-def test_nodes_of_graphs_inside_are_rows_wherever_the_graph_sits():
+def test_nodes_of_nested_graphs_are_rows_wherever_the_graph_is():
     profile = tree().profile(torch.ones(2, 4), repeats=1)
     ran = {row.path for row in profile.rows if row.calls}
     assert {
@@ -101,7 +101,7 @@ def test_a_second_tag_leads_to_the_same_row():
     assert profile["second"] is profile["first"]
 
 
-def test_a_graph_that_sits_in_two_places_has_its_own_times_in_each():
+def test_a_graph_used_twice_has_separate_times():
     shared = FlowBuilder(nn.Linear(2, 2)).label("shared").build()
     profile = FlowBuilder(shared).through(nn.ReLU()).through(shared).build().profile(ROWS, repeats=1)
     assert {row.path: row.calls for row in profile.rows} == {
@@ -113,7 +113,7 @@ def test_a_graph_that_sits_in_two_places_has_its_own_times_in_each():
     }
 
 
-def test_experts_that_are_one_module_are_told_apart_and_a_node_that_is_also_a_part_counts_once():
+def test_experts_that_share_a_module_are_distinguished_and_a_node_that_is_also_a_part_counts_once():
     expert = nn.Linear(2, 2)
     router = FlowBuilder(nn.Linear(2, 2)).through(nn.Softmax(-1)).build()
     profile = FlowBuilder(expert).gate(router, [expert, expert]).build().profile(ROWS, repeats=1)
@@ -155,7 +155,7 @@ def test_functions_and_callable_objects_are_timed_as_parts():
     assert model.loop_1.body is double
 
 
-def test_buffers_random_numbers_carried_values_tags_and_traces_stay():
+def test_buffers_rng_state_carried_values_tags_and_traces_are_restored():
     torch.manual_seed(0)
     inner = FlowBuilder(nn.Linear(2, 2)).tag("turn").build()
     model = (
@@ -192,7 +192,7 @@ def test_buffers_random_numbers_carried_values_tags_and_traces_stay():
     model.tagged("looped").sum().backward()
 
 
-def test_the_mode_and_the_inputs_stay():
+def test_the_mode_and_the_inputs_do_not_change():
     seen = []
 
     def look(x: torch.Tensor) -> torch.Tensor:
@@ -207,7 +207,7 @@ def test_the_mode_and_the_inputs_stay():
     assert set(seen) == {False}
 
 
-def test_what_a_module_keeps_for_itself_stays():
+def test_plain_attributes_of_a_module_are_restored():
     class Keeper(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -226,7 +226,7 @@ def test_what_a_module_keeps_for_itself_stays():
     assert not hasattr(model.keeper_1, "seen")
 
 
-def test_the_program_is_the_same_object_afterwards_also_after_an_error():
+def test_the_program_is_the_same_object_afterwards_even_after_an_error():
     model = FlowBuilder(nn.Linear(2, 2)).loop_body(FlowBuilder(Double()).build()).for_n(2).build()
     program, text = model._program, model.code
     model.profile(ROWS)

@@ -1,4 +1,4 @@
-"""A batch counts when it was trained on, not when it was handed out."""
+"""A batch counts once it was trained on, not when it was returned."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def fit_twice(trainer, data, error, **settings):
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
 @pytest.mark.parametrize("call", [1, 2, 5, 6, 10])
-def test_after_an_error_the_next_fit_goes_on_with_the_batch_that_was_not_trained_on(
+def test_after_an_error_the_next_fit_continues_with_the_batch_that_was_not_trained_on(
     make, data, call, accumulate, error
 ):
     whole = make(accumulate=accumulate)
@@ -44,7 +44,7 @@ def test_after_an_error_the_next_fit_goes_on_with_the_batch_that_was_not_trained
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("window", [1, 2, 5])
-def test_an_interrupt_that_comes_when_the_update_is_applied_takes_the_batch(
+def test_a_batch_counts_if_the_interrupt_arrives_after_its_update(
     make, data, monkeypatch, window, accumulate
 ):
     whole = make(accumulate=accumulate)
@@ -63,9 +63,9 @@ def test_an_interrupt_that_comes_when_the_update_is_applied_takes_the_batch(
     assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
 
 
-def test_a_window_that_was_given_up_starts_again(make, data):
+def test_an_abandoned_window_starts_again(make, data):
     def trained(call):
-        """Train with a backward that fails once, which costs the gradients of the window so far."""
+        """Train with a backward that fails once and loses the gradients of the window so far."""
         trainer, calls = make(accumulate=3), []
 
         def fail_once(grad):
@@ -93,8 +93,8 @@ class Numbers(torch.utils.data.IterableDataset):
         return iter(self.rows)
 
 
-class NumbersWithPlace(Numbers):
-    """Knows where it stands."""
+class NumbersWithState(Numbers):
+    """An iterable that knows its position."""
 
     def __init__(self, data):
         super().__init__(data)
@@ -113,15 +113,15 @@ class NumbersWithPlace(Numbers):
         self.at = state["at"]
 
 
-@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace])
+@pytest.mark.parametrize("kind", [Numbers, NumbersWithState])
 @pytest.mark.parametrize("call", [1, 3, 5])
-def test_an_iterable_gives_the_batch_again_too(make, data, kind, call):
+def test_an_iterable_returns_the_batch_again_too(make, data, kind, call):
     expected = make().fit(Loader(kind(data), 4), epochs=2)
     result = fit_twice(make(step_fn=failing_at(call)), Loader(kind(data), 4), ValueError)
     assert (result.history, result.steps) == (expected.history, expected.steps)
 
 
-def test_an_iterator_has_given_what_it_gave(make, data):
+def test_an_iterator_cannot_be_rewound(make, data):
     trainer, loader = make(step_fn=failing_at(3)), Loader(iter(list(zip(*data))), 4)
     with pytest.raises(ValueError, match="mine"):
         trainer.fit(loader, epochs=1)
@@ -129,7 +129,7 @@ def test_an_iterator_has_given_what_it_gave(make, data):
         trainer.fit(loader, epochs=1)
 
 
-def test_who_looks_at_a_batch_of_an_epoch_gets_it_again(make, data):
+def test_a_batch_that_was_read_but_not_trained_on_comes_again(make, data):
     trainer = make()
     first = next(iter(trainer.epoch(data, batch_size=8)))[0].tolist()
     rest = [batch[0].tolist() for batch in trainer.epoch(data, batch_size=8)]
@@ -137,7 +137,7 @@ def test_who_looks_at_a_batch_of_an_epoch_gets_it_again(make, data):
     assert rest[0] == first
 
 
-def test_a_batch_that_the_loop_leaves_out_does_not_come_again(make, data):
+def test_a_batch_that_the_loop_skips_does_not_come_again(make, data):
     trainer, seen = make(), []
     for batch in trainer.epoch(data, batch_size=4):
         seen.append(batch[0].tolist())
@@ -149,7 +149,7 @@ def test_a_batch_that_the_loop_leaves_out_does_not_come_again(make, data):
     assert len(seen) == 5
 
 
-def test_a_loader_that_was_moved_since_stays_where_it_was_put(make, data):
+def test_a_loader_that_the_user_moved_keeps_its_position(make, data):
     trainer, loader = make(step_fn=failing_at(3)), Loader(data, 4)
     with pytest.raises(ValueError, match="mine"):
         trainer.fit(loader, epochs=1)
@@ -157,7 +157,7 @@ def test_a_loader_that_was_moved_since_stays_where_it_was_put(make, data):
     assert trainer.fit(loader, epochs=1).steps == 2 + 5
 
 
-def test_a_save_before_the_step_has_the_batch_before_it(make, data, tmp_path):
+def test_a_save_before_the_step_is_at_the_previous_batch(make, data, tmp_path):
     whole = make().fit(data, epochs=1, batch_size=4)
     trainer = make(checkpoint_dir=tmp_path)
     for number, batch in enumerate(trainer.epoch(data, batch_size=4)):

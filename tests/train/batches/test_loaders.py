@@ -1,4 +1,4 @@
-"""Data that change between two calls, lists of batches, and loaders that are only borrowed."""
+"""Data that changes between two calls, lists of batches, and loaders that are only borrowed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mean_of(model, x):
     return model(x).sum() * 0 + x.mean()
 
 
-def test_data_that_were_changed_since_are_read_as_they_are():
+def test_changed_data_is_read_with_its_current_values():
     table = {"x": torch.zeros(8, 1)}
     one = trainer(lambda model, batch: mean_of(model, batch["x"]))
     assert one.evaluate(table)["loss"] == 0.0
@@ -42,7 +42,7 @@ def test_data_that_were_changed_since_are_read_as_they_are():
     assert other.evaluate(rows)["loss"] == 0.5
 
 
-def test_a_list_of_batches_is_evaluated_batch_by_batch_where_it_is_trained_so():
+def test_a_list_of_batches_is_evaluated_batch_by_batch():
     batches, shapes = [(X[at : at + 4],) for at in range(0, 20, 4)], set()
 
     def spread(model, x):
@@ -54,7 +54,7 @@ def test_a_list_of_batches_is_evaluated_batch_by_batch_where_it_is_trained_so():
     assert shapes == {(4, 1)}
 
 
-def test_an_evaluation_leaves_a_loader_where_it_stands():
+def test_an_evaluation_does_not_move_a_loader():
     given, alone = Loader(X, 5, seed=1), Loader(X, 5, seed=1)
     one = trainer(mean_of)
     for _ in range(3):
@@ -65,8 +65,8 @@ def test_an_evaluation_leaves_a_loader_where_it_stands():
     assert (given.epoch, given.position) == (3, 5)
 
 
-def test_data_that_were_written_to_since_they_were_copied_are_copied_again(monkeypatch):
-    # On a device where nothing is computed, data are copied only if that is asked for.
+def test_data_that_was_modified_after_it_was_copied_is_copied_again(monkeypatch):
+    # On the meta device, data is copied only on request.
     one = Trainer(
         nn.Linear(1, 1), mean_of, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0), device="meta"
     )
@@ -83,12 +83,12 @@ def test_data_that_were_written_to_since_they_were_copied_are_copied_again(monke
         one._run.session.position.epoch_step += 1
     next(given)
     data.add_(1.0)
-    # While a loop reads from it, it stays.
+    # The loader is not replaced while a loop reads from it.
     assert one.loader(data, 5) is first
     given.close()
     again = one.loader(data, 5)
     assert again is not first
-    # The third batch was handed out, and never trained on.
+    # The third batch was returned, but never trained on.
     assert (again.epoch, again.position) == (0, 10)
     assert one.loader(data, 5) is again
     assert loaders.for_evaluation(data, 5) is not evaluated

@@ -28,14 +28,14 @@ def test_a_loader_counts_what_it_drew():
     assert counts_of(Loader(iter(SEQUENCES), batch_size=4, collate=by_time)) == [4, 4, 2]
 
 
-def test_a_loader_that_stands_in_the_middle_counts_on_from_there():
+def test_a_loader_in_the_middle_of_an_epoch_counts_from_there():
     loader = Loader(SEQUENCES, batch_size=4, collate=by_time)
     next(iter(loader))
     assert counts_of(loader) == [4, 2]
     assert counts_of(loader) == [4, 4, 2]
 
 
-def test_a_loader_of_torch_is_counted_by_its_sampler():
+def test_a_torch_loader_is_counted_by_its_sampler():
     def samples(**settings):
         return counts_of(Loader(DataLoader(SEQUENCES, collate_fn=by_time, **settings), batch_size=None))
 
@@ -45,7 +45,7 @@ def test_a_loader_of_torch_is_counted_by_its_sampler():
     assert samples(batch_sampler=BatchSampler(SequentialSampler(SEQUENCES), 4, False)) == [None] * 3
 
 
-def test_nobody_knows_the_count_of_batches_that_come_ready():
+def test_the_sample_count_of_ready_made_batches_is_unknown():
     assert counts_of(Loader(iter([torch.zeros(3), torch.zeros(2)]), batch_size=None)) == [None, None]
     assert counts_of(Loader(DataLoader(Stream(), batch_size=4), batch_size=None)) == [None] * 3
     assert counts_of([torch.zeros(3)]) == [None]

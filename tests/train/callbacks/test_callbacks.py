@@ -1,4 +1,4 @@
-"""Hooks take what they want to know, and may steer the training."""
+"""Hooks take the arguments they need, and can control the training."""
 
 import pytest
 import torch
@@ -12,40 +12,40 @@ from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
 
 class Everything:
-    """Notes every moment, with what it offers."""
+    """Records every hook call with its arguments."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
-    def on_start(self, **offered):
-        self.told.append(("on_start", sorted(offered)))
+    def on_start(self, **arguments):
+        self.calls.append(("on_start", sorted(arguments)))
 
-    def on_resume(self, **offered):
-        self.told.append(("on_resume", sorted(offered)))
+    def on_resume(self, **arguments):
+        self.calls.append(("on_resume", sorted(arguments)))
 
-    def on_epoch_start(self, **offered):
-        self.told.append(("on_epoch_start", sorted(offered)))
+    def on_epoch_start(self, **arguments):
+        self.calls.append(("on_epoch_start", sorted(arguments)))
 
-    def on_step_end(self, **offered):
-        self.told.append(("on_step_end", sorted(offered)))
+    def on_step_end(self, **arguments):
+        self.calls.append(("on_step_end", sorted(arguments)))
 
-    def on_evaluate_end(self, **offered):
-        self.told.append(("on_evaluate_end", sorted(offered)))
+    def on_evaluate_end(self, **arguments):
+        self.calls.append(("on_evaluate_end", sorted(arguments)))
 
-    def on_epoch_end(self, **offered):
-        self.told.append(("on_epoch_end", sorted(offered)))
+    def on_epoch_end(self, **arguments):
+        self.calls.append(("on_epoch_end", sorted(arguments)))
 
-    def on_save(self, **offered):
-        self.told.append(("on_save", sorted(offered)))
+    def on_save(self, **arguments):
+        self.calls.append(("on_save", sorted(arguments)))
 
-    def on_end(self, **offered):
-        self.told.append(("on_end", sorted(offered)))
+    def on_end(self, **arguments):
+        self.calls.append(("on_end", sorted(arguments)))
 
 
-def test_every_moment_comes_in_its_order_with_what_it_offers(make, data, tmp_path):
+def test_every_hook_is_called_in_order_with_its_arguments(make, data, tmp_path):
     hook = Everything()
     make(hooks=[hook], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=10, eval_data=data)
-    assert hook.told == [
+    assert hook.calls == [
         ("on_start", ["trainer"]),
         ("on_epoch_start", ["epoch", "trainer"]),
         ("on_step_end", ["batch", "epoch", "loss", "step", "trainer"]),
@@ -57,14 +57,14 @@ def test_every_moment_comes_in_its_order_with_what_it_offers(make, data, tmp_pat
     ]
     again = Everything()
     make(hooks=[again], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=10, eval_data=data)
-    assert again.told == [
+    assert again.calls == [
         ("on_start", ["trainer"]),
         ("on_resume", ["epoch", "own_folder", "trainer"]),
         ("on_end", ["result", "trainer"]),
     ]
 
 
-def test_a_hook_takes_any_part_of_what_is_offered(make, data):
+def test_a_hook_takes_any_subset_of_its_arguments(make, data):
     seen = []
 
     class Part:
@@ -82,17 +82,17 @@ def test_a_hook_takes_any_part_of_what_is_offered(make, data):
 
 
 def misnamed(step):
-    """A function that is named like no moment."""
+    """A function whose name is not that of a hook."""
 
 
 class Misspelt:
     def on_epoch_ended(self, metrics):
-        """A method that is named like no moment."""
+        """A method whose name is not that of a hook."""
 
 
 class Greedy:
     def on_epoch_end(self, metric):
-        """An argument that is not offered."""
+        """An argument that the hook does not have."""
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ class Greedy:
         (3, "'int' has none of the hooks of a trainer. Hooks: on_start"),
     ],
 )
-def test_a_hook_that_nobody_would_call_is_refused(make, hook, words):
+def test_a_hook_that_would_never_be_called_is_rejected(make, hook, words):
     with pytest.raises(TrainError, match=words):
         make(hooks=[hook])
 
 
-def test_early_stopping_stops_at_the_metric_and_says_so(make, data):
+def test_early_stopping_stops_with_a_reason(make, data):
     values = iter([3.0, 2.0, 2.5, 2.1, 1.0])
 
     class Fixed:
@@ -122,12 +122,12 @@ def test_early_stopping_stops_at_the_metric_and_says_so(make, data):
     assert result.reason == "made has not improved for 2 epochs (best 2)"
 
 
-def test_early_stopping_may_go_up_and_may_want_more(make):
+def test_early_stopping_supports_mode_max_and_a_tolerance(make):
     up = EarlyStopping("accuracy", mode="max", patience=1, tol=0.1)
     assert [up.is_over(value) for value in [0.5, 0.7, 0.75]] == [False, False, True]
 
 
-def test_a_metric_that_is_no_number_is_no_improvement():
+def test_nan_is_not_an_improvement():
     nan = float("nan")
     stopping = EarlyStopping(patience=2)
     assert [stopping.is_over(value) for value in [nan, 1.0, nan, nan]] == [False, False, False, True]
@@ -159,10 +159,10 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, d
     assert len(run(2).history) == 3
     again = run(2)
     assert (again.status, len(again.history), again.steps) == ("stopped", 3, 3)
-    assert len(run(4).history) == 5  # who is more patient goes on
+    assert len(run(4).history) == 5  # with more patience, the run continues
 
 
-def test_a_run_that_starts_from_one_that_stopped_early_counts_from_scratch(make, data, tmp_path):
+def test_a_run_that_starts_from_one_that_stopped_early_starts_counting_from_scratch(make, data, tmp_path):
     def run(folder, resume="auto"):
         hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), EarlyStopping("made", patience=2)]
         trainer = make(hooks=hooks, checkpoint_dir=tmp_path / folder, monitor=None)
@@ -171,12 +171,12 @@ def test_a_run_that_starts_from_one_that_stopped_early_counts_from_scratch(make,
     assert (run("a").status, len(run("a").history)) == ("stopped", 3)
     fresh = run("b", resume=tmp_path / "a")
     assert (fresh.status, len(fresh.history), fresh.steps) == ("finished", 6, 6)
-    (told,) = [e.event.data["message"] for e in read(tmp_path / "b") if e.event.kind == "alert"]
-    assert told == "resumed from step 3, epoch 3; EarlyStopping counts from scratch"
+    (reported,) = [e.event.data["message"] for e in read(tmp_path / "b") if e.event.kind == "alert"]
+    assert reported == "resumed from step 3, epoch 3; EarlyStopping starts counting from scratch"
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
-def test_a_hook_that_another_run_has_used_begins_anew(make, data, own_loop):
+def test_a_hook_used_by_another_run_starts_from_scratch(make, data, own_loop):
     stopping, plateau = EarlyStopping("made", patience=2), ReduceOnPlateau("made", patience=2)
 
     def run():
@@ -191,7 +191,7 @@ def test_a_hook_that_another_run_has_used_begins_anew(make, data, own_loop):
     assert run() == first
 
 
-def test_who_stops_a_run_after_its_last_epoch_has_stopped_nothing(make, data, tmp_path):
+def test_stopping_a_run_after_its_last_epoch_has_no_effect(make, data, tmp_path):
     def run(epochs):
         hooks = [Made([1.0, 2.0, 3.0, 4.0]), EarlyStopping("made", patience=2)]
         trainer = make(hooks=hooks, checkpoint_dir=tmp_path, monitor=None)
@@ -207,37 +207,37 @@ def test_a_rate_that_a_hook_changed_is_the_same_in_history_journal_and_bundle(ma
     hooks = [Made([1.0, 2.0, 3.0]), ReduceOnPlateau("made", patience=2)]
     trainer = make(hooks=hooks, checkpoint_dir=tmp_path, monitor=None)
     trainer.fit(data, epochs=3, batch_size=20)
-    told = [e.event.data["metrics"]["lr"] for e in read(tmp_path) if e.event.kind == "epoch"]
+    reported = [e.event.data["metrics"]["lr"] for e in read(tmp_path) if e.event.kind == "epoch"]
     saved = list_bundles(tmp_path / "bundles")[-1].metrics["lr"]
-    assert [row["lr"] for row in trainer.history] == told == pytest.approx([0.1, 0.1, 0.01])
-    assert told[-1] == saved == trainer.optimizer.param_groups[0]["lr"]
+    assert [row["lr"] for row in trainer.history] == reported == pytest.approx([0.1, 0.1, 0.01])
+    assert reported[-1] == saved == trainer.optimizer.param_groups[0]["lr"]
 
 
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: EarlyStopping(patience=0), "patience=0. Use a whole number"),
+        (lambda: EarlyStopping(patience=0), "patience=0. Use an integer of at least 1"),
         (lambda: EarlyStopping(mode="most"), "mode='most'. Use 'min' or 'max'"),
         (lambda: ReduceOnPlateau(factor=2), "factor=2. Use a number between 0 and 1"),
         (lambda: ReduceOnPlateau(mode="least"), "ReduceOnPlateau: mode='least'. Use 'min' or 'max'"),
-        (lambda: ReduceOnPlateau(patience=1.5), "ReduceOnPlateau: patience=1.5. Use a whole number"),
-        (lambda: EarlyStopping(tol=-1), "tol=-1. Use a number from 0 up"),
+        (lambda: ReduceOnPlateau(patience=1.5), "ReduceOnPlateau: patience=1.5. Use an integer of"),
+        (lambda: EarlyStopping(tol=-1), "tol=-1. Use a number of at least 0"),
         (lambda: Phase(1, thaw="encoder"), r"pass lists of paths, for example thaw=\['encoder'\]"),
     ],
 )
-def test_hooks_say_what_they_cannot_be(build, words):
+def test_invalid_settings_of_hooks_raise(build, words):
     with pytest.raises(TrainError, match=words):
         build()
 
 
-def test_a_metric_that_the_run_does_not_have_is_named(make, data):
+def test_an_unknown_metric_is_named(make, data):
     trainer = make(hooks=[EarlyStopping("eval_los")])
     with pytest.raises(TrainError, match=r"EarlyStopping watches 'eval_los', .*Did you mean 'eval_loss'"):
         trainer.fit(data, epochs=1, batch_size=20, eval_data=data)
 
 
 @pytest.mark.parametrize("schedule", [None, lambda step: 0.1])
-def test_the_rate_falls_on_a_plateau_and_not_below_the_least(make, data, schedule):
+def test_the_rate_falls_on_a_plateau_but_not_below_the_minimum(make, data, schedule):
     def flat(model, x, y):
         return 0.0 * model(x).mean() + 1.0
 
@@ -249,7 +249,7 @@ def test_the_rate_falls_on_a_plateau_and_not_below_the_least(make, data, schedul
 
 
 class Made:
-    """Gives an epoch the value of a list, and goes on in it after a resume."""
+    """Sets the metric of each epoch from a list, and continues in it after a resume."""
 
     def __init__(self, values):
         self.values, self.at = values, 0
@@ -272,7 +272,7 @@ NAN = float("nan")
     ("values", "settings"),
     [
         ([1.0, 2.0, 3.0, 4.0], {}),  # worse and worse
-        ([1.0, 9.0, 1.0, 4.0], {}),  # swinging
+        ([1.0, 9.0, 1.0, 4.0], {}),  # oscillating
         ([1.0, NAN, NAN, NAN], {}),
         ([1.0, 0.95, 0.92, 0.91], {"tol": 0.1}),  # better, but by less than the tolerance
         ([1.0, 1.0, 0.5, 0.6], {"mode": "max"}),
@@ -285,13 +285,13 @@ def test_the_rate_falls_when_a_metric_does_not_improve_whatever_its_slope(make, 
     assert [row["lr"] for row in trainer.history] == pytest.approx([0.1, 0.1, 0.01, 0.01])
 
 
-def test_the_rate_stays_while_a_metric_gets_better(make, data):
+def test_the_rate_stays_while_a_metric_improves(make, data):
     trainer = make(hooks=[Made([1.0, 2.0, 1.5, 3.0]), ReduceOnPlateau("made", patience=2, mode="max")])
     trainer.fit(data, epochs=4, batch_size=20)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_a_plateau_goes_on_after_a_resume(make, data, tmp_path):
+def test_a_plateau_continues_after_a_resume(make, data, tmp_path):
     def history(folder, *stops):
         for until in stops:
             hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), ReduceOnPlateau("made", patience=2)]
@@ -302,9 +302,9 @@ def test_a_plateau_goes_on_after_a_resume(make, data, tmp_path):
     assert history("whole", 7) == history("parts", 1, 2, 4, 6, 7)
 
 
-def test_the_state_of_a_plateau_that_had_no_best_begins_anew():
+def test_a_plateau_state_without_a_best_value_starts_from_scratch():
     hook = ReduceOnPlateau("loss")
-    hook.load_state_dict({"since": 2})  # as it was saved before it kept a best
+    hook.load_state_dict({"since": 2})  # as older versions saved it
     assert hook.state_dict() == {"best": None, "waited": 0}
 
 
@@ -315,7 +315,7 @@ def tree():
 
 
 class Frozen:
-    """Notes at every step whether the encoder learns."""
+    """Records at every step whether the encoder is trained."""
 
     def __init__(self):
         self.seen = []
@@ -337,7 +337,7 @@ def test_phases_freeze_and_thaw_by_epoch(make, data):
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 5])
-def test_what_is_frozen_is_frozen_after_a_resume(make, data, tmp_path, stop_at):
+def test_frozen_parts_stay_frozen_after_a_resume(make, data, tmp_path, stop_at):
     def run(folder, until=None):
         frozen = Frozen()
 
@@ -366,14 +366,14 @@ def tree_with_dropout():
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5])
-def test_what_is_frozen_in_evaluation_mode_stays_there_after_a_resume_until_it_is_thawed(
+def test_parts_frozen_with_eval_mode_stay_in_evaluation_after_a_resume_until_thawed(
     make, data, tmp_path, stop_at
 ):
     def run(folder, until=None):
         modes = []
 
         def on_step_end(trainer, step):
-            trainer.model.train()  # as a loop of one's own does
+            trainer.model.train()  # as a custom loop does
             modes.append([module.training for module in trainer.model.encoder.modules()])
             if step == until:
                 trainer.stop("for now")
@@ -391,9 +391,7 @@ def test_what_is_frozen_in_evaluation_mode_stays_there_after_a_resume_until_it_i
     assert all(torch.equal(weights[name], resumed[name]) for name in weights)
 
 
-def test_a_part_that_was_thawed_is_not_stilled_by_a_program_that_freezes_it_at_its_start(
-    make, data, tmp_path
-):
+def test_a_thawed_part_stays_thawed_although_the_program_freezes_it_at_the_start(make, data, tmp_path):
     def trainer_of(*hooks):
         model = tree_with_dropout()
         model.freeze("encoder", eval_mode=True)
@@ -412,7 +410,7 @@ def test_a_phase_needs_a_graph(make, data):
         make(hooks=[Phase(0, freeze=["0"])]).fit(data, epochs=1, batch_size=20)
 
 
-def test_a_trend_of_a_graph_may_thaw_a_part(make, data):
+def test_a_hook_can_thaw_a_part_based_on_a_trend(make, data):
     thawed = []
 
     def on_epoch_end(trainer, epoch):
@@ -427,7 +425,7 @@ def test_a_trend_of_a_graph_may_thaw_a_part(make, data):
     assert trainer.trend("loss").values == trainer.model.trend("loss").values
 
 
-def test_hooks_find_their_state_by_kind(make, data, tmp_path):
+def test_hook_states_are_matched_by_class(make, data, tmp_path):
     make(hooks=[EarlyStopping("loss"), ReduceOnPlateau("loss")], checkpoint_dir=tmp_path).fit(
         data, epochs=2, batch_size=20
     )
@@ -449,12 +447,12 @@ class Unsavable:
         return {"set": {1}} if self.state == "set" else {"late": self.late}
 
 
-def test_a_state_that_cannot_be_saved_is_refused_before_anything_is_trained(make, data, tmp_path):
+def test_a_state_that_cannot_be_saved_is_rejected_before_training(make, data, tmp_path):
     trainer = make(hooks=[Unsavable("set")], checkpoint_dir=tmp_path)
     with pytest.raises(CheckpointError, match=r"at 'hooks\.Unsavable\.set': a set cannot be saved"):
         trainer.fit(data, epochs=1, batch_size=8)
     assert trainer.updates == 0
-    # Without a folder nothing is saved, and a state may come to be after the start.
+    # Without a folder nothing is saved, and a state may not exist until after the start.
     assert make(hooks=[Unsavable("set")]).fit(data, epochs=1, batch_size=8).steps == 3
     assert (
         make(hooks=[Unsavable("late")], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).steps == 3

@@ -1,4 +1,4 @@
-"""An average of the weights, used where it matters."""
+"""The average of the weights, and where it is used."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_the_average_follows_every_update(make, data):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_average_stays_where_an_update_was_skipped(make, data, accumulate):
+def test_the_average_does_not_change_when_an_update_is_skipped(make, data, accumulate):
     def step_fn(model, x, y):
         calls.append(True)
         return (model(x) - y).square().mean() * (float("nan") if len(calls) == 4 else 1.0)
@@ -50,7 +50,7 @@ def test_the_average_stays_where_an_update_was_skipped(make, data, accumulate):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_an_average_on_a_device_asks_nobody_whether_to_move(dtype):
+def test_the_average_does_not_read_the_flag_on_the_host(dtype):
     def moved(move):
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2).to(dtype)
@@ -126,7 +126,7 @@ def test_an_average_that_the_saved_run_did_not_have_starts_from_its_weights(make
     assert torch.equal(trainer.average.state_dict()["0.weight"], trainer.model[0].weight)
 
 
-def test_a_saved_average_loads_as_a_model_does_buffers_and_tied_weights_included(make, data, tmp_path):
+def test_a_saved_average_loads_like_a_model_with_buffers_and_tied_weights(make, data, tmp_path):
     def model():
         first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
         second.weight = first.weight
@@ -143,18 +143,18 @@ def test_a_saved_average_loads_as_a_model_does_buffers_and_tied_weights_included
     assert torch.equal(resumed.average.state_dict()["2.weight"], trainer.average.state_dict()["2.weight"])
 
 
-def test_the_weights_come_back_from_whatever_happens_while_they_are_exchanged():
+def test_the_weights_are_restored_after_an_error_while_they_are_swapped():
     model = torch.nn.Linear(2, 1)
     average = AveragedWeights(model, decay=0.9)
     before = model.weight.detach().clone()
     average._average[0].zero_()
-    average._average[1] = torch.zeros(7)  # no place for it
+    average._average[1] = torch.zeros(7)  # does not fit
     with pytest.raises(RuntimeError), average.applied():
         pass
     assert torch.equal(model.weight, before)
 
 
-def test_another_model_is_refused():
+def test_a_different_model_is_rejected():
     average = AveragedWeights(torch.nn.Linear(2, 1), decay=0.9)
     with pytest.raises(TrainError, match="has no 'weight'"):
         average.load_state_dict({"other": torch.zeros(1)})

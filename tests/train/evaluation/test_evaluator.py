@@ -1,4 +1,4 @@
-"""Evaluation is exact whatever the batches, and training does not feel it."""
+"""Evaluation is exact for any batches, and does not affect training."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ def named_loss(model, x, y):
 
 
 class NoisyModel(nn.Module):
-    """Dropout and batch norm, with parts in other modes than the whole."""
+    """Dropout and batch norm, with some parts in a different mode."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ def noisy_model():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 19])
-def test_ragged_batches_give_what_one_batch_gives(make, data, batch_size):
+def test_ragged_batches_give_the_same_result_as_one_batch(make, data, batch_size):
     trainer = make(step_fn=named_loss)
     whole = trainer.evaluate(data, batch_size=20)
     parts = trainer.evaluate(data, batch_size=batch_size)
@@ -45,7 +45,7 @@ def test_ragged_batches_give_what_one_batch_gives(make, data, batch_size):
 
 
 @pytest.mark.parametrize("own_loader", [False, True])
-def test_training_does_not_feel_an_evaluation(make, data, own_loader):
+def test_an_evaluation_does_not_affect_training(make, data, own_loader):
     def history_of(eval_data):
         trainer = make(noisy_model(), named_loss, seed=0)
         torch.manual_seed(7)
@@ -55,7 +55,7 @@ def test_training_does_not_feel_an_evaluation(make, data, own_loader):
     assert history_of(None) == history_of(Loader(data, 3, seed=9) if own_loader else data)
 
 
-def test_each_module_gets_its_own_mode_back(make, data):
+def test_the_mode_of_each_module_is_restored(make, data):
     trainer = make(noisy_model(), named_loss)
     before = [module.training for module in trainer.model.modules()]
     statistics = trainer.model.body[1].running_mean.clone()
@@ -66,7 +66,7 @@ def test_each_module_gets_its_own_mode_back(make, data):
     assert torch.equal(trainer.model.body[1].running_mean, statistics)
 
 
-def test_modes_come_back_after_an_error(make, data):
+def test_modes_are_restored_after_an_error(make, data):
     def broken(model, x, y):
         raise ValueError("mine")
 
@@ -79,7 +79,7 @@ def test_modes_come_back_after_an_error(make, data):
     assert torch.equal(trainer.model[0].weight, weights)
 
 
-def test_modes_come_back_where_the_switch_itself_is_interrupted(make, data):
+def test_modes_are_restored_if_the_switch_itself_is_interrupted(make, data):
     class Slow(nn.Tanh):
         def train(self, mode=True):
             if not mode:
@@ -104,7 +104,7 @@ def test_an_evaluation_in_a_hook_does_not_disturb_the_epoch(make, data):
     assert len(found) == 1
 
 
-def test_the_evaluation_loader_is_made_once(make, data):
+def test_the_evaluation_loader_is_created_once(make, data):
     trainer = make()
     trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
     first = trainer._run.loaders._evaluation
@@ -114,7 +114,7 @@ def test_the_evaluation_loader_is_made_once(make, data):
     assert trainer._run.loaders._evaluation is not first
 
 
-def test_the_loader_of_the_training_is_refused(make, data):
+def test_the_training_loader_is_rejected(make, data):
     trainer, loader = make(), Loader(data, 4)
     with pytest.raises(TrainError, match="Use a separate loader for evaluation"):
         trainer.fit(loader, epochs=1, eval_data=loader)
@@ -125,7 +125,7 @@ def test_a_batch_size_is_not_needed_and_changes_nothing(make, data):
     assert trainer.evaluate(data) == pytest.approx(trainer.evaluate(data, batch_size=5))
 
 
-def test_no_data_is_said(make):
+def test_an_evaluation_without_data_raises(make):
     class Nothing(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter(())
@@ -134,14 +134,14 @@ def test_no_data_is_said(make):
         make().evaluate(Loader(Nothing(), 4))
 
 
-def test_a_value_that_is_no_number_is_said(make, data):
+def test_a_value_that_is_not_a_single_number_raises(make, data):
     trainer = make(step_fn=lambda model, x, y: (nn.functional.mse_loss(model(x), y), {"rows": x}))
     with pytest.raises(TrainError, match="returns 'rows' with shape"):
         trainer.evaluate(data, batch_size=4)
 
 
 class Mean:
-    """A metric as many libraries have them."""
+    """A metric with the interface of many libraries."""
 
     def reset(self):
         self.total, self.count = 0.0, 0
@@ -163,7 +163,7 @@ def test_metric_objects_see_every_sample_once(make, data):
     assert all("eval_mae" in row for row in rows)
 
 
-def test_metrics_of_other_batches_say_what_they_need(make, data):
+def test_metrics_of_other_batch_structures_raise_with_advice(make, data):
     table = {"x": data[0], "y": data[1]}
 
     def step_fn(model, batch):
@@ -197,7 +197,7 @@ def test_torchmetrics_work(make, data):
     assert set(found) == {"loss", "mae", "both_r2", "both_mse"}
 
 
-def test_a_collection_of_torchmetrics_has_names_of_its_own(make, data):
+def test_a_torchmetrics_collection_keeps_its_own_names(make, data):
     torchmetrics = pytest.importorskip("torchmetrics")
     both = torchmetrics.MetricCollection([torchmetrics.MeanAbsoluteError(), torchmetrics.MeanSquaredError()])
     found = make(metrics=both).evaluate(data, batch_size=7)
@@ -213,7 +213,7 @@ def test_a_collection_of_torchmetrics_has_names_of_its_own(make, data):
         ({"loss": Mean()}, "a metric is named 'loss', which is reserved"),
     ],
 )
-def test_what_is_no_metric_is_rejected_before_training(make, metrics, words):
+def test_an_invalid_metric_is_rejected_before_training(make, metrics, words):
     with pytest.raises(TrainError, match=words):
         make(metrics=metrics)
 
@@ -251,7 +251,7 @@ def test_a_metric_with_several_values_does_not_replace_one_of_another_origin(mak
         make(step_fn=step_fn, metrics={"a": Several()}).evaluate(data, batch_size=4)
 
 
-def test_a_metric_that_gives_many_numbers_is_said(make, data):
+def test_a_metric_that_returns_several_numbers_raises(make, data):
     class Rows(Mean):
         def compute(self):
             return torch.ones(3)
@@ -261,7 +261,7 @@ def test_a_metric_that_gives_many_numbers_is_said(make, data):
 
 
 @pytest.mark.parametrize("value", [None, "0.5", [1.0]])
-def test_a_metric_that_gives_no_number_is_named(make, data, value):
+def test_a_metric_that_does_not_return_a_number_is_named(make, data, value):
     class Odd(Mean):
         def compute(self):
             return value
@@ -270,12 +270,12 @@ def test_a_metric_that_gives_no_number_is_named(make, data, value):
         make(metrics={"odd": Odd()}).evaluate(data, batch_size=4)
 
 
-def test_outputs_that_are_no_function_are_said_before_training(make):
+def test_outputs_that_are_not_a_function_are_rejected_before_training(make):
     with pytest.raises(TrainError, match=r"outputs=3\. Use a function of the model"):
         make(outputs=3)
 
 
-def test_values_that_a_graph_carries_are_not_those_of_the_evaluation(make, data):
+def test_an_evaluation_does_not_change_carried_values(make, data):
     class Counter(nn.Module):
         def __init__(self):
             super().__init__()
@@ -308,7 +308,7 @@ def test_bf16_evaluates_in_bf16(make, data):
 
 
 @pytest.mark.parametrize("as_loader", [False, True])
-def test_an_iterator_cannot_be_evaluated_on_twice_and_that_is_said_at_the_start(make, data, as_loader):
+def test_an_iterator_for_several_evaluations_is_rejected_at_the_start(make, data, as_loader):
     def once():
         rows = iter(list(zip(*data)))
         return Loader(rows, 8) if as_loader else rows
@@ -363,7 +363,7 @@ def target_mean(model, x, y):
 
 @pytest.mark.parametrize("collate", [by_time, lambda samples: tuple(zip(*samples))], ids=["time", "list"])
 @pytest.mark.parametrize("of_torch", [False, True])
-def test_a_mean_is_over_samples_however_a_batch_lies(make, of_torch, collate):
+def test_a_mean_is_over_samples_for_any_batch_layout(make, of_torch, collate):
     def loss(model, x, y):
         return target_mean(model, torch.zeros(1, 3), torch.as_tensor(y))
 
@@ -374,16 +374,19 @@ def test_a_mean_is_over_samples_however_a_batch_lies(make, of_torch, collate):
     assert make(step_fn=loss).evaluate(batches) == {"loss": pytest.approx(23 / 5)}
 
 
-def test_ready_batches_whose_tensors_differ_are_said_once(make, capsys):
+def test_batches_whose_tensors_differ_in_length_are_reported_once(make, capsys):
     batches = [by_time(SEQUENCES[:2]), by_time(SEQUENCES[2:])]
     make(step_fn=target_mean).evaluate(Loader(iter(batches), batch_size=None))
-    told = capsys.readouterr().err
-    assert told.count("the first tensor of a batch has 9 rows and others have 2; it weighs as 9 samples") == 1
-    assert told.count("rows") == 1
+    reported = capsys.readouterr().err
+    assert (
+        reported.count("the first tensor of a batch has 9 rows and others have 2; it counts as 9 samples")
+        == 1
+    )
+    assert reported.count("rows") == 1
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_step_function_that_needs_gradients_in_an_evaluation_is_told_how_to_have_them(make, data, asks):
+def test_a_step_function_that_needs_gradients_in_an_evaluation_raises_with_advice(make, data, asks):
     def penalized(model, x, y):
         with torch.enable_grad() if asks else contextlib.nullcontext():
             x = x.detach().requires_grad_()

@@ -1,4 +1,4 @@
-"""A step function that does not fit its batches is named, and its own errors are left alone."""
+"""A step function that does not match its batches is reported; its own errors are raised unchanged."""
 
 import pytest
 from torch import nn
@@ -18,7 +18,7 @@ def for_parts(model, x, y):
     return nn.functional.mse_loss(model(x), y)
 
 
-def test_a_step_function_with_too_few_arguments_is_named_with_what_to_write(make, data):
+def test_a_step_function_with_too_few_arguments_raises_with_the_right_signature(make, data):
     with pytest.raises(StepError) as caught:
         make(step_fn=too_few).fit(data, epochs=1, batch_size=8)
     assert str(caught.value) == (
@@ -40,21 +40,21 @@ def test_a_step_function_with_too_few_arguments_is_named_with_what_to_write(make
         (lambda model: model, "tuple", r"the step function <lambda>\(model\) .*Write def step_fn\(model, x"),
     ],
 )
-@pytest.mark.parametrize("door", ["fit", "step", "evaluate"])
-def test_what_does_not_fit_is_said_at_every_door(make, data, step_fn, source, words, door):
+@pytest.mark.parametrize("method", ["fit", "step", "evaluate"])
+def test_a_mismatch_is_reported_by_every_method(make, data, step_fn, source, words, method):
     given = data if source == "tuple" else {"x": data[0], "y": data[1]}
     trainer = make(step_fn=step_fn)
-    doors = {
+    calls = {
         "fit": lambda: trainer.fit(given, epochs=1, batch_size=8),
         "step": lambda: trainer.step(given),
         "evaluate": lambda: trainer.evaluate(given, batch_size=8),
     }
     with pytest.raises(StepError, match=words):
-        doors[door]()
+        calls[method]()
 
 
-@pytest.mark.parametrize("door", ["step", "evaluate"])
-def test_an_error_from_within_the_function_is_left_alone(make, data, door):
+@pytest.mark.parametrize("method", ["step", "evaluate"])
+def test_an_error_inside_the_function_is_raised_unchanged(make, data, method):
     def inner(x):
         return x
 
@@ -63,10 +63,10 @@ def test_an_error_from_within_the_function_is_left_alone(make, data, door):
 
     trainer = make(step_fn=wrong_inside)
     with pytest.raises(TypeError, match="inner"):
-        trainer.step(data) if door == "step" else trainer.evaluate(data, batch_size=8)
+        trainer.step(data) if method == "step" else trainer.evaluate(data, batch_size=8)
 
 
-def test_a_step_without_a_batch_is_told_to_take_one(make):
+def test_a_step_without_a_batch_raises_with_advice(make):
     with pytest.raises(
         StepError, match=r"without a batch. Write trainer.step\(batch\), or trainer.step\(x, y\)"
     ):

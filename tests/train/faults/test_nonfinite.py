@@ -1,4 +1,4 @@
-"""Losses and gradients that are no longer numbers: the weights never get to know them."""
+"""Non-finite losses and gradients never reach the weights."""
 
 import json
 import time
@@ -16,7 +16,7 @@ NAN = float("nan")
 
 
 class BadRoot(torch.autograd.Function):
-    """A value that is fine and a gradient that is not."""
+    """A finite value with a gradient that is not finite."""
 
     @staticmethod
     def forward(ctx, x):
@@ -28,7 +28,7 @@ class BadRoot(torch.autograd.Function):
 
 
 def bad_at(*updates, gradients=False):
-    """Return a step function whose loss, or gradient alone, is not a number in some calls, counted from 1."""
+    """Return a step function whose loss, or only its gradient, is NaN in some calls, counted from 1."""
     calls = []
 
     def step_fn(model, x, y):
@@ -58,7 +58,7 @@ def weights_of(trainer):
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_stop_leaves_the_weights_of_before(make, data, gradients):
+def test_stop_keeps_the_previous_weights(make, data, gradients):
     kept = Weights()
     trainer = make(step_fn=bad_at(4, gradients=gradients), hooks=[kept])
     with pytest.raises(NotFiniteError, match=r"not finite in 1 of the updates up to 4\. Those updates were"):
@@ -69,7 +69,7 @@ def test_stop_leaves_the_weights_of_before(make, data, gradients):
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_skip_goes_on_without_the_update(make, data, gradients, accumulate):
+def test_skip_continues_without_the_update(make, data, gradients, accumulate):
     kept = Weights()
     settings = {"nan": "skip", "hooks": [kept], "accumulate": accumulate}
     trainer = make(step_fn=bad_at(2, gradients=gradients), **settings)
@@ -80,7 +80,7 @@ def test_skip_goes_on_without_the_update(make, data, gradients, accumulate):
     assert torch.isfinite(weights_of(trainer)).all()
 
 
-def test_an_epoch_of_nothing_but_nan_is_told_as_such(make, data):
+def test_an_epoch_with_only_nan_is_reported(make, data):
     result = make(step_fn=bad_at(*range(1, 4)), nan="skip").fit(data, epochs=1, batch_size=8)
     assert result.metrics["loss"] != result.metrics["loss"]
 
@@ -98,7 +98,7 @@ def test_rollback_restores_the_last_bundle_and_continues_with_the_next_batch(mak
         monitor=None,
     )
     result = trainer.fit(data, epochs=2, batch_size=4)
-    # Step 6 met it, and the run stands where step 4 was saved.
+    # Step 6 was not finite, and the run is back at step 4.
     assert torch.equal(kept.seen[5], kept.seen[3])
     assert (len(kept.seen), result.steps) == (10, 8)
     alerts = [line for line in (tmp_path / "journal.jsonl").read_text().splitlines() if "Rolled back" in line]
@@ -106,25 +106,23 @@ def test_rollback_restores_the_last_bundle_and_continues_with_the_next_batch(mak
     assert "Rolled back to step 4" in json.loads(alerts[0])["data"]["message"]
 
 
-def test_rollback_counts_what_it_skipped_and_tells_hooks_the_update_that_the_weights_have(
-    make, data, tmp_path
-):
-    told = []
+def test_rollback_counts_skipped_updates_and_passes_the_step_of_the_weights_to_hooks(make, data, tmp_path):
+    reported = []
 
     def on_step_end(step, loss):
-        told.append((step, bool(loss.isfinite())))
+        reported.append((step, bool(loss.isfinite())))
 
     settings = {"nan": "rollback", "checkpoint_dir": tmp_path, "save_every_steps": 2, "save_every": None}
     trainer = make(step_fn=bad_at(4, 6, 9), hooks=[on_step_end], **settings)
     result = trainer.fit(data, epochs=2, batch_size=4)
     assert result.report.skipped == 3
-    assert [step for step, is_good in told if not is_good] == [2, 2, 4]
-    assert result.steps == told[-1][0]
+    assert [step for step, is_good in reported if not is_good] == [2, 2, 4]
+    assert result.steps == reported[-1][0]
     again = make(checkpoint_dir=tmp_path, nan="rollback").fit(data, epochs=3, batch_size=4)
     assert again.report.skipped == 3
 
 
-def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
+def test_rollback_gives_up_after_a_few_times(make, data, tmp_path, capsys):
     set_verbosity("normal")
     trainer = make(step_fn=bad_at(*range(6, 99)), nan="rollback", checkpoint_dir=tmp_path, save_every_steps=1)
     with pytest.raises(NotFiniteError, match="The run was already rolled back 3 times"):
@@ -132,14 +130,14 @@ def test_rollback_ends_after_a_few_times(make, data, tmp_path, capsys):
     assert capsys.readouterr().err.count("Rolled back to step 5") == 3
 
 
-def test_rollback_without_a_bundle_says_so(make, data, tmp_path):
+def test_rollback_without_a_bundle_raises(make, data, tmp_path):
     trainer = make(step_fn=bad_at(2), nan="rollback", checkpoint_dir=tmp_path)
     with pytest.raises(NotFiniteError, match="There is no bundle to roll back to yet"):
         trainer.fit(data, epochs=1, batch_size=4)
 
 
 class Damaging:
-    """Damages the bundle of a step once it is on the disk."""
+    """Damages the bundle of a step once it is on disk."""
 
     def __init__(self, of: int) -> None:
         self.of = of
@@ -154,7 +152,7 @@ class Damaging:
         found[0].write_bytes(b"x" * found[0].stat().st_size)
 
 
-def test_rollback_passes_over_a_damaged_bundle_and_moves_it_away(make, data, tmp_path):
+def test_rollback_skips_a_damaged_bundle_and_moves_it_away(make, data, tmp_path):
     kept = Weights()
     trainer = make(
         step_fn=bad_at(6),
@@ -171,7 +169,7 @@ def test_rollback_passes_over_a_damaged_bundle_and_moves_it_away(make, data, tmp
     assert len(list((tmp_path / "bundles.damaged").iterdir())) == 1
 
 
-def test_rollback_with_nothing_but_damaged_bundles_says_what_is_wrong_with_them(make, data, tmp_path):
+def test_rollback_with_only_damaged_bundles_describes_the_damage(make, data, tmp_path):
     trainer = make(
         step_fn=bad_at(4), hooks=[Damaging(2)], nan="rollback", checkpoint_dir=tmp_path, save_every_steps=2
     )
@@ -179,20 +177,20 @@ def test_rollback_with_nothing_but_damaged_bundles_says_what_is_wrong_with_them(
         trainer.fit(data, epochs=1, batch_size=4)
 
 
-def test_a_run_that_stopped_can_be_gone_on_with_from_its_last_bundle(make, data, tmp_path):
+def test_a_stopped_run_can_be_resumed_from_its_last_bundle(make, data, tmp_path):
     with pytest.raises(NotFiniteError):
         make(step_fn=bad_at(8), checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=4)
     result = make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=4)
     assert result.history == make().fit(data, epochs=3, batch_size=4).history
 
 
-def test_the_last_window_of_an_epoch_is_looked_at_too(make, data):
+def test_the_last_window_of_an_epoch_is_checked_too(make, data):
     trainer = make(step_fn=bad_at(5), accumulate=3)
     with pytest.raises(NotFiniteError):
         trainer.fit(data, epochs=1, batch_size=4)
 
 
-def test_the_search_for_a_loss_scale_is_no_reason_to_stop(make, data):
+def test_the_search_for_a_loss_scale_does_not_stop_the_run(make, data):
     # The first scale, 65536, is too large for this loss: a few updates are skipped until it fits.
     trainer = make(
         step_fn=lambda model, x, y: nn.functional.mse_loss(model(x), y) * 100,
@@ -204,29 +202,29 @@ def test_the_search_for_a_loss_scale_is_no_reason_to_stop(make, data):
     assert result.history[-1]["loss"] < result.history[0]["loss"]
 
 
-def test_fp16_that_no_scale_can_help_is_stopped(make, data):
+def test_fp16_stops_if_no_loss_scale_helps(make, data):
     trainer = make(step_fn=bad_at(*range(3, 99)), precision="fp16")
     with pytest.raises(NotFiniteError, match="not finite in 24 of the updates up to"):
         trainer.fit(data, epochs=9, batch_size=4)
 
 
-def test_a_watch_may_wait_for_several_in_a_row():
+def test_the_check_can_require_several_skips_in_a_row():
     count = torch.zeros((), dtype=torch.float64)
     watch = SkippedUpdates(count, in_a_row=3)
-    told = []
+    reported = []
     for skipped in (1, 1, 0, 1, 1, 1, 1):
         count += skipped
-        told.append(watch.check(len(told) + 1))
-        assert watch.settle(len(told)) in (0, told[-1])
-    assert told == [0, 0, 0, 0, 0, 3, 4]
+        reported.append(watch.check(len(reported) + 1))
+        assert watch.settle(len(reported)) in (0, reported[-1])
+    assert reported == [0, 0, 0, 0, 0, 3, 4]
 
 
-def test_a_watch_tells_each_skipped_update_once():
+def test_the_check_reports_each_skipped_update_once():
     count = torch.zeros((), dtype=torch.float64)
     watch = SkippedUpdates(count)
     count += 2
     assert [watch.check(2), watch.check(3), watch.settle(3)] == [2, 0, 0]
-    count.fill_(1)  # a run that went back has the count of then
+    count.fill_(1)  # after a rollback, the count is that of the bundle
     watch.forget(1)
     assert watch.check(2) == 0
     count += 1
@@ -234,7 +232,7 @@ def test_a_watch_tells_each_skipped_update_once():
 
 
 class Arrived:
-    """The event of a device that has always done what it was told."""
+    """A CUDA event that is always complete."""
 
     def record(self):
         pass
@@ -248,7 +246,7 @@ class Arrived:
 
 @pytest.fixture
 def as_on_a_device(monkeypatch):
-    """Return a way to let a watch look as it does on a GPU."""
+    """Return a function that makes the check behave as on a GPU."""
     monkeypatch.setattr(torch.cuda, "Event", Arrived)
 
     def simulate(watch):
@@ -259,18 +257,18 @@ def as_on_a_device(monkeypatch):
 
 
 @pytest.mark.parametrize("resumed_at", [0, 5, 16, 37, 40])
-def test_a_resumed_run_looks_where_an_undisturbed_one_does(as_on_a_device, resumed_at):
+def test_a_resumed_run_checks_at_the_same_updates_as_an_undisturbed_one(as_on_a_device, resumed_at):
     count = torch.zeros((), dtype=torch.float64)
     watch = as_on_a_device(SkippedUpdates(count))
     watch.forget(resumed_at)
-    told = []
+    reported = []
     for update in range(resumed_at + 1, 200):
         count += update == 45
-        told += [update] * watch.check(update)
-    assert told == [64]
+        reported += [update] * watch.check(update)
+    assert reported == [64]
 
 
-def test_no_bundle_holds_a_skipped_update_that_nobody_has_met(make, data, tmp_path, as_on_a_device):
+def test_no_bundle_contains_an_unhandled_skipped_update(make, data, tmp_path, as_on_a_device):
     trainer = make(step_fn=bad_at(4), checkpoint_dir=tmp_path, save_every_steps=3)
     as_on_a_device(trainer._run.session.skipped)
     with pytest.raises(NotFiniteError, match="not finite in 1 of the updates up to 6"):
@@ -278,7 +276,7 @@ def test_no_bundle_holds_a_skipped_update_that_nobody_has_met(make, data, tmp_pa
     assert [bundle.step for bundle in list_bundles(tmp_path / "bundles")] == [3]
 
 
-def test_updates_that_were_skipped_in_a_row_are_counted_over_a_resume(make, data, tmp_path):
+def test_consecutive_skipped_updates_are_counted_across_a_resume(make, data, tmp_path):
     def trainer():
         return make(step_fn=bad_at(*range(1, 99)), precision="fp16", checkpoint_dir=tmp_path)
 
@@ -297,7 +295,7 @@ class Carrying(nn.Module):
         return self.line(x) if before is None else self.line(x) + 0.1 * before
 
 
-def test_rollback_puts_back_what_a_graph_carries(make, data, tmp_path):
+def test_rollback_restores_carried_values(make, data, tmp_path):
     def step_fn(model, x, y):
         carried.append(model._memory.carried[0])
         return nn.functional.mse_loss(model(x), y)
@@ -315,7 +313,7 @@ def test_rollback_puts_back_what_a_graph_carries(make, data, tmp_path):
 
 
 def means_after_rollback(make, data, tmp_path, *, bad, **settings):
-    """Return the mean losses of two epochs, of losses 1 and 3, with one batch that is not a number."""
+    """Return the mean losses of two epochs, of losses 1 and 3, with one NaN batch."""
     calls = []
 
     def step_fn(model, x, y):
@@ -329,7 +327,7 @@ def means_after_rollback(make, data, tmp_path, *, bad, **settings):
 
 @pytest.mark.parametrize("bad", [6, 8, 10])
 @pytest.mark.parametrize("settings", [{}, {"save_every": None, "save_every_steps": 3}])
-def test_rollback_leaves_the_means_of_the_epoch_alone(make, data, tmp_path, bad, settings):
+def test_rollback_keeps_the_means_of_the_epoch(make, data, tmp_path, bad, settings):
     assert means_after_rollback(make, data, tmp_path, bad=bad, **settings) == [1.0, 3.0]
 
 

@@ -23,7 +23,7 @@ def signal_and_exit(request, number):
         request.exit()
 
 
-def test_the_first_signal_is_noted_and_leaving_has_a_code_of_its_own():
+def test_the_first_signal_is_remembered_and_the_exit_has_its_own_code():
     request = StopRequest()
     with pytest.raises(Preempted) as caught:
         signal_and_exit(request, signal.SIGTERM)
@@ -32,34 +32,34 @@ def test_the_first_signal_is_noted_and_leaving_has_a_code_of_its_own():
     assert not request
 
 
-def test_a_signal_that_nobody_acted_on_goes_to_those_who_listened_before():
-    heard = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+def test_an_unhandled_signal_goes_to_the_previous_handler():
+    received = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
     try:
         with StopRequest().listen():
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert not heard
-        assert heard == [signal.SIGUSR1]
+            assert not received
+        assert received == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_at_a_prompt_the_keyboard_gives_the_prompt_back(monkeypatch):
+def test_at_a_prompt_ctrl_c_returns_to_the_prompt(monkeypatch):
     monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
     with pytest.raises(KeyboardInterrupt):
         signal_and_exit(StopRequest(), signal.SIGINT)
 
 
-def test_a_notice_of_an_earlier_run_is_forgotten():
+def test_a_stop_request_of_an_earlier_run_is_forgotten():
     request = StopRequest()
 
-    def told_and_failed():
+    def signal_and_fail():
         with request.listen():
             os.kill(os.getpid(), signal.SIGUSR1)
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        told_and_failed()
+        signal_and_fail()
     assert not request
 
 
@@ -81,7 +81,7 @@ def test_a_notebook_cell_can_be_interrupted_and_run_again(make, data, tmp_path, 
 
 
 def fit(trainer, data, *, epochs=2, **settings):
-    """Train to the end, or say with which code the run was left."""
+    """Train to the end, or return the exit code."""
     try:
         return trainer.fit(data, epochs=epochs, **settings)
     except Preempted as left:
@@ -94,7 +94,7 @@ def test_a_signal_to_every_process_of_a_job_saves_the_run(make, data, tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
             for worker in multiprocessing.active_children():
                 worker.kill()
-                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody was told
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # dead, but not reaped
 
     def loader():
         return DataLoader(TensorDataset(*data), 4, num_workers=2)
@@ -106,7 +106,7 @@ def test_a_signal_to_every_process_of_a_job_saves_the_run(make, data, tmp_path):
 
 
 class Dying:
-    """Batches of which one does not come, because a signal has ended those who make it."""
+    """Batches of which one never arrives, because a signal has ended the workers."""
 
     def __init__(self, data, at):
         self.batches = list(zip(*(part.split(4) for part in data)))
@@ -122,9 +122,7 @@ class Dying:
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("at", [0, 2, 4])
-def test_a_loader_that_fails_after_a_signal_does_not_keep_the_run_from_being_saved(
-    make, data, tmp_path, at, accumulate
-):
+def test_a_loader_that_fails_after_a_signal_does_not_prevent_the_save(make, data, tmp_path, at, accumulate):
     def trainer(**settings):
         return make(accumulate=accumulate, **settings)
 
@@ -135,7 +133,7 @@ def test_a_loader_that_fails_after_a_signal_does_not_keep_the_run_from_being_sav
     assert torch.equal(again.model[0].weight, whole.model[0].weight)
 
 
-def test_a_loader_that_fails_unasked_is_an_error(make, data, tmp_path):
+def test_a_loader_that_fails_without_a_signal_is_an_error(make, data, tmp_path):
     class Broken(Dying):
         def __iter__(self):
             yield self.batches[0]
@@ -145,7 +143,7 @@ def test_a_loader_that_fails_unasked_is_an_error(make, data, tmp_path):
         make(checkpoint_dir=tmp_path).fit(Broken(data, None), epochs=1)
 
 
-def test_an_evaluation_whose_loader_fails_after_a_signal_is_done_again(make, data, tmp_path):
+def test_an_evaluation_whose_loader_fails_after_a_signal_is_repeated(make, data, tmp_path):
     expected = make().fit(data, epochs=2, batch_size=4, eval_data=Dying(data, None))
     first, second = (make(checkpoint_dir=tmp_path) for _ in range(2))
     assert fit(first, data, batch_size=4, eval_data=Dying(data, 3)) == EXIT_CODE
@@ -153,7 +151,7 @@ def test_an_evaluation_whose_loader_fails_after_a_signal_is_done_again(make, dat
 
 
 @pytest.mark.parametrize("loops_on", [True, False])
-def test_a_signal_in_a_window_that_the_loop_was_left_in_costs_no_update(make, data, tmp_path, loops_on):
+def test_a_signal_in_a_window_that_the_loop_left_loses_no_update(make, data, tmp_path, loops_on):
     def left_in_a_window(trainer):
         with trainer.running(2):
             for number, batch in enumerate(trainer.epoch(data, 4)):
@@ -174,7 +172,7 @@ def test_a_signal_in_a_window_that_the_loop_was_left_in_costs_no_update(make, da
     assert torch.equal(second.model[0].weight, whole.model[0].weight)
 
 
-def test_at_a_prompt_a_window_that_was_given_up_starts_again(make, data, tmp_path, monkeypatch):
+def test_at_a_prompt_an_abandoned_window_starts_again(make, data, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
 
     def interrupted(trainer):
@@ -191,7 +189,7 @@ def test_at_a_prompt_a_window_that_was_given_up_starts_again(make, data, tmp_pat
 
 
 @pytest.mark.parametrize("save_every_steps", [2, None])
-def test_a_run_that_could_not_be_saved_says_so_and_names_the_bundle_it_resumes_from(
+def test_a_run_that_could_not_be_saved_reports_it_and_names_the_bundle_it_resumes_from(
     make, data, tmp_path, save_every_steps
 ):
     resource = pytest.importorskip("resource")
@@ -211,7 +209,7 @@ def test_a_run_that_could_not_be_saved_says_so_and_names_the_bundle_it_resumes_f
     where = "There is no bundle to resume from."
     if save_every_steps:
         where = "When started again, it resumes from its newest bundle, of step 2."
-    # Python prints a text that a program is left with, and ends with 1.
+    # Python prints the text that a program exits with, and exits with code 1.
     assert left == f"SIGTERM; the run could not be saved at step 3. {where}"
 
 
@@ -230,7 +228,7 @@ def signalling():
 
 
 class SlowToOpen:
-    """Data that take long to open: the signal comes in the first milliseconds of `fit`."""
+    """Data that takes long to open: the signal comes in the first milliseconds of `fit`."""
 
     def __init__(self, data, number=signal.SIGTERM):
         self.data, self.number = data, number
@@ -262,7 +260,7 @@ def test_a_signal_in_the_first_milliseconds_of_fit_has_the_usual_exit_code(make,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_while_a_run_is_set_up_again_saves_what_it_has_come_to(make, data, tmp_path, signalling):
+def test_a_signal_during_a_second_setup_saves_the_progress_so_far(make, data, tmp_path, signalling):
     trainer = make(checkpoint_dir=tmp_path, save_every=None)
     trainer.fit(data, epochs=1, batch_size=4)
     trainer._run.reports.monitor, trainer._run.reports._is_model_shown = signalling, False

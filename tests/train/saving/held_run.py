@@ -1,4 +1,4 @@
-"""A run that waits in the middle, for others to try its folder.
+"""A run that pauses in the middle, so that others can try to use its folder.
 
     python held_run.py FOLDER NUM_WORKERS
 
@@ -21,7 +21,7 @@ def main(folder: str, num_workers: int) -> None:
 
     def on_step_end(step: int) -> None:
         if step == 3:
-            # To look at the file, as one who copies the folder does, lets nobody else in.
+            # Reading the file, as when the folder is copied, does not release the lock.
             (Path(folder) / "lock").read_text()
             print("waiting", flush=True)
             sys.stdin.readline()

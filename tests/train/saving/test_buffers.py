@@ -1,4 +1,4 @@
-"""Buffers that a state_dict leaves out are restored after a resume, whatever shape they have."""
+"""Buffers that a state_dict omits are restored after a resume, whatever their shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flodl.train.saving.buffers import restore_buffers, unsaved_buffers
 
 
 class Counting(nn.Module):
-    """Its output depends on how often it was called, kept in buffers that are not in its state_dict."""
+    """Its output depends on its number of calls, which is kept in buffers outside its state_dict."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Counting(nn.Module):
         return self.linear(x) * (1 + 0.01 * seen)
 
 
-def test_a_resumed_run_has_the_buffers_that_a_state_dict_leaves_out(make, data, tmp_path):
+def test_a_resumed_run_has_the_buffers_that_a_state_dict_omits(make, data, tmp_path):
     whole = make(Counting(), optimizer=lambda groups: torch.optim.SGD(groups, lr=0.001))
     whole.fit(data, epochs=2, batch_size=4)
 
@@ -54,7 +54,7 @@ def test_a_resumed_run_has_the_buffers_that_a_state_dict_leaves_out(make, data, 
     assert torch.equal(trainer.model.linear.weight, whole.model.linear.weight)
 
 
-def test_a_buffer_of_the_same_shape_is_filled_where_it_lies():
+def test_a_buffer_of_the_same_shape_is_filled_in_place():
     model, other = Counting(), Counting()
     for _ in range(3):
         other(torch.ones(1, 3))
@@ -68,7 +68,7 @@ def test_a_buffer_of_the_same_shape_is_filled_where_it_lies():
 
 
 @pytest.mark.parametrize("path", ["gone.calls", "linear"])
-def test_a_buffer_that_finds_no_place_is_left_out(path):
+def test_a_buffer_that_the_model_does_not_have_is_ignored(path):
     model = Counting()
     restore_buffers(model, {path: torch.ones(2)}, torch.device("cpu"))
     assert set(unsaved_buffers(model)) == {"calls", "spread", "all"}

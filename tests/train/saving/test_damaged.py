@@ -1,4 +1,4 @@
-"""Damaged bundles are named, kept, and never in the way."""
+"""Damaged bundles are reported, kept, and moved out of the way."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from flodl.core import DamagedError, TrainError
 
 
 def damage(folder, file="rng.fdl"):
-    """Spoil a file without changing its length."""
+    """Damage a file without changing its length."""
     with (folder / file).open("r+b") as handle:
         handle.write(bytes(20))
 
@@ -18,8 +18,8 @@ def bundles_in(folder):
 
 
 @pytest.fixture
-def spoiled(make, data, tmp_path):
-    """A run of two bundles, neither of them whole."""
+def damaged_run(make, data, tmp_path):
+    """A run with two bundles, neither of them intact."""
     make(checkpoint_dir=tmp_path / "run").fit(data, epochs=2, batch_size=8)
     for bundle in (tmp_path / "run" / "bundles").iterdir():
         damage(bundle)
@@ -27,50 +27,50 @@ def spoiled(make, data, tmp_path):
 
 
 @pytest.mark.parametrize("resume", ["auto", "must"])
-def test_where_no_bundle_is_whole_nothing_begins_and_each_is_named(make, data, spoiled, resume):
-    before = bundles_in(spoiled)
+def test_without_an_intact_bundle_no_run_starts_and_each_bundle_is_named(make, data, damaged_run, resume):
+    before = bundles_in(damaged_run)
     words = (
         "contains 2 bundles, none of them intact: .*step-00000006/rng.fdl' is damaged: .*; "
         ".*step-00000003/rng.fdl' is damaged: .* The weights of step-00000006 are intact: "
         ".*load_checkpoint.*step-00000006/model.fdl'.*resume='never'"
     )
     with pytest.raises(TrainError, match=words):
-        make(checkpoint_dir=spoiled).fit(data, epochs=3, batch_size=8, resume=resume)
-    assert bundles_in(spoiled) == before
+        make(checkpoint_dir=damaged_run).fit(data, epochs=3, batch_size=8, resume=resume)
+    assert bundles_in(damaged_run) == before
     model = make().model
-    load_checkpoint(spoiled / "bundles" / "step-00000006" / "model.fdl", model.state_dict())
+    load_checkpoint(damaged_run / "bundles" / "step-00000006" / "model.fdl", model.state_dict())
 
 
-def test_weights_that_are_not_whole_are_not_offered(make, data, spoiled):
-    for bundle in (spoiled / "bundles").iterdir():
+def test_damaged_weights_are_not_offered(make, data, damaged_run):
+    for bundle in (damaged_run / "bundles").iterdir():
         damage(bundle, "model.fdl")
     with pytest.raises(TrainError, match=r"None of them has an intact model\.fdl"):
-        make(checkpoint_dir=spoiled).fit(data, epochs=3, batch_size=8)
+        make(checkpoint_dir=damaged_run).fit(data, epochs=3, batch_size=8)
 
 
-def test_a_run_that_starts_from_a_damaged_one_is_told_what_is_wrong(make, data, spoiled, tmp_path):
+def test_starting_from_a_damaged_run_describes_the_damage(make, data, damaged_run, tmp_path):
     with pytest.raises(TrainError, match="contains 2 bundles, none of them intact"):
-        make(checkpoint_dir=tmp_path / "new").fit(data, epochs=3, batch_size=8, resume=spoiled)
+        make(checkpoint_dir=tmp_path / "new").fit(data, epochs=3, batch_size=8, resume=damaged_run)
 
 
-def test_a_damaged_folder_is_not_restarted_from_another(make, data, spoiled, tmp_path):
+def test_a_damaged_folder_is_not_restarted_from_another(make, data, damaged_run, tmp_path):
     make(checkpoint_dir=tmp_path / "other").fit(data, epochs=1, batch_size=8)
     with pytest.raises(TrainError, match="none of them intact"):
-        make(checkpoint_dir=spoiled).fit(data, epochs=3, batch_size=8, resume=tmp_path / "other")
+        make(checkpoint_dir=damaged_run).fit(data, epochs=3, batch_size=8, resume=tmp_path / "other")
 
 
-def test_never_starts_from_scratch_and_keeps_damaged_bundles(make, data, spoiled, capsys):
+def test_resume_never_starts_from_scratch_and_keeps_damaged_bundles(make, data, damaged_run, capsys):
     for _ in range(2):
-        make(checkpoint_dir=spoiled).fit(data, epochs=2, batch_size=8, resume="never")
-        for bundle in (spoiled / "bundles").iterdir():
+        make(checkpoint_dir=damaged_run).fit(data, epochs=2, batch_size=8, resume="never")
+        for bundle in (damaged_run / "bundles").iterdir():
             damage(bundle)
     assert "moved damaged bundles to" in capsys.readouterr().err
-    kept = sorted(path.name for path in (spoiled / "bundles.damaged").iterdir())
+    kept = sorted(path.name for path in (damaged_run / "bundles.damaged").iterdir())
     assert kept == ["step-00000003", "step-00000003-2", "step-00000006", "step-00000006-2"]
-    assert bundles_in(spoiled) == ["step-00000003", "step-00000006"]
+    assert bundles_in(damaged_run) == ["step-00000003", "step-00000006"]
 
 
-def test_a_damaged_bundle_does_not_outlive_whole_ones(make, data, tmp_path):
+def test_a_damaged_bundle_does_not_outlive_intact_ones(make, data, tmp_path):
     def on_step_end(trainer, step):
         if step == 7:
             trainer.stop("mine")
@@ -85,6 +85,6 @@ def test_a_damaged_bundle_does_not_outlive_whole_ones(make, data, tmp_path):
     assert result.history == make().fit(data, epochs=3, batch_size=8).history
 
 
-def test_a_chosen_bundle_that_is_damaged_is_refused(make, data, spoiled):
+def test_a_chosen_bundle_that_is_damaged_is_rejected(make, data, damaged_run):
     with pytest.raises(DamagedError, match=r"step-00000003/rng\.fdl' is damaged"):
-        make().fit(data, epochs=3, batch_size=8, resume=spoiled / "bundles" / "step-00000003")
+        make().fit(data, epochs=3, batch_size=8, resume=damaged_run / "bundles" / "step-00000003")

@@ -1,4 +1,4 @@
-"""What differs from the saved run is said: what learns, what is computed, what the optimizer is made with."""
+"""Differences from the saved run are reported: frozen parts, structure, dtypes and optimizer settings."""
 
 import functools
 
@@ -32,7 +32,7 @@ def trainable(model):
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def test_its_own_folder_gives_back_what_was_frozen_and_says_the_conflict(make, data, tmp_path):
+def test_a_run_restores_frozen_parts_from_its_own_folder_and_reports_the_conflict(make, data, tmp_path):
     make(frozen_model("0.weight"), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     again = make(frozen_model(), checkpoint_dir=tmp_path, monitor=None)
     again.fit(data, epochs=2, batch_size=8)
@@ -41,7 +41,7 @@ def test_its_own_folder_gives_back_what_was_frozen_and_says_the_conflict(make, d
     assert alerts(tmp_path)[-1].endswith(f"epoch 1{said}")
 
 
-def test_what_was_saved_trainable_learns_though_the_program_froze_it(make, data, tmp_path):
+def test_parts_saved_as_trainable_are_trained_although_the_program_froze_them(make, data, tmp_path):
     make(frozen_model(), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     again = make(
         frozen_model("0.weight", "0.bias", "3.weight", "3.bias"), checkpoint_dir=tmp_path, monitor=None
@@ -53,7 +53,7 @@ def test_what_was_saved_trainable_learns_though_the_program_froze_it(make, data,
     assert alerts(tmp_path)[-1].endswith(said)
 
 
-def test_another_folder_leaves_what_this_program_thawed(make, data, tmp_path):
+def test_starting_from_another_folder_keeps_what_this_program_thawed(make, data, tmp_path):
     make(frozen_model("0.weight", "0.bias"), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
     for epochs in (2, 3):  # the second time it resumes from its own folder
         model = frozen_model()
@@ -65,10 +65,10 @@ def test_another_folder_leaves_what_this_program_thawed(make, data, tmp_path):
     said = "0.weight and 0.bias are trainable, as this program has them; they were saved frozen"
     first, second = alerts(tmp_path / "b")
     assert first.endswith(said)
-    assert second.endswith(f"epoch 2; its own folder has precedence over '{tmp_path / 'a'}'")
+    assert second.endswith(f"epoch 2; its own folder takes precedence over '{tmp_path / 'a'}'")
 
 
-def test_another_folder_leaves_what_this_program_has_in_evaluation(make, data, tmp_path):
+def test_starting_from_another_folder_keeps_what_this_program_has_in_evaluation(make, data, tmp_path):
     make(checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
     trainer = make(checkpoint_dir=tmp_path / "b", monitor=None)
     trainer.model[2].eval()
@@ -79,7 +79,7 @@ def test_another_folder_leaves_what_this_program_has_in_evaluation(make, data, t
     )
 
 
-def test_a_model_that_is_in_evaluation_as_a_whole_is_no_difference(make, data, tmp_path):
+def test_a_model_in_evaluation_mode_as_a_whole_is_not_a_difference(make, data, tmp_path):
     make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=1, batch_size=8)
     trainer = make(checkpoint_dir=tmp_path, monitor=None)
     trainer.model.eval()
@@ -87,7 +87,7 @@ def test_a_model_that_is_in_evaluation_as_a_whole_is_no_difference(make, data, t
     assert alerts(tmp_path)[-1].endswith("epoch 1")
 
 
-def test_what_a_phase_froze_is_no_conflict_with_the_same_program(make, data, tmp_path):
+def test_parts_frozen_by_a_phase_are_not_a_conflict_with_the_same_program(make, data, tmp_path):
     def model():
         encoder = FlowBuilder(nn.Linear(3, 8)).through(nn.Dropout(0.1)).label("encoder").build()
         return FlowBuilder(encoder).through(nn.Linear(8, 1)).build()
@@ -116,7 +116,7 @@ class Around(nn.Module):
 
 
 @pytest.mark.parametrize(("wrap", "name"), [(lambda graph: graph, ""), (Around, " 'inner'")])
-def test_a_graph_that_computes_something_else_is_said(make, data, tmp_path, wrap, name):
+def test_a_graph_with_a_different_structure_is_reported(make, data, tmp_path, wrap, name):
     for turns, epochs in ((3, 1), (3, 2), (5, 3)):
         make(wrap(looping(turns)), checkpoint_dir=tmp_path, monitor=None).fit(
             data, epochs=epochs, batch_size=8
@@ -128,7 +128,7 @@ def test_a_graph_that_computes_something_else_is_said(make, data, tmp_path, wrap
     assert other.endswith(expected)
 
 
-def test_other_numbers_of_the_model_are_said(make, data, tmp_path):
+def test_a_different_dtype_of_the_model_is_reported(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     doubled = tuple(part.double() for part in data)
     make(small_model().double(), checkpoint_dir=tmp_path, monitor=None).fit(doubled, epochs=2, batch_size=8)
@@ -148,9 +148,7 @@ def test_other_numbers_of_the_model_are_said(make, data, tmp_path):
         ("AdamW", {"betas": [0.9, 0.99]}, {"betas": (0.9, 0.99)}, None),
     ],
 )
-def test_a_setting_of_the_optimizer_that_is_given_in_vain_is_said(
-    make, data, tmp_path, optimizer, first, second, said
-):
+def test_an_ignored_optimizer_setting_is_reported(make, data, tmp_path, optimizer, first, second, said):
     for epochs, settings in ((1, first), (2, second)):
         made = getattr(torch.optim, optimizer)
         trainer = make(
@@ -178,11 +176,11 @@ def test_a_difference_is_logged_without_a_monitor_too_and_a_plain_resume_is_not(
             trainer.save()
         else:
             trainer.fit(data, epochs=epochs, batch_size=8)
-        told = capsys.readouterr().err
-        assert told.count("resumed") == told.count("clip_norm is now 2.0, was None") == (epochs == 3)
+        reported = capsys.readouterr().err
+        assert reported.count("resumed") == reported.count("clip_norm is now 2.0, was None") == (epochs == 3)
 
 
-def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path):
+def test_a_bundle_without_these_facts_still_loads(make, data, tmp_path):
     from flodl.checkpoint import latest_bundle, read_bundle, save_bundle
 
     make(looping(3), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
@@ -195,15 +193,15 @@ def test_a_bundle_that_does_not_tell_all_of_it_still_loads(make, data, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("at_start", "told"),
+    ("at_start", "reported"),
     [
-        (None, ["the optimizer continues with its saved lr of 0.05, not 0.1"]),  # a bundle that does not say
+        (None, ["the optimizer continues with its saved lr of 0.05, not 0.1"]),  # an older bundle
         ([{"lr": 0.1}], []),
         ([{"lr": 0.2}], ["the optimizer continues with its saved lr of 0.05, not 0.1"]),
     ],
 )
-def test_only_what_the_program_gives_otherwise_than_at_the_start_is_given_in_vain(at_start, told):
-    assert changed_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == told
+def test_only_settings_that_differ_from_the_start_of_the_run_are_reported(at_start, reported):
+    assert changed_optimizer([{"lr": 0.1}], [{"lr": 0.05}], at_start=at_start, scheduled=False) == reported
 
 
 class Falling:
@@ -234,7 +232,7 @@ def test_the_addresses_in_an_older_bundle_are_not_compared(make):
     assert not list(changed_settings(make(schedule=rate)._run.session, {"schedule": repr(rate)}))
 
 
-def test_a_schedule_that_is_another_function_is_said(make, data, tmp_path):
+def test_a_different_schedule_function_is_reported(make, data, tmp_path):
     def slow(step):
         return 0.01
 

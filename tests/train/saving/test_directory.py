@@ -1,4 +1,4 @@
-"""A run leaves one folder: what it was set to, what happened, and bundles to resume from."""
+"""A run has one folder: its settings, its journal, and bundles to resume from."""
 
 import contextlib
 import fcntl
@@ -47,9 +47,7 @@ def test_the_folder_has_settings_journal_picture_and_bundles(make, data, tmp_pat
     assert steps_in(result.run_dir) == [3, 6]
 
 
-def test_the_journal_has_all_that_the_run_was_started_with_and_where_it_came_from(
-    make, data, tmp_path, monkeypatch
-):
+def test_the_journal_contains_the_settings_of_the_run_and_their_origins(make, data, tmp_path, monkeypatch):
     started_with = {
         "lr": {"value": 0.1, "origin": "fdl.yml:12"},
         "batch-size": {"value": 8, "origin": "--batch-size"},
@@ -57,14 +55,14 @@ def test_the_journal_has_all_that_the_run_was_started_with_and_where_it_came_fro
     }
     monkeypatch.setenv("FLODL_RESOLVED_CONFIG", json.dumps(started_with))
     make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=1, batch_size=8)
-    told = {entry["path"]: entry for entry in next(iter(read(tmp_path))).event.data["config"]}
-    assert (told["lr"]["value"], told["lr"]["origin"]) == (0.1, "fdl.yml:12")
-    assert (told["batch_size"]["value"], told["batch_size"]["origin"]) == (8, "--batch-size")
-    # The program gave another number than the manifest: that one has no origin that would be true.
-    assert (told["epochs"]["value"], told["epochs"].get("origin") or "") == (1, "")
+    reported = {entry["path"]: entry for entry in next(iter(read(tmp_path))).event.data["config"]}
+    assert (reported["lr"]["value"], reported["lr"]["origin"]) == (0.1, "fdl.yml:12")
+    assert (reported["batch_size"]["value"], reported["batch_size"]["origin"]) == (8, "--batch-size")
+    # The program passed a different number than the manifest, so that number has no origin.
+    assert (reported["epochs"]["value"], reported["epochs"].get("origin") or "") == (1, "")
 
 
-def test_the_journal_tells_how_a_run_ended(make, data, tmp_path):
+def test_the_journal_records_how_a_run_ended(make, data, tmp_path):
     def on_epoch_end(trainer):
         trainer.stop("enough")
 
@@ -83,7 +81,7 @@ def test_the_journal_tells_how_a_run_ended(make, data, tmp_path):
     assert end_of("c", on_step_end) == ("failed", "ValueError: mine")
 
 
-def test_a_bundle_holds_the_whole_run_and_a_model_for_anybody(make, data, tmp_path):
+def test_a_bundle_contains_the_whole_run_and_a_model_that_loads_anywhere(make, data, tmp_path):
     trainer = make(checkpoint_dir=tmp_path)
     trainer.fit(data, epochs=1, batch_size=8)
     (bundle,) = list_bundles(tmp_path / "bundles")
@@ -105,12 +103,12 @@ def test_a_bundle_holds_the_whole_run_and_a_model_for_anybody(make, data, tmp_pa
         ({"save_every_steps": 5, "keep": last(9)}, [3, 5, 6, 9, 10, 12, 15]),
     ],
 )
-def test_saves_come_as_asked_and_the_end_is_among_them(make, data, tmp_path, settings, steps):
+def test_saves_happen_when_requested_and_at_the_end(make, data, tmp_path, settings, steps):
     make(checkpoint_dir=tmp_path, **settings).fit(data, epochs=5, batch_size=8)
     assert steps_in(tmp_path) == steps
 
 
-def test_the_best_stays_and_a_save_within_an_epoch_is_not_taken_for_it(make, data, tmp_path):
+def test_the_best_bundle_is_kept_and_a_save_within_an_epoch_does_not_count_as_best(make, data, tmp_path):
     made = iter([3.0, 1.0, 2.0, 2.5])
 
     class Made:
@@ -126,43 +124,43 @@ def test_the_best_stays_and_a_save_within_an_epoch_is_not_taken_for_it(make, dat
     assert [(bundle.step, bundle.metrics.get("made")) for bundle in bundles] == [(6, 1.0), (12, 2.5)]
 
 
-def test_a_save_is_told_when_it_is_on_the_disk_and_training_does_not_wait_for_it(make, data, tmp_path):
+def test_a_save_is_reported_once_it_is_on_disk_and_training_does_not_wait_for_it(make, data, tmp_path):
     (tmp_path / "run" / "bundles").mkdir(parents=True)
     held_up = os.open(tmp_path / "run" / "bundles", os.O_RDONLY)
     fcntl.flock(held_up, fcntl.LOCK_EX)  # the writer waits for it
-    told, heard = [], []
+    reported, received = [], []
 
     class Watch:
         def on_epoch_end(self, trainer, epoch):
             if epoch == 1:
-                # The save of the first epoch was taken long ago, and three updates were made since.
-                assert (trainer.updates, told, heard) == (6, [], [])
+                # The first epoch was saved three updates ago.
+                assert (trainer.updates, reported, received) == (6, [], [])
                 os.close(held_up)
 
         def on_save(self, step, path, metrics):
             assert path.is_dir()
             assert threading.current_thread() is threading.main_thread()
-            heard.append((step, path.name, sorted(metrics)))
+            received.append((step, path.name, sorted(metrics)))
 
         def on_end(self):
-            heard.append("end")
+            received.append("end")
 
     def note(event):
         if event.kind == "save":
-            told.append((event.data["path"], event.data["reason"]))
+            reported.append((event.data["path"], event.data["reason"]))
             assert (tmp_path / "run" / event.data["path"]).is_dir()
             assert event.data["duration_s"] > 0
 
     with Monitor(console=False, views=[note]) as monitor:
         trainer = make(checkpoint_dir=tmp_path / "run", monitor=monitor, hooks=[Watch()], keep=last(9))
         trainer.fit(data, epochs=3, batch_size=8)
-    assert told == [(f"bundles/step-0000000{3 * n}", f"epoch {n}") for n in (1, 2, 3)]
-    assert heard == [*((3 * n, f"step-0000000{3 * n}", ["loss", "lr"]) for n in (1, 2, 3)), "end"]
+    assert reported == [(f"bundles/step-0000000{3 * n}", f"epoch {n}") for n in (1, 2, 3)]
+    assert received == [*((3 * n, f"step-0000000{3 * n}", ["loss", "lr"]) for n in (1, 2, 3)), "end"]
     entries = [entry.event for entry in read(monitor.run_dir)]
-    assert [event.data["path"] for event in entries if event.kind == "save"] == [path for path, _ in told]
+    assert [event.data["path"] for event in entries if event.kind == "save"] == [path for path, _ in reported]
 
 
-def test_a_step_that_is_saved_again_is_told_by_its_real_name(make, data, tmp_path):
+def test_a_step_that_is_saved_again_is_reported_with_its_real_name(make, data, tmp_path):
     paths = []
 
     class Twice:
@@ -177,9 +175,7 @@ def test_a_step_that_is_saved_again_is_told_by_its_real_name(make, data, tmp_pat
 
 
 @pytest.mark.parametrize("keep", [None, last(1), best("loss")])
-def test_a_bundle_is_there_when_a_hook_hears_of_it_though_the_next_save_replaces_it(
-    make, data, tmp_path, keep
-):
+def test_a_bundle_exists_during_on_save_although_the_next_save_replaces_it(make, data, tmp_path, keep):
     paths = []
 
     def on_save(path):
@@ -192,7 +188,7 @@ def test_a_bundle_is_there_when_a_hook_hears_of_it_though_the_next_save_replaces
     assert paths == [*steps, "step-00000003", "step-00000004", "step-00000004.2"]
 
 
-def test_a_bundle_that_is_gone_is_no_news(make, data, tmp_path):
+def test_a_deleted_bundle_is_not_reported(make, data, tmp_path):
     paths = []
 
     def on_save(path):
@@ -206,7 +202,7 @@ def test_a_bundle_that_is_gone_is_no_news(make, data, tmp_path):
     assert [path.name for path in paths] == ["step-00000001"]
 
 
-def test_a_save_by_hand_without_a_run_is_heard_of_too(make, tmp_path):
+def test_a_manual_save_outside_a_run_is_reported_too(make, tmp_path):
     steps = []
 
     def on_save(step):
@@ -218,7 +214,7 @@ def test_a_save_by_hand_without_a_run_is_heard_of_too(make, tmp_path):
 
 @pytest.mark.parametrize("with_folder", [False, True])
 @pytest.mark.parametrize("monitor", [True, False, None])
-def test_who_hears_of_a_run(make, data, tmp_path, capsys, monitor, with_folder):
+def test_where_a_run_is_reported(make, data, tmp_path, capsys, monitor, with_folder):
     folder = {"checkpoint_dir": tmp_path / "run"} if with_folder else {}
     make(monitor=monitor, **folder).fit(data, epochs=1, batch_size=8)
     printed = capsys.readouterr().out
@@ -227,7 +223,7 @@ def test_who_hears_of_a_run(make, data, tmp_path, capsys, monitor, with_folder):
     assert (tmp_path / "run" / "journal.jsonl").exists() == (with_folder and monitor is not False)
 
 
-def test_a_monitor_of_ones_own_stays_open_and_is_shown_the_model_once(make, data):
+def test_a_custom_monitor_stays_open_and_is_shown_the_model_once(make, data):
     with Monitor(console=False, step_rate=None) as monitor:
         trainer = make(monitor=monitor, log_every=1)
         trainer.fit(data, epochs=1, batch_size=8)
@@ -239,7 +235,7 @@ def test_a_monitor_of_ones_own_stays_open_and_is_shown_the_model_once(make, data
     assert kinds.count("run_end") == 1
 
 
-def test_something_else_is_no_monitor(make, data):
+def test_an_invalid_monitor_is_rejected(make, data):
     with pytest.raises(TrainError, match=r"monitor='page'\. Use a Monitor, True for a live page"):
         make(monitor="page").fit(data, epochs=1, batch_size=8)
 
@@ -258,7 +254,7 @@ def test_a_graph_keeps_the_metrics_of_fit_and_those_of_hooks(make, data):
     assert trainer.model.epoch_count == 3
 
 
-def test_what_a_graph_recorded_is_there_after_a_resume(make, data, tmp_path):
+def test_the_metrics_of_a_graph_are_restored_after_a_resume(make, data, tmp_path):
     def on_step_end(trainer, loss, step):
         trainer.model.record("twice", loss * 2)
         if step == 3 and trainer.epochs == 1:
@@ -270,11 +266,11 @@ def test_what_a_graph_recorded_is_there_after_a_resume(make, data, tmp_path):
             trainer.fit(data, epochs=3, batch_size=10)
         return trainer.model
 
-    def go_on(trainer, loss):
+    def keep_recording(trainer, loss):
         trainer.model.record("twice", loss * 2)
 
-    go_on.__name__ = "on_step_end"
-    whole, parts = run("whole", [go_on]), run("parts", [on_step_end], [go_on])
+    keep_recording.__name__ = "on_step_end"
+    whole, parts = run("whole", [keep_recording]), run("parts", [on_step_end], [keep_recording])
     assert parts.trend("twice").values == whole.trend("twice").values
     assert parts.latest_metrics() == whole.latest_metrics()
 
@@ -286,7 +282,7 @@ def test_the_result_names_the_best_epoch(make, data):
     assert result.best("nothing") == {}
 
 
-def test_the_losses_of_short_epochs_are_told_too(make, data):
+def test_the_losses_of_short_epochs_are_reported_too(make, data):
     with Monitor(console=False, step_rate=None) as monitor:
         make(monitor=monitor).fit(data, epochs=2, batch_size=8)
     steps = [entry.event.data["step"] for entry in read(monitor.run_dir) if entry.event.kind == "metrics"]
@@ -294,7 +290,7 @@ def test_the_losses_of_short_epochs_are_told_too(make, data):
     assert steps == sorted(set(steps))
 
 
-def test_a_run_stays_in_its_folder_when_the_program_goes_to_another(make, data, tmp_path, monkeypatch):
+def test_a_run_stays_in_its_folder_when_the_working_directory_changes(make, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
 
@@ -308,19 +304,19 @@ def test_a_run_stays_in_its_folder_when_the_program_goes_to_another(make, data, 
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_folder_may_be_given_from_home(make, tmp_path, monkeypatch):
+def test_a_folder_may_be_relative_to_the_home_folder(make, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert make(checkpoint_dir="~/runs/a").run_dir == tmp_path / "runs" / "a"
 
 
 @pytest.mark.parametrize("given", [3, b"run"])
-def test_a_folder_that_is_no_path_is_refused(make, given):
+def test_a_folder_that_is_not_a_path_is_rejected(make, given):
     with pytest.raises(TrainError, match=r"checkpoint_dir=.*Pass the path of a folder"):
         make(checkpoint_dir=given)
 
 
 @pytest.mark.parametrize("monitor", [None, False])
-def test_a_run_with_bundles_goes_on_though_its_folder_cannot_be_written(
+def test_a_run_with_bundles_continues_although_its_folder_is_not_writable(
     make, data, tmp_path, capsys, monitor
 ):
     resource = pytest.importorskip("resource")
@@ -337,5 +333,5 @@ def test_a_run_with_bundles_goes_on_though_its_folder_cannot_be_written(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert steps == 6
-    told = "".join(capsys.readouterr())
-    assert told.count("cannot write the run directory") == 1
+    reported = "".join(capsys.readouterr())
+    assert reported.count("cannot write the run directory") == 1

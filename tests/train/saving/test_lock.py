@@ -1,4 +1,4 @@
-"""One run at a time in one folder, whatever becomes of the one that has it."""
+"""Only one run at a time uses a folder, however the run that uses it ends."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs locks of POSIX
 
 @contextlib.contextmanager
 def another_run(folder, *, num_workers=0):
-    """A run in a process of its own, which waits after its third step."""
+    """A run in another process, which pauses after its third step."""
     command = [sys.executable, str(Path(__file__).parent / "held_run.py"), str(folder), str(num_workers)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as process:
@@ -33,7 +33,7 @@ def another_run(folder, *, num_workers=0):
 
 
 @pytest.mark.slow
-def test_a_second_run_is_refused_with_the_process_that_has_the_folder(make, data, tmp_path):
+def test_a_second_run_is_rejected_with_the_process_that_uses_the_folder(make, data, tmp_path):
     with another_run(tmp_path) as process:
         before = (tmp_path / "config.json").read_bytes()
         with pytest.raises(TrainError) as caught:
@@ -46,23 +46,23 @@ def test_a_second_run_is_refused_with_the_process_that_has_the_folder(make, data
         assert (tmp_path / "config.json").read_bytes() == before
         assert process.communicate("go on\n")[0] == "steps 12\n"
     assert not (tmp_path / "lock").exists()
-    with pytest.raises(TrainError, match="belongs to a different model"):  # it may look into the folder now
+    with pytest.raises(TrainError, match="belongs to a different model"):  # it can read the folder now
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_run_that_was_killed_holds_nothing_nor_do_its_workers(make, data, tmp_path, num_workers):
+def test_a_killed_run_and_its_workers_hold_no_lock(make, data, tmp_path, num_workers):
     with another_run(tmp_path / "run", num_workers=num_workers) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert (tmp_path / "run" / "lock").exists()
-        # The workers of the dead run look for their parent every five seconds, and may still be there.
+        # The workers of the dead run check for their parent every five seconds, and may still be running.
         assert make(checkpoint_dir=tmp_path / "run").fit(data, epochs=1, batch_size=8).status == "finished"
     assert not (tmp_path / "run" / "lock").exists()
 
 
-def test_two_trainers_of_one_process_do_not_share_a_folder_at_a_time(make, data, tmp_path):
+def test_two_trainers_of_one_process_cannot_use_a_folder_at_the_same_time(make, data, tmp_path):
     refused = []
 
     def on_epoch_end():
@@ -75,7 +75,7 @@ def test_two_trainers_of_one_process_do_not_share_a_folder_at_a_time(make, data,
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8).status == "finished"
 
 
-def test_an_error_lets_go_of_the_folder(make, data, tmp_path):
+def test_an_error_releases_the_folder(make, data, tmp_path):
     def on_step_end():
         raise ValueError("mine")
 
@@ -84,7 +84,7 @@ def test_an_error_lets_go_of_the_folder(make, data, tmp_path):
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).status == "finished"
 
 
-def test_workers_that_outlive_the_run_do_not_hold_its_folder(make, tmp_path):
+def test_workers_that_outlive_the_run_do_not_keep_its_folder_locked(make, tmp_path):
     rows = Loader(list(torch.ones(12, 3)), 4, mode="streaming", num_workers=1)
 
     def step_fn(model, x):
@@ -95,7 +95,7 @@ def test_workers_that_outlive_the_run_do_not_hold_its_folder(make, tmp_path):
     rows.close()
 
 
-def test_a_forked_child_neither_has_nor_frees_the_folder(tmp_path):
+def test_a_forked_child_neither_owns_nor_releases_the_folder(tmp_path):
     hold = DirectoryLock(tmp_path)
     child = os.fork()
     if child == 0:
@@ -110,14 +110,14 @@ def test_a_forked_child_neither_has_nor_frees_the_folder(tmp_path):
     DirectoryLock(tmp_path).release()
 
 
-def test_a_holder_that_left_no_name_is_still_refused(tmp_path):
+def test_a_lock_without_an_owner_still_rejects_a_second_run(tmp_path):
     with open(tmp_path / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TrainError, match=r"^another process is training in .* or stop it first\.$"):
             DirectoryLock(tmp_path)
 
 
-def test_a_worker_that_runs_the_script_again_is_not_told_to_stop_its_parent(tmp_path):
+def test_a_worker_that_runs_the_script_again_is_not_advised_to_stop_its_parent(tmp_path):
     with open(tmp_path / "lock", "w") as file:
         file.write(json.dumps({"pid": os.getppid(), "host": socket.gethostname()}))
         file.flush()
@@ -127,7 +127,7 @@ def test_a_worker_that_runs_the_script_again_is_not_told_to_stop_its_parent(tmp_
     assert "kill" not in str(caught.value)
 
 
-def test_a_holder_on_another_machine_is_named_with_it(tmp_path):
+def test_an_owner_on_another_machine_is_named_with_its_host(tmp_path):
     with open(tmp_path / "lock", "w") as file:
         file.write('{"pid": 12, "host": "far-away"}')
         file.flush()
@@ -136,7 +136,7 @@ def test_a_holder_on_another_machine_is_named_with_it(tmp_path):
             DirectoryLock(tmp_path)
 
 
-def test_without_locks_nobody_is_kept_out_and_a_debug_line_says_so(tmp_path, monkeypatch, capsys):
+def test_without_file_locks_other_runs_are_allowed_and_a_debug_line_is_logged(tmp_path, monkeypatch, capsys):
     def no_locks(handle, kind):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

@@ -89,7 +89,7 @@ class BackgroundWriter:
             raise CheckpointError(f"keep={keep!r}. Pass a policy, such as last(3) | best('loss').")
         self._waits = when_full == "wait"
         self._keep, self._warned_about_metrics = keep, False
-        # Absolute, so that a later change of the working directory makes no difference.
+        # Absolute, so that changing the working directory later makes no difference.
         self._worker = _Worker(
             expand_user(root).absolute(), keep, depth, errors == "raise", on_error, on_saved
         )

@@ -1,6 +1,6 @@
 """Readers for the bytes of a checkpoint: a mapped file, memory, or a compressed stream, detected by content.
 
-A file that claims to be large never causes an allocation: memory grows only with the bytes actually read.
+A size that a file claims is never allocated up front: memory grows only with the bytes actually read.
 """
 
 from __future__ import annotations

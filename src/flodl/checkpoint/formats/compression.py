@@ -68,7 +68,7 @@ def decompress_zstd(stream: BinaryIO) -> BinaryIO:
 
 
 def check_zstd_end(data: bytes | mmap.mmap) -> None:
-    """Raise ValueError if the data end inside a frame, or continue after the last one.
+    """Raise ValueError if the data ends inside a frame, or continues after the last one.
 
     The decompressor takes the end of its input for the end of the data. If the last bytes of a frame were
     missing, its checksum would never be compared.

@@ -18,7 +18,7 @@ _INFO_FLAGS = {f"--{name}" for name in _COMMON_FLAGS} | {
 def check_tail(schema: Schema, tail: tuple[str, ...], *, title: str, is_complete: bool = True) -> None:
     """Raise the usage error that the program itself would raise.
 
-    Values of the wrong type and invalid choices are always refused. A strict schema also refuses unknown
+    Values of the wrong type and invalid choices are always rejected. A strict schema also rejects unknown
     options, missing values and missing or extra arguments. Pass `is_complete=False` if the program receives
     other arguments in addition to these.
     """

@@ -17,7 +17,7 @@ _OPTION_KEYS = ("type", "description", "default", "choices", "short", "env", "ba
 
 @dataclass(frozen=True)
 class Schema:
-    """The parameters of a program. A strict schema refuses everything else."""
+    """The parameters of a program. A strict schema rejects everything else."""
 
     parameters: tuple[Parameter, ...] = ()
     strict: bool = False

@@ -49,7 +49,7 @@ class Outcome:
     "--fuzz",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Run only the fuzz tests (readers of files, manifests and requests), with N cases each.",
+    help="Run only the fuzz tests (parsers of files, manifests and requests), with N cases each.",
 )
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
 def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> int:
@@ -57,7 +57,7 @@ def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> i
 
     Run `fdl test --quick` after each change; it takes less than three minutes on two cores.
 
-    Run `fdl test --fuzz 10000` after a change to a reader of files or requests. The whole suite runs the
+    Run `fdl test --fuzz 10000` after a change to code that parses files or requests. The whole suite runs the
     same tests with a few cases each.
 
     With other arguments, only pytest runs, and receives them: `fdl test tests/graph -k loop -x`. Put --quick
@@ -139,7 +139,7 @@ def _counts(text: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the tools: colours as on this terminal, one thread per worker."""
+    """Return the environment of the tools: colors as on this terminal, one thread per worker."""
     environment = dict(os.environ)
     # Workers that each start one thread per core slow each other down: 35 s became 13 s on two cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // MAX_WORKERS)))

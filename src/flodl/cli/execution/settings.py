@@ -78,7 +78,7 @@ class Setting:
 
 
 def _format(path: str, value: Any) -> str:
-    # Help pages also show values that would be refused, so the map may be incomplete.
+    # Help pages also show values that would be rejected, so the map may be incomplete.
     if path == "ddp.speed_hint" and isinstance(value, dict) and {"slow_rank", "ratio"} <= value.keys():
         return f"{value['slow_rank']}:{format_value(value['ratio'])}"
     return format_value(value)

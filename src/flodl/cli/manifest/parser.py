@@ -193,7 +193,7 @@ class _Converter:
         return self._refuse_tag(node)
 
     def _text(self, node: Any) -> str:
-        """Return the text of a scalar. NUL is refused because paths and arguments cannot contain it."""
+        """Return the text of a scalar. NUL is rejected because paths and arguments cannot contain it."""
         if "\0" in node.value:
             self._fail(node, f"{node.value[:40]!r} contains a NUL character. Remove it")
         return str(node.value)

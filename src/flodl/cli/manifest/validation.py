@@ -18,7 +18,7 @@ from .render import flow
 
 S = TypeVar("S", bound=msgspec.Struct)
 _TYPE_DESCRIPTIONS = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     str: "text",

@@ -28,7 +28,7 @@ def mention_updates() -> None:
     try:
         known = state.load(file)
     except state.UnreadableSettings as error:
-        _print(f"{error}. fdl checks for no updates and does not write to the file until this is fixed.")
+        _print(f"{error}. fdl does not check for updates or write to the file until this is fixed.")
         return
     if not known.enabled:
         return

@@ -22,7 +22,7 @@ _SCRIPTS = (f"{_HERE}/vendor/uPlot.iife.min.js", f"{_HERE}/frame.js", f"{_HERE}/
 class Page:
     """The files of a page: the body, which contains `$title` and `$data`, and its own styles and scripts.
 
-    The data cannot run code: the policy allows no other script, and the data are not parsed as markup.
+    The data cannot run code: the policy allows no other script, and the data is not parsed as markup.
     """
 
     body: str

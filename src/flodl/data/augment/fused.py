@@ -73,7 +73,7 @@ class Chain:
 class FusedAugmentation:
     """Gathers and augments batches of images with one kernel.
 
-    The separate augmentations launch a dozen kernels, which cost the host more than many a training step, and
+    The separate augmentations launch a dozen kernels, which cost the host more than many training steps, and
     the device more than the images themselves. The result is bit-identical, so the kernel, which is compiled
     in a thread for one image size and type, can take over at any batch.
     """

@@ -1,4 +1,4 @@
-"""Well-known data sets: parsed, verified, and downloaded on request."""
+"""Well-known datasets: parsed, verified, and downloaded on request."""
 
 from .cifar import cifar10
 from .digits import digits

@@ -53,10 +53,10 @@ def cifar10(
     verify: bool = True,
     mirror: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return images `[n, 3, 32, 32]` from 0 to 1, and labels, from the binary version of the data set.
+    """Return images `[n, 3, 32, 32]` from 0 to 1, and labels, from the binary version of the dataset.
 
     `train` selects the 50,000 training or the 10,000 test images; with `dtype=torch.uint8` they stay bytes.
-    The `.bin` files are searched in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders
+    The `.bin` files are looked up in `root` (or `$FLODL_DATA`, or `~/.cache/flodl/data`) and its folders
     `cifar10` and `cifar-10-batches-bin`.
     """
     folders = find_folders(root, "cifar10", _INSIDE, f"cifar10/{_INSIDE}")

@@ -99,9 +99,9 @@ def _smooth(points: Tensor, steps: int = 24) -> Tensor:
 
 def _evenly(curve: Tensor, count: int) -> Tensor:
     """Return `count` equidistant points of the curve."""
-    travelled = torch.cat([torch.zeros(1), _steps(curve).cumsum(0)])
-    wanted = torch.linspace(0, float(travelled[-1]), count)
-    right = torch.searchsorted(travelled, wanted).clamp(1, len(curve) - 1)
-    gap = (travelled[right] - travelled[right - 1]).clamp_min(1e-9)
-    part = ((wanted - travelled[right - 1]) / gap).clamp(0, 1)[:, None]
+    traveled = torch.cat([torch.zeros(1), _steps(curve).cumsum(0)])
+    wanted = torch.linspace(0, float(traveled[-1]), count)
+    right = torch.searchsorted(traveled, wanted).clamp(1, len(curve) - 1)
+    gap = (traveled[right] - traveled[right - 1]).clamp_min(1e-9)
+    part = ((wanted - traveled[right - 1]) / gap).clamp(0, 1)[:, None]
     return curve[right - 1] * (1 - part) + curve[right] * part

@@ -1,4 +1,4 @@
-"""Generated images of handwritten digits: a data set that needs no download."""
+"""Generated images of handwritten digits: a dataset that needs no download."""
 
 from __future__ import annotations
 

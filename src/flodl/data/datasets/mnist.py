@@ -102,7 +102,7 @@ def mnist(
     """Return handwritten digits: images `[n, 1, 28, 28]` from 0 to 1, and labels.
 
     `train` selects the 60,000 training or the 10,000 test images; with `dtype=torch.uint8` they stay bytes.
-    The files are searched in `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `mnist`
+    The files are looked up in `root` (or `$FLODL_DATA`, or `~/.cache/flodl/data`) and its folders `mnist`
     and `MNIST/raw`.
     """
     folders = find_folders(root, "mnist", "MNIST/raw")
@@ -141,7 +141,7 @@ def _read(
             magic = 2051 if dimensions == 3 else 2049
             raise DataFileError(
                 f"{path} has the magic number {int.from_bytes(content[:4], 'big')}, expected {magic}. "
-                f"Is it a different file with the name {path.name}?"
+                f"Is it a different file named {path.name}?"
             )
         parts.append(found)
     images, labels = parts

@@ -1,4 +1,4 @@
-"""The published files of a data set: find, download, read and verify them."""
+"""The published files of a dataset: find, download, read and verify them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class DatasetFolders:
-    """The folders in which the files of one data set are searched."""
+    """The folders that are searched for the files of one dataset."""
 
     root: Path
     folders: tuple[Path, ...]
@@ -56,17 +56,17 @@ class DatasetFolders:
         return self.folders[0]
 
     def missing_error(self, name: str, urls: Sequence[str], call: str) -> DataFileError:
-        """Return the error for a missing file: where it was searched, and how to get it."""
+        """Return the error for a missing file: which folders were searched, and how to get it."""
         searched = ", ".join(str(folder) for folder in self.folders)
         return DataFileError(
             f"there is no {name} in {searched}. Call {call} with download=True, or put the file there "
-            f"yourself (it is published at {urls[0]}). The folder is root=, else $FLODL_DATA, else "
+            f"yourself (it is published at {urls[0]}). The folder is root=, or $FLODL_DATA, or "
             "~/.cache/flodl/data."
         )
 
 
 def find_folders(root: str | os.PathLike[str] | None, *folders: str) -> DatasetFolders:
-    """Return the folders of a data set: those under the root, then the root itself.
+    """Return the folders of a dataset: those under the root, then the root itself.
 
     >>> [str(folder) for folder in find_folders("data", "mnist", "MNIST/raw").folders]
     ['data/mnist', 'data/MNIST/raw', 'data']
@@ -116,7 +116,7 @@ def check_hash(content: bytes, sha256: str, path: Path) -> None:
     if found != sha256:
         raise DataFileError(
             f"{path} is not the published file: its content has SHA-256 {found[:16]}…, expected "
-            f"{sha256[:16]}…. Delete it and download it again, or pass verify=False for your own data set "
+            f"{sha256[:16]}…. Delete it and download it again, or pass verify=False for your own dataset "
             "in the same format."
         )
 

@@ -68,8 +68,8 @@ def tiny_shakespeare(
 ) -> Characters:
     """Return windows of `seq_len` characters and the same windows shifted by one, ready for a `Loader`.
 
-    `split` is "all", "train" (the first nine tenths) or "validation". The text is searched as `input.txt` in
-    `root` (else `$FLODL_DATA`, else `~/.cache/flodl/data`) and its folders `tinyshakespeare` and
+    `split` is "all", "train" (the first nine tenths) or "validation". The text is the file `input.txt` in
+    `root` (or `$FLODL_DATA`, or `~/.cache/flodl/data`) or its folders `tinyshakespeare` and
     `tiny_shakespeare`.
     """
     if split not in _PARTS:

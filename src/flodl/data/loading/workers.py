@@ -128,7 +128,7 @@ class Workers:
     def _answers(self) -> Iterator[Any]:
         """Yield what the workers send; raise DataError if one of them dies."""
         if self._loader is None:
-            raise DataError("the loader is closed and has no workers any more. Create a new one.")
+            raise DataError("the loader is closed and its workers have ended. Create a new one.")
         try:
             yield from _start(self._loader)
             return

@@ -28,8 +28,8 @@ class _Buffer:
     def stage(self, index: int, tensor: Tensor, *, is_fresh: bool) -> Tensor:
         """Copy a tensor into pinned memory, which grows with the largest batch.
 
-        A tensor that is already pinned or on a device is not copied if it `is_fresh`: nobody writes to it
-        any more.
+        A tensor that is already pinned or on a device is not copied if it `is_fresh`: nothing writes to it
+        anymore.
         """
         if tensor.device.type != "cpu":
             return tensor if is_fresh else tensor.clone()

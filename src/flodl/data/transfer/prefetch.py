@@ -22,7 +22,7 @@ class Prefetcher:
     On the training stream, preparing a batch would delay the next step; on a side stream it overlaps with
     the current one. When one stream waits for another, however, a step starts about twenty microseconds
     late, so up to `max_group` small batches are prepared at a time. They start once the steps queued so far
-    are done: memory that those have freed is reused at once, however far the host is ahead of the device.
+    are done: memory that those have freed is reused immediately, however far ahead the host is.
     """
 
     def __init__(self, device: torch.device, *, max_group: int = 1) -> None:

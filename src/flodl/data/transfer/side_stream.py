@@ -26,7 +26,7 @@ class SideStream:
     def wait_for_users(self) -> torch.cuda.Stream:
         """Make the stream wait for all work queued so far by its users, and return it.
 
-        So memory that this work has freed can be reused at once, however far the host is ahead.
+        So memory that this work has freed can be reused immediately, however far ahead the host is.
         """
         self.used.add(self.current())
         for stream in self.used:

@@ -45,12 +45,12 @@ def ambiguous_samples(lengths: Sequence[int]) -> str:
     """Return a warning about a batch whose tensors have different lengths.
 
     >>> print(ambiguous_samples([7, 4]))
-    the first tensor of a batch has 7 rows and others have 4; it weighs as 7 samples, unless you pass a number
+    the first tensor of a batch has 7 rows and others have 4; it counts as 7 samples, unless you pass a number
     """
     others = ", ".join(map(str, lengths[1:]))
     return (
         f"the first tensor of a batch has {lengths[0]} rows and others have {others}; "
-        f"it weighs as {lengths[0]} samples, unless you pass a number"
+        f"it counts as {lengths[0]} samples, unless you pass a number"
     )
 
 

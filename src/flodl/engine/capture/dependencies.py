@@ -46,7 +46,7 @@ class Dependencies:
         optimizer = self._body.optimizer
         sync_rates(self._rates)
         if not are_in_sync(self._rates):
-            return "one of several groups that shared a learning rate was given a different one"
+            return "one of several groups that shared a learning rate now has a different one"
         if optimizer.state is not self._state:
             return "the optimizer's state was loaded"
         if len(self._state) < self._num_states:
@@ -65,9 +65,9 @@ class Dependencies:
         return None
 
     def fast_check(self, recording: Recording[Any], turns: int) -> Callable[[Sequence[Any]], bool] | None:
-        """Return a function that tells whether a batch may be replayed; None if that takes a longer look.
+        """Return a function that tells whether a batch may be replayed; None if that takes a slower check.
 
-        It is valid for this many turns. It runs in every step of a recorded program: every name in it is
+        It is valid for this many steps. It runs in every step of a recorded program: every name in it is
         local on purpose.
         """
         guard, rates, optimizer = self._guard, self._rates, self._body.optimizer
@@ -80,7 +80,7 @@ class Dependencies:
         # Whether there is an autocast at all is part of the signature of the batch.
         cast_to, device_type = guard.autocast[1], self._body.device.type
         requires_grad, modules, training = guard.requires_grad, guard.modules, guard.training
-        # Usually everything learns and trains, which is faster to check than each for itself.
+        # Usually everything is trainable and in training mode, which is faster to check than each one.
         all_train = all(requires_grad) and all(training)
         convolutions = [index for index, p in enumerate(parameters) if is_conv_weight(p)][:1]
         indices = (0, len(parameters) - 1, *convolutions)

@@ -127,10 +127,10 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     `forward = capture(model.eval())`. Without a CUDA device the function is called directly.
     """
     if not callable(fn):
-        raise StepError(f"capture was given {fn!r}. Give a function or a module: capture(model.eval()).")
+        raise StepError(f"capture got {fn!r}. Pass a function or a module: capture(model.eval()).")
     for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
         if not is_integer(value, at_least=least):
-            raise StepError(f"capture: {name}={value!r}. Give an integer of at least {least}.")
+            raise StepError(f"capture: {name}={value!r}. Pass an integer of at least {least}.")
     return Captured(fn, max_captures=max_captures, warmup=warmup)
 
 

@@ -1,4 +1,4 @@
-"""Reusable tensors for losses: handed out, and handed out again once nobody holds them.
+"""Reusable tensors for losses, reused once nothing refers to them.
 
 Creating and freeing a tensor costs the host more than everything else about handing over a batch.
 """
@@ -46,7 +46,7 @@ class LossSlots:
         return [tensor.data_ptr() for tensor in self._tensors]
 
     def renew(self) -> bool:
-        """Replace the tensors that somebody holds or has changed; return whether there were any."""
+        """Replace the tensors that are still referenced or were changed; return whether there were any."""
         tensors, held = self._tensors, self._held()
         if not self._fits(*tensors) or any(map(vars, tensors)):
             tensors[:] = [self._new() for _ in tensors]

@@ -19,7 +19,7 @@ from flodl.core import log
 from .loss_slots import LossSlots
 
 SLOTS = 256
-# Turns per lap. The host may be two laps ahead, and still no slot is overwritten before it was read.
+# Steps per lap. Even if the host is two laps ahead, no slot is overwritten before it was read.
 PACE = 64
 # The words that a block copies at a time, and the maximum number of blocks.
 _BLOCK, _MOST_BLOCKS = 1024, 1024
@@ -30,7 +30,7 @@ _LINE = 8
 _ALIGNED = 16
 ADDRESS = Tensor.data_ptr
 _NONE = (torch.empty(0, device="cpu"), 0)
-# Tables of deleted mailboxes. Queued replays may still read them, which torch does not know: they are kept
+# Tables of deleted mailboxes. Queued replays may still read them, which torch does not know, so they are kept
 # until the next synchronization.
 LEFT_TABLES: dict[torch.device, list[Tensor]] = {}
 

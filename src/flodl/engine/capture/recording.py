@@ -77,7 +77,7 @@ def record(
     if any(isinstance(leaf, np.ndarray) for leaf in leaves_of(batch)):
         raise NotCapturable(
             "the batch holds a NumPy array, whose values a recording would repeat; "
-            "give a tensor on the device"
+            "pass a tensor on the device"
         )
     given = tensors_of(batch)
     if any(leaf.device.type == "cpu" for leaf in given):
@@ -115,7 +115,7 @@ def record(
 def fresh_casts() -> Iterator[None]:
     """Clear the autocast cache around a recording.
 
-    Every replay would read a cast copy from before; a copy made while recording is invalid outside.
+    Every replay would read an older cast copy; a copy made while recording is invalid outside.
     """
     torch.clear_autocast_cache()
     try:
@@ -137,7 +137,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def rehearse(region: Callable[[], T]) -> T:
-    """Run a region for real and refuse any host sync, which cannot be recorded.
+    """Run a region for real and raise at any host sync, which cannot be recorded.
 
     A recording that breaks in the middle costs more to recover from than a rehearsal that stops.
     """

@@ -39,7 +39,7 @@ class BackgroundCompilation:
     """One compilation in a worker process; `done` says when it has ended, `failure` why it failed.
 
     If autotuning the matmul kernels takes longer than its budget, the process is ended and a second one
-    compiles without it. A process that nobody waits for ends by itself.
+    compiles without it. A process without a waiting parent ends by itself.
     """
 
     def __init__(self, body: StepBody, micro: Micro) -> None:

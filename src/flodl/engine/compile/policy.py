@@ -1,4 +1,4 @@
-"""Decides when a step may be compiled: at once if asked for, else when a worker process has done the work."""
+"""Decides when a step may be compiled: immediately if requested, otherwise after a worker process did it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CompilePolicy:
         self._body = body
         self._settings = body.settings
         self._journal = journal
-        # When training has run long enough to compile; at once if that was requested.
+        # When training has run long enough to compile; immediately if that was requested.
         after_s = COMPILE_AFTER_S.get(body.device.type, 0.0) if body.settings.tier == "auto" else 0.0
         self.due_s = time.perf_counter() + after_s
         self._background: BackgroundCompilation | None = None
@@ -63,7 +63,7 @@ class CompilePolicy:
         """Return whether a worker process has filled the compiler's cache; start one when it is time."""
         if torch.are_deterministic_algorithms_enabled():
             raise NotCompiled(
-                "compiling would change the rounding, and deterministic algorithms were asked for"
+                "compiling would change the rounding, and deterministic algorithms were requested"
             )
         if self._background is None:
             if time.perf_counter() < self.due_s:

@@ -21,7 +21,7 @@ from .memory_format import LAYOUT_OPTIONS, Layout
 
 
 class CompiledRunner(EagerRunner):
-    """Run compiled code from Python, as on a CPU; never recompile unasked."""
+    """Run compiled code from Python, as on a CPU; never recompile implicitly."""
 
     def __init__(self, body: StepBody) -> None:
         super().__init__(body)

@@ -1,4 +1,4 @@
-"""One answer, in every tier, to the question whether the current stream is capturing."""
+"""Makes every tier report that the current stream is capturing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _original: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
 def _is_capturing() -> bool:
-    """Return True; for torch's optimizers, which would refuse to run, the truth."""
+    """Return True, but the real answer to torch's optimizers, which would refuse to run."""
     if torch.compiler.is_compiling():
         return True
     caller = sys._getframe(1).f_globals.get("__name__", "")

@@ -1,4 +1,4 @@
-"""Keeping the host out of the way: no collector pauses in the middle, no hidden waits for the device."""
+"""Avoid pauses of the host: garbage collection only on request, hidden device syncs as errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .error_text import source_line
 
 # New containers since the last collection; about 100 MB of small dictionaries.
 MANY_OBJECTS = 500_000
-# The least time between two collections that visit all objects of the process, 1 % of it at most.
+# The minimum time between two collections of all objects of the process, so that they take 1 % of it at most.
 FULL_COLLECTION_EVERY_S = 10.0
 _WAITED = "called a synchronizing CUDA operation"
 _lock = threading.Lock()
-# The threads that must not wait, each as often as it has said so, and what to undo after the last of them.
-_hurried: list[int] = []
-_afterwards = ExitStack()
+# The threads that must not wait, once per active context, and the cleanup after the last of them.
+_strict_threads: list[int] = []
+_cleanup = ExitStack()
 
 
 class Collector:
@@ -46,7 +46,7 @@ class Collector:
             gc.freeze()
 
     def collect(self) -> float:
-        """Collect now, when a pause does not hurt, and return how many seconds it took."""
+        """Collect now, when a pause does no harm, and return how many seconds it took."""
         started = time.perf_counter()
         if self._has_old and self._is_full_due():
             self._collect_all()
@@ -72,7 +72,7 @@ class Collector:
 
 @contextmanager
 def calm_collector() -> Iterator[Collector]:
-    """Disable automatic garbage collection; call `collect()` where a pause does not hurt.
+    """Disable automatic garbage collection; call `collect()` where a pause does no harm.
 
     Objects that exist at the start (the model, the modules) are frozen, so a collection only visits new ones
     and is quick. At the end the previous state is restored.
@@ -100,41 +100,41 @@ def waits_are_errors() -> Iterator[None]:
     """Raise where this thread waits for a CUDA device; others, such as one that logs, may wait."""
     thread = threading.get_ident()
     with _lock:
-        if not _hurried:
-            _afterwards.enter_context(_waits_are_heard())
-        _hurried.append(thread)
+        if not _strict_threads:
+            _cleanup.enter_context(_intercept_waits())
+        _strict_threads.append(thread)
     try:
         yield
     finally:
         with _lock:
-            _hurried.remove(thread)
-            if not _hurried:
-                _afterwards.close()
+            _strict_threads.remove(thread)
+            if not _strict_threads:
+                _cleanup.close()
 
 
 @contextmanager
-def _waits_are_heard() -> Iterator[None]:
-    """Let torch warn of waits, and make errors of those that come from a thread which must not.
+def _intercept_waits() -> Iterator[None]:
+    """Let torch warn about waits, and raise an error if the thread must not wait.
 
-    Torch's own errors would be for all threads: its setting is one for the process. A backward runs in
-    threads of torch's, so a wait inside of one is an error as well, whoever began it.
+    Torch's own error mode would apply to all threads of the process. A backward runs in torch's own threads,
+    so a wait inside one is always an error, whichever thread started it.
     """
     before = torch.cuda.get_sync_debug_mode()
-    # What Python calls first, without a frame of its own: the error is to end with the line that waits.
+    # Python calls this directly, so the traceback of the error ends at the line that waits.
     show = warnings._showwarnmsg  # type: ignore[attr-defined]
 
-    def hear(told: warnings.WarningMessage) -> None:
-        waited = str(told.message).startswith(_WAITED)
-        if waited and (threading.get_ident() in _hurried or torch._C._current_graph_task_id() != -1):
+    def intercept(warning: warnings.WarningMessage) -> None:
+        waited = str(warning.message).startswith(_WAITED)
+        if waited and (threading.get_ident() in _strict_threads or torch._C._current_graph_task_id() != -1):
             raise RuntimeError(_WAITED)
         if before or not waited:
-            show(told)
+            show(warning)
 
     with warnings.catch_warnings():
-        # Torch says once that this is a prototype; who trains has not asked for it.
+        # Torch warns once that this mode is a prototype, which does not concern the user.
         warnings.filterwarnings("ignore", message="Synchronization debug mode")
         warnings.filterwarnings("always", message=_WAITED)
-        warnings._showwarnmsg = hear  # type: ignore[attr-defined]
+        warnings._showwarnmsg = intercept  # type: ignore[attr-defined]
         torch.cuda.set_sync_debug_mode(before or "warn")
         try:
             yield

@@ -1,4 +1,4 @@
-"""Checks of what a `TrainStep` is given, before anything is changed."""
+"""Checks of the arguments of a `TrainStep`, before anything is changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
             f"the optimizer is a {type(optimizer).__name__}. Write TrainStep(model, optimizer, step_fn)."
         )
     if not callable(step_fn):
-        raise StepError(f"the step function is a {type(step_fn).__name__}. Give a function of the model.")
+        raise StepError(f"the step function is a {type(step_fn).__name__}. Pass a function of the model.")
     if isinstance(optimizer, LBFGS):
         raise StepError(
             "LBFGS evaluates the model several times per update, which a TrainStep does not support. "

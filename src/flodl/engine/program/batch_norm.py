@@ -45,7 +45,7 @@ class RunningStatistics:
         return {"_norms": self._norms, "_groups": []}
 
     def save(self) -> None:
-        """Copy the current statistics, also of buffers that were replaced since the last call."""
+        """Copy the current statistics, including buffers that were replaced since the last call."""
         if not self._norms:
             return
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}

@@ -72,7 +72,7 @@ def _value(name: str, parts: Sequence[Part]) -> Tensor:
 
 
 def outcome_of(given: Any) -> Outcome:
-    """Read what a step function returned, or raise with what it should return."""
+    """Read what a step function returned, or raise an error that says what it should return."""
     loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
@@ -103,12 +103,12 @@ def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
     """Return a value as a tensor; a number is filled in on the device, which can be recorded."""
     if not isinstance(name, str):
         raise StepError(
-            f"the step function names a value {name!r}, which is a {type(name).__name__}. "
+            f"the step function returned a value named {name!r}, which is of type {type(name).__name__}. "
             "Return (loss, {name: value}) with names that are strings."
         )
     if name == "loss":
         raise StepError(
-            "the step function names a value 'loss', which is the name of the loss itself. "
+            "the step function returned a value named 'loss', which is the name of the loss itself. "
             "Choose another name, such as 'task_loss'."
         )
     if isinstance(value, np.generic):
@@ -118,13 +118,13 @@ def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:
         value = torch.as_tensor(value).to(loss.device)
     if isinstance(value, complex) or (isinstance(value, Tensor) and value.is_complex()):
         raise StepError(
-            f"the step function names {name!r} with a complex value, and means are kept of real numbers. "
-            "Give its real part or its magnitude: value.real or abs(value)."
+            f"the step function returned a complex value for {name!r}, and means need real numbers. "
+            "Return its real part or its magnitude: value.real or abs(value)."
         )
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool | int | float):
         return torch.full((), value, device=loss.device)
     raise StepError(
-        f"the step function names {name!r} with the value {value!r}. Give a number or a tensor for each name."
+        f"the step function returned {name!r} as {value!r}. Return a number or a tensor for each name."
     )

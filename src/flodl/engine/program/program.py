@@ -72,7 +72,7 @@ class StepBody:
         """Return the body of a new step."""
         parameters = parameters_of(optimizer)
         if not parameters:
-            raise StepError("the optimizer has no parameters. Give it model.parameters().")
+            raise StepError("the optimizer has no parameters. Pass it model.parameters().")
         if settings.clip_value is not None and any(p.is_complex() for p in parameters):
             raise StepError(
                 f"clip_value={settings.clip_value} with a complex parameter: complex numbers have no order "
@@ -96,7 +96,7 @@ class StepBody:
         return replace(self, step_fn=step_fn, means=means, is_compiled=True)
 
     def separate(self, *, settings: StepSettings | None = None) -> StepBody:
-        """Return the same step with statistics saved in memory of its own, and perhaps other settings."""
+        """Return the same step with statistics saved in its own memory, and perhaps other settings."""
         return replace(self, settings=settings or self.settings, undo=self.undo.separate())
 
     @property

@@ -56,7 +56,7 @@ def padded(batch: tuple[Any, ...], samples: int, size: int) -> tuple[tuple[Any, 
     """
     if why_not := why_not_splittable(batch, samples):
         raise StepError(
-            f"tail='pad' cannot pad this batch: {why_not}. Use tail='eager', or give tensors with one "
+            f"tail='pad' cannot pad this batch: {why_not}. Use tail='eager', or pass tensors with one "
             "row per sample; what does not belong to a sample can be a buffer of the model."
         )
     # An empty batch has no row to repeat.

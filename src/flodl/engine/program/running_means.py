@@ -12,7 +12,7 @@ from ..device.tensors import NARROW
 
 
 class RunningMeans:
-    """Weighted sums that the step itself updates, also in a recording; a loss that is not finite is left out.
+    """Weighted sums that the step itself updates, even in a recording; a non-finite loss is left out.
 
     >>> means = RunningMeans(torch.device("cpu"))
     >>> for loss, weight in [(2.0, 3), (6.0, 1), (torch.nan, 9)]:

@@ -46,5 +46,5 @@ class ForwardUndo:
             restore_where(bad)
 
     def separate(self) -> ForwardUndo:
-        """Return one for the same model that keeps its copies in memory of its own."""
+        """Return one for the same model that keeps its copies in its own memory."""
         return ForwardUndo(self._model)

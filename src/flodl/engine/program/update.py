@@ -126,7 +126,7 @@ class Updater:
         if not self._started and not self._with_gradient():
             raise StepError(
                 "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
-                "optimizer holds other tensors than the model uses: pass model.parameters() after the model "
+                "optimizer has different tensors than the model: pass model.parameters() after the model "
                 "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "
                 ".detach() or torch.no_grad()."
             )

@@ -1,1 +1,1 @@
-"""The decision which tier runs a step."""
+"""Decides which tier runs a step."""

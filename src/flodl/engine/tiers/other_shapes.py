@@ -100,7 +100,7 @@ class OtherShapes:
     def begin(self, captured: RecordedRunner | None = None) -> None:
         """Start again with a new runner, and keep the given recordings of the one before."""
         self.usual_again()
-        self._let_go()
+        self._drop()
         self.side_runner = captured
 
     def leave_to(self, runner: Runner) -> None:
@@ -148,7 +148,7 @@ class OtherShapes:
         if self.side_runner is None or micro.phase is not Phase.ONLY:
             return None
         if self.side_runner.what_changed():
-            self._let_go()
+            self._drop()
             return None
         if not self.side_runner.fits(micro):
             return None
@@ -183,7 +183,7 @@ class OtherShapes:
             del self.seen[next(iter(self.seen))]
         return count
 
-    def _let_go(self) -> None:
+    def _drop(self) -> None:
         """Drop the recordings; their shapes may be recorded again."""
         self.seen.clear()
         if self.side_runner is not None:

@@ -57,5 +57,5 @@ def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
     if isinstance(error, Refused):
         return TrialFailure(str(error), may_repeat=isinstance(error, ChangedDuringTrial))
     if isinstance(error, torch.OutOfMemoryError):
-        return TrialFailure("there is no memory left to try a faster tier in", no_memory=True)
+        return TrialFailure("there is not enough memory to try a faster tier", no_memory=True)
     return TrialFailure(f"trying the {tier} step failed: {error_summary(error)}")

@@ -116,7 +116,7 @@ class Trial:
         if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
             raise Refused(
                 f"the step cannot be {self.tier}: the batch holds one number on the CPU, which a recording "
-                "would keep unchanged; give a tensor on the device, or a plain number"
+                "would keep unchanged; pass a tensor on the device, or a plain number"
             )
         return self._rehearse(micro)
 
@@ -234,7 +234,7 @@ class Trial:
         kind = "nested tensor" if isinstance(part, torch.Tensor) else f"object of class {type(part).__name__}"
         raise Refused(
             f"the step cannot be {self.tier}: each batch contains a new {kind}, whose contents cannot be "
-            "compared; give its tensors in a tuple, list, dict or dataclass"
+            "compared; pass its tensors in a tuple, list, dict or dataclass"
         )
 
     def _refuse_what_breaks_recordings(self, before: Snapshot, after: Snapshot) -> None:

@@ -19,26 +19,26 @@ Make = Callable[[], tuple[Loop | Map, Draft | None]]
 
 
 class LoopBuilder(Unfinished, Generic[Flow]):
-    """A loop that still needs its number of turns or its condition; `close` adds it to the chain."""
+    """A loop that still needs its number of iterations or its condition; `close` adds it to the chain."""
 
     def __init__(self, body: Target, close: Callable[[LoopBuilder[Flow], Make], Flow]) -> None:
         self._body, self._close = body, close
 
     def for_n(self, n: int) -> Flow:
         """Run the body exactly `n` times."""
-        return self._close(self, lambda: (Loop(self._body, turns=_check_turns(n, "for_n")), None))
+        return self._close(self, lambda: (Loop(self._body, turns=_check_count(n, "for_n")), None))
 
     def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
-        """Evaluate the condition before each turn and stop when it is above zero: 0 to `max_iter` turns."""
+        """Check the condition before each iteration and stop when it is above zero: 0 to `max_iter` times."""
         return self._close_with(cond, max_iter, "before", masked, "while_cond")
 
     def until_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
-        """Evaluate the condition after each turn and stop when it is above zero: 1 to `max_iter` turns."""
+        """Check the condition after each iteration and stop when it is above zero: 1 to `max_iter` times."""
         return self._close_with(cond, max_iter, "after", masked, "until_cond")
 
     def _close_with(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> Flow:
         def make() -> tuple[Loop, None]:
-            turns = _check_turns(max_iter, method)
+            turns = _check_count(max_iter, method)
             condition = check_target(cond, method)
             return Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked), None
 
@@ -95,7 +95,7 @@ class MapBuilder(Unfinished, Generic[Flow]):
         raise BuildError(f".{name} comes before the source of the map. Call each, over or slices first.")
 
 
-def _check_turns(n: int, method: str) -> int:
+def _check_count(n: int, method: str) -> int:
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise LoopError(f"{method} got {n!r} turns. Pass an integer of at least 1.")
+        raise LoopError(f"{method} got {n!r} iterations. Pass an integer of at least 1.")
     return n

@@ -24,7 +24,7 @@ class Unfinished:
     is_closed = False
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Raise: the chain was called like a model."""
+        """Raise an error: the chain was called like a model."""
         raise BuildError("this is a builder, not a model yet. Call .build() at the end of the chain.")
 
 

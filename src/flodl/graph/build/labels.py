@@ -24,7 +24,7 @@ class Labels:
         """Register the labels inside new nodes; raise and register none if one is taken."""
         claimed = dict(self._graphs)
         for target in targets:
-            for label, graph in _labelled_in(target):
+            for label, graph in _labeled_in(target):
                 if claimed.setdefault(label, graph) is not graph:
                     raise TagError(f"duplicate child label {label!r}: two graphs here have it. Rename one.")
                 if label in tagged and not _contains(tagged[label].target, graph):
@@ -37,7 +37,7 @@ class Labels:
             raise _tag_error(name)
 
 
-def _labelled_in(target: Any) -> Iterator[tuple[str, GraphCore]]:
+def _labeled_in(target: Any) -> Iterator[tuple[str, GraphCore]]:
     if isinstance(target, nn.Module):
         for _, graph in graphs_at("", target):
             if graph.label is not None:

@@ -18,7 +18,7 @@ class Gate(Control):
     """Sum the experts' outputs, weighted by the router; references go to the router.
 
     The router returns `[..., experts]`. Its leading dimensions must match those of the experts' outputs:
-    `[batch, experts]` weights whole samples of any shape, `[batch, time, experts]` single steps.
+    `[batch, experts]` weights whole samples of any shape, `[batch, time, experts]` time steps.
     """
 
     kind = "gate"

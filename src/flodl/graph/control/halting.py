@@ -36,10 +36,10 @@ class ThresholdHalt(nn.Module):
 
 
 class LearnedHalt(nn.Module):
-    """Learn when to stop: the loop weights each turn by the probability of stopping after it.
+    """Learn when to stop: the loop weights each iteration by the probability of stopping after it.
 
     The output of such a loop is the expected state, so the halt receives a gradient from the loss.
-    The weights of the turns are published as the trace `halt`. No turn is skipped and there is no
+    The weights of the iterations are published as the trace `halt`. No iteration is skipped and there is no
     host sync, so a loop with a learned halt can be captured.
     """
 

@@ -23,8 +23,8 @@ Asked = Literal["before", "after"]
 class Loop(Control):
     """Apply `body` to its own output, at most `turns` times.
 
-    A condition is evaluated before each turn (while) or after each but the last (until). A scalar
-    stops the batch; one value per sample stops samples one by one. With `masked`, every turn
+    A condition is evaluated before each iteration (while) or after each but the last (until). A scalar
+    stops the batch; one value per sample stops samples one by one. With `masked`, every iteration
     runs and finished samples keep their value: no host sync, so the loop can be captured.
     """
 
@@ -76,7 +76,7 @@ class Loop(Control):
         return self._run_until_halt(stream, turn, ask)
 
     def _bind(self, refs: dict[str, Any]) -> Callable[[Any, int], Any]:
-        """Return the function that runs one turn."""
+        """Return the function that runs one iteration."""
         body = self.body
         own_refs = {name: value for name, value in refs.items() if self._body_refs.takes(name)}
         published = method(body, "published_values") if getattr(body, "tags", ()) else None
@@ -89,7 +89,7 @@ class Loop(Control):
                 else:
                     state = body(state, **own_refs)
             except Exception as error:
-                prepend_path(error, "body", f"turn {number + 1} of {self.turns}")
+                prepend_path(error, "body", f"iteration {number + 1} of {self.turns}")
                 raise
             if published is not None:
                 for name, value in published():
@@ -139,7 +139,7 @@ class Loop(Control):
         return state
 
     def _run_weighted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
-        """Return the expected state: each turn is weighted by the probability of stopping right after it."""
+        """Return the expected state: each iteration is weighted by the probability of stopping after it."""
         total: Any = None
         remaining: Tensor | None = None
         for number in range(self.turns):
@@ -150,7 +150,7 @@ class Loop(Control):
                 total = _add_weighted(total, weight, state)
                 self.traces.add("halt", weight)
             state = turn(state, number)
-        if remaining is None:  # a single turn, without a condition: it has all the weight
+        if remaining is None:  # a single iteration, without a condition: it has all the weight
             self.traces.add("halt", tensors(state)[0].new_ones(batch_size(state) or ()))
             return state
         self.traces.add("halt", remaining)
@@ -215,7 +215,7 @@ def _add_weighted(total: Any, weight: Tensor, state: Any) -> Any:
     def term(leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
             raise LoopError(
-                f"a learned halt weights the states of all turns, but one state is {leaf.dtype}. "
+                f"a learned halt weights the states of all iterations, but one state is {leaf.dtype}. "
                 "Use a floating-point state, or use ThresholdHalt.",
                 path="body",
             )

@@ -1,4 +1,4 @@
-"""The values that a loop body publishes in each turn."""
+"""The values that a loop body publishes in each iteration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..plan.memory import detached
 
 
 class Traces:
-    """Published values by name, one per turn that published; copies and pickles do not contain them."""
+    """Published values by name, one per iteration that published; copies and pickles do not contain them."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[Any]] = {}
@@ -48,10 +48,10 @@ class Emit:
         self._published: list[str] = []
 
     def __call__(self, name: str, value: Any) -> None:
-        """Publish a value of this turn under a name."""
+        """Publish a value of this iteration under a name."""
         if name in self._published:
             raise LoopError(
-                f"the loop body publishes {name!r} twice in one turn. Publish each name once per turn."
+                f"the loop body publishes {name!r} twice in one iteration. Publish each name once."
             )
         self._published.append(name)
         self._traces.add(name, value)

@@ -103,28 +103,28 @@ class _UserStyle:
     def box(self, box: Box) -> Attributes:
         if box.family == "port" and not box.title:
             return {"label": "", "shape": "circle", "width": "0.1", "style": "filled", "fillcolor": "#64748b"}
-        colours = FAMILIES[box.family].light
+        colors = FAMILIES[box.family].light
         heat = self._heat.get(box.path)
         shape = _SHAPES.get(box.family, "box")
         return {
             "label": _lines(box_words(box)),
             "shape": shape,
             "style": "filled" if shape != "box" else "rounded,filled",
-            "fillcolor": colours.fill if heat is None else HEAT[heat].light.fill,
-            "color": colours.stroke,
+            "fillcolor": colors.fill if heat is None else HEAT[heat].light.fill,
+            "color": colors.stroke,
             "fontname": "Helvetica",
             "fontsize": "11",
         }
 
     def cluster(self, cluster: Cluster) -> Attributes:
-        colours = CLUSTERS[cluster.kind].light
+        colors = CLUSTERS[cluster.kind].light
         return {
             "label": _lines(heading_words(cluster)),
             "labeljust": "l",
             "style": "rounded,filled",
-            "fillcolor": colours.fill,
-            "color": colours.stroke,
-            "fontcolor": colours.text,
+            "fillcolor": colors.fill,
+            "color": colors.stroke,
+            "fontcolor": colors.text,
             "fontname": "Helvetica",
             "fontsize": "11",
         }

@@ -56,8 +56,8 @@ class Cluster:
 class Edge:
     """An arrow between two boxes, named by their paths.
 
-    `state` reads a value of the previous call, and `carry` stores it for the next; `again` is the next turn
-    of a loop; `route` carries the weights or the index.
+    `state` reads a value of the previous call, and `carry` stores it for the next; `again` is the next
+    iteration of a loop; `route` carries the weights or the index.
     """
 
     tail: str

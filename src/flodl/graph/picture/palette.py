@@ -11,7 +11,7 @@ HEAT_STEPS = 11
 
 
 @dataclass(frozen=True)
-class Colours:
+class Colors:
     """The colors of one element in one mode."""
 
     fill: str
@@ -23,8 +23,8 @@ class Colours:
 class Look:
     """The colors of one element in light and dark mode."""
 
-    light: Colours
-    dark: Colours
+    light: Colors
+    dark: Colors
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Line:
 
 
 def _look(light: str, dark: str) -> Look:
-    return Look(Colours(*light.split()), Colours(*dark.split()))
+    return Look(Colors(*light.split()), Colors(*dark.split()))
 
 
 PAGE = _look("#ffffff #e2e8f0 #1e293b", "#0f172a #1e293b #e5eaf2")
@@ -118,7 +118,7 @@ def _scale(*stops: str) -> list[str]:
 
 
 HEAT: list[Look] = [
-    Look(Colours(fill, stroke, "#1e293b"), Colours(dark_fill, dark_stroke, "#f4f6fa"))
+    Look(Colors(fill, stroke, "#1e293b"), Colors(dark_fill, dark_stroke, "#f4f6fa"))
     for fill, stroke, dark_fill, dark_stroke in zip(
         _scale("#d3f2dc", "#fff0ad", "#ff9d8f"),
         _scale("#63c384", "#e3b52c", "#dc4332"),

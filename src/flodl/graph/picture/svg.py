@@ -114,19 +114,19 @@ class _Writer:
 
 
 def _cluster(cluster: Cluster, rect: Rect) -> Iterator[str]:
-    colours = CLUSTERS[cluster.kind].light
+    colors = CLUSTERS[cluster.kind].light
     yield f'<g class="fl-{cluster.kind}">'
     yield f"<title>{_text(cluster.path)}</title>"
-    yield f'<rect {_frame(rect)} rx="10" fill="{colours.fill}" stroke="{colours.stroke}"/>'
+    yield f'<rect {_frame(rect)} rx="10" fill="{colors.fill}" stroke="{colors.stroke}"/>'
     yield "</g>"
 
 
 def _heading(cluster: Cluster, rect: Rect) -> str:
     """Return a heading drawn over the edges, with an outline in the color of the cluster."""
-    colours = CLUSTERS[cluster.kind].light
+    colors = CLUSTERS[cluster.kind].light
     lines = enumerate(heading_words(cluster))
-    words = "".join(_words(line, rect.x + 12, rect.y + 19 + 15 * row, colours.text) for row, line in lines)
-    rim = f'stroke="{colours.fill}" stroke-width="5" stroke-linejoin="round" paint-order="stroke"'
+    words = "".join(_words(line, rect.x + 12, rect.y + 19 + 15 * row, colors.text) for row, line in lines)
+    rim = f'stroke="{colors.fill}" stroke-width="5" stroke-linejoin="round" paint-order="stroke"'
     return f'<g class="fl-{cluster.kind} fl-heading" {rim}>{words}</g>'
 
 

@@ -17,9 +17,9 @@ def prepend_path(error: Exception, segment: str, details: str = "") -> None:
 
     >>> error = ValueError("shapes differ")
     >>> prepend_path(error, "linear_1", "Linear(3, 4), given (2, 8)")
-    >>> prepend_path(error, "body", "turn 2 of 5")
+    >>> prepend_path(error, "body", "iteration 2 of 5")
     >>> error.__notes__
-    ["flodl: at 'body.linear_1', Linear(3, 4), given (2, 8), turn 2 of 5"]
+    ["flodl: at 'body.linear_1', Linear(3, 4), given (2, 8), iteration 2 of 5"]
     """
     if isinstance(error, FlodlError):
         error.under(segment)

@@ -185,10 +185,10 @@ class LineChart {
     this.zoomTo(low + share * (high - low), high + share * (high - low));
   }
 
-  scaleBy(factor, centre = null) {
+  scaleBy(factor, center = null) {
     if (!this.plot) return;
     const { min, max } = this.plot.scales.x;
-    const middle = centre ?? (min + max) / 2;
+    const middle = center ?? (min + max) / 2;
     this.zoomTo(middle - (middle - min) * factor, middle + (max - middle) * factor);
   }
 

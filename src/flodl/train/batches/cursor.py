@@ -24,7 +24,7 @@ class BatchCursor:
     """Iterate over a loader, and rewind it to the first batch that was not trained on.
 
     An error or Ctrl-C may arrive between a batch and its update. The loader counts the batches that it
-    returned; a run counts those it trained on, back to the start of an abandoned window of accumulation.
+    returned; a run counts those it trained on, back to the start of an abandoned accumulation window.
     """
 
     def __init__(self, session: Session) -> None:
@@ -97,7 +97,7 @@ class BatchCursor:
         return state
 
     def abandon_window(self) -> None:
-        """Treat the batches of an incomplete window of accumulation as not trained on."""
+        """Treat the batches of an incomplete accumulation window as not trained on."""
         session, step = self._session, self._session.train_step
         if step.is_between_updates:
             return

@@ -22,8 +22,8 @@ EVALUATION_BATCH_SIZE = 256
 class Loaders:
     """Return the loaders for training and for evaluation.
 
-    A loader built over data is reused, so that a resident data set is copied to the device once, and a loop
-    that was left early continues at the same position. Data that were written to are copied again.
+    A loader built over data is reused, so that a resident dataset is copied to the device once, and a loop
+    that was left early continues at the same position. Data that was written to is copied again.
     """
 
     def __init__(self, session: Session, cursor: BatchCursor) -> None:
@@ -100,7 +100,7 @@ class Loaders:
         return Loader(data, batch_size, device=self._session.device, **order)
 
     def _is_list_of_batches(self, data: Any) -> bool:
-        """Return whether data are a list of batches, as the training data are."""
+        """Return whether the data is a list of batches, like the training data."""
         if not isinstance(data, list) or self._training_data is None:
             return False
         trained, size = self._training_data
@@ -116,7 +116,7 @@ class Loaders:
 
 
 def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
-    """Return the size of the batches to make: None where the data are batches already."""
+    """Return the size of the batches to make: None if the data already consists of batches."""
     if not isinstance(data, Loader | DataLoader):
         return batch_size
     if batch_size not in (None, data.batch_size):
@@ -163,7 +163,7 @@ def _at_start(loader: Loader) -> Loader:
 
 def _exhausted() -> TrainError:
     return TrainError(
-        "the evaluation data are an iterator and are exhausted after one epoch. "
+        "the evaluation data is an iterator, which is exhausted after one epoch. "
         "Pass something that can be iterated again, such as a list or an object with __iter__."
     )
 

@@ -22,7 +22,7 @@ class Hooks:
     """Callbacks sorted by hook, their arguments checked once."""
 
     def __init__(self, hooks: Iterable[Any], trainer: TrainerControls) -> None:
-        # Weak: a trainer that nobody holds any more is freed at once, with everything it holds.
+        # Weak: an unreferenced trainer is freed immediately, with everything it holds.
         self._trainer = weakref.ref(trainer)
         try:
             self.all = list(hooks)
@@ -55,7 +55,7 @@ class Hooks:
         return [[_class(hook), hook.state_dict()] for hook in self.all if hasattr(hook, "state_dict")]
 
     def check_states(self) -> None:
-        """Raise if a state cannot be saved, before anything is trained and not at the first save."""
+        """Raise if a state cannot be saved, before training starts rather than at the first save."""
         for hook in self.all:
             state = None
             if hasattr(hook, "state_dict"):

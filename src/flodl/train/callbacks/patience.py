@@ -23,11 +23,13 @@ class Patience:
 
     def __init__(self, who: str, epochs: int, mode: Mode, tol: float) -> None:
         if not is_integer(epochs, at_least=1):
-            raise TrainError(f"{who}: patience={epochs!r}. Use a whole number of epochs from 1 up.")
+            raise TrainError(f"{who}: patience={epochs!r}. Use an integer of at least 1.")
         if mode not in ("min", "max"):
             raise TrainError(f"{who}: mode={mode!r}. Use 'min' or 'max'.")
         if not tol >= 0:
-            raise TrainError(f"{who}: tol={tol!r}. Use a number from 0 up, which an improvement must exceed.")
+            raise TrainError(
+                f"{who}: tol={tol!r}. Use a number of at least 0; an improvement must exceed it."
+            )
         self.who, self.epochs, self.mode, self.tol = who, epochs, mode, tol
         self.reset()
 
@@ -61,7 +63,7 @@ class Patience:
 
 
 def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:
-    """Return a metric by name, or raise with the names of those there are."""
+    """Return a metric by name, or raise an error that lists the existing names."""
     if name not in metrics:
         hint = suggestion(name, metrics, known_as="metrics")
         raise TrainError(f"{who} watches {name!r}, which this run does not have. {hint}")

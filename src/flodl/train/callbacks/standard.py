@@ -19,7 +19,7 @@ class _MetricWatcher:
         self.metric, self._patience = metric, patience
 
     def on_start(self, trainer: TrainerControls) -> None:
-        """Start from scratch if nothing was trained yet: the callback may have watched another run."""
+        """Start from scratch if nothing has been trained yet: the callback may have watched another run."""
         if trainer.updates == trainer.epochs == 0:
             self._patience.reset()
 
@@ -27,7 +27,7 @@ class _MetricWatcher:
     on_epoch_start = on_start
 
     def value_in(self, metrics: Mapping[str, float]) -> float:
-        """Return the watched metric, or raise with the names of those there are."""
+        """Return the watched metric, or raise an error that lists the existing names."""
         return metric_of(metrics, self.metric, self._patience.who)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metrics over a whole data set, as weighted sums that do not depend on the batches."""
+"""Metrics over a whole dataset, as weighted sums that do not depend on the batches."""
 
 from __future__ import annotations
 

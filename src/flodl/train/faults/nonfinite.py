@@ -15,7 +15,7 @@ class SkippedUpdates:
     """Report updates that were skipped since the last check, or `in_a_row` consecutive ones.
 
     On a GPU the count is copied to the host asynchronously at every sixteenth update and read at the next
-    one, so a report is at most two checks old. The updates themselves were skipped at once, on the device.
+    one, so a report is at most two checks old. The updates themselves were already skipped on the device.
     """
 
     def __init__(self, num_skipped: Tensor, *, in_a_row: int = 1) -> None:

@@ -67,5 +67,5 @@ class NonFinitePolicy:
         directory.close()
         bundle, damage = directory.find()
         if damage:
-            return bundle, f"To roll back to, there is {describe_damaged(damage)}. "
+            return bundle, f"For a rollback there is {describe_damaged(damage)}. "
         return bundle, "There is no bundle to roll back to yet. "

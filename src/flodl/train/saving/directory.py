@@ -122,7 +122,7 @@ class RunDirectory:
     def save(
         self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, reason: str, wait: bool
     ) -> bool:
-        """Save a bundle in the background, or wait; return whether it was waited for and is on the disk."""
+        """Save a bundle in the background, or wait; return whether it was waited for and is on disk."""
         if metrics:
             for name in self.keep.metrics:
                 metric_of(metrics, name, f"keep={self.keep}")
@@ -163,7 +163,7 @@ class RunDirectory:
             yield self.finished.popleft()
 
     def wait(self) -> None:
-        """Wait until every save is on the disk or has failed."""
+        """Wait until every save is on disk or has failed."""
         if self._writer is not None:
             self._writer.wait()
 

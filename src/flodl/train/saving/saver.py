@@ -13,7 +13,7 @@ from .directory import RunDirectory
 
 
 class Saver:
-    """Save a run between two updates: now, at the end of a window of accumulation, or at the end of the run.
+    """Save a run between two updates: now, at the end of an accumulation window, or at the end of the run.
 
     `settle` handles every skipped update: a run that resumes from the bundle treats all of them as handled.
     """
@@ -43,7 +43,7 @@ class Saver:
         self.directory.check_space(expected_bytes(self._session), num_saves=num_saves)
 
     def save_soon(self, *, wait: bool, reason: str) -> None:
-        """Save now, or at the end of the current window of accumulation."""
+        """Save now, or at the end of the current accumulation window."""
         if self._session.train_step.is_between_updates:
             self.save(wait=wait, reason=reason)
         else:
@@ -64,7 +64,7 @@ class Saver:
             self.save(wait=False, reason=f"update {updates}")
 
     def save(self, *, wait: bool, reason: str) -> bool:
-        """Save a bundle; return whether it was waited for and is on the disk."""
+        """Save a bundle; return whether it was waited for and is on disk."""
         session, directory = self._session, self.directory
         self.postponed = None
         self._settle()
@@ -107,7 +107,7 @@ class Saver:
         return is_new and has_begun and session.train_step.is_between_updates
 
     def save_end(self) -> None:
-        """Save the final state unless it is saved already or saving is off; wait until it is on the disk."""
+        """Save the final state unless it is saved already or saving is off; wait until it is on disk."""
         if self.is_behind:
             self.save(wait=False, reason="the end")
         self.directory.wait()

@@ -187,7 +187,7 @@ def _is_read_in_any_order(matmul: Node) -> bool:
 
 
 def _readers(node: Node) -> Iterator[Node]:
-    """Yield the readers of a value, also through views."""
+    """Yield the readers of a value, including those that read it through views."""
     waiting = [node]
     while waiting:
         for user in waiting.pop().users:
