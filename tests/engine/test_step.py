@@ -112,6 +112,26 @@ def test_guard_gradients_skips_an_update_with_a_gradient_that_is_not_finite(guar
     assert bool(torch.isfinite(model.weight).all()) == (guard == "gradients")
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"clip_value": 1.0}, {"clip_norm": 1.0}, {"accumulate": 2}], ids=str
+)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+def test_by_default_a_gradient_that_is_not_finite_never_reaches_the_weights(kind, settings) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = kind(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, lambda m, x: m(x).abs().sqrt().sum(), **settings)
+    for _ in range(4):
+        step(torch.ones(1, 2))
+    before = model.weight.detach().clone()
+    state = [value.clone() for value in optimizer.state[model.weight].values() if value is not None]
+    for _ in range(2):
+        assert step(torch.zeros(1, 2)) == 0
+    assert step.num_skipped == (1 if "accumulate" in settings else 2)
+    assert torch.equal(model.weight, before)
+    after = [value for value in optimizer.state[model.weight].values() if value is not None]
+    assert all(map(torch.equal, state, after))
+
+
 def test_a_padded_tail_updates_like_its_real_rows() -> None:
     def masked(model, x, y, *, mask):
         errors = (model(x) - y).square().mean(1)

@@ -33,7 +33,7 @@ class StepSettings:
     tune: Tune | None = None
     tune_budget_s: float = 300.0
     strict: bool = False
-    guard: Guard = "loss"
+    guard: Guard = "gradients"
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, get_args(Precision))

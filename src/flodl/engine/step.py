@@ -62,7 +62,7 @@ class TrainStep:
         tune: Tune | None = None,
         tune_budget_s: float = 300.0,
         strict: bool = False,
-        guard: Guard = "loss",
+        guard: Guard = "gradients",
     ) -> None:
         self._settings = StepSettings(
             clip_norm=clip_norm,

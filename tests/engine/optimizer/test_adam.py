@@ -23,7 +23,7 @@ def optimizer_of(*sizes: int | tuple[int, ...], kind=torch.optim.Adam, **setting
 
 def fast(optimizer: torch.optim.Optimizer, size: int = 8) -> FastAdam:
     bad, skipped = (torch.zeros((), dtype=kind, device="cpu") for kind in (torch.float32, torch.float64))
-    return FastAdam(optimizer, bad, skipped, size=size)
+    return FastAdam(optimizer, bad, skipped, checks_gradients=True, size=size)
 
 
 def test_blocks_cover_every_element_once() -> None:
@@ -39,7 +39,8 @@ def test_blocks_cover_every_element_once() -> None:
         state = optimizer.state[parameter]
         assert (means - state["exp_avg"].data_ptr()) // 4 == start
         assert (squares - state["exp_avg_sq"].data_ptr()) // 4 == start
-        found += [(index, number) for number in range(start, start + count)]
+        assert (count < 0) == (start == 0), "the first block of a parameter has a negative length"
+        found += [(index, number) for number in range(start, start + abs(count))]
     assert found == [(0, n) for n in range(20)] + [(1, n) for n in range(8)] + [(2, n) for n in range(3)]
 
 
@@ -131,5 +132,7 @@ def test_a_wrapped_optimizer_step_is_left_alone() -> None:
 
 def test_there_is_no_fast_update_without_a_gpu_or_for_other_optimizers() -> None:
     bad, skipped = torch.zeros(()), torch.zeros((), dtype=torch.float64)
-    assert fast_adam(optimizer_of(4), bad, skipped) is None
-    assert fast_adam(torch.optim.SGD([nn.Parameter(torch.ones(1))]), bad, skipped) is None
+    assert fast_adam(optimizer_of(4), bad, skipped, checks_gradients=True) is None
+    assert (
+        fast_adam(torch.optim.SGD([nn.Parameter(torch.ones(1))]), bad, skipped, checks_gradients=True) is None
+    )

@@ -140,7 +140,9 @@ class RecordedRunner:
         self.recorded[micro.phase, micro.share, micro.signature] = Recorded(recording, held, adam, grads)
 
     def _fast_update(self) -> FastAdam | None:
-        return fast_adam(self.body.optimizer, self.body.bad, self.body.updater.num_skipped)
+        body = self.body
+        checks = body.settings.guard == "gradients"
+        return fast_adam(body.optimizer, body.bad, body.updater.num_skipped, checks_gradients=checks)
 
     def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no autograd history to the steps that run in Python in between."""

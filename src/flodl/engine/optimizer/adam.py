@@ -26,9 +26,17 @@ class FastAdam:
     """The update of all parameters of an Adam optimizer, recorded once; created by `fast_adam`."""
 
     def __init__(
-        self, optimizer: Optimizer, bad: Tensor, num_skipped: Tensor, *, size: int | None = None
+        self,
+        optimizer: Optimizer,
+        bad: Tensor,
+        num_skipped: Tensor,
+        *,
+        checks_gradients: bool,
+        size: int | None = None,
     ) -> None:
         self._bad, self._num_skipped = bad, num_skipped
+        # Whether the kernels set `bad` if a gradient is not finite.
+        self.checks_gradients = checks_gradients
         self._entries: list[_Entry] = [
             (parameter, optimizer.state.get(parameter, {}), group)
             for group in optimizer.param_groups
@@ -49,13 +57,6 @@ class FastAdam:
         self.rows = int64(blocks, 6)
         # Each table, with the contents that are written into it.
         self.contents: list[tuple[Tensor, Tensor]] = []
-
-    def launch(self) -> bool:
-        """Record the update of parameters with gradients; return False, without effect, if unsupported."""
-        if not self.gather():
-            return False
-        self.run()
-        return True
 
     def gather(self) -> bool:
         """Collect the data pointers of parameters with gradients; return False if one is unsupported."""
@@ -88,30 +89,41 @@ class FastAdam:
         """Launch the kernels on what was gathered."""
         from .adam_kernels import begin, update
 
-        num_parameters, *_, num_blocks = (len(contents) for _, contents in self.contents)
-        begin[(num_parameters,)](self._pointers, self._counts, self._bad, self._num_skipped, num_warps=1)
+        num_blocks = len(self.contents[-1][1])
+        block = {"SIZE": self.size, "num_warps": 4}
+        counts, checks = self._counts, self.checks_gradients
+        begin[(num_blocks,)](self.rows, self._pointers, counts, self._bad, CHECKS=checks, **block)
         # Torch's pow, which differs from Triton's in the last bit.
-        torch.pow(self._betas, self._counts, out=self._powers)
-        tables = self.rows, self._pointers, self._settings, self._powers
-        update[(num_blocks,)](*tables, self._bad, SIZE=self.size, num_warps=4)
+        torch.pow(self._betas, counts, out=self._powers)
+        tables = self.rows, self._pointers, self._settings, counts, self._powers
+        update[(num_blocks,)](*tables, self._bad, self._num_skipped, **block)
 
     def _blocks(self, index: int, parameter: Tensor, state: dict[str, Any]) -> Tensor:
-        """Return a row for each block of a parameter: data pointers, index of the parameter, length."""
+        """Return a row for each block of a parameter: data pointers, index of the parameter, length.
+
+        The length of its first block is negative.
+        """
         assert parameter.grad is not None
         starts = torch.arange(0, parameter.numel(), self.size)
         tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
         columns = [tensor.data_ptr() + tensor.element_size() * starts for tensor in tensors]
         counts = (parameter.numel() - starts).clamp(max=self.size)
+        counts[0].neg_()
         return torch.stack([*columns, torch.full_like(starts, index), counts], dim=1)
 
 
-def fast_adam(optimizer: Optimizer, bad: Tensor, num_skipped: Tensor) -> FastAdam | None:
-    """Return the fast update of an optimizer for a recording; None if it is not supported."""
+def fast_adam(
+    optimizer: Optimizer, bad: Tensor, num_skipped: Tensor, *, checks_gradients: bool
+) -> FastAdam | None:
+    """Return the fast update of an optimizer for a recording; None if it is not supported.
+
+    With `checks_gradients`, it also sets `bad` if a gradient is not finite.
+    """
     if type(optimizer) not in (Adam, AdamW) or not bad.is_cuda or bad.dtype is not torch.float32:
         return None
     if not has_torch_step(optimizer) or not all(map(is_supported_group, optimizer.param_groups)):
         return None
-    adam = FastAdam(optimizer, bad, num_skipped)
+    adam = FastAdam(optimizer, bad, num_skipped, checks_gradients=checks_gradients)
     # Triton launches on the current device, whatever the tensors are on.
     with torch.cuda.device(bad.device):
         return adam if matches_torch(bad.device, adam.size) else None
@@ -218,16 +230,18 @@ def _train(device: torch.device, size: int, *, fast: bool) -> list[Tensor]:
     groups = [{"params": [p], "weight_decay": 0.1 * (p.numel() == size)} for p in parameters]
     optimizer = AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True, capturable=True)
     bad, skipped = float32(()), float32(()).double()
-    for number in range(4):
+    for number in range(5):
         for parameter, count in zip(parameters, counts):
             parameter.grad = draw(count)
-        # The last update is skipped.
-        bad.fill_(number == 3)
+        # The last two updates are skipped; the very last because of a gradient.
+        bad.fill_(number == 3 or (number == 4 and not fast))
+        if number == 4:
+            parameters[0].grad[-1] = torch.nan  # type: ignore[index]
         if number == 1:
             for parameter, before in zip(parameters, counts.values()):
                 optimizer.state[parameter]["step"].fill_(before)
         if fast and number > 0:
-            adam = FastAdam(optimizer, bad, skipped, size=size)
+            adam = FastAdam(optimizer, bad, skipped, checks_gradients=number == 4, size=size)
             adam.gather()
             adam.write_tables()
             adam.run()
@@ -236,4 +250,4 @@ def _train(device: torch.device, size: int, *, fast: bool) -> list[Tensor]:
             optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]
             optimizer.step()
     states = [value for p in parameters for value in optimizer.state[p].values()]
-    return [*(p.detach() for p in parameters), *states]
+    return [*(p.detach() for p in parameters), *states, bad]

@@ -11,17 +11,27 @@ import triton.language as tl
 
 
 @triton.jit
-def begin(pointers, counts, bad, skipped):
-    """Count one more update of a parameter, or a skipped one if the flag is set."""
-    index = tl.program_id(0)
-    step = tl.load(pointers + index * 2).to(tl.pointer_type(tl.float32))
-    count = tl.load(step) + 1.0
-    flag = tl.load(bad)
-    tl.store(counts + index, count)
-    if flag != 1.0:
-        tl.store(step, count)
-    if index == 0:
-        tl.store(skipped, tl.load(skipped) + flag.to(tl.float64))
+def begin(rows, pointers, counts, bad, CHECKS: tl.constexpr, SIZE: tl.constexpr):
+    """Write the number of each parameter's update; with CHECKS, set the flag if a gradient is not finite.
+
+    The first block of a parameter has a negative length.
+    """
+    row = rows + tl.program_id(0).to(tl.int64) * 6
+    index, count = tl.load(row + 4), tl.load(row + 5)
+    if count < 0:
+        tl.store(counts + index, tl.load(tl.load(pointers + index * 2).to(tl.pointer_type(tl.float32))) + 1.0)
+    if CHECKS:
+        grads = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(tl.float32)), 16)
+        at = tl.arange(0, SIZE)
+        if tl.abs(count) == SIZE:
+            # Without a mask, which would prevent vector loads.
+            grad = tl.load(grads + at)
+        else:
+            grad = tl.load(grads + at, mask=at < tl.abs(count), other=0.0)
+        exponent = grad.to(tl.int32, bitcast=True) & 0x7F800000
+        # All bits of the exponent are set in NaN and infinity only.
+        if tl.max(exponent, axis=0) == 0x7F800000:
+            tl.store(bad, 1.0)
 
 
 @triton.jit
@@ -35,16 +45,24 @@ def _adam(weight, grad, mean, square, beta1, beta2, eps, step_size, root, decay)
 
 
 @triton.jit
-def update(rows, pointers, settings, powers, bad, SIZE: tl.constexpr):
-    """Update one block of one parameter, unless the flag is set."""
-    if tl.load(bad) == 1.0:
+def update(rows, pointers, settings, counts, powers, bad, skipped, SIZE: tl.constexpr):
+    """Update one block of one parameter, unless the flag is set; count the update, or a skipped one."""
+    block = tl.program_id(0).to(tl.int64)
+    flag = tl.load(bad)
+    if block == 0:
+        tl.store(skipped, tl.load(skipped) + flag.to(tl.float64))
+    if flag == 1.0:
         return
-    row = rows + tl.program_id(0).to(tl.int64) * 6
+    row = rows + block * 6
     weights = tl.multiple_of(tl.load(row).to(tl.pointer_type(tl.float32)), 16)
     grads = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(tl.float32)), 16)
     means = tl.multiple_of(tl.load(row + 2).to(tl.pointer_type(tl.float32)), 16)
     squares = tl.multiple_of(tl.load(row + 3).to(tl.pointer_type(tl.float32)), 16)
     index, count = tl.load(row + 4), tl.load(row + 5)
+    if count < 0:
+        step = tl.load(pointers + index * 2).to(tl.pointer_type(tl.float32))
+        tl.store(step, tl.load(counts + index))
+        count = -count
     beta1, beta2 = tl.load(settings + index * 4), tl.load(settings + index * 4 + 1)
     eps, weight_decay = tl.load(settings + index * 4 + 2), tl.load(settings + index * 4 + 3)
     lr = tl.load(tl.load(pointers + index * 2 + 1).to(tl.pointer_type(tl.float32)))

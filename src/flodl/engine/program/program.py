@@ -187,7 +187,9 @@ class StepBody:
         `quick` is a faster form of the same update, for recordings.
         """
         self.progress.stage = Stage.UPDATING
-        self.updater.finish_gradients(correction)
+        if quick is not None and not self.updater.can_run(quick):
+            quick = None
+        self.updater.finish_gradients(correction, quick)
         with uninterrupted():
             self.updater.step(quick)
             if self.undo.has_effects:

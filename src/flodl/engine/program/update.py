@@ -29,6 +29,7 @@ from ..optimizer.prepare import (
     unfuse,
 )
 from ..settings import StepSettings
+from .finite import FiniteCheck
 from .precision import LossScaler
 
 _REQUIRES_GRAD = attrgetter("requires_grad")
@@ -64,6 +65,7 @@ class Updater:
         dtype = torch.float64 if wide else torch.float32
         self.grad_norm = torch.full((), torch.nan, dtype=dtype, device=bad.device)
         self.num_skipped = torch.zeros((), dtype=torch.float64, device=bad.device)
+        self._check_gradients = FiniteCheck(bad)
         # Whether the optimizer reads the flag itself. Otherwise, whether the host reads it: because it is on
         # the CPU, or because the state of a foreign optimizer could not be restored.
         self.reads_flag = readiness.gates
@@ -116,8 +118,11 @@ class Updater:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def finish_gradients(self, correction: float) -> None:
-        """Correct, unscale and clip the gradients, and set the flag if one of them is not finite."""
+    def finish_gradients(self, correction: float, quick: FastAdam | None) -> None:
+        """Correct, unscale and clip the gradients, and set the flag if one of them is not finite.
+
+        The last is left to `quick` if it checks them itself.
+        """
         settings, parameters = self.settings, []
         for group in self.optimizer.param_groups:
             parameters += group["params"]
@@ -130,46 +135,46 @@ class Updater:
                 "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "
                 ".detach() or torch.no_grad()."
             )
-        clips = settings.clip_norm is not None or settings.clip_value is not None
         # The values of sparse gradients are coalesced here, which the optimizer does in a different order.
-        if correction != 1.0 or self.scaler is not None or settings.guard == "gradients":
-            self._finish(gradient_values(parameters), correction)
-        elif clips:
-            self._clip([])
+        if correction != 1.0 or self.scaler is not None:
+            self._correct(gradient_values(parameters), correction)
+        # The loss scaler and the norm check every element, too.
+        if settings.guard == "gradients" and settings.clip_norm is None and self.scaler is None:
+            is_clamped = settings.clip_value is not None
+            if is_clamped or quick is None or not quick.checks_gradients:
+                self._check_gradients([p.grad for p in parameters if p.grad is not None])
+        if settings.clip_norm is not None or settings.clip_value is not None:
+            self._clip()
 
-    def _finish(self, grads: list[Tensor], correction: float) -> None:
+    def _correct(self, grads: list[Tensor], correction: float) -> None:
         if correction != 1.0:
             torch._foreach_mul_(grads, correction)
         if self.scaler is not None:
             self.scaler.unscale(grads)
             torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
-        self._clip(grads)
 
-    def _clip(self, grads: list[Tensor]) -> None:
+    def _clip(self) -> None:
         """Clip values, then the norm; the norm that is reported and checked is from before either."""
         settings = self.settings
         norm = None
         if settings.clip_value is not None and settings.clip_norm is not None:
             norm = clip_grad_norm(self.parameters, math.inf)
-        elif settings.clip_norm is None and settings.guard == "gradients" and self.scaler is None and grads:
-            self._check_finite(torch.stack(_norms(grads)).sum())
         if settings.clip_value is not None:
             clip_grad_value(self.parameters, settings.clip_value)
         if settings.clip_norm is not None:
             clipped = clip_grad_norm(self.parameters, settings.clip_norm)
             norm = clipped if norm is None else norm
             self.grad_norm.copy_(norm)
-            self._check_finite(norm)
+            torch.maximum(self.bad, (norm - norm != 0).to(self.bad.dtype), out=self.bad)
 
-    def _check_finite(self, size: Tensor) -> None:
-        torch.maximum(self.bad, (size - size != 0).to(self.bad.dtype), out=self.bad)
+    def can_run(self, quick: FastAdam) -> bool:
+        """Return whether a faster form of the update, for recordings, supports the current gradients."""
+        return not self.starts_parameters() and quick.gather()
 
     def step(self, quick: FastAdam | None) -> None:
-        """Step the optimizer; if the flag is set, parameters and state stay as they are.
-
-        `quick` is a faster form of the same update, for recordings.
-        """
-        if quick is not None and not self.starts_parameters() and quick.launch():
+        """Step the optimizer, or `quick`; if the flag is set, parameters and state stay as they are."""
+        if quick is not None:
+            quick.run()
             return
         learning = self._with_gradient()
         starts = not self._started.issuperset(learning)
@@ -256,16 +261,3 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 def same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
     """Return whether two lists hold the same objects in the same order."""
     return len(one) == len(other) and all(map(operator.is_, one, other))
-
-
-def _norms(grads: list[Tensor]) -> list[Tensor]:
-    """Return the norm of each gradient; those of float16 in float32, since float16 ends at 65504.
-
-    >>> _norms([torch.full((4,), 4e4, dtype=torch.float16)])
-    [tensor(80000.)]
-    """
-    half = [grad for grad in grads if grad.dtype == torch.float16]
-    if not half:
-        return list(torch._foreach_norm(grads))
-    others = [grad for grad in grads if grad.dtype != torch.float16]
-    return [*torch._foreach_norm(half, dtype=torch.float32), *(_norms(others) if others else ())]
