@@ -210,3 +210,46 @@ def test_a_function_that_draws_from_the_global_generators_is_pure():
         return [*random.sample(range(20), 3), *torch.randperm(20).tolist(), np.random.randint(20)]
 
     assert epochs(sampler=drawn) == epochs(sampler=drawn)
+
+
+class Reporting:
+    """A sampler of the user's that returns what it was given."""
+
+    def __init__(self, indices, length=None):
+        self.indices, self.reported = indices, length
+
+    def order(self, count, *, seed, epoch, device):
+        return self.indices
+
+    def length(self, count):
+        return len(self.indices) if self.reported is None else self.reported
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Reporting(torch.tensor([0, -1])), "returned index -1 for 20 samples"),
+        (Reporting(torch.tensor([0, 20])), "returned index 20 for 20 samples"),
+        (Reporting(torch.tensor([0.0, 1.0])), "returned .* torch.float32"),
+        (Reporting([0, 1]), "returned a list for epoch 0. Return a 1-d tensor"),
+        (Reporting(torch.arange(4), length=6), "returned 4 indices for epoch 0, but its length is 6"),
+    ],
+)
+def test_what_a_sampler_of_the_user_returns_is_checked(sampler, message, mode):
+    with pytest.raises(DataError, match=message):
+        epochs(sampler=sampler, mode=mode)
+
+
+def test_a_torch_sampler_with_a_wrong_length_raises():
+    class Short(TorchRandomSampler):
+        def __len__(self):
+            return 7
+
+    with pytest.raises(DataError, match=r"returned 20 indices for epoch 0, but its length is 7"):
+        epochs(sampler=Short(DATA))
+
+
+def test_weights_that_do_not_match_raise_when_the_loader_is_created():
+    with pytest.raises(DataError, match="19 weights for 20 samples"):
+        Loader(DATA, 4, sampler=WeightedSampler([1.0] * 19))

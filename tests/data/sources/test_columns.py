@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset, random_split
+from torch.utils.data import Subset, TensorDataset, random_split
 
 from flodl.core import DataError
 from flodl.data import Loader
@@ -115,3 +115,23 @@ def test_a_dataframe_is_a_dict_of_its_columns(package):
     assert {name: column.tolist() for name, column in batch.items()} == {"a": [1, 2, 3], "b": [0.5, 1.0, 1.5]}
     with pytest.raises(DataError, match="column 'a' has dtype"):
         Loader(pytest.importorskip(package).DataFrame({"a": ["x", "y"]}), 2)
+
+
+def test_a_subset_may_count_from_the_end():
+    part = Subset(TensorDataset(LABELS), [-1, 0, -2])
+    (rows,) = next(iter(Loader(part, 3, shuffle=False)))
+    assert rows.tolist() == [part[at][0].item() for at in range(3)] == [25, 0, 24]
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([0, 26], "the Subset has index 26 for 26 samples"),
+        ([0, -27], "the Subset has index -27 for 26 samples"),
+        ([], "the Subset has no samples"),
+        (LABELS > 3, "the argument of the Subset is a mask of 26 booleans"),
+    ],
+)
+def test_a_subset_with_wrong_indices_raises(indices, message):
+    with pytest.raises(DataError, match=message):
+        Loader(Subset(TensorDataset(LABELS), indices), 4)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import random_split
+from torch.utils.data import Dataset, random_split
 
 from flodl.core import DataError
 from flodl.data import Loader
@@ -105,4 +105,30 @@ def test_samples_that_cannot_be_collated_raise_with_advice(samples, num_workers)
         DataError, match=r"2 samples cannot be collated into a batch: .*Pass a function as collate="
     ):
         list(given)
+    given.close()
+
+
+def test_a_dataset_whose_length_changed_raises():
+    samples = [torch.tensor(number) for number in range(5)]
+    given = Loader(samples, 2)
+    assert len(list(given)) == 3
+    samples.append(torch.tensor(5))
+    with pytest.raises(DataError, match=r"the list had 5 samples .* and has 6 now\. Create a new loader"):
+        list(given)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_index_error_names_the_sample_and_the_length(num_workers):
+    class TooLong(Dataset):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            return [10, 20, 30][index]
+
+    given = Loader(TooLong(), 2, shuffle=False, num_workers=num_workers)
+    with pytest.raises(IndexError) as caught:
+        list(given)
+    told = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert "sample 3 of a TooLong whose length is 9" in told
     given.close()

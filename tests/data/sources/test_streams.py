@@ -314,3 +314,78 @@ def test_a_list_of_batches_is_yielded_unchanged():
     again = Loader(batches, None)
     again.load_state_dict(given.state_dict())
     assert [len(x) for x, _ in again] == [2]
+
+
+class SameIterator:
+    """Its __iter__ returns the same iterator each time, which does not start over."""
+
+    def __init__(self):
+        self.iterator = (torch.tensor(number) for number in range(11))
+
+    def __iter__(self):
+        return self.iterator
+
+
+def test_an_iterable_that_returns_the_same_iterator_again_raises():
+    message = r"a SameIterator, returned the same iterator again.*Return a new iterator each time"
+    given = Loader(SameIterator(), 4)
+    assert len(list(given)) == 3
+    with pytest.raises(DataError, match=message):
+        list(given)
+    given = Loader(SameIterator(), 4)
+    next(iter(given))
+    with pytest.raises(DataError, match=message):  # it would skip four more items
+        next(iter(given))
+
+
+def test_an_iterable_that_is_empty_in_the_second_epoch_raises():
+    class Once:
+        left = 6
+
+        def __iter__(self):
+            while self.left:
+                self.left -= 1
+                yield torch.tensor(self.left)
+
+    given = Loader(Once(), 4)
+    assert len(list(given)) == 2
+    with pytest.raises(DataError, match=r"yields no batch in epoch 1\. Its __iter__ must return a new"):
+        list(given)
+
+
+class WrongLength(Numbers):
+    def __init__(self, count, length):
+        super().__init__(count)
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+
+@pytest.mark.parametrize(
+    ("length", "words"), [(8, "8, but it yields more"), (20, "20, but it yielded only 11")]
+)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_wrong_length_is_reported_once(capsys, length, words, drop_last):
+    given = Loader(WrongLength(11, length), 4, drop_last=drop_last)
+    for _ in range(2):
+        assert len([*map(len, given)]) == 2 + (not drop_last)
+    told = capsys.readouterr().err
+    assert told.count("the length of the source is") == 1
+    assert words in told
+
+
+def test_a_right_length_is_not_reported(capsys):
+    for drop_last in (False, True):
+        list(Loader(Sized(), 4, drop_last=drop_last))
+    list(Loader(Sized(), 4, shuffle_buffer=3))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_loader_can_be_resumed_beyond_a_wrong_length():
+    given = Loader(WrongLength(11, 5), 4)
+    batches = iter(given)
+    next(batches), next(batches)
+    again = Loader(WrongLength(11, 5), 4)
+    again.load_state_dict(given.state_dict())
+    assert [batch.tolist() for batch in again] == [[8, 9, 10]]
