@@ -109,7 +109,7 @@ def test_a_cursor_with_another_seed_than_the_explicit_one_raises():
     assert loader.seed == 2
 
 
-def test_a_refused_cursor_does_not_change_the_seed():
+def test_a_rejected_cursor_does_not_change_the_seed():
     state = Loader(torch.arange(30), 8, seed=1).state_dict()
     loader = Loader(DATA, 8)
     with pytest.raises(CursorError, match="num_samples=30"):

@@ -1,4 +1,4 @@
-"""An argument that does not fit the source is refused, never ignored."""
+"""An argument that does not fit the source is rejected, never ignored."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every combination of a source and arguments is either refused or honored, and can be resumed anywhere."""
+"""Every combination of a source and arguments is either rejected or honored, and can be resumed anywhere."""
 
 import json
 from itertools import chain
@@ -56,7 +56,7 @@ def rows_of(batches):
     return list(chain.from_iterable(part.flatten().tolist() for part in parts))
 
 
-def test_arguments_are_refused_or_honored(fuzz):
+def test_arguments_are_rejected_or_honored(fuzz):
     def check(rng):
         kind = rng.choice(list(SOURCES))
         given = {name: rng.choice(choices) for name, choices in CHOICES.items() if rng.random() < 0.4}

@@ -136,6 +136,20 @@ def test_a_different_seed_of_the_trainer_is_rejected(make, data, tmp_path):
         make(checkpoint_dir=tmp_path, seed=5).fit(data, epochs=2, batch_size=8)
 
 
+@pytest.mark.parametrize("own_loader", [False, True])
+def test_a_run_resumed_with_another_manual_seed_equals_one_never_stopped(make, data, tmp_path, own_loader):
+    def fit(folder, epochs, seed):
+        trainer = make(checkpoint_dir=folder)
+        torch.manual_seed(seed)
+        given = {"train_data": Loader(data, 8)} if own_loader else {"train_data": data, "batch_size": 8}
+        return trainer.fit(**given, epochs=epochs, eval_data=data)
+
+    whole = fit(tmp_path / "whole", 4, 1)
+    fit(tmp_path / "resumed", 2, 1)
+    assert fit(tmp_path / "resumed", 4, 2).history == whole.history
+    assert fit(tmp_path / "other", 4, 2).history != whole.history
+
+
 def test_different_data_is_rejected_with_advice(make, data, tmp_path):
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     with pytest.raises(

@@ -51,7 +51,7 @@ class Cursor:
     def check_against(self, own: Cursor, *, is_exact: bool = True) -> None:
         """Raise if this cursor was saved with different data, a different seed or a different order.
 
-        With `is_exact`, the number of samples is certain, and a position beyond it is refused.
+        With `is_exact`, the number of samples is certain, and a position beyond it is rejected.
         """
         advice = {
             "seed": "Use the same seed, or omit seed= to continue with the saved one.",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from flodl import Loader, Trainer
+from flodl.core import TrainError
 
 X = torch.arange(20.0).view(20, 1)
 
@@ -93,3 +96,34 @@ def test_data_that_was_modified_after_it_was_copied_is_copied_again(monkeypatch)
     assert one.loader(data, 5) is again
     assert loaders.for_evaluation(data, 5) is not evaluated
     assert loaders.for_evaluation(data, 5) is loaders.for_evaluation(data, 5)
+
+
+def rows_trained(**settings):
+    seen = []
+
+    def noting(model, x):
+        seen.extend(x.flatten().tolist())
+        return mean_of(model, x)
+
+    trainer(noting, **settings).fit(X, epochs=1, batch_size=4)
+    return seen
+
+
+def test_each_seed_of_manual_seed_gives_another_order():
+    orders = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        orders.append(rows_trained())
+        assert orders[-1] == rows_trained(seed=seed)
+    assert len({tuple(order) for order in orders}) == 5
+
+
+def test_a_seed_of_the_trainer_that_the_loader_does_not_have_is_rejected():
+    with pytest.raises(TrainError, match=r"Trainer\(seed=5\) with a Loader whose seed is 0\. .*seed=5\)"):
+        trainer(mean_of, seed=5).fit(Loader(X, 4), epochs=1)
+    trainer(mean_of, seed=5).fit(Loader(X, 4, seed=5), epochs=1)
+
+
+def test_a_shuffled_dataloader_can_be_evaluated():
+    rows = DataLoader(TensorDataset(X), batch_size=5, shuffle=True)
+    assert trainer(lambda model, x: mean_of(model, x)).evaluate(rows)["loss"] == X.mean()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MAX_SORTED = 2**24  # sorting that many takes about a second
+MAX_SORTED = 2**24  # sorting that many takes one or two seconds
 
 _WRAP = 2**64
 
