@@ -199,7 +199,7 @@ def as_sampler(sampler: object, *, shuffle: bool | None) -> Sampler:
 
 
 def order_name(sampler: Sampler, count: int) -> str:
-    """Return the name of the order of so many samples; part of the cursor."""
+    """Return the name of the order of `count` samples; part of the cursor."""
     if type(sampler) is SortedRandomSampler:
         return RandomSampler.__name__
     name = type(sampler).__name__

@@ -173,7 +173,7 @@ class Stream:
             yield item
 
     def _iterator(self) -> Iterator[Any]:
-        iterator = iter(self.source)
+        iterator: Iterator[Any] = iter(self.source)
         if iterator is self._last_iterator() and not self._is_stateful and not self.is_iterator:
             raise DataError(
                 f"the __iter__ of the source, a {type(self.source).__name__}, returned the same iterator "
