@@ -152,6 +152,16 @@ def test_a_local_host_header_is_accepted_with_any_port(client, host):
         ("GET", "/api/points?most=many", 400),
         ("GET", "/events?after=x", 400),
         ("GET", "/events?rank=x", 400),
+        ("GET", "/events?after=" + "9" * 5000, 400),
+        ("GET", "/api/state?rank=" + "9" * 5000, 400),
+        ("GET", "/api/state?rank=%D9%A3", 400),
+        ("GET", "/api/points?from=1e999&to=" + "9" * 5000, 200),
+        ("GET", "/api/points?most=" + "9" * 18, 200),
+        ("GET", "//evil.example", 404),
+        ("GET", "//evil.example/api/state", 404),
+        ("GET", "//[", 404),
+        ("GET", "/?" + "a&" * 100, 400),
+        ("BREW", "/api/state", 405),
         ("HEAD", "/", 200),
         ("GET", "/?any=thing", 200),
     ],
@@ -172,6 +182,19 @@ def test_an_invalid_request_does_not_affect_others(client, text):
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as raw:
         raw.sendall(text)
     assert client.get("/api/status")[0] == 200
+
+
+@pytest.mark.parametrize("seen", ["9" * 5000, "9" * 19, "-1", "x", "\xb2", "1.5"])
+def test_an_invalid_last_event_id_is_answered_without_a_traceback(client, capfd, seen):
+    status, _, body = client.get("/events", **{"Last-Event-ID": seen})
+    assert status == 400
+    assert body.startswith(b"Last-Event-ID=")
+    assert len(body) < 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_request_with_two_host_headers_is_invalid():
+    assert parse(b"GET / HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n") is None
 
 
 def test_a_token_is_required_and_moves_from_the_url_to_a_cookie(tmp_path, connect):

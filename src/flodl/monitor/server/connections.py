@@ -70,7 +70,7 @@ class Connections:
         except Exception as error:
             log.debug("live page: %s: %s", type(error).__name__, error)
         finally:
-            del self._open[connection]
+            self._open.pop(connection, None)
             _close(writer)
 
     async def drain(self, timeout_s: float) -> None:
@@ -128,7 +128,7 @@ class Connections:
         now_s = time.monotonic()
         for connection in candidates:
             if connection.is_waiting and now_s - connection.opened_s > _PATIENCE_S:
-                connection.is_waiting = False
+                del self._open[connection]
                 connection.writer.transport.abort()
                 return True
         return False
