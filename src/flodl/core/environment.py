@@ -33,6 +33,7 @@ RESOLVED_CONFIG = "FLODL_RESOLVED_CONFIG"
 MONITOR = "FLODL_MONITOR"
 PROJECT_ROOT = "FDL_PROJECT_ROOT"
 NO_UPDATE_CHECK = "FDL_NO_UPDATE_CHECK"
+_MAX_CONFIG_BYTES = 1 << 24
 
 
 def verbosity_text() -> str | None:
@@ -136,15 +137,17 @@ def resolved_config() -> dict[str, dict[str, Any]]:
     `fdl` sets them for the programs that it starts, `flodl.cli.Args` for the rest of its process.
     """
     import json
-    from pathlib import Path
+
+    from .files import read_limited
 
     text = os.environ.get("FLODL_RESOLVED_CONFIG") or ""
     root = os.environ.get("FDL_PROJECT_ROOT") or ""
     try:
         if not text.startswith("{") and (text or root):
-            text = Path(text or f"{root}/.fdl/resolved.json").read_text(encoding="utf-8")
+            path = text or f"{root}/.fdl/resolved.json"
+            text = read_limited(path, max_bytes=_MAX_CONFIG_BYTES).decode()
         table = json.loads(text or "{}")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     usable = isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values())
     return table if usable else {}

@@ -43,7 +43,7 @@ def read_limited(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
 
 def _check_regular(mode: int, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 

@@ -11,6 +11,7 @@ from flodl.cli.execution.entry_files import fingerprint
 from flodl.cli.execution.entry_schema import cache_file, cached_schemas, can_be_asked, load_schema
 from flodl.cli.manifest.loader import load
 from flodl.core import log
+from flodl.core.errors import ManifestError
 
 TOOL = """#!/bin/sh
 # knows --fdl-schema
@@ -247,3 +248,36 @@ def test_listing_schemas_needs_a_project(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["schema", "list"]) == 1
     assert "no fdl.yml found" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("yes", "printed more than 4000000 bytes"),
+        ("head -c 300000 /dev/zero | tr '\\0' '[' | sed 's/^/{\"args\": /'", "did not print a JSON object"),
+        ("head -c 6000 /dev/zero | tr '\\0' 9 | sed 's/^/{\"args\": /'", "did not print a JSON object"),
+        ("sleep 60 & sleep 60", "did not answer within 1 s"),
+    ],
+    ids=["endless", "deep", "huge number", "slow"],
+)
+def test_an_entry_that_misbehaves_when_asked_is_an_error(tool, output, message):
+    (tool / "train/tool.sh").write_text(f"#!/bin/sh\n# knows --fdl-schema\n{output}\n")
+    loaded = manifest(tool)
+    with pytest.raises(ManifestError, match=message):
+        entry_schema.refresh_schema(loaded, cache_file(loaded), timeout_s=1.0 if "sleep" in output else 10.0)
+    assert load_schema(loaded) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"\xff", b'{"schema": ' + b"9" * 5000 + b"}", b"[]", None]
+)
+def test_a_cache_that_cannot_be_read_is_ignored_and_the_entry_is_asked(tool, content):
+    file = cache_file(manifest(tool))
+    file.parent.mkdir(parents=True)
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    assert list(load_schema(manifest(tool)).options) == ["mode"]
+    assert times_asked(tool) == 1

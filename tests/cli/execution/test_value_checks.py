@@ -60,6 +60,10 @@ def run_preset(capfd, *words):
     ("words", "message"),
     [
         (["x", "--lr", "abc"], "Invalid value for '--lr' / '-l': 'abc' is not a valid float."),
+        (
+            ["x", "--lr", "1e999"],
+            "Invalid value for '--lr' / '-l': '1e999' is not a valid float: it is too large.",
+        ),
         (["x", "--epochs", "1.5"], "Invalid value for '--epochs': '1.5' is not a valid integer."),
         (["x", "--epochs"], "Option '--epochs' requires an argument."),
         (["x", "--every=often"], "Invalid value for '--every': 'often' is not a valid integer."),
@@ -150,6 +154,7 @@ def test_a_flag_can_be_set_by_a_variable(job, capfd, monkeypatch, text, value):
     [
         ("S_LR", "abc", ["--lr", "5"], "$S_LR, for --lr: 'abc' is not a valid float."),
         ("S_LR", "abc", ["-l", "5"], "$S_LR, for --lr: 'abc' is not a valid float."),
+        ("S_LR", "1e-999", ["-l", "5"], "$S_LR, for --lr: '1e-999' is not a valid float: it is too close"),
         ("S_LOUD", "maybe", ["--loud"], "$S_LOUD, for --loud: 'maybe' is not a valid bool."),
         ("S_SIZES", "1,,2", ["--sizes", "1"], "$S_SIZES, for --sizes: '1,,2' has an empty item next to"),
     ],

@@ -70,6 +70,14 @@ def test_an_invalid_inherit_from_is_an_error(project, files, message):
         load(root / "fdl.yml")
 
 
+def test_a_long_chain_of_parents_is_an_error_with_the_line_where_it_is_too_long(project):
+    files = {f"f{n}.yml": f"inherit-from: f{n + 1}.yml" for n in range(2000)}
+    root = project({**files, "f2000.yml": "", "fdl.yml": "description: x\ninherit-from: f0.yml"})
+    with pytest.raises(ManifestError, match=r"f30\.yml:1: inherit-from continues through more than 32 files"):
+        load(root / "fdl.yml")
+    assert load(root / "f1980.yml").path.name == "f1980.yml"
+
+
 def test_inherit_from_null_inherits_nothing(project):
     root = project({"fdl.yml": "inherit-from:\na: 1"})
     assert plain(load(root / "fdl.yml").document) == {"a": 1}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,76 @@ PIECES += ['"', "'", "#", "1", "~", "\t", "<<", "---\n", "? ", "%", "@"]
 def test_any_mixture_of_yaml_tokens_gives_a_document_or_an_error(text):
     document = document_or_error(text)
     assert document is None or all(isinstance(leaf, Leaf) for _, leaf in leaves(document))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("9" * 5000, "'9+' is not a valid int: it does not fit in 64 bits. Put it in quotes"),
+        ("0x" + "f" * 9000, "is not a valid int: it does not fit in 64 bits"),
+        (str(2**64), "it does not fit in 64 bits"),
+        (str(-(2**63) - 1), "it does not fit in 64 bits"),
+        ("1e999", "'1e999' is not a valid float: it is too large"),
+        ("-1e400", "it is too large"),
+        ("1e-999", "'1e-999' is not a valid float: it is too close to zero"),
+        ("9" * 400 + ".0", "it is too large"),
+    ],
+)
+def test_a_number_out_of_range_is_an_error_instead_of_infinity_or_zero(value, message):
+    for text in (f"a: 1\nb: {value}", f"a: 1\nb: [1, {value}]", f"a: 1\nb: {{c: {value}}}"):
+        with pytest.raises(ManifestError, match=rf"fdl\.yml:2: .*{message}"):
+            parse_document(text, FILE)
+
+
+def test_the_largest_numbers_are_kept():
+    text = f"a: {2**64 - 1}\nb: {-(2**63)}\nc: 1.7e308\nd: 5e-324\ne: .inf\nf: 0e-999\ng: 2024-01-01"
+    values = [2**64 - 1, -(2**63), 1.7e308, 5e-324, float("inf"), 0.0, "2024-01-01"]
+    assert list(plain(parse_document(text, FILE)).values()) == values
+
+
+DEEP = {
+    "brackets": "a: " + "[" * 30_000 + "]" * 30_000,
+    "unclosed brackets": "a: " + "[" * 30_000,
+    "braces": "a: " + "{a: " * 30_000 + "}" * 30_000,
+    "dashes": "a:\n  " + "- " * 30_000 + "x",
+    "questions": "? " * 30_000,
+    "indentation": "\n".join(" " * depth + "a:" for depth in range(500)),
+    "aliases": "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 500)),
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_deep_nesting_of_any_kind_is_an_error_with_its_line(text):
+    with pytest.raises(ManifestError, match=r"fdl\.yml:\d+: the nesting is too deep for a manifest"):
+        parse_document(text, FILE)
+
+
+def test_nesting_up_to_the_limit_is_accepted():
+    document = parse_document("a: " + "[" * 63 + "]" * 63, FILE)
+    assert str(document.value("a")) == "[" * 63 + "]" * 63
+
+
+def test_text_that_is_repeated_by_aliases_is_limited():
+    text = "a: &a " + "x" * 10_000 + "\nb: [" + ", ".join(["*a"] * 1000) + "]"
+    with pytest.raises(ManifestError, match=r"fdl\.yml:1: with its aliases, the text of the file has more"):
+        parse_document(text, FILE)
+
+
+def test_a_long_key_is_an_error_with_its_line():
+    with pytest.raises(ManifestError, match=r"fdl\.yml:2: the key 'x+'… has more than 1000 characters"):
+        parse_document('a: 1\n? "' + "x" * 5000 + '"\n: 1', FILE)
+
+
+def test_a_file_that_is_too_large_is_an_error(tmp_path):
+    with open(tmp_path / "fdl.yml", "wb") as file:
+        file.truncate(1 << 33)  # a sparse file
+    with pytest.raises(ManifestError, match=r"fdl\.yml cannot be read: it has more than 1048576 bytes"):
+        read_document(tmp_path / "fdl.yml")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs device files")
+def test_a_pipe_or_a_device_is_an_error_instead_of_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yml")
+    for path in (tmp_path / "pipe.yml", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(ManifestError, match="cannot be read: it is not a regular file"):
+            read_document(path)

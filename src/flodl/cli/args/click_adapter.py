@@ -12,6 +12,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from flodl.cli.capture import OutputTooLongError, capture
+from flodl.cli.numbers import NumberRangeError, parse_float
+
 from .parameter import Parameter, format_value, has_empty_item, split_list
 
 NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
@@ -24,6 +27,23 @@ class ListItem(str):
     """One item of a default list. It is not split at commas."""
 
     __slots__ = ()
+
+
+class Float(click.types.FloatParamType):
+    """click's float, except that a number that is out of range is an error."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str):
+            try:
+                return parse_float(value)
+            except NumberRangeError as error:
+                self.fail(f"{value[:40]!r} is not a valid float: {error}.", param, ctx)
+            except ValueError:
+                pass  # click describes the problem
+        return super().convert(value, param, ctx)
+
+
+FLOAT = Float()
 
 
 class CommaSeparated(click.ParamType[list[Any]]):
@@ -221,7 +241,7 @@ def _value_type(parameter: Parameter) -> click.ParamType[Any]:
         return click.Choice(parameter.choices)
     if parameter.scalar == "path":
         return click.Path(path_type=Path)
-    scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": click.FLOAT}
+    scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": FLOAT}
     return scalars.get(parameter.scalar, click.STRING)
 
 
@@ -240,9 +260,7 @@ def _completer(parameter: Parameter) -> Callable[..., Any] | None:
 def run_completer(shell_command: str, folder: Path | None = None) -> list[str]:
     """Run the shell command of a completer and return its lines, or none if it fails."""
     try:
-        done = subprocess.run(
-            ["sh", "-c", shell_command], cwd=folder, capture_output=True, text=True, timeout=COMPLETER_LIMIT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = capture(["sh", "-c", shell_command], cwd=folder, timeout_s=COMPLETER_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired, OutputTooLongError):
         return []
-    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+    return done.stdout.split("\n")[:-1] if done.code == 0 else []

@@ -139,6 +139,8 @@ def _parts(module: bytes) -> list[str]:
 def _text(path: Path) -> bytes:
     """Return the text of a file, or the beginning of a large one. An unreadable file is empty."""
     try:
+        if not path.is_file():  # a pipe would never end
+            return b""
         with path.open("rb") as stream:
             return stream.read(MAX_BYTES)
     except OSError:

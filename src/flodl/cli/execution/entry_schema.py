@@ -14,12 +14,13 @@ import click
 
 from flodl.cli import container
 from flodl.cli.args.schema import Schema, from_json
+from flodl.cli.capture import MAX_OUTPUT_BYTES, OutputTooLongError, capture
 from flodl.cli.manifest.discovery import manifest_in
 from flodl.cli.manifest.document import Table, plain
 from flodl.cli.manifest.loader import Manifest, load
 from flodl.core import log
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
-from flodl.core.files import write_atomic
+from flodl.core.files import read_limited, write_atomic
 
 from . import docker
 from .entry_files import fingerprint, supports_schema
@@ -128,8 +129,8 @@ def read_cache(file: Path, current: str = "") -> Schema | None:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(read_limited(file, max_bytes=MAX_OUTPUT_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -175,6 +176,9 @@ def refresh_schema(manifest: Manifest, file: Path, *, timeout_s: float | None = 
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> bool:
+    if file.exists() and not file.is_file():
+        _log("%s cannot be written: it is not a regular file", file)
+        return False
     try:
         write_atomic(file, json.dumps(content, indent=2) + "\n")
     except OSError as error:
@@ -197,10 +201,11 @@ def probe(manifest: Manifest, *, timeout_s: float) -> Any:
         )
     _log("asking %s --fdl-schema", entry)
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=timeout_s,
-            stdin=subprocess.DEVNULL, errors="replace", env=child_environment(),
-        )  # fmt: skip
+        done = capture(command, cwd=folder, timeout_s=timeout_s, env=child_environment())
+    except OutputTooLongError:
+        raise ManifestError(
+            f"`{entry} --fdl-schema` printed more than {MAX_OUTPUT_BYTES} bytes. It should print its schema."
+        ) from None
     except subprocess.TimeoutExpired:
         raise ManifestError(
             f"`{entry} --fdl-schema` did not answer within {timeout_s:g} s. "
@@ -208,13 +213,13 @@ def probe(manifest: Manifest, *, timeout_s: float) -> Any:
         ) from None
     except OSError as error:
         raise ManifestError(f"`{command[0]}` cannot be started: {error.strerror}.") from None
-    if done.returncode:
+    if done.code:
         raise ManifestError(
-            f"`{entry} --fdl-schema` exited with code {done.returncode}: {done.stderr.strip()[-400:]}"
+            f"`{entry} --fdl-schema` exited with code {done.code}: {done.stderr.strip()[-400:]}"
         )
     try:
         return json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ManifestError(f"`{entry} --fdl-schema` did not print a JSON object.") from None
 
 

@@ -21,6 +21,8 @@ from .settings import collect_settings, overridden_notes
 from .start_checks import Issue, entry_issues, name_issues, script_issues
 from .value_checks import setting_problems
 
+_MAX_FOLDERS = 64
+
 
 @dataclass
 class Findings:
@@ -134,5 +136,7 @@ def _check_command(
             hint = " A null here means a folder, because there is nothing to delete."
         findings.problems[f"{error}{hint}"] = None
     else:
-        if child.path.resolve() not in seen:
+        if len(seen) > _MAX_FOLDERS:
+            findings.problems[f"{node.origin}: more than {_MAX_FOLDERS} folders contain one another."] = None
+        elif child.path.resolve() not in seen:
             _check_manifest(child, seen, findings, builtin)

@@ -39,6 +39,8 @@ def run_plan(plan: Plan) -> int:
 
 
 def _write(file: Path, text: str) -> None:
+    if file.exists() and not file.is_file():  # writing to a pipe would wait for a reader
+        raise ManifestError(f"{file} cannot be written: it is not a regular file. Remove it.")
     try:
         write_atomic(file, text)
     except OSError as error:

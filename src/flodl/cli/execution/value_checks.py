@@ -7,6 +7,7 @@ from typing import Any
 
 from flodl.cli.args.parameter import Parameter, format_value, has_empty_item
 from flodl.cli.args.schema import Schema
+from flodl.cli.numbers import NumberRangeError, parse_float
 from flodl.core import environment
 from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
@@ -81,7 +82,9 @@ def _item_problem(option: Parameter, item: Any) -> str:
     if option.scalar not in ("int", "float"):
         return ""
     try:
-        {"int": int, "float": float}[option.scalar](text)
+        {"int": int, "float": parse_float}[option.scalar](text)  # type: ignore[operator]
+    except NumberRangeError as error:
+        return f"{text[:40]!r} is not a valid {option.scalar}: {error}."
     except ValueError:
         return f"{text!r} is not a valid {option.scalar}."
     return ""

@@ -10,6 +10,7 @@ from flodl.cli.args.click_adapter import NEGATIVE_NUMBER
 from flodl.cli.args.parameter import Parameter, format_value, split_list
 from flodl.cli.args.passthrough import positional_words
 from flodl.cli.args.schema import Schema
+from flodl.cli.numbers import parse_float
 from flodl.core import environment
 
 _BOOLEANS = {
@@ -34,7 +35,7 @@ def convert(value: Any, parameter: Parameter) -> Any:
     if parameter.type == "bool":
         return {"true": True, "false": False}.get(value, value)
     try:
-        return {"int": int, "float": float}.get(parameter.type, str)(value)
+        return {"int": int, "float": parse_float}.get(parameter.type, str)(value)  # type: ignore[operator]
     except ValueError:
         return value
 

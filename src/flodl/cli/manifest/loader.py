@@ -16,6 +16,7 @@ from .merge import Deletion, deletions, merge_all
 from .parser import read_document
 
 INHERIT = "inherit-from"
+MAX_PARENTS = 32
 
 
 @dataclass(frozen=True)
@@ -67,20 +68,24 @@ def load(path: Path, *, overlay: str = "", source: str = "", project: Path | Non
     return Manifest(path, merged, project or path.parent.resolve(), overlay, source, deleted, only_overlay)
 
 
-def _chain(
-    file: Path, below: tuple[Path, ...] = (), origin: Origin | None = None
-) -> list[tuple[Path, Table]]:
-    """Return the documents that a file inherits from, oldest first, and its own.
-
-    `origin` is the line that names the file.
-    """
-    if file in below:
-        cycle = " → ".join(map(str, (*below[below.index(file) :], file)))
-        raise ManifestError(f"{origin}: {INHERIT} forms a cycle: {cycle}. Remove one of them.")
-    document = read_document(file)
-    own = (file, _without_parent(document))
-    parent = _parent(file, document)
-    return [*_chain(parent[0], (*below, file), parent[1]), own] if parent else [own]
+def _chain(file: Path) -> list[tuple[Path, Table]]:
+    """Return the documents that a file inherits from, oldest first, and its own."""
+    found: dict[Path, Table] = {}
+    parent: tuple[Path, Origin] | None = (file, Origin(file, 1))
+    while parent is not None:
+        path, origin = parent
+        if path in found:
+            names = [*found, path]
+            cycle = " → ".join(map(str, names[names.index(path) :]))
+            raise ManifestError(f"{origin}: {INHERIT} forms a cycle: {cycle}. Remove one of them.")
+        if len(found) >= MAX_PARENTS:
+            raise ManifestError(
+                f"{origin}: {INHERIT} continues through more than {MAX_PARENTS} files. Combine some of them."
+            )
+        document = read_document(path)
+        found[path] = _without_parent(document)
+        parent = _parent(path, document)
+    return list(found.items())[::-1]
 
 
 def _parent(file: Path, document: Table) -> tuple[Path, Origin] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -10,11 +9,19 @@ from typing import Any, NoReturn
 
 import yaml  # type: ignore[import-untyped]
 
+from flodl.cli.numbers import NumberRangeError, parse_float, parse_int
 from flodl.core.errors import ManifestError
+from flodl.core.files import read_limited
 
 from .document import Leaf, Node, Origin, Table, describe_type, plain
 
-MAX_NODES = 100_000  # nested aliases can expand to more than fits in memory
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+# Aliases can expand to more than fits in memory.
+MAX_NODES = 100_000
+MAX_TEXT = 4 * MAX_BYTES
+_MAX_KEY = 1000
+_TOO_DEEP = f"the nesting is too deep for a manifest: more than {MAX_DEPTH} levels"
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
@@ -40,9 +47,9 @@ for _name, _pattern, _first in (
 def read_document(path: Path) -> Table:
     """Read and parse a manifest. Errors name the file and the line."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be read: {error.strerror}.") from None
+        content = read_limited(path, max_bytes=MAX_BYTES)
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from None
     return parse_document(content, path)
 
 
@@ -54,6 +61,7 @@ def parse_document(content: bytes | str, path: Path) -> Table:
     (0.0001, 'yes', 2)
     """
     try:
+        _check_depth(content, path)
         loader = _Loader(content)
         try:
             node = loader.get_single_node()
@@ -71,9 +79,6 @@ def parse_document(content: bytes | str, path: Path) -> Table:
     except yaml.YAMLError as error:
         message = " ".join(str(error).split())
         raise ManifestError(f"{path}: {message}. Save it as UTF-8 text.") from None
-    except RecursionError:
-        line = f":{_deepest_line(content)}"
-        raise ManifestError(f"{path}{line}: the nesting is too deep for a manifest.") from None
     except UnicodeError as error:
         raise ManifestError(f"{path}: {error.reason}. Save it as UTF-8 text.") from None  # type: ignore[attr-defined]
     if isinstance(document, Leaf):
@@ -95,14 +100,13 @@ def _describe_error(error: Any, content: bytes | str) -> str:
     return f"{message}. Fix the YAML there."
 
 
-def _deepest_line(content: bytes | str) -> int:
-    """Return the line with the deepest nesting. Reading events one by one needs no recursion."""
-    depth, deepest, line = 0, 0, 1
+def _check_depth(content: bytes | str, path: Path) -> None:
+    """Raise if the nesting is too deep: PyYAML would crash the process. Reading events needs no recursion."""
+    depth = 0
     for event in yaml.parse(content, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > deepest:
-            deepest, line = depth, event.start_mark.line + 1
-    return line
+        if depth > MAX_DEPTH:
+            raise ManifestError(f"{path}:{event.start_mark.line + 1}: {_TOO_DEEP}.")
 
 
 def _line_of(content: bytes | str, error: Any) -> str:
@@ -129,6 +133,7 @@ class _Converter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
+        self.num_chars = 0
         self.open_nodes: set[int] = set()
 
     def convert(self, node: Any, key: Any = None) -> Node:
@@ -145,7 +150,7 @@ class _Converter:
         for key_node, value_node in node.value:
             key = self._key(key_node)
             if key in entries:
-                self._fail(key_node, f"the key {key!r} appears twice in one map. Keep one of them")
+                self._fail(key_node, f"the key {key[:40]!r} appears twice in one map. Keep one of them")
             entries[key] = self.convert(value_node, key_node)
         self.open_nodes.discard(id(node))
         return entries
@@ -153,6 +158,8 @@ class _Converter:
     def _key(self, node: Any) -> str:
         if not isinstance(node, yaml.ScalarNode):
             self._fail(node, "a key must be a scalar, not a map or a list")
+        if len(node.value) > _MAX_KEY:
+            self._fail(node, f"the key {node.value[:40]!r}… has more than {_MAX_KEY} characters")
         return self._text(node)
 
     def _value(self, node: Any) -> Any:
@@ -171,9 +178,11 @@ class _Converter:
         if id(node) in self.open_nodes:
             self._fail(node, "an alias refers to a node that contains it")
         self.open_nodes.add(id(node))
+        if len(self.open_nodes) > MAX_DEPTH:  # through aliases
+            self._fail(node, _TOO_DEEP)
         self.count += 1 + len(node.value)
         if self.count > MAX_NODES:
-            self._fail(node, f"the file contains more than {MAX_NODES} values")
+            self._fail(node, f"with its aliases, the file contains more than {MAX_NODES} values")
 
     def _scalar(self, node: Any) -> Any:
         text, kind = node.value, node.tag.removeprefix(_TAG)
@@ -185,15 +194,20 @@ class _Converter:
             if kind == "bool":
                 return {"true": True, "false": False}[text.lower()]
             if kind == "int":
-                return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+                return parse_int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
             if kind == "float":
-                return math.nan if text.lower() == ".nan" else float(text.lower().replace(".inf", "inf"))
+                return parse_float(text)
+        except NumberRangeError as error:
+            self._fail(node, f"{text[:40]!r} is not a valid {kind}: {error}. Put it in quotes if it is text")
         except (ValueError, KeyError):
-            return self._fail(node, f"{text[:40]!r} is not a valid {kind}")
+            self._fail(node, f"{text[:40]!r} is not a valid {kind}")
         return self._refuse_tag(node)
 
     def _text(self, node: Any) -> str:
         """Return the text of a scalar. NUL is rejected because paths and arguments cannot contain it."""
+        self.num_chars += len(node.value)
+        if self.num_chars > MAX_TEXT:
+            self._fail(node, f"with its aliases, the text of the file has more than {MAX_TEXT} characters")
         if "\0" in node.value:
             self._fail(node, f"{node.value[:40]!r} contains a NUL character. Remove it")
         return str(node.value)

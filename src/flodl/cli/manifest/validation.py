@@ -30,14 +30,19 @@ _MANIFEST_ONLY = {"entry", "schema", "compile", "arg-name", "commands"}
 
 def decode(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
     """Convert a map to a struct. Raise for an unknown key or a wrong value, with its path, file and line."""
-    for problem in problems_in(struct, table, where=where):
+    for problem in _problems(struct, table, where):
         raise ManifestError(problem)
     return msgspec.convert(plain(table), struct, strict=False)
 
 
 def problems_in(struct: type[msgspec.Struct], table: Table, *, where: tuple[str, ...] = ()) -> list[str]:
     """Return a message for every unknown key and every value of the wrong type."""
-    return [*_unknown_keys(struct, table, where), *_wrong_values(struct, table, where)]
+    return list(_problems(struct, table, where))
+
+
+def _problems(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
+    yield from _unknown_keys(struct, table, where)
+    yield from _wrong_values(struct, table, where)
 
 
 def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
