@@ -43,6 +43,32 @@ PHRASES = {
     r"\bsay whether\b": "return whether",
     r'"""Give\b': "Return",
     r"\bWhich [\w ]+ has `": "does `fdl` have",
+    r"\bwindows? of accumulation\b": "accumulation window",
+    r"\bnumber from [01] up\b": "an integer of at least 1",
+    r"[.:;] Give (a|an|one|what|integers)\b": "Pass",
+    r"\b(is|was) given a \{": "got a",
+    r"(?<!fit )\bon the disk\b(?! of)": "on disk",
+    r"\bdata (are|were)\b": "data is",
+    r"\bdata sets?\b": "dataset",
+    r"\b(has|have) precedence\b": "takes precedence",
+    r"\b(batch|value|result) is at hand\b": "is available",
+    r"\bwhat (it|the run|a run) (came|comes) to\b": "the outcome",
+    r"\bweighs as\b": "counts as",
+    r"\bsearched (in|as)\b": "looked up in",
+    r"\bwherever (it|they) sits?\b": "wherever it is",
+    r"(?<!aria-)\b\w*(colour|behaviour|favour|labelled\b|neighbour|licence|quantis|normalis)\w*": "color",
+}
+# The same for the names of tests, in the folders that were read twice.
+TEST_FOLDERS = ["faults", "graph", "numerics", "observe", "optim", "train"]
+TEST_NAMES = {
+    r"_(is|are)_(said|told)(_|$)": "is_reported, raises",
+    r"_(goes|go|gone)_on(_|$)": "continues",
+    r"(?<!there)_(is|are)_no_(?!longer_|more_)": "is_not_a",
+    r"(^test|_who)_(who|nobody)_": "name what happens",
+    r"_(anew|beside|in_vain|of_before|ones_own|heard_of|hears_of|lets_go)(_|$)": "again, next to, custom",
+    r"_(put|come|comes|gives|given)_back(_|$)": "is_restored",
+    r"_(names|name|code|path)_of_(its|their)_own(_|$)": "has_its_own_name",
+    r"_(is|are)_(left_alone|passed_over|looked_at|as_before)(_|$)": "is_unchanged, is_skipped, is_checked",
 }
 ODD_NAMES = {
     "another", "beside", "body", "calling", "counting", "ends", "exact", "feeding", "footing", "ground",
@@ -86,6 +112,16 @@ def contents() -> dict[str, str]:
 def test_a_phrase_does_not_come_back(phrase, contents):
     found = [f"{name}: … {use} …" for name, text in contents.items() for use in uses(phrase, text)]
     assert not found, f"write {PHRASES[phrase]!r} instead:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("phrase", TEST_NAMES)
+def test_names_of_tests_are_plain(phrase):
+    files = [path for folder in TEST_FOLDERS for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
+    names = [
+        name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    ]
+    odd = [name for name in names if re.search(phrase, name)]
+    assert not odd, f"write {TEST_NAMES[phrase]!r} instead"
 
 
 def test_file_names_describe_contents():

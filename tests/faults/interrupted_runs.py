@@ -1,8 +1,8 @@
-"""Runs that are ended at chosen moments, each in a process of its own, and gone on with in another one.
+"""Runs that are ended at chosen moments, each in its own process, and resumed in another one.
 
     python interrupted_runs.py FOLDER
 
-Prints one JSON object for each case of `CASES`: how the processes ended, and what the run came to.
+Prints one JSON object for each case of `CASES`: how the processes ended, and the outcome of the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAMPLES, BATCH, EPOCHS = 100, 8, 8  # 13 batches an epoch, the last one ragged; 
 
 
 class Samples(torch.utils.data.Dataset):
-    """Samples made one by one, with randomness of their own, as workers make them."""
+    """Samples created one by one with their own random numbers, as workers create them."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -62,7 +62,7 @@ def model_of(kind: str) -> nn.Module:
 
 @dataclass
 class Witness:
-    """Notes every loss, to be found after the process is gone, and ends the run where it was asked to."""
+    """Writes every loss to a file, which outlives the process, and ends the run at the requested moment."""
 
     folder: Path
     moment: str = ""
@@ -71,27 +71,27 @@ class Witness:
     steps: int = 0
     evaluated: int = 0
 
-    def tell(self, moment: str, number: int) -> None:
+    def check(self, moment: str, number: int) -> None:
         if (moment, number) == (self.moment, self.number):
             self.moment = ""
             self.end()
 
     def on_start(self) -> None:
-        self.tell("start", 0)
+        self.check("start", 0)
 
     def on_step_end(self, loss: Tensor) -> None:
         self.steps += 1
         with open(self.folder / "losses", "a") as file:
             file.write(f"{self.steps} {loss.item().hex()}\n")
-        self.tell("step", self.steps)
+        self.check("step", self.steps)
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: dict[str, float]) -> None:
         if hasattr(trainer.model, "record"):
             trainer.model.record("own", metrics["loss"] * 2)
-        self.tell("epoch", epoch)
+        self.check("epoch", epoch)
 
     def on_save(self, step: int) -> None:
-        self.tell("save", step)
+        self.check("save", step)
 
     def state_dict(self) -> dict[str, int]:
         return {"steps": self.steps}
@@ -122,7 +122,7 @@ ENDS = {
 
 @dataclass
 class Case:
-    """How a run is set up, and how its processes are ended, one after another; the last one is not."""
+    """The setup of a run, and how each of its processes is ended except for the last one."""
 
     ends: list[tuple[str, str, int]]
     data: str = "resident"
@@ -131,7 +131,7 @@ class Case:
 
     @property
     def name_of_twin(self) -> str:
-        """Cases with the same name are set up alike, so one undisturbed run stands for all of them."""
+        """Cases with the same name have the same setup, so they share one undisturbed run."""
         return repr((self.data, self.model, sorted(self.settings.items())))
 
 
@@ -139,7 +139,7 @@ CASES = {
     "killed": Case(
         [("kill", "step", 3), ("kill", "step", 37), ("kill", "evaluation", 3), ("kill", "save", 80)]
     ),
-    "told to stop": Case(
+    "stopped": Case(
         [
             ("term", "start", 0),
             ("int", "step", 1),
@@ -150,7 +150,7 @@ CASES = {
             ("term", "epoch", EPOCHS - 1),
         ]
     ),
-    "told twice": Case([("term twice", "step", 37), ("int twice", "step", 50)]),
+    "stopped twice": Case([("term twice", "step", 37), ("int twice", "step", 50)]),
     "with workers": Case([("kill", "step", 37), ("int of the group", "step", 60)], data="workers"),
     "with accumulation": Case(
         [("term", "step", 13), ("kill", "step", 37), ("term", "step", 68), ("int", "evaluation", 4)],
@@ -161,7 +161,7 @@ CASES = {
 
 
 def train(case: Case, folder: Path, end: tuple[str, str, int] | None) -> None:
-    """Train to the end, or to where the witness ends it."""
+    """Train to the end, or until the witness ends the process."""
     witness = Witness(folder) if end is None else Witness(folder, end[1], end[2], ENDS[end[0]][0])
     trainer = trainer_of(case, folder, witness)
     result = trainer.fit(data_of(case.data), epochs=EPOCHS, batch_size=BATCH, eval_data=data_of("resident"))
@@ -213,7 +213,7 @@ def tensors_of(state: Any) -> Iterator[Tensor]:
 
 
 def in_a_process(work: Callable[[], None]) -> int:
-    """Run something in a process of its own; gives its exit code, or minus the signal that ended it."""
+    """Run something in its own process, and return its exit code, or minus the signal that ended it."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -254,7 +254,7 @@ def main(root: Path) -> None:
     torch.set_num_threads(1)  # forked processes may not share a pool of threads
     warm_up(root / "warm_up")
     gc.collect()
-    gc.freeze()  # what is here already need not be looked through again in every process
+    gc.freeze()  # existing objects need not be visited again in every process
     twins: dict[str, Any] = {}
     for name, case in CASES.items():
         if case.name_of_twin not in twins:

@@ -1,9 +1,9 @@
-"""A run as users write it: a script that trains, and says what it came to.
+"""A run as users write it: a script that trains and prints the outcome.
 
     python signalled_run.py FOLDER TIER [compile | wait]
 
-With `compile` it is told to stop when torch begins to compile; with `wait` it says that it is there, and
-waits for a signal from outside.
+With `compile` it stops itself when torch begins to compile; with `wait` it prints "waiting" and waits for a
+signal from outside.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from flodl import Trainer
 def main(folder: str, tier: str, moment: str = "") -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    told: list[bool] = []
+    signalled: list[bool] = []
 
-    def tell_to_stop(_: object) -> None:
-        if not told:
-            told.append(True)
+    def request_stop(_: object) -> None:
+        if not signalled:
+            signalled.append(True)
             os.kill(os.getpid(), signal.SIGTERM)
 
     if moment == "compile":
         from torch._dynamo.callback import on_compile_start
 
-        on_compile_start(tell_to_stop)
+        on_compile_start(request_stop)
 
     def on_step_end(step: int) -> None:
-        if moment == "wait" and step == 3 and not told:
-            told.append(True)
+        if moment == "wait" and step == 3 and not signalled:
+            signalled.append(True)
             print("waiting", flush=True)
             while not trainer._run.stop_request:
                 time.sleep(0.01)

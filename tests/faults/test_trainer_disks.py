@@ -88,8 +88,8 @@ FAULTS = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def told():
-    """The alerts of a run, whatever becomes of its journal."""
+def monitor():
+    """A monitor that keeps the alerts of a run, even if its journal cannot be written."""
     alerts = []
 
     def note(event):
@@ -102,12 +102,12 @@ def told():
 
 
 @FAULTS
-def test_training_continues_with_one_alert_and_earlier_saves_remain(run, told, kind, reason):
+def test_training_continues_with_one_alert_and_earlier_saves_remain(run, monitor, kind, reason):
     fault = Fault(kind, run)
     with fault.stack:
-        result = trainer_in(run, fault, monitor=told).fit(DATA, epochs=4, batch_size=4)
+        result = trainer_in(run, fault, monitor=monitor).fit(DATA, epochs=4, batch_size=4)
     assert (result.status, len(result.history)) == ("finished", 4)
-    (alert,) = told.alerts
+    (alert,) = monitor.alerts
     assert f"cannot save step 4 in {str(run / 'bundles')!r}: {reason}. Earlier bundles are unchanged" in alert
     assert alert.endswith("Training continues.")
     assert latest_bundle(run / "bundles").bundle.step == 2
@@ -117,14 +117,14 @@ def test_training_continues_with_one_alert_and_earlier_saves_remain(run, told, k
 
 
 @FAULTS
-def test_training_stops_where_that_was_asked_for(run, kind, reason):
+def test_training_stops_if_requested(run, kind, reason):
     fault = Fault(kind, run)
     with fault.stack, pytest.raises(WriteError, match=reason):
         trainer_in(run, fault, when_disk_fails="stop", monitor=False).fit(DATA, epochs=4, batch_size=4)
     assert latest_bundle(run / "bundles").bundle.step == 2
 
 
-def test_a_run_that_is_told_to_stop_and_cannot_save_says_so(run, told):
+def test_a_signal_when_nothing_can_be_saved_causes_one_alert(run, monitor):
     fault = Fault("full", run)
 
     def on_step_end(step):
@@ -132,13 +132,13 @@ def test_a_run_that_is_told_to_stop_and_cannot_save_says_so(run, told):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with fault.stack, pytest.raises(Preempted):
-        trainer_in(run, fault, on_step_end, monitor=told).fit(DATA, epochs=4, batch_size=4)
-    (alert,) = told.alerts
+        trainer_in(run, fault, on_step_end, monitor=monitor).fit(DATA, epochs=4, batch_size=4)
+    (alert,) = monitor.alerts
     assert alert.endswith("The run ends with its last successful save.")
     assert latest_bundle(run / "bundles").bundle.step == 2
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_training(run):
+def test_a_folder_that_is_not_writable_raises_before_training(run):
     run.mkdir()
     with (
         closed_folder(run),

@@ -1,4 +1,4 @@
-"""A run that is killed or told to stop, at any moment, comes to what an undisturbed one comes to."""
+"""A run that is killed or stopped at any moment has the same outcome as an undisturbed one."""
 
 import json
 import os
@@ -13,13 +13,13 @@ import pytest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and signals")
 HERE = Path(__file__).parent
-NAMES = ["killed", "told to stop", "told twice", "with workers", "with accumulation", "a graph"]
+NAMES = ["killed", "stopped", "stopped twice", "with workers", "with accumulation", "a graph"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def cases():
-    """Every case of the script: exit codes, what the run came to, and what it should have come to."""
+    """Every case of the script: exit codes, the outcome, and the expected outcome."""
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=in_memory) as folder:
         done = subprocess.run(
@@ -34,7 +34,7 @@ def cases():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_process_ends_as_it_should(cases, name):
+def test_every_process_exits_with_the_expected_code(cases, name):
     assert cases[name]["codes"] == cases[name]["expected"]
 
 
@@ -42,17 +42,17 @@ def test_every_process_ends_as_it_should(cases, name):
 def test_every_loss_is_that_of_the_undisturbed_run(cases, name):
     case = cases[name]
     assert len(case["outcome"]["losses"]) == 104
-    # A step that was done twice, before and after a kill, had the same loss both times.
+    # A step that ran twice, before and after a kill, had the same loss both times.
     assert case["outcome"]["losses"] == case["undisturbed"]["losses"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("what", ["weights", "average", "history", "updates", "hook_steps", "metrics", "own"])
-def test_the_run_comes_to_the_same(cases, name, what):
+def test_the_outcome_is_that_of_the_undisturbed_run(cases, name, what):
     assert cases[name]["outcome"][what] == cases[name]["undisturbed"][what]
 
 
-def test_every_case_of_the_script_is_looked_at(cases):
+def test_every_case_of_the_script_is_checked(cases):
     assert list(cases) == NAMES
 
 
@@ -69,7 +69,7 @@ def numbers_in(printed):
     return int(words[1]), float(words[3]), words[5]
 
 
-def test_a_script_that_is_told_to_stop_from_outside_ends_with_75_and_goes_on(tmp_path):
+def test_a_script_stopped_by_a_signal_exits_with_75_and_resumes(tmp_path):
     undisturbed = run_script(tmp_path / "undisturbed", "eager")
     with subprocess.Popen(
         script(tmp_path / "run", "eager", "wait"), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
@@ -86,7 +86,7 @@ def test_a_script_that_is_told_to_stop_from_outside_ends_with_75_and_goes_on(tmp
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler needs a C++ compiler")
-def test_a_signal_during_a_compilation_is_kept_until_the_update_is_done(tmp_path):
+def test_a_signal_during_a_compilation_is_handled_after_the_update(tmp_path):
     eager = run_script(tmp_path / "eager", "eager")
     stopped = run_script(tmp_path / "run", "compiled", "compile")
     assert stopped.returncode == 75, stopped.stderr

@@ -94,7 +94,7 @@ class Reports:
     """The reporter of the current run, and the log between runs.
 
     Events that occur before a run begins are reported when it does. If it does not, because there is nothing
-    to train or the start was refused, alerts are logged.
+    to train or the start was rejected, alerts are logged.
     """
 
     def __init__(self, monitor: Monitor | bool | None, log_every: int | None) -> None:

@@ -114,7 +114,7 @@ class Run:
     def open(self, epochs: int) -> Iterator[None]:
         """Set up the signals, the lock and the collector, and close everything in order.
 
-        Nothing is written before the run begins, so a start that is refused changes nothing.
+        Nothing is written before the run begins, so a start that is rejected changes nothing.
         """
         session, saver = self.session, self.saver
         if not is_integer(epochs, at_least=1):

@@ -218,7 +218,7 @@ class Trainer:
     def running(self, epochs: int) -> AbstractContextManager[None]:
         """Return a context that sets up signals, folder, monitor and garbage collection, and closes them.
 
-        The folder and the journal are written when the first batch is at hand: a start that is refused
+        The folder and the journal are written once the first batch is available: a start that is rejected
         changes nothing.
         """
         return self._run.open(epochs)

@@ -197,7 +197,8 @@ MESSAGES = {
     ),
     CursorError: (
         cursor_error,
-        "the cursor was saved with seed=0, but this loader has 1. Use the same seed.",
+        "the cursor was saved with seed=0, but this loader has 1. Use the same seed, or omit "
+        "seed= to continue with the saved one.",
     ),
     DataFileError: (
         data_file_error,

@@ -46,7 +46,7 @@ class Recorded:
 
 
 def fast_lane(recording: Recording[Outcome], dependencies: Dependencies, turns: int) -> Lane | None:
-    """Return the fast path over one recording of a whole step; None if checking it takes a longer look.
+    """Return the fast path over one recording of a whole step; None if the check is not that simple.
 
     If anything differs, the fast path returns None and has changed nothing. In most steps this is all that
     the host does.

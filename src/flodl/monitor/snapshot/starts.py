@@ -87,7 +87,7 @@ def starts_of(reader: Reader, rank: int, firsts: Sequence[Entry] | None = None) 
 def shown_start(reader: Reader, starts: Sequence[Start], rank: int, *, is_running: bool) -> Start:
     """Return the start whose state is that of the run: the last one, unless it ended before it trained.
 
-    A start that is refused, for example because its settings do not match, changes nothing: the run is still
+    A start that is rejected, for example because its settings do not match, changes nothing: the run is still
     what the start before it left behind.
     """
     for start in reversed(starts):

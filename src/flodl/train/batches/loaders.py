@@ -70,7 +70,7 @@ class Loaders:
         loader = self.for_evaluation(data, batch_size)
         if loader.is_one_shot and self._session.average is not None:
             raise TrainError(
-                "the evaluation data are an iterator, which can be read once, and with ema= they are read "
+                "the evaluation data is an iterator, which can be read once, and with ema= they are read "
                 "twice: for the weights and for their average. Pass something that can be iterated again, "
                 "such as a list."
             )
@@ -90,7 +90,7 @@ class Loaders:
         if self._evaluation is not None and self._evaluation.is_stale:
             self._evaluation = None
         if self._evaluation is None or not _same_data((data, batch_size), self._evaluation_data):
-            # The same for every run, if the data are random.
+            # The same for every run, if the data is random.
             order = {} if isinstance(data, DataLoader) else {"shuffle": False}
             self._evaluation = self._build(data, batch_size, seed=0, **order)
             self._evaluation_data = (_shallow_copy(data), batch_size)
