@@ -186,7 +186,7 @@ def trainer_of(case: Case, folder: Path, witness: Witness) -> Trainer:
     def step_fn(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if not model.training:
             witness.evaluated += 1
-            witness.tell("evaluation", witness.evaluated)
+            witness.check("evaluation", witness.evaluated)
         out = model(x)
         return nn.functional.mse_loss(out, y), {"size": out.abs().mean()}
 
