@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from flodl.data import Chance, Loader, Normalize, RandomCrop, RandomFlip, TokenShards, WeightedSampler
 from flodl.data.internals import backend_of
-from flodl.data.sampling.order import permutation, sample_keys
+from flodl.data.sampling.order import MAX_SORTED, permutation, sample_keys
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,6 +48,18 @@ def assert_same(ours, theirs):
 def test_the_order_is_that_of_the_cpu(count):
     on_cuda = permutation(count, seed=3, epoch=7, device="cuda")
     assert torch.equal(on_cuda.cpu(), permutation(count, seed=3, epoch=7))
+
+
+@pytest.mark.parametrize("mode", ["resident", "streaming"])
+def test_a_long_order_is_that_of_the_cpu(mode):
+    rows = torch.arange(MAX_SORTED + 1000, dtype=torch.int32)
+    here, there = (Loader(rows, 2**20, seed=2, device=device, mode=mode) for device in ("cuda", "cpu"))
+    found, expected = next(iter(here)).cpu(), next(iter(there))
+    assert torch.equal(found, expected)
+    if mode == "resident":
+        here.rewind()
+        here.begin_epoch()
+        assert torch.equal(here.take(torch.arange(100, 200, device="cuda")).cpu(), expected[100:200])
 
 
 def test_draws_are_those_of_the_cpu():

@@ -11,6 +11,7 @@ import torch
 from flodl.data import Loader, Normalize, RandomCrop, WeightedSampler
 from flodl.data.augment import fused
 from flodl.data.internals import backend_of
+from flodl.data.sampling import samplers
 from flodl.data.transfer import pinned_copy, prefetch
 
 from .cuda_loaders import (
@@ -26,7 +27,9 @@ from .cuda_loaders import (
 
 
 @EVERY_KIND
-def test_a_plain_loop_is_ordered_and_yields_the_samples_of_the_cpu(cuda, kind):
+@pytest.mark.parametrize("max_sorted", [samplers.MAX_SORTED, 4], ids=["sorted", "on demand"])
+def test_a_plain_loop_is_ordered_and_yields_the_samples_of_the_cpu(cuda, kind, max_sorted, monkeypatch):
+    monkeypatch.setattr(samplers, "MAX_SORTED", max_sorted)
     given, there = loader(kind), loader(kind, device="cpu")
     assert given.mode == ("streaming" if "streamed" in kind else "resident")
     for _ in range(2):
