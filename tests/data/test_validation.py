@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from flodl.core import DataError
 from flodl.data import Loader, WeightedSampler
@@ -14,6 +14,14 @@ X = torch.arange(20.0)
 class Numbers(IterableDataset):
     def __iter__(self):
         return iter(X)
+
+
+class Negative(Dataset):
+    def __len__(self):
+        return -1
+
+    def __getitem__(self, index):
+        return index
 
 
 def batches(**settings):
@@ -50,6 +58,11 @@ def batches(**settings):
         (lambda: Loader(Numbers(), 4, sampler=[1]), "sampler= cannot be used"),
         (lambda: Loader(X, 4, sampler=WeightedSampler([1.0] * 3)), "3 weights for 20 samples"),
         (lambda: WeightedSampler([1.0, 1.0], num_samples=1.5), "num_samples=1.5"),
+        (lambda: WeightedSampler(["a", "b"]), "WeightedSampler: .*Pass one number per sample"),
+        (lambda: Loader(Numbers, 4), r"the source is the class Numbers\. Pass an object: Numbers"),
+        (lambda: Loader(X, 4, sampler=WeightedSampler), "the sampler is the class WeightedSampler"),
+        (lambda: Loader(Subset(TensorDataset(X), [0.5]), 4), r"the Subset has indices \(1,\) torch.float32"),
+        (lambda: Loader(Negative(), 4), r"the length of the Negative cannot be read: __len__\(\) should"),
     ],
 )
 def test_an_argument_that_would_be_ignored_raises(make, message):

@@ -75,7 +75,10 @@ class WeightedSampler:
     def __init__(
         self, weights: Sequence[float] | Tensor, *, num_samples: int | None = None, replacement: bool = True
     ) -> None:
-        self.weights = torch.as_tensor(weights, dtype=torch.float64, device="cpu").flatten()
+        try:
+            self.weights = torch.as_tensor(weights, dtype=torch.float64, device="cpu").flatten()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"WeightedSampler: {error}. Pass one number per sample.") from error
         if not bool(torch.isfinite(self.weights).all()) or bool((self.weights < 0).any()):
             raise DataError(
                 "WeightedSampler: a weight is negative, infinite or NaN. Pass finite weights >= 0."
@@ -186,6 +189,10 @@ def as_sampler(sampler: object, *, shuffle: bool | None) -> Sampler:
     """Return the sampler for the arguments `sampler` and `shuffle` of a loader."""
     if sampler is None:
         return RandomSampler() if shuffle is None or shuffle else SequentialSampler()
+    if isinstance(sampler, type):
+        raise DataError(
+            f"the sampler is the class {sampler.__name__}. Pass an object: {sampler.__name__}(…)."
+        )
     if isinstance(sampler, Sampler):
         return sampler
     if type(sampler) is TorchSequentialSampler:

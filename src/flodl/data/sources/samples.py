@@ -38,7 +38,7 @@ class Samples:
         self.collate = collate
         self._default_collate = collate_lists_as_rows if lists_are_rows else collate_samples
         self.names = names
-        self.num_samples = len(dataset)
+        self.num_samples = self._length()
         self._get_many = _batched_getter(dataset)
 
     @property
@@ -59,12 +59,18 @@ class Samples:
 
     def check_length(self) -> None:
         """Raise if the dataset has more or fewer samples than at the start."""
-        current = len(self.dataset)
+        current = self._length()
         if current != self.num_samples:
             raise DataError(
                 f"the {self.label} had {self.num_samples} samples when the loader was created, and has "
                 f"{current} now. Create a new loader."
             )
+
+    def _length(self) -> int:
+        try:
+            return len(self.dataset)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"the length of the {self.label} cannot be read: {error}.") from error
 
     def _sample(self, index: int) -> Any:
         try:

@@ -63,6 +63,8 @@ def open_source(
     >>> open_source((torch.zeros(3, 2), torch.zeros(3)))[0].num_samples
     3
     """
+    if isinstance(source, type):
+        raise DataError(f"the source is the class {source.__name__}. Pass an object: {source.__name__}(…).")
     if isinstance(source, DataLoader):
         check_no_generator(source)
     is_batch_list = whole_batches and isinstance(source, list)
@@ -90,8 +92,10 @@ def _rows_of_subset(indices: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, ..
     """Return the rows of a torch Subset; negative indices count from the end, as in torch."""
     check_not_mask(indices, what="the argument of the Subset", argument="indices")
     rows, count = torch.as_tensor(indices), len(tensors[0])
-    if len(rows) == 0:
+    if rows.numel() == 0:
         raise DataError("the Subset has no samples. Pass at least one index to it.")
+    if rows.dim() != 1 or rows.is_floating_point():
+        raise DataError(f"the Subset has indices {tuple(rows.shape)} {rows.dtype}. Pass a list of integers.")
     if not -count <= int(rows.min()) <= int(rows.max()) < count:
         wrong = int(rows.min()) if int(rows.min()) < -count else int(rows.max())
         raise DataError(f"the Subset has index {wrong} for {count} samples. Pass indices below {count}.")

@@ -227,7 +227,7 @@ def _length(source: Any) -> int | None:
     """Return the length of a source, or None; a torch DataLoader over an iterable raises TypeError."""
     try:
         return len(source)
-    except TypeError:
+    except (TypeError, ValueError, NotImplementedError):
         return None
 
 
