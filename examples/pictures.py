@@ -23,14 +23,14 @@ def build() -> Graph:
     )
     return (
         FlowBuilder(encoder.build())
-        .tag("code")
+        .tag("features")
         .loop_body(nn.Linear(64, 64))
         .until_cond(ThresholdHalt(4.0), max_iter=3)
         .tag("refined")
         .gate(
             SoftmaxRouter(64, 2), [nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64))]
         )
-        .using("code")
+        .using("features")
         .through(Remember())
         .using("memory")
         .tag("memory")

@@ -179,7 +179,6 @@ def test_trends_are_found_by_name_pattern_and_group(model):
     assert set(model.trends("*.loss")) == {"encoder.loss"}
     assert model.trends("**").all_improving(3)
     assert model.trends("**").mean_slope(3) == pytest.approx(-1.5)
-    assert model.trend("never").values == []
 
 
 def test_the_eta_follows_the_epochs(model):
@@ -213,3 +212,49 @@ def test_end_step_detaches_carried_values(model):
     assert model.tagged("out") is not None
     model.end_step()
     assert not model.tagged("out").requires_grad
+
+
+def test_a_trend_of_a_metric_before_anything_is_recorded_is_empty(model):
+    assert not model.trend("loss")
+    assert not model.trend("loss").latest < 0.1
+    assert model.trends("heads").names == ["heads_0", "heads_1"]
+
+
+@pytest.mark.parametrize(
+    ("read", "unknown", "hint"),
+    [
+        (lambda m: m.trend("train_loss"), "train_loss", "Did you mean 'loss'?"),
+        (lambda m: m.trend("encoder.los"), "encoder.los", "Did you mean 'encoder.loss'?"),
+        (lambda m: m.trends("loss", "val_loss"), "val_loss", "Did you mean 'loss'?"),
+        (lambda m: m.trends("heads"), "heads_0", "The metrics here are 'loss', 'encoder.loss'."),
+        (lambda m: m.flush("loss", "lost"), "lost", "Did you mean 'loss'?"),
+        (lambda m: m.plot_html("x.html", ["los"]), "los", "Did you mean 'loss'?"),
+        (lambda m: m.export_trends("x.csv", ["accuracy"]), "accuracy", "The metrics here are"),
+        (lambda m: m.write_log("x.log", 3, ["train_loss"]), "train_loss", "Did you mean 'loss'?"),
+    ],
+)
+def test_an_unknown_metric_name_raises_with_a_suggestion(model, read, unknown, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model.record("loss", 1.0)
+    model.record("encoder.loss", 1.0)
+    with pytest.raises(MetricError) as caught:
+        read(model)
+    assert str(caught.value).startswith(f"no metric {unknown!r} was recorded. {hint}")
+    assert not list(tmp_path.iterdir())
+    assert model.trend("loss").values == []  # a flush that raised has flushed nothing
+
+
+def test_the_tag_groups_of_a_subgraph_are_collected_and_read_by_their_path():
+    inner = FlowBuilder().split([Double(), Triple()]).tag_group("head").merge("add").label("inner").build()
+    model = FlowBuilder(inner).build()
+    model(torch.ones(2, 2))
+    model.collect("inner.head")
+    model.end_epoch()
+    assert model.trends("inner.head").names == ["inner.head_0", "inner.head_1"]
+    assert [trend.latest for trend in model.trends("inner.head").values()] == [2.0, 3.0]
+
+
+def test_a_metric_whose_name_looks_like_a_pattern_is_read_by_its_name(model):
+    model.record("loss[a]", 1.0)
+    model.end_epoch()
+    assert model.trends("loss[a]")["loss[a]"].latest == 1.0

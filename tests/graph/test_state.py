@@ -176,4 +176,4 @@ def test_state_is_carried_even_if_tags_are_not_kept():
     model.keeps_tags = False
     first, second = model(X), model(X)
     assert not torch.equal(first, second)
-    assert model._memory.tag_values == (None,)
+    assert model._memory.values is None

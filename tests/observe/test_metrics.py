@@ -111,13 +111,30 @@ def test_names_keep_the_order_of_their_first_value() -> None:
     assert book.trends(["a", "z"]).names == ["a", "z"]
 
 
+@pytest.mark.parametrize("read", [Book.trend, Book.history, lambda book, name: book.trends([name])])
+def test_an_unknown_metric_name_raises_with_a_suggestion(read) -> None:
+    book = Book()
+    book.record("loss", 0.5)
+    for _ in range(2):  # both while the value is pending and in the history
+        with pytest.raises(MetricError, match=r"no metric 'train_loss' was recorded\. Did you mean 'loss'\?"):
+            read(book, "train_loss")
+        book.flush()
+    assert book.num_records == 1
+
+
+def test_before_anything_is_recorded_a_trend_is_empty() -> None:
+    assert not Book().trend("train_loss")
+    assert math.isnan(Book().trend("train_loss").latest)
+
+
 def test_reset_forgets_history_and_pending_values() -> None:
     book = flushed({"a": 1.0, "b": 1.0})
     book.record("a", 2.0)
     book.reset(["a"])
     book.flush()
     assert book.names == ["b"]
-    assert book.history("a") == {}
+    with pytest.raises(MetricError, match="no metric 'a' was recorded"):
+        book.history("a")
     book.reset()
     assert book.names == []
 
@@ -132,7 +149,7 @@ def test_steps_are_counted() -> None:
 def test_a_weight_of_zero_does_not_count() -> None:
     book = Book()
     book.record("loss", math.nan, weight=0)
-    assert book.names == []
+    assert (book.names, book.trend("loss").values) == (["loss"], [])
     book.record("loss", torch.tensor(math.nan), weight=torch.tensor(0))
     book.record("loss", torch.tensor([2.0, 4.0]), weight=torch.tensor(10))
     book.end_epoch()

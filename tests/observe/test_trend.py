@@ -29,10 +29,20 @@ def test_the_golden_variance_is_between_the_two_tolerances() -> None:
     assert not calm.converged(5, 1e-5)
 
 
-def test_an_empty_trend_has_neutral_answers() -> None:
+@pytest.mark.parametrize("number", ["latest", "mean", "min", "max"])
+def test_no_number_of_an_empty_trend_reads_as_success(number: str) -> None:
+    value = getattr(Trend([]), number)
+    assert math.isnan(value)
+    assert not value < 0.1
+    assert not value > 0.9
+
+
+def test_an_empty_trend_answers_false_and_has_no_slope() -> None:
     empty = Trend([])
-    assert (empty.latest, empty.mean, empty.min, empty.max) == (0.0, 0.0, math.inf, -math.inf)
-    assert (empty.slope(), empty.values, empty.epochs, len(empty), bool(empty)) == (0.0, [], [], 0, False)
+    assert (empty.values, empty.epochs, len(empty), bool(empty)) == ([], [], 0, False)
+    assert not any(question(empty, n) for question in QUESTIONS for n in (0, 2, 5))
+    assert math.isnan(empty.slope())
+    assert math.isnan(Trend([1.0]).slope())  # `abs(slope) < tol` must not read as stalled
 
 
 def test_values_and_epochs_are_copies_with_one_epoch_each() -> None:
@@ -113,8 +123,8 @@ def test_a_tolerance_below_zero_is_rejected(tol: float) -> None:
 @given(st.lists(moderate, min_size=2, max_size=40), st.integers(0, 45))
 def test_the_slope_is_the_least_squares_fit(values: list[float], n: int) -> None:
     window = values[-n:] if n else values
-    expected = np.polyfit(np.arange(len(window)), window, 1)[0] if len(window) > 1 else 0.0
-    assert Trend(values).slope(n) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    expected = np.polyfit(np.arange(len(window)), window, 1)[0] if len(window) > 1 else math.nan
+    assert Trend(values).slope(n) == pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True)
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=4, max_size=12), st.sampled_from([2.0**-20, 8.0, 2.0**20]))
@@ -135,8 +145,9 @@ def test_a_group_combines_answers_with_all_or_any() -> None:
     assert (group.any_improving(3), group.all_improving(3)) == (True, False)
     assert (group.any_stalled(3), group.all_stalled(3)) == (True, False)
     assert (group.any_converged(3), group.all_converged(3)) == (True, False)
-    assert group.slopes(3) == {"a": -1.0, "b": 0.0, "c": 0.0}
-    assert group.mean_slope(3) == pytest.approx(-1 / 3)
+    assert group.slopes(3) == pytest.approx({"a": -1.0, "b": 0.0, "c": math.nan}, nan_ok=True)
+    assert math.isnan(group.mean_slope(3))
+    assert TrendGroup({"a": group["a"], "b": group["b"]}).mean_slope(3) == pytest.approx(-0.5)
     assert TrendGroup({"a": Trend([1, 2])}).all_improving(2, mode="max")
 
 
@@ -144,7 +155,8 @@ def test_an_empty_group_answers_false() -> None:
     group = TrendGroup({})
     assert (group.all_improving(2), group.all_stalled(2), group.all_converged(2)) == (False,) * 3
     assert (group.any_improving(2), group.any_stalled(2), group.any_converged(2)) == (False,) * 3
-    assert (group.mean_slope(), group.slopes(), len(group)) == (0.0, {}, 0)
+    assert (group.slopes(), len(group)) == ({}, 0)
+    assert math.isnan(group.mean_slope())
 
 
 def test_a_group_is_a_mapping_that_suggests_names() -> None:

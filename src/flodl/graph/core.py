@@ -17,6 +17,7 @@ from .control.traces import Traces
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
 from .plan.memory import Memory, restore_all_where
+from .plan.shapes import MergeShapeError
 from .plan.signature import Accepts, method
 from .plan.spec import Spec
 
@@ -41,7 +42,6 @@ class GraphCore(nn.Module):
         self._stopwatch: Any = None
         self._initial = {tag: _without_tensor(value) for tag, value in (initial or {}).items()}
         self._num_inputs = 1 + len(spec.input_names)
-        # Written to the tables directly: a tag may have the name of a method ("train", "profile").
         self._modules.update(modules)
         for tag, value in (initial or {}).items():
             if isinstance(value, nn.Parameter):
@@ -115,7 +115,7 @@ class GraphCore(nn.Module):
     def published_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the tagged values that a loop around this graph records for each iteration."""
         if self._keeps_tags:
-            for (name, _), value in zip(self._spec.tags, self._memory.tag_values):
+            for (name, _), value in zip(self._spec.tags, self._memory.stored):
                 if name not in self._spec.internal_tags:
                     yield name, value
 
@@ -204,6 +204,10 @@ class GraphCore(nn.Module):
         if isinstance(target, Control | GraphCore):
             prepend_path(error, node.key)
             return
+        if isinstance(error, MergeShapeError):
+            error.name_values([self._spec.nodes[source].key for source in node.sources])
+            prepend_path(error, node.key)
+            return
         inputs = ", ".join(describe_value(values.get(self._source.names[source])) for source in node.inputs)
         module = "" if target is None else one_line_repr(target) + ", "
         prepend_path(error, node.key, f"{module}given {inputs}")
@@ -212,15 +216,6 @@ class GraphCore(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._memory.move(fn)
         return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # A node may have the name of one of our attributes ("training", "_source"); both must survive.
-        if name in self._modules and isinstance(value, nn.Module):
-            self._modules[name] = value
-        elif name in self._modules and (name == "training" or name.startswith("_")):
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import MetricError, PathError, paths
-from flodl.observe import Book, Trend, TrendGroup, export
+from flodl.observe import Book, Trend, TrendGroup, export, unknown_metric
 
 from .core import Initial
 from .plan.spec import Spec
@@ -53,8 +53,7 @@ class GraphMetrics(GraphTree):
         """Record the last values of tags or tag groups, each reduced to one number on the device."""
         if reduce not in _REDUCTIONS:
             raise MetricError(f"reduce={reduce!r}. Use one of {', '.join(map(repr, _REDUCTIONS))}.")
-        members = self._spec.group_members
-        selected = [tag for name in tags for tag in members.get(name, (name,))]
+        selected = [tag for name in tags for tag in self._group_members(name) or (name,)]
         values = [(tag, self._reduced(tag, reduce)) for tag in selected]
         for tag, value in values:
             self.record(tag, value, weight=weight)
@@ -66,7 +65,7 @@ class GraphMetrics(GraphTree):
             return
         by_book: dict[Book, list[str]] = {}
         for path in names:
-            book, name = self._book_of(path)
+            book, name = self._recorded(path)
             by_book.setdefault(book, []).append(name)
         for book, metrics in by_book.items():
             book.epoch = max(book.epoch, self._book.epoch)
@@ -93,8 +92,8 @@ class GraphMetrics(GraphTree):
         return self._book.step
 
     def trend(self, path: str) -> Trend:
-        """Return the history of a metric; it is empty if the metric was never recorded."""
-        book, name = self._book_of(path)
+        """Return the history of a metric; once there are metrics, an unknown name raises."""
+        book, name = self._recorded(path) if self._known_metrics() else self._book_of(path)
         return book.trend(name)
 
     def trends(self, *names: str) -> TrendGroup:
@@ -157,6 +156,28 @@ class GraphMetrics(GraphTree):
                 f"{error.message}"
             ) from None
 
+    def _recorded(self, path: str) -> tuple[Book, str]:
+        """Return the book of a metric and its name there, or raise with the most similar names."""
+        book, name = self._book_of(path)
+        if name not in book.names:
+            raise unknown_metric(path, self._known_metrics())
+        return book, name
+
+    def _known_metrics(self) -> list[str]:
+        return [prefix + name for prefix, book in self._books() for name in book.names]
+
+    def _group_members(self, path: str) -> tuple[str, ...]:
+        """Return the paths of the tags of a group, of this graph or of a subgraph; empty if it is none."""
+        if not isinstance(path, str) or paths.is_glob(path):
+            return ()
+        *parents, name = paths.split(path)
+        prefix = "".join(f"{parent}." for parent in parents)
+        try:
+            graph = self.subgraph(prefix[:-1]) if parents else self
+        except PathError:
+            return ()
+        return tuple(prefix + member for member in graph._spec.group_members.get(name, ()))
+
     def _reduced(self, tag: str, reduce: Reduction) -> Tensor:
         value = self.tagged(tag)
         if value is None:
@@ -172,13 +193,15 @@ class GraphMetrics(GraphTree):
 
     def _metric_names(self, names: tuple[str, ...] | list[str] | str) -> list[str]:
         names = (names,) if isinstance(names, str) else names
-        known = [prefix + name for prefix, book in self._books() for name in book.names]
+        known = self._known_metrics()
         if not names:
             return known
         found: list[str] = []
         for name in names:
-            if name in self._spec.group_members and name not in known:
-                found += self._spec.group_members[name]
+            if name in known:
+                found.append(name)
+            elif members := self._group_members(name):
+                found += members
             elif paths.is_glob(name):
                 matching = [metric for metric in known if paths.matches(name, metric)]
                 if not matching:
@@ -194,10 +217,6 @@ class GraphMetrics(GraphTree):
         self._book.fetch(*self._other_books())
         histories = {}
         for path in selected:
-            book, name = self._book_of(path)
-            if name not in book.names:
-                known = self._metric_names(())
-                hint = paths.suggestion(path, known, known_as="metrics")
-                raise MetricError(f"no metric {path!r} was recorded. {hint}")
+            book, name = self._recorded(path)
             histories[path] = book.history(name)
         return histories

@@ -58,26 +58,32 @@ class GraphTree(GraphCore):
             raise PathError(
                 f"tags are not kept, so {path!r} has no value. Set model.keeps_tags = True first."
             )
-        return owner._memory.tag_values[owner.spec.tag_index[match.name]]
+        memory = owner._memory
+        if memory.stored is None:
+            raise PathError(
+                f"the last call did not keep tags, so {path!r} has no value: it ran, or was recorded, while "
+                "keeps_tags was False. Call the model, or create the TrainStep, after setting it."
+            )
+        return memory.copied(memory.stored[owner.spec.tag_index[match.name]])
 
     def traces(self, path: str) -> list[Any]:
         """Return what a loop body published, one value per iteration: 'refined.size', or just 'size'."""
         *parents, name = paths.split(path)
         loops = self._loops(".".join(parents)) if parents else self._loops(None)
-        found = [loop for loop in loops if name in loop.traces.values]
+        found = [loop.traces for loop in loops if name in loop.traces.stored]
         if len(found) == 1:
-            return list(found[0].traces.values[name])
+            return list(found[0].copied(found[0].stored[name]))
         if len(found) > 1:
             raise PathError(
                 f"{len(found)} loops publish {name!r}. Put the loop's tag in front: 'tag.{name}'."
             )
-        if published := [known for loop in self._loops_at(path) for known in loop.traces.values]:
+        if published := [known for loop in self._loops_at(path) for known in loop.traces.stored]:
             if len(published) == 1:
                 return self.traces(f"{path}.{published[0]}")
             raise PathError(
                 f"the loop {path!r} publishes {', '.join(map(repr, published))}. Name one of them."
             )
-        known = [known for loop in loops for known in loop.traces.values]
+        known = [known for loop in loops for known in loop.traces.stored]
         if loops and not any(loop.traces.has_run for loop in loops):
             return []  # the names are unknown before the first run
         raise PathError(f"no loop publishes {path!r}. {paths.suggestion(name, known, known_as='traces')}")

@@ -1,12 +1,15 @@
 """Metrics of a training run: recorded without synchronizing, read as trends, exported to files."""
 
 from .export import export_csv, plot_html, to_csv, to_log, write_log
+from .last_values import LastValues, RecordedValues
 from .metrics import Book
 from .plot import page
-from .trend import Trend, TrendGroup
+from .trend import Trend, TrendGroup, unknown_metric
 
 __all__ = [
     "Book",
+    "LastValues",
+    "RecordedValues",
     "Trend",
     "TrendGroup",
     "export_csv",
@@ -14,5 +17,6 @@ __all__ = [
     "plot_html",
     "to_csv",
     "to_log",
+    "unknown_metric",
     "write_log",
 ]

@@ -28,8 +28,6 @@ class RunningSum:
     2.5
     """
 
-    __slots__ = ("_host", "_pending")
-
     def __init__(self, value: float = 0.0) -> None:
         self._host = value
         self._pending: dict[torch.device, list[Tensor]] = {}
@@ -71,8 +69,6 @@ class Mean:
     >>> round(mean.value, 6)
     0.328571
     """
-
-    __slots__ = ("total", "weight")
 
     def __init__(self, total: float = 0.0, weight: float = 0.0) -> None:
         self.total = RunningSum(total)

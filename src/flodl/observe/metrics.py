@@ -10,11 +10,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from flodl.core.errors import MetricError
-from flodl.core.paths import suggestion
 
 from .epochs import EpochTimer
 from .means import Mean, fetch
-from .trend import Trend, TrendGroup
+from .trend import Trend, TrendGroup, unknown_metric
 from .values import Value, check_weight, measure
 
 
@@ -36,6 +35,7 @@ class Book:
         self._clock = clock
         self._timer = EpochTimer(clock)
         self._step = 0
+        self._num_records = 0
         self._history: dict[str, dict[int, Mean]] = {}
         self._pending: dict[str, Mean] = {}
         self._unread: list[Mean] = []
@@ -60,6 +60,11 @@ class Book:
         return self._step
 
     @property
+    def num_records(self) -> int:
+        """The number of calls of `record`; whether code records metrics can be seen from it."""
+        return self._num_records
+
+    @property
     def durations(self) -> dict[int, float]:
         """The duration of each finished epoch in seconds, by epoch."""
         return self._timer.durations
@@ -73,12 +78,13 @@ class Book:
         if not isinstance(name, str) or not name:
             raise MetricError(f"the metric name is {name!r}. Expected a non-empty string such as 'loss'.")
         measured, factor = measure(name, value), check_weight(name, weight)
+        self._num_records += 1
+        self._history.setdefault(name, {})
         if not isinstance(factor, Tensor) and factor == 0.0:
             return
         pending = self._pending.get(name)
         if pending is None:
             pending = self._pending[name] = Mean()
-            self._history.setdefault(name, {})
         for total, count in measured:
             pending.add(total, count=count, weight=factor)
 
@@ -124,7 +130,9 @@ class Book:
             book._timer.end()
 
     def history(self, name: str) -> dict[int, float]:
-        """Return the values by epoch, counted from 0; empty for an unknown name."""
+        """Return the values by epoch, counted from 0; once there are metrics, an unknown name raises."""
+        if self._history and name not in self._history:
+            raise unknown_metric(str(name), self._history)
         self.fetch()
         means = self._history.get(name, {})
         return {epoch: means[epoch].value for epoch in sorted(means)}
@@ -134,7 +142,16 @@ class Book:
         return {name: self.history(name) for name in self._select(names) if names or self._history[name]}
 
     def trend(self, name: str) -> Trend:
-        """Return the trend of a metric; empty for an unknown name."""
+        """Return the trend of a metric; once there are metrics, an unknown name raises.
+
+        >>> book = Book()
+        >>> book.trend("train_loss").latest
+        nan
+        >>> book.record("loss", 0.5)
+        >>> book.trend("train_loss")
+        Traceback (most recent call last):
+        flodl.core.errors.MetricError: no metric 'train_loss' was recorded. Did you mean 'loss'?
+        """
         history = self.history(name)
         return Trend(list(history.values()), epochs=list(history), name=name)
 
@@ -169,8 +186,7 @@ class Book:
         selected = [names] if isinstance(names, str) else list(names) or self.names
         for name in selected:
             if name not in self._history:
-                hint = suggestion(str(name), self._history, known_as="metrics")
-                raise MetricError(f"no metric {name!r} was recorded. {hint}")
+                raise unknown_metric(str(name), self._history)
         return selected
 
     def _merge_epochs(self, first: int) -> None:

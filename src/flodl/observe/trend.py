@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from flodl.core.errors import MetricError
 from flodl.core.formats import format_metric
@@ -20,10 +20,11 @@ class Trend:
     >>> loss.improving(5), loss.stalled(5)
     (True, False)
 
-    Every answer is False until there are `n` values, so that training does not stop too early:
+    Every answer is False until there are `n` values, so that training does not stop too early, and every
+    number of an empty trend is NaN, so that no comparison with it is true:
 
-    >>> loss.improving(6), Trend([]).stalled(5)
-    (False, False)
+    >>> loss.improving(6), Trend([]).stalled(5), Trend([]).latest < 0.1
+    (False, False, False)
     """
 
     def __init__(
@@ -50,23 +51,23 @@ class Trend:
 
     @property
     def latest(self) -> float:
-        """The latest value, 0.0 if there is none."""
-        return self._values[-1] if self._values else 0.0
+        """The latest value, NaN if there is none."""
+        return self._values[-1] if self._values else math.nan
 
     @property
     def mean(self) -> float:
-        """The mean, 0.0 if there is no value."""
-        return _mean(self._values) if self._values else 0.0
+        """The mean, NaN if there is no value."""
+        return _mean(self._values)
 
     @property
     def min(self) -> float:
-        """The smallest value that is not NaN, or infinity if there are no values."""
-        return min(_without_nan(self._values), default=math.nan if self._values else math.inf)
+        """The smallest value that is not NaN; NaN if there is none."""
+        return min(_without_nan(self._values), default=math.nan)
 
     @property
     def max(self) -> float:
-        """The largest value that is not NaN, or minus infinity if there are no values."""
-        return max(_without_nan(self._values), default=math.nan if self._values else -math.inf)
+        """The largest value that is not NaN; NaN if there is none."""
+        return max(_without_nan(self._values), default=math.nan)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -89,6 +90,8 @@ class Trend:
 
     def slope(self, n: int = 0) -> float:
         """Fit a line through the last `n` values (all for 0) and return its slope per value.
+
+        Fewer than two values have no slope: it is NaN.
 
         >>> Trend([1, 5, 10, 8, 6]).slope() > 0, Trend([1, 5, 10, 8, 6]).slope(3)
         (True, -2.0)
@@ -204,8 +207,8 @@ class TrendGroup(Mapping[str, Trend]):
         return {name: trend.slope(n) for name, trend in self._trends.items()}
 
     def mean_slope(self, n: int = 0) -> float:
-        """Return the mean of the slopes, 0.0 for an empty group."""
-        return _mean(list(self.slopes(n).values())) if self._trends else 0.0
+        """Return the mean of the slopes; NaN for an empty group, or if a trend has no slope."""
+        return _mean(list(self.slopes(n).values()))
 
     def _all(self, question: Callable[[Trend], bool]) -> bool:
         return bool(self._trends) and all(question(trend) for trend in self._trends.values())
@@ -214,8 +217,18 @@ class TrendGroup(Mapping[str, Trend]):
         return any(question(trend) for trend in self._trends.values())
 
 
+def unknown_metric(name: str, known: Iterable[str]) -> MetricError:
+    """Return the error for a metric that was never recorded, with the most similar names.
+
+    >>> raise unknown_metric("train_loss", ["loss", "accuracy"])
+    Traceback (most recent call last):
+    flodl.core.errors.MetricError: no metric 'train_loss' was recorded. Did you mean 'loss'?
+    """
+    return MetricError(f"no metric {name!r} was recorded. {suggestion(name, known, known_as='metrics')}")
+
+
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return sum(values) / len(values) if values else math.nan
 
 
 def _without_nan(values: Sequence[float]) -> Iterator[float]:
@@ -226,7 +239,7 @@ def _slope(values: Sequence[float]) -> float:
     # Least squares with x and y centered first, which stays precise when the values are large and nearly
     # equal, unlike (nΣxy − ΣxΣy) / (nΣx² − (Σx)²).
     if len(values) < 2:
-        return 0.0
+        return math.nan
     x_mean, y_mean = (len(values) - 1) / 2, _mean(values)
     covariance = sum((x - x_mean) * (y - y_mean) for x, y in enumerate(values))
     return covariance / sum((x - x_mean) ** 2 for x in range(len(values)))

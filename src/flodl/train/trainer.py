@@ -18,7 +18,7 @@ from flodl.core import TrainError
 from flodl.data import Loader
 from flodl.engine import Precision, Tail, TierChoice, TrainStep
 from flodl.monitor import Monitor
-from flodl.observe import Trend
+from flodl.observe import Trend, unknown_metric
 from flodl.optim import Schedule
 
 from .batches.loaders import check_repeatable, preserve_position
@@ -281,8 +281,11 @@ class Trainer:
         return self._run.loaders.for_training(data, batch_size, epoch=self.epochs)
 
     def trend(self, metric: str) -> Trend:
-        """Return the history of a metric, one value for each epoch."""
-        return Trend([row[metric] for row in self.history if metric in row])
+        """Return the history of a metric, one value for each epoch; an unknown name raises."""
+        known = dict.fromkeys(name for row in self.history for name in row)
+        if known and metric not in known:
+            raise unknown_metric(metric, known)
+        return Trend([row[metric] for row in self.history if metric in row], name=metric)
 
     def stop(self, reason: str = "stopped") -> None:
         """End the training after the current update."""

@@ -14,7 +14,9 @@ from flodl.engine.batch.signature import same_layout
 from flodl.engine.capture.dependencies import Dependencies
 from flodl.engine.capture.recording import Recording
 from flodl.engine.capture.runner import fast_lane
+from flodl.engine.capture.stored_values import StoredValues
 from flodl.engine.internals import body_of
+from flodl.observe import LastValues
 
 
 class Replays:
@@ -30,7 +32,7 @@ class Replays:
 class Ready:
     """A step after its first update, and the fast path over a recording of it."""
 
-    def __init__(self, *others: nn.Module, frozen: bool = False) -> None:
+    def __init__(self, *others: nn.Module, frozen: bool = False, tagged: bool = False) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2), *others)
         self.model[0].requires_grad_(not frozen)
@@ -49,10 +51,15 @@ class Ready:
         result = SimpleNamespace(loss=torch.ones(()))
         inputs = [tensor.clone() for tensor in self.batch]
         self.recording = Recording(self.graph, inputs, result, (), same_layout(self.batch))  # type: ignore[arg-type]
+        self.tags = LastValues(())
+        self.stored = StoredValues([self.tags])
+        if tagged:
+            self.stored.watching(lambda: setattr(self.tags, "values", (torch.zeros(2),)))()
+            self.stored.show()
 
     def lane(self, turns: int):
         """Return the fast path; None if there is none."""
-        return fast_lane(self.recording, self.dependencies, turns)
+        return fast_lane(self.recording, self.stored, self.dependencies, turns)
 
     def replays(self, *batch: Tensor, turns: int = 10) -> bool:
         """Return whether the fast path replays a batch."""
@@ -190,3 +197,14 @@ class FlagElsewhere(nn.Identity):
 def test_a_model_with_scripted_parts_takes_the_slow_path() -> None:
     assert Ready(nn.Identity()).lane(10) is not None
     assert Ready(FlagElsewhere()).lane(10) is None
+
+
+def test_tags_that_a_call_in_between_has_stored_are_noticed_before_the_replay() -> None:
+    ready = Ready(tagged=True)
+    assert ready.replays()
+    recorded = ready.tags.values
+    ready.tags.values = (torch.ones(2),)
+    assert not ready.replays()
+    ready.stored.show()  # as the slow path does after its replay
+    assert ready.replays()
+    assert ready.tags.values is recorded

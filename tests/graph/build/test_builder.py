@@ -219,9 +219,9 @@ def test_a_call_on_open_streams_says_what_to_do(needs_one_stream):
             for name in ("input", "self", "class", "a-b")
         ),
         (
-            lambda: FlowBuilder(Double()).tag("double").internal("doubel").build(),
+            lambda: FlowBuilder(Double()).tag("doubled").internal("doubeld").build(),
             TagError,
-            "internal('doubel') hides a tag that does not exist. Did you mean 'double'?",
+            "internal('doubeld') hides a tag that does not exist. Did you mean 'doubled'?",
         ),
         (
             lambda: FlowBuilder(Double()).through(Triple()).tag("double_1").build(),
@@ -352,7 +352,7 @@ def test_the_generated_code_is_straight_line_python():
         "        linear_1 = run_linear_1(input)",
         "        del input",
         "        gelu_1 = run_gelu_1(linear_1)",
-        "        add_1 = linear_1 + gelu_1",
+        "        add_1 = add(linear_1, gelu_1)",
         "        del linear_1, gelu_1",
         "        return add_1",
         "    return program",

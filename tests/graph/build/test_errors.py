@@ -233,7 +233,7 @@ MESSAGES = {
     ),
     LoopError: (
         loop_error,
-        "at 'encoder.scan.body': the body changes the state from shape [(3, 2)] to [(6, 2)]. "
+        "at 'encoder.scan.body': the body changes the state from shape (3, 2) to (6, 2). "
         "A loop that stops samples one by one needs a body that preserves the shape.",
     ),
     InputError: (

@@ -1,14 +1,17 @@
 """Names in the state dict: the tag, or the type with a count per type, hierarchical and stable."""
 
-import pickle
+import re
 
 import pytest
 import torch
 from torch import nn
 
 from flodl import FlowBuilder, LearnedHalt, SoftmaxRouter
+from flodl.core import TagError
 
 from ..nodes import Double, Shift, double
+
+X = torch.tensor([[1.0, 2.0]])
 
 
 def names(model) -> list[str]:
@@ -64,8 +67,8 @@ def test_nested_graphs_are_hierarchical_by_label_tag_or_count():
         flow = FlowBuilder(Shift(2)).tag("inner")
         return (flow.label(label) if label else flow).build()
 
-    model = FlowBuilder(part("encoder")).through(part()).through(part("decoder")).tag("tagged").build()
-    assert names(model) == ["encoder.inner.offset", "graph_2.inner.offset", "tagged.inner.offset"]
+    model = FlowBuilder(part("encoder")).through(part()).through(part("decoder")).tag("named").build()
+    assert names(model) == ["encoder.inner.offset", "graph_2.inner.offset", "named.inner.offset"]
 
 
 def test_branches_of_split_and_merge_modules_are_nodes_too():
@@ -79,31 +82,56 @@ def test_function_nodes_are_named_after_the_function():
     assert keys == ["input", "double_1", "lambda_1", "relu_1", "double_2", "add_1"]
 
 
-METHODS = ["train", "profile", "forward", "tags", "label", "code", "to", "parameters", "T"]
-ATTRIBUTES = ["training", "_spec", "_source", "_program", "_memory", "_modules", "_parameters"]
+METHODS = ["train", "profile", "forward", "tags", "code", "to", "parameters", "double", "trend"]
+OF_EXPORTS = ["graph", "meta", "recompile", "graph_signature", "validate_inputs", "class", "import"]
+ATTRIBUTES = ["training", "label", "_spec", "_source", "_program", "_memory", "_modules", "_book", "__dict__"]
 
 
-@pytest.mark.parametrize("tag", METHODS + ATTRIBUTES)
-def test_a_tag_may_have_the_name_of_a_method_or_attribute(tag):
-    torch.manual_seed(0)
-    stream = torch.randn(3, 2)
-    model = FlowBuilder(nn.Linear(2, 2)).tag(tag).through(nn.Linear(2, 2)).build()
-    plain = FlowBuilder(nn.Linear(2, 2)).tag("other").through(nn.Linear(2, 2)).build()
-    assert names(model) == [f"{tag}.weight", f"{tag}.bias", "linear_2.weight", "linear_2.bias"]
-    plain.load_state_dict(
-        {name.replace(f"{tag}.", "other."): value for name, value in model.state_dict().items()}
-    )
-    assert torch.equal(model(stream), plain(stream))
-    assert model.tagged(tag).shape == (3, 2)
-    model.freeze(tag)
-    assert model.is_frozen(tag)
-    assert model.eval().training is False
-    assert model.train().training is True
-    model = pickle.loads(pickle.dumps(model))
-    model.keeps_tags = model.keeps_tags
-    model.load_state_dict(model.state_dict())
-    setattr(model, tag, nn.Identity())
-    assert torch.equal(model(stream), plain.linear_2(stream))
+@pytest.mark.parametrize("name", METHODS + ATTRIBUTES + OF_EXPORTS)
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda name: FlowBuilder(nn.Linear(2, 2)).tag(name), "tag"),
+        (lambda name: FlowBuilder().also(nn.Linear(2, 2)).tag(name), "tag"),
+        (lambda name: FlowBuilder().fork(nn.Linear(2, 2)).tag(name), "tag"),
+        (lambda name: FlowBuilder().split({"left": Double(), name: Double()}), "tag"),
+        (lambda name: FlowBuilder(nn.Linear(2, 2)).label(name), "label"),
+    ],
+)
+def test_a_tag_or_label_that_shadows_an_attribute_of_a_graph_is_rejected(call, what, name):
+    with pytest.raises(TagError) as caught:
+        call(name)
+    assert f"the {what} {name!r} is also a" in str(caught.value)
+    call(re.search(r"for example '(.+)'", str(caught.value))[1])
+
+
+def test_a_rejected_tag_leaves_the_chain_as_it_was():
+    flow = FlowBuilder(nn.Linear(2, 2))
+    for call in (flow.tag, flow.label, lambda name: flow.split({"left": Double(), name: Double()})):
+        with pytest.raises(TagError):
+            call("code")
+    model = flow.tag("hidden").build()
+    assert model.tags == ("hidden",)
+    assert model.label is None
+
+
+@pytest.mark.slow
+def test_every_name_that_is_accepted_can_be_found_as_a_submodule_and_exported():
+    words = ["weight", "input", "output", "T", "self", "torch", "add", "program", "bind", "a-b", "run_x"]
+    flow = FlowBuilder(nn.Linear(2, 2))
+    for word in words:
+        flow.through(nn.Linear(2, 2)).tag(word)
+    model = flow.build()
+    assert all(model.get_submodule(word) is getattr(model, word) for word in words)
+    assert torch.equal(torch.export.export(model, (X,)).module()(X), model(X))
+
+
+def test_a_declared_input_may_be_called_like_an_attribute():
+    def shifted(x, *, label):
+        return x + label
+
+    model = FlowBuilder().input("label").through(shifted).using("label").build()
+    assert torch.equal(model(X, label=X), 2 * X)
 
 
 def test_a_shared_module_has_several_names_and_one_parameter():

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import FlowBuilder, ThresholdHalt
-from flodl.core import RefError, StateError
+from flodl.core import RefError, StateError, TagError
 
 from ..nodes import Blend, Double, Equal, Remember, Shift, Total, Triple
 
@@ -152,11 +152,10 @@ def test_an_initial_value_with_a_leading_dimension_of_one_is_expanded_to_the_bat
     assert seen == [(4, 5)]
 
 
-def test_the_name_of_an_initial_value_may_also_be_a_tag():
+def test_the_stored_name_of_a_first_value_belongs_to_it_alone():
     flow = FlowBuilder(Remember()).using("memory", init=torch.ones(2)).tag("memory")
-    model = flow.through(Shift(2)).tag("memory_init").build()
-    assert torch.equal(model(X), X + 1)
-    assert sorted(model.state_dict()) == ["memory_init", "memory_init.offset"]
+    with pytest.raises(TagError, match=r"stored as 'memory_init', which is also a node. Rename"):
+        flow.through(Shift(2)).tag("memory_init").build()
 
 
 def test_an_initial_value_of_the_wrong_type_is_rejected():

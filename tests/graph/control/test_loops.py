@@ -256,7 +256,7 @@ def test_per_sample_stopping_needs_a_body_that_preserves_the_shape():
     halt = ThresholdHalt(10.0, per_sample=True)
     model = FlowBuilder().loop_body(lambda x: torch.cat([x, x], 1)).while_cond(halt, 2).build()
     with pytest.raises(
-        LoopError, match=r"at 'loop_1.body': the body changes the state from shape \[\(3, 2\)\] to"
+        LoopError, match=r"at 'loop_1.body': the body changes the state from shape \(3, 2\) to"
     ):
         model(ROWS)
 

@@ -188,11 +188,11 @@ def test_an_invalid_index_is_rejected(choice, message):
     [
         (
             [Double(), nn.Linear(2, 3), Double()],
-            "at 'which.branch_1': the branch returned (3,) torch.float32",
+            "at 'which.branch_1': the branch returned (ROWS, 3) torch.float32",
         ),
         (
             [Double(), lambda x: x.double(), Double()],
-            "at 'which.branch_1': the branch returned (2,) torch.float64",
+            "at 'which.branch_1': the branch returned (ROWS, 2) torch.float64",
         ),
         ([Double(), lambda x: [x], Double()], "at 'which.branch_1': the branch returned a list"),
     ],
@@ -201,7 +201,29 @@ def test_an_invalid_index_is_rejected(choice, message):
 def test_mixed_branches_must_return_the_same_shape(branches, words, masked):
     with pytest.raises(RouteError) as caught:
         switch(torch.tensor([0, 1, 1, 0]), branches=branches, masked=masked)(ROWS)
-    assert words in str(caught.value)
+    assert words.replace("ROWS", "4" if masked else "2") in str(caught.value)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("branch", [lambda x: x[:1], lambda x: x.repeat(2, 1), lambda x: x.sum()])
+def test_mixed_branches_return_one_row_per_sample(branch, masked):
+    with pytest.raises(RouteError, match=r"at 'which.branch_[012]': the branch returned"):
+        switch(torch.tensor([0, 1, 1, 0]), branches=[Double(), branch, Double()], masked=masked)(ROWS)
+
+
+@pytest.mark.parametrize("gradient", ["straight_through", "gumbel"])
+def test_branches_of_a_learning_selector_return_one_row_per_sample(gradient):
+    branches = [lambda x: x[:1], lambda x: 2 * x[:1]]
+    model = FlowBuilder().switch(ArgmaxSelector(2, 2, gradient=gradient), branches).build()
+    with pytest.raises(RouteError, match=r"returned shape \(1, 2\) for 4 samples"):
+        model(ROWS)
+
+
+def test_branches_that_are_masked_for_the_whole_batch_return_one_shape():
+    branches = [Double(), lambda x: x[:1]]
+    model = FlowBuilder().switch(lambda x: torch.tensor(0), branches, masked=True).build()
+    with pytest.raises(RouteError, match="Mixed branches must return one shape"):
+        model(ROWS)
 
 
 def test_weighted_branches_must_return_the_same_shape():

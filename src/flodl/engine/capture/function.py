@@ -12,13 +12,16 @@ from torch import Tensor
 
 from flodl.core import StepError
 from flodl.core.integers import is_integer
+from flodl.observe import LastValues
 
 from ..batch.signature import Signature, signature
 from ..batch.tree import tensors_of
 from ..device.capturing import report_capturing
 from ..device.tensors import data_ptr
 from ..device.torch_flags import autocast_state
+from ..state.reachable import Reachable
 from .recording import Recording, T, fresh_casts, new_stream, record
+from .stored_values import StoredValues
 
 
 class Captured:
@@ -28,7 +31,7 @@ class Captured:
         self._fn = fn
         self._max = max_captures
         self._warmup = warmup
-        self._recordings: dict[Signature, Recording[Any]] = {}
+        self._recordings: dict[Signature, tuple[Recording[Any], StoredValues]] = {}
         self._weights: _Weights | None = None
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
@@ -54,17 +57,21 @@ class Captured:
             # Part of the old pool may still be in use, and then torch allocates nothing more from it.
             self._weights, self._pool = None, torch.cuda.graph_pool_handle()
         key = (bool(named), autocast_state("cuda"), *signature(given))
-        recording = self._recordings.get(key)
-        if recording is None:
+        recorded = self._recordings.get(key)
+        if recorded is None:
             if len(self._recordings) >= self._max:
                 return fn(*given)
             with torch.cuda.stream(_following(new_stream())), report_capturing(torch.device("cuda")):
                 for _ in range(self._warmup):
                     fn(*given)
             self._weights = self._weights or _Weights(self._fn)
+            stored = StoredValues(one for one in Reachable([self._fn]) if isinstance(one, LastValues))
             with fresh_casts():
-                recording = self._recordings[key] = record(fn, given, pool=self._pool)
+                recording = record(stored.watching(fn), given, pool=self._pool)
+            recorded = self._recordings[key] = recording, stored
+        recording, stored = recorded
         result = recording.replay(tensors_of(given))
+        stored.show()
         return torch.utils._pytree.tree_map_only(Tensor, torch.clone, result)
 
 

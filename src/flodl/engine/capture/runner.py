@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from ..program.runner import EagerRunner, Micro, Phase
 from ..state.snapshot import live_state
 from .dependencies import Dependencies
 from .recording import Recording, fresh_casts, new_stream, record
+from .stored_values import StoredValues
 
 # The fast path of a whole step: returns the loss, or None if the step has to take the slow path.
 Lane = Callable[[tuple[Any, ...]], Tensor | None]
@@ -37,6 +38,8 @@ class Recorded:
     """A recording, and what must stay alive with it."""
 
     recording: Recording[Outcome]
+    # The values that modules stored meanwhile, such as tags.
+    stored: StoredValues
     # What it reads and writes; while these live, their memory is not reused.
     held: list[Tensor]
     # The tables that a recorded update reads.
@@ -45,7 +48,9 @@ class Recorded:
     grads: list[Tensor | None] | None
 
 
-def fast_lane(recording: Recording[Outcome], dependencies: Dependencies, turns: int) -> Lane | None:
+def fast_lane(
+    recording: Recording[Outcome], stored: StoredValues, dependencies: Dependencies, turns: int
+) -> Lane | None:
     """Return the fast path over one recording of a whole step; None if the check is not that simple.
 
     If anything differs, the fast path returns None and has changed nothing. In most steps this is all that
@@ -55,9 +60,25 @@ def fast_lane(recording: Recording[Outcome], dependencies: Dependencies, turns: 
     if may_replay is None:
         return None
     if recording.mailbox is None:
-        return lambda batch: recording.replay(batch).loss.clone() if may_replay(batch) else None
-    post = recording.mailbox.poster(recording.run)
-    return lambda batch: post(batch) if may_replay(batch) else None
+        post = _copied_loss(recording)
+    else:
+        post = recording.mailbox.poster(recording.run)
+    shown = stored.pairs
+    if not shown:
+        return lambda batch: post(batch) if may_replay(batch) else None
+
+    def replay(batch: tuple[Any, ...]) -> Tensor | None:
+        # A call of the model in between, such as an evaluation, has stored its own values.
+        for holder, values in shown:
+            if holder.values is not values:
+                return None
+        return post(batch) if may_replay(batch) else None
+
+    return replay
+
+
+def _copied_loss(recording: Recording[Outcome]) -> Callable[[Sequence[Tensor]], Tensor]:
+    return lambda batch: recording.replay(batch).loss.clone()
 
 
 class RecordedRunner:
@@ -77,7 +98,7 @@ class RecordedRunner:
         self._grads: list[Tensor | None] = []
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
-        self._last: Recording[Outcome] | None = None
+        self._last: Recorded | None = None
         # Tensors outside the optimizer that receive gradients, each with the tensor they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
         self._dependencies = Dependencies(body, update_inside=update_inside)
@@ -101,7 +122,7 @@ class RecordedRunner:
         """Return the fast path for this many whole steps like the last one; None if there is none."""
         if self._last is None or self._foreign:
             return None
-        return fast_lane(self._last, self._dependencies, turns)
+        return fast_lane(self._last.recording, self._last.stored, self._dependencies, turns)
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a signature; nothing is executed."""
@@ -110,6 +131,7 @@ class RecordedRunner:
         if any(leaf.requires_grad for leaf in tensors_of(micro.batch)):
             raise NotCapturable("the batch requires gradients, and a recording works on a copy; detach it")
         adam = self._fast_update() if micro.closes and self.update_inside else None
+        stored = StoredValues(self.body.side_effects.stores)
 
         def region(*static: Any) -> Outcome:
             opens, mask = micro.opens, None
@@ -131,13 +153,15 @@ class RecordedRunner:
         used = (*live_state(self.body).values(), *self.body.model.parameters())
         # Aliases of the memory: `.data = …` would give the tensors themselves other memory.
         held = [tensor.detach() for tensor in used]
-        recording = self._record(region, micro)
+        recording = self._record(stored.watching(region), micro)
         if adam is not None:
             adam.write_tables()
         self._grads = [p.grad for p in self.body.parameters]
         others_read = micro.phase is not Phase.ONLY or not self.update_inside
         grads = self._grads if others_read else None
-        self.recorded[micro.phase, micro.share, micro.signature] = Recorded(recording, held, adam, grads)
+        self.recorded[micro.phase, micro.share, micro.signature] = Recorded(
+            recording, stored, held, adam, grads
+        )
 
     def _fast_update(self) -> FastAdam | None:
         body = self.body
@@ -199,7 +223,7 @@ class RecordedRunner:
 
     def _drop(self, key: Key) -> None:
         dropped = self.recorded.pop(key, None)
-        if dropped is not None and self._last is dropped.recording:
+        if dropped is not None and self._last is dropped:
             self._last = None
 
     def run(self, micro: Micro) -> Outcome:
@@ -220,10 +244,11 @@ class RecordedRunner:
         progress.stage = Stage.BACKWARD
         outcome = recording.replay(tensors_of(micro.inputs))
         progress.stage = Stage.UPDATED if micro.closes and self.update_inside else Stage.ACCUMULATED
+        recorded.stored.show()
         if recorded.grads is not None:
             self._grads = recorded.grads
         is_flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
-        self._last = recording if is_flat and micro.phase is Phase.ONLY and self.update_inside else None
+        self._last = recorded if is_flat and micro.phase is Phase.ONLY and self.update_inside else None
         return outcome
 
     @torch.no_grad()

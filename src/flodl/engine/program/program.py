@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from flodl.core import StepError
 from flodl.core.interrupts import uninterrupted
+from flodl.observe import LastValues
 
 from ..batch.samples import num_samples, split_batch, why_not_splittable
 from ..device.capturing import report_capturing
@@ -28,7 +29,7 @@ from .update import Updater, parameters_of
 
 @dataclass
 class SideEffects:
-    """Tensors besides parameters and buffers that the step was seen to change."""
+    """What the step was seen to change besides parameters and buffers."""
 
     # Kept with their autograd history in attributes of modules, from step to step.
     lasting: list[Tensor] = field(default_factory=list)
@@ -36,6 +37,8 @@ class SideEffects:
     written: list[Tensor] = field(default_factory=list)
     # Tensors outside the optimizer that receive gradients.
     foreign: list[Tensor] = field(default_factory=list)
+    # Where modules store values to be read after the step, such as the tags of a graph.
+    stores: list[LastValues] = field(default_factory=list)
 
 
 @dataclass(eq=False)

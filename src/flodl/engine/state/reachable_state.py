@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from flodl.core.interrupts import uninterrupted
 
 from .reachable import Reachable
 from .saved_values import SavedTensor, data_pointer, save
+
+T = TypeVar("T")
 
 
 class ReachableState:
@@ -53,6 +55,10 @@ class ReachableState:
         with uninterrupted():
             for one in self._saved.values():
                 one.restore()
+
+    def of_class(self, kind: type[T]) -> list[T]:
+        """Return the values of a class."""
+        return [one.value for one in self._saved.values() if isinstance(one.value, kind)]
 
     def written_uncopied(self, later: ReachableState) -> list[Tensor]:
         """Return the tensors that had changed at a later moment and were not copied."""

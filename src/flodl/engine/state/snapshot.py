@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flodl.core.interrupts import uninterrupted
 from flodl.core.rng_state import RngState
+from flodl.observe import LastValues
 
 from ..device.tensors import same_bits, widened
 from ..errors import NotCapturable
@@ -86,8 +87,9 @@ class Snapshot:
         """Prepare both for a recording between them.
 
         Detach histories that a recording cannot keep, and note the tensors outside the optimizer that get
-        gradients.
+        gradients and where modules store values.
         """
+        body.side_effects.stores = later.reachable.of_class(LastValues)
         body.side_effects.lasting = self.reachable.persistent_histories(later.reachable)
         for moment in (self, later):
             moment.reachable.cut_history(body.side_effects.lasting)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from flodl.observe import Book
+
 from ..batch.signature import Signature, opaque_part
 from ..batch.tree import static_copy, tensors_of
 from ..capture.recording import rehearse
@@ -66,6 +68,7 @@ class Trial:
         self._shapes: list[Signature] = []
         # The part of the last batch that can only be compared by identity.
         self._opaque: Any = None
+        self._records_metrics = False
         self._verdict = Verdict(tier, body, updates=self._updates)
 
     @property
@@ -111,6 +114,20 @@ class Trial:
         kept = micro if micro.phase is Phase.ONLY else replace(micro, batch=static_copy(micro.batch))
         self._window.append(kept)
         self._batches.append(micro.batch)
+        records = self._num_records()
+        outcome = self._run(micro)
+        self._records_metrics |= self._num_records() != records
+        return outcome
+
+    def _num_records(self) -> int:
+        """Return how often metrics were recorded in books that the step reaches."""
+        return (
+            0
+            if self._before is None
+            else sum(book.num_records for book in self._before.reachable.of_class(Book))
+        )
+
+    def _run(self, micro: Micro) -> Outcome:
         if self._builder.candidate is not None or self._body.device.type != "cuda":
             return self._run_eagerly(micro)
         if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
@@ -251,5 +268,11 @@ class Trial:
             raise Refused(
                 f"the step cannot be {self.tier}: it writes into its batch or leaves a gradient there, and a "
                 "recording works on a copy; clone what the step changes, and return the result as a value"
+            )
+        if self._records_metrics:
+            raise Refused(
+                f"the step cannot be {self.tier}: its step function records metrics of a graph (record, "
+                "collect), which a recording would not repeat; return them as named values, or record after "
+                "the step"
             )
         before.prepare_recording(after, self._body)

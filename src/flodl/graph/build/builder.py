@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from flodl.core import BuildError, RefError, TagError, log
 from flodl.core.paths import check_name, suggestion
@@ -32,6 +32,7 @@ from .draft import (
     type_name,
 )
 from .labels import Labels
+from .names import check_child_name, check_initial_names
 from .shape_check import check_shapes
 
 Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
@@ -106,7 +107,7 @@ class FlowBuilder(Unfinished):
         stream = self._stream("split")
         self._labels.claim(branches, self._tagged)
         for name in names:
-            self._check_free(check_name(name, "tag"))
+            self._check_free(check_child_name(name, "tag"))
         nodes = [self._call(module, stream) for module in branches]
         self._flow(nodes, bindable=nodes)
         for name, node in zip(names, nodes):
@@ -142,7 +143,7 @@ class FlowBuilder(Unfinished):
             )
         members = tuple(f"{name}_{position}" for position in range(len(self._streams)))
         for member in members:
-            self._check_free(member)
+            self._check_free(check_child_name(member, "tag"))
         for member, node in zip(members, self._streams):
             self._name(node, member)
         self._groups[name] = members
@@ -218,7 +219,7 @@ class FlowBuilder(Unfinished):
 
     def label(self, name: str) -> FlowBuilder:
         """Name the graph, so that a parent graph can address it."""
-        self._label = check_name(name, "label")
+        self._label = check_child_name(name, "label")
         return self
 
     def internal(self, *tags: str) -> FlowBuilder:
@@ -232,6 +233,7 @@ class FlowBuilder(Unfinished):
         order = execution_order(self._drafts)
         keys = name_drafts(order)
         check_required(order, keys)
+        check_initial_names((tag for tag, value in self._initial.items() if isinstance(value, Tensor)), keys)
         spec = freeze(
             order,
             keys,
@@ -343,11 +345,13 @@ class FlowBuilder(Unfinished):
             raise TagError(f"{name!r} is already a tag group. Use a different name.")
 
     def _name(self, node: Draft, name: str) -> None:
-        check_name(name, "tag")
+        is_declared = node.kind == "input" and node is not self._input
+        if not is_declared:  # a declared input is not a module
+            check_child_name(name, "tag")
         self._check_free(name)
         self._labels.check_tag(name, node)
         self._tagged[name] = node
-        if node.kind != "input" or node is self._input:
+        if not is_declared:
             node.tags.append(name)
         self._pending.pop(name, None)
 

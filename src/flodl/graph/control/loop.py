@@ -13,6 +13,7 @@ from flodl.core import LoopError
 
 from ..plan.error_path import prepend_path
 from ..plan.memory import tensors
+from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts, method
 from .control import Control, Target, batch_size, on_meta, one_or_per_sample, per_sample
 from .traces import Emit, Traces
@@ -200,15 +201,31 @@ def _keep_finished(active: Tensor, after: Any, before: Any) -> Any:
     shapes = [tuple(leaf.shape) for leaf in tensors(after)], [tuple(leaf.shape) for leaf in tensors(before)]
     if structure != old_structure or shapes[0] != shapes[1]:
         raise LoopError(
-            f"the body changes the state from shape {shapes[1]} to {shapes[0]}. A loop that stops samples "
-            "one by one needs a body that preserves the shape.",
+            f"the body changes the state from shape {_shown(shapes[1])} to {_shown(shapes[0])}. A loop that "
+            "stops samples one by one needs a body that preserves the shape.",
             path="body",
         )
+    _check_rows(active, tensors(after))
     kept = [
         torch.where(per_sample(active, leaf), leaf, kept) if isinstance(leaf, Tensor) else leaf
         for leaf, kept in zip(new, old)
     ]
     return pytree.tree_unflatten(kept, structure)
+
+
+def _check_rows(values: Tensor, leaves: list[Tensor]) -> None:
+    """Raise if a state does not have one row for each value of a condition: torch would broadcast it."""
+    for leaf in leaves if values.dim() else ():
+        if leaf.dim() == 0 or differ(leaf.shape[:1], values.shape):
+            raise LoopError(
+                f"the condition returned one value for each of {len(values)} samples, but a state has shape "
+                f"{tuple(leaf.shape)}. Every tensor of the state needs one row per sample, first.",
+                path="body",
+            )
+
+
+def _shown(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(map(str, shapes))
 
 
 def _add_weighted(total: Any, weight: Tensor, state: Any) -> Any:
@@ -221,7 +238,15 @@ def _add_weighted(total: Any, weight: Tensor, state: Any) -> Any:
             )
         return per_sample(weight, leaf) * leaf
 
+    _check_rows(weight, tensors(state))
     weighted = pytree.tree_map_only(Tensor, term, state)
     if total is None:
         return weighted
+    shapes = [[tuple(leaf.shape) for leaf in tensors(each)] for each in (total, weighted)]
+    if len(shapes[0]) != len(shapes[1]) or any(map(differ, *shapes)):
+        raise LoopError(
+            f"the body changes the state from shape {_shown(shapes[0])} to {_shown(shapes[1])}. A learned "
+            "halt adds up the states of all iterations, so the body must preserve the shape.",
+            path="body",
+        )
     return pytree.tree_map(lambda a, b: a + b if isinstance(a, Tensor) else b, total, weighted)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from flodl.core import RouteError
 
+from ..plan.shapes import differ
+
 
 class _Projection(nn.Module):
     """Project the stream, plus any references, to one logit per choice.
@@ -27,8 +29,13 @@ class _Projection(nn.Module):
 
     def logits(self, x: Tensor, refs: dict[str, Any]) -> Tensor:
         """Return the logits; the last dimension is the choice."""
-        for ref in refs.values():
+        for name, ref in refs.items():
             if ref is not None:
+                if isinstance(ref, Tensor) and differ(ref.shape, x.shape):
+                    raise RouteError(
+                        f"the reference {name!r} has shape {tuple(ref.shape)}, the stream {tuple(x.shape)}. "
+                        f"{type(self).__name__} adds them, so they need the same shape."
+                    )
                 x = x + ref
         if self.dim != -1:
             features = self.dim % x.dim()

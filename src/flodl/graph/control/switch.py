@@ -11,6 +11,7 @@ from torch import Tensor
 from flodl.core import RouteError
 
 from ..plan.error_path import prepend_path
+from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts
 from .control import Control, Target, batch_size, combine, on_meta, one_or_per_sample, per_sample
 
@@ -67,10 +68,10 @@ class Switch(Control):
                 path="selector",
             )
         if getattr(self.selector, "gives_weights", False):
-            return combine(choice, self._run_all(stream))
+            return combine(choice, self._run_all(stream, choice.shape[0] if choice.dim() > 1 else None))
         index = self._shaped(choice, stream)
         if self.masked or (index.dim() > 0 and on_meta(stream)):
-            return self._select(index, self._run_all(stream))
+            return self._select(index, self._run_all(stream, index.shape[0] if index.dim() else None))
         if index.dim() == 0:
             if on_meta(stream):
                 return self._run_all_on_meta(stream)
@@ -123,6 +124,8 @@ class Switch(Control):
             return whole
         parts = [self._run(position, stream.index_select(0, rows[position])) for position in used]
         self._check_same_shape(parts, used)
+        for position, part in zip(used, parts):
+            _check_rows(part, len(rows[position]), position)
         order = torch.cat([rows[position] for position in used])
         return torch.cat(parts).index_select(0, order.argsort())
 
@@ -130,9 +133,15 @@ class Switch(Control):
         """Run every branch on the meta device, so that all shapes are checked."""
         return [self._run(position, stream) for position in range(self.num_branches)][chosen]
 
-    def _run_all(self, stream: Any) -> list[Tensor]:
+    def _run_all(self, stream: Any, num_samples: int | None) -> list[Tensor]:
+        """Run every branch; with a choice per sample, each must return that many rows."""
         outputs = [self._run(position, stream) for position in range(self.num_branches)]
         self._check_same_shape(outputs, range(self.num_branches))
+        for position, output in enumerate(outputs):
+            if num_samples is not None:
+                _check_rows(output, num_samples, position)
+            elif differ(output.shape, outputs[0].shape):
+                raise _wrong_shape(output, outputs[0], position)
         return outputs
 
     def _select(self, index: Tensor, outputs: list[Tensor]) -> Tensor:
@@ -153,12 +162,25 @@ class Switch(Control):
                     f"the branch returned a {type(output).__name__}. Mixed branches must return tensors.",
                     path=f"branch_{position}",
                 )
-            if output.shape[1:] != first.shape[1:] or output.dtype != first.dtype:
-                raise RouteError(
-                    f"the branch returned {tuple(output.shape[1:])} {output.dtype} per sample, another "
-                    f"branch {tuple(first.shape[1:])} {first.dtype}. Mixed branches must return one shape.",
-                    path=f"branch_{position}",
-                )
+            if differ(output.shape[1:], first.shape[1:]) or output.dtype != first.dtype:
+                raise _wrong_shape(output, first, position)
+
+
+def _wrong_shape(output: Tensor, first: Tensor, position: int) -> RouteError:
+    return RouteError(
+        f"the branch returned {tuple(output.shape)} {output.dtype}, another branch {tuple(first.shape)} "
+        f"{first.dtype}. Mixed branches must return one shape.",
+        path=f"branch_{position}",
+    )
+
+
+def _check_rows(output: Tensor, num_rows: int, position: int) -> None:
+    if output.dim() == 0 or differ(output.shape[:1], (num_rows,)):
+        raise RouteError(
+            f"the branch returned shape {tuple(output.shape)} for {num_rows} samples. "
+            "Mixed branches must return one row per sample.",
+            path=f"branch_{position}",
+        )
 
 
 def _invalid_value(dtype: torch.dtype) -> float | int | bool:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from flodl.core import LoopError
+from flodl.observe import LastValues
 
-from ..plan.memory import detached
 
-
-class Traces:
+class Traces(LastValues):
     """Published values by name, one per iteration that published; copies and pickles do not contain them."""
 
     def __init__(self) -> None:
-        self.values: dict[str, list[Any]] = {}
+        super().__init__({})
         self.has_run = False
 
     def begin(self) -> None:
@@ -27,10 +26,6 @@ class Traces:
             self.values[name].append(value)
         else:
             self.values[name] = [value]
-
-    def detach(self) -> None:
-        """Detach the published values from the autograd graph."""
-        self.values = detached(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}

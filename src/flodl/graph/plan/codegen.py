@@ -23,10 +23,12 @@ from typing import Any
 
 import torch
 
+from .shapes import add, maximum, mean, mul
 from .spec import Node, Spec
 
 Program = Callable[..., Any]
 
+_MERGES = {"add": add, "mean": mean, "mul": mul, "maximum": maximum}
 _numbers = itertools.count(1)
 
 
@@ -57,7 +59,7 @@ def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Sour
     text = writer.text()
     filename = f"<flodl graph {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"torch": torch}
+    namespace: dict[str, Any] = {"torch": torch, **_MERGES}
     exec(compile(text, filename, "exec"), namespace)
     source = Source(
         text, filename, tuple(writer.names), tuple(writer.bound), writer.node_at_line, namespace["bind"]
@@ -144,9 +146,9 @@ class _Writer:
     def _write_memory(self) -> None:
         """Update the memory at the end of the call, so that an error leaves it unchanged."""
         updates = []
-        if self.keep_tags and self.spec.tags:
+        if self.spec.tags:
             values = ", ".join(self.names[index] for _, index in self.spec.tags)
-            updates.append(f"graph._memory.tag_values = ({values},)")
+            updates.append(f"graph._memory.values = {f'({values},)' if self.keep_tags else None}")
         if self.spec.carried:
             values = ", ".join(self.names[writer] for _, writer in self.spec.carried)
             updates.append(f"graph._carry(({values},), {self.names[0]})")
@@ -166,19 +168,12 @@ def _keyword(name: str, value: str) -> str:
 def _merge_expression(node: Node, values: list[str]) -> str:
     if node.merge_op == "cat":
         return f"torch.cat([{', '.join(values)}], {node.merge_dim})"
-    if node.merge_op == "mul":
-        return " * ".join(values)
-    if node.merge_op == "max":
-        expression = values[0]
-        for value in values[1:]:
-            expression = f"torch.maximum({expression}, {value})"
-        return expression
-    total = " + ".join(values)
-    return f"({total}) / {len(values)}" if node.merge_op == "mean" else total
+    function = "maximum" if node.merge_op == "max" else node.merge_op
+    return f"{function}({', '.join(values)})"
 
 
 def _value_names(spec: Spec) -> list[str]:
-    taken = {"graph", "torch", "program", "bind"}
+    taken = {"graph", "torch", "program", "bind", *_MERGES}
     names = []
     for node in spec.nodes:
         name = re.sub(r"\W", "_", node.key)

@@ -9,25 +9,28 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flodl.core import StateError
+from flodl.observe import LastValues
 
 CarriedState = tuple[tuple[Any, ...], int | None]
 
 
-class Memory:
-    """The tagged and carried values of the last call. They are not part of the state dict.
+class Memory(LastValues):
+    """The tagged (`values`) and carried values of the last call. They are not part of the state dict.
 
-    A copy or pickle has no autograd history: carried values are detached and tagged values are
-    dropped, so that a graph can be deep-copied after a forward.
+    `values` is None if the last call did not keep its tags. A copy or pickle has no autograd history:
+    carried values are detached and tagged values are dropped, so that a graph can be deep-copied after a
+    forward.
     """
 
     def __init__(self, num_tags: int, num_carried: int) -> None:
-        self.tag_values: tuple[Any, ...] = (None,) * num_tags
+        super().__init__((None,) * num_tags)
+        self._num_tags = num_tags
         self.carried: tuple[Any, ...] = (None,) * num_carried
         self.batch: int | None = None
 
     def forget_tags(self) -> None:
         """Drop the tagged values."""
-        self.tag_values = (None,) * len(self.tag_values)
+        self.values = (None,) * self._num_tags
 
     def reset(self) -> None:
         """Drop the carried values, so that the next call starts from the initial ones."""
@@ -36,8 +39,8 @@ class Memory:
 
     def detach(self) -> None:
         """Detach all values from the autograd graph."""
+        super().detach()
         self.carried = detached(self.carried)
-        self.tag_values = detached(self.tag_values)
 
     def snapshot(self) -> CarriedState:
         """Return the values carried now, for `restore_where`."""
@@ -73,10 +76,11 @@ class Memory:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"carried": detached(self.carried), "batch": self.batch, "num_tags": len(self.tag_values)}
+        return {"carried": detached(self.carried), "batch": self.batch, "num_tags": self._num_tags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.tag_values = (None,) * state["num_tags"]
+        self._num_tags = state["num_tags"]
+        self.forget_tags()
         self.carried = state["carried"]
         self.batch = state["batch"]
 
