@@ -2,7 +2,7 @@
 
 from .background.snapshot import Snapshot, snapshot_cpu
 from .background.writer import BackgroundWriter, Saved
-from .bundles.bundle import clean_bundles, read_bundle, save_bundle, verify_bundle
+from .bundles.bundle import check_parts, clean_bundles, read_bundle, save_bundle, verify_bundle
 from .bundles.listing import Latest, latest_bundle, list_bundles, prune_bundles
 from .bundles.manifest import Bundle, is_bundle, read_manifest, step_and_revision
 from .bundles.retention import Policy, best, every, keep, last
@@ -25,6 +25,7 @@ __all__ = [
     "Saved",
     "Snapshot",
     "best",
+    "check_parts",
     "check_values_fit",
     "checkpoint_keys",
     "clean_bundles",

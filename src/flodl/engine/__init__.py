@@ -4,7 +4,9 @@ from .batch.samples import ambiguous_samples, leading_lengths, num_samples
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
+from .errors import NotRestorable
 from .program.precision import computing_in
+from .rehearsal import rehearse, sandbox
 from .report import StepReport
 from .settings import Precision, Tail, TierChoice
 from .step import TrainStep
@@ -13,6 +15,7 @@ __all__ = [
     "Captured",
     "Collector",
     "MemoryUse",
+    "NotRestorable",
     "Precision",
     "StepReport",
     "Tail",
@@ -27,4 +30,6 @@ __all__ = [
     "memory_use",
     "no_waiting",
     "num_samples",
+    "rehearse",
+    "sandbox",
 ]

@@ -1,4 +1,4 @@
-"""The error of a step that cannot be captured."""
+"""Errors of a step that cannot be captured, or whose effects cannot be undone."""
 
 from __future__ import annotations
 
@@ -7,3 +7,7 @@ from flodl.core import StepError
 
 class NotCapturable(StepError):
     """The region does something that cannot be recorded; the message names it, and the line."""
+
+
+class NotRestorable(StepError):
+    """The step may change something that cannot be restored; the message names it."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping
+from itertools import islice
+from typing import Any, cast
 
 from flodl.core import TrainError
+from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
 
 from .batches.loaders import num_batches
+from .dry_pass import dry_pass
 from .evaluation.modes import modes_of
 from .evaluation.names import check_names, check_number
 from .learning_rate import learning_rate, optimizer_settings, reset_schedule
 from .run import Run
+from .session import Session
 
 MAX_EMPTY_EPOCHS = 1000
 
@@ -24,7 +28,9 @@ class _Interrupted(Exception):
     """A signal asked the run to stop during an evaluation."""
 
 
-def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> Iterator[Any]:
+def run_epoch(
+    run: Run, data: Any, batch_size: int | None, eval_data: Any, limit: int | None
+) -> Iterator[Any]:
     """Yield the remaining batches of the epoch, then evaluate, report and save."""
     session, step, request = run.session, run.session.train_step, run.stop_request
     loader = run.loaders.for_training(data, batch_size, epoch=session.epochs)
@@ -32,11 +38,12 @@ def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> It
         return
     if step.is_between_updates:
         run.exit_if_asked()
+    _set_limit(session, limit)
     run.start()
     if session.position.open_row is None:
         _begin_epoch(run, loader)
         batches, failed = run.cursor.batches(loader), False
-        while True:
+        while limit is None or session.position.epoch_step < limit:
             try:
                 batch = next(batches)
             except StopIteration:
@@ -48,6 +55,8 @@ def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> It
                 failed = True
             if failed:
                 run.save_and_exit()
+            if not run.is_checked:
+                _check_first(run, batch, eval_data)
             if run.is_pending:
                 run.begin()
             yield batch
@@ -55,9 +64,50 @@ def run_epoch(run: Run, data: Any, batch_size: int | None, eval_data: Any) -> It
                 if request.signal:
                     run.save_and_exit()
                 return
+        else:
+            _cut_epoch(run, loader, batches)
         _end_training(run)
     run.begin()
     _end_epoch(run, eval_data)
+
+
+def _set_limit(session: Session, limit: int | None) -> None:
+    """Limit the epochs of a run, all of them or none."""
+    if limit is not None and not is_integer(limit, at_least=1):
+        raise TrainError(f"limit={limit!r}. Use a whole number of batches from 1 up, or None for no limit.")
+    before = session.start.limit
+    if limit != before and (session.updates or session.epochs):
+        raise TrainError(
+            f"this run was trained with {_limit(before)}, and is now continued with {_limit(limit)}: the "
+            "epochs in its history would not have the same size. Use a new Trainer and, for a run that is "
+            "saved, a different checkpoint_dir."
+        )
+    session.start.limit = limit
+
+
+def _limit(limit: int | None) -> str:
+    return "no limit" if limit is None else f"limit={limit}"
+
+
+def _check_first(run: Run, batch: Any, eval_data: Any) -> None:
+    """Run the dry pass, once in a run, before its first batch."""
+    run.is_checked = True
+    if not run.session.settings.dry_pass:
+        return
+    try:
+        dry_pass(run, batch, eval_data)
+    except Exception:
+        # A signal to every process of a job also ends the workers of a loader.
+        if not run.stop_request:
+            raise
+
+
+def _cut_epoch(run: Run, loader: Loader, batches: Iterator[Any]) -> None:
+    """End an epoch at its limit: the next one starts with the order of its own."""
+    cast(Generator[Any], batches).close()
+    run.cursor.forget()
+    if not loader.is_one_shot:
+        loader.set_epoch(loader.epoch + 1)
 
 
 def _is_stopped(run: Run) -> bool:
@@ -88,7 +138,8 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
         if session.position.epoch_step == 0:
             loader.rewind()
     run.cursor.rewind(loader)
-    run.epoch.num_batches = num_batches(loader)
+    count, limit = num_batches(loader), session.start.limit
+    run.epoch.num_batches = count if count is None or limit is None else min(count, limit)
     if run.stop_request and session.train_step.is_between_updates:
         run.save_and_exit()
     if not session.model.training:
@@ -160,8 +211,9 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
     if eval_data is None:
         return {}
     read, metrics = run.loaders.evaluation_batches(eval_data, None), None
+    limit = run.session.start.limit
     try:
-        metrics = run.evaluator(read, before_batch=check_for_stop)
+        metrics = run.evaluator(lambda: islice(read(), limit), before_batch=check_for_stop)
     except Exception:
         # A signal to every process of a job also ends the workers of a loader.
         if not run.stop_request:

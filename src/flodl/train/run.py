@@ -96,13 +96,20 @@ class Run:
         self.epoch = EpochState()
         # What changes the folder besides the record, done when the run begins.
         self.at_begin: list[Callable[[], object]] = []
-        self.follows_loss = follows_loss(session.train_step.schedule)
+        # Whether the dry pass has checked this start; a loop outside `open` is checked once.
+        self.is_checked = False
+        follows_loss(session.train_step.schedule)
         self._has_step_hooks = hooks.has("on_step_end")
 
     @property
     def directory(self) -> RunDirectory | None:
         """The run directory, if there is one."""
         return None if self.saver is None else self.saver.directory
+
+    @property
+    def follows_loss(self) -> bool:
+        """Whether the schedule follows a metric, which is the loss in a trainer."""
+        return follows_loss(self.session.train_step.schedule)
 
     @property
     def early_stop_reason(self) -> str:
@@ -128,7 +135,7 @@ class Run:
                 stack.callback(saver.directory.release)
                 saver.directory.lock()
             session.stop_reason, self.epoch = "", EpochState(start_s=time.perf_counter())
-            self.total_epochs, self.stage, self.at_begin = epochs, Stage.OPEN, []
+            self.total_epochs, self.stage, self.at_begin, self.is_checked = epochs, Stage.OPEN, [], False
             stack.callback(setattr, self, "stage", Stage.CLOSED)
             stack.enter_context(self.reports.open(lambda: self.early_stop_reason))
             stack.enter_context(preserve_modes(session.model))

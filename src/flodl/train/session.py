@@ -23,12 +23,14 @@ from .settings import TrainerSettings
 
 @dataclass
 class Start:
-    """The state before the first epoch began or a bundle was loaded: frozen and evaluating modules, and the
-    settings of the optimizer."""
+    """The state before the first epoch began or a bundle was loaded: frozen and evaluating modules, the
+    settings of the optimizer, and the size of an epoch."""
 
     is_fresh: bool = True
     modes: dict[str, list[str]] | None = None
     optimizer: list[dict[str, Any]] | None = None
+    # The number of batches that epochs are limited to.
+    limit: int | None = None
 
 
 @dataclass

@@ -24,6 +24,7 @@ class TrainerSettings:
     when_disk_fails: DiskPolicy = "continue"
     ema: float | None = None
     seed: int | None = None
+    dry_pass: bool = True
 
     def __post_init__(self) -> None:
         for name in ("save_every", "save_every_steps", "log_every"):

@@ -85,6 +85,7 @@ class Trainer:
         outputs: Outputs | None = None,
         hooks: Iterable[Any] = (),
         seed: int | None = None,
+        dry_pass: bool = True,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TrainError(
@@ -98,6 +99,7 @@ class Trainer:
             when_disk_fails=when_disk_fails,
             ema=ema,
             seed=seed,
+            dry_pass=dry_pass,
         )
         if nan == "rollback" and checkpoint_dir is None:
             raise TrainError("nan='rollback' loads the last bundle. Set a checkpoint_dir.")
@@ -193,8 +195,12 @@ class Trainer:
         batch_size: int | None = None,
         eval_data: Any = None,
         resume: str | PathLike[str] | bool = "auto",
+        limit: int | None = None,
     ) -> FitResult:
         """Train until `epochs` epochs are done, including those before a resume.
+
+        Before anything is trained, a dry pass checks names and shapes of values, evaluation and saving.
+        `limit` is the number of batches in each epoch and each evaluation, to try out everything quickly.
 
         `resume` is "auto" (resume if there is a bundle), "must", "never", or the folder of another run, or
         one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and exit
@@ -211,7 +217,7 @@ class Trainer:
             if epochs - self.epochs > 1:
                 check_repeatable(eval_data)
             while self.epochs < epochs and not self.stop_reason:
-                for batch in self.epoch(loader, eval_data=eval_data):
+                for batch in self.epoch(loader, eval_data=eval_data, limit=limit):
                     self.step(batch)
         return self.result()
 
@@ -232,13 +238,15 @@ class Trainer:
         """
         return resume_run(self._run, self.loader(data, batch_size), how)
 
-    def epoch(self, data: Any, batch_size: int | None = None, *, eval_data: Any = None) -> Iterator[Any]:
+    def epoch(
+        self, data: Any, batch_size: int | None = None, *, eval_data: Any = None, limit: int | None = None
+    ) -> Iterator[Any]:
         """Yield the batches of the current epoch, each to be passed to `step`, then evaluate and save.
 
         A loop that was left early continues after the last batch that was trained on when `epoch` is called
         again. A stopped run yields no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
-        return run_epoch(self._run, data, batch_size, eval_data)
+        return run_epoch(self._run, data, batch_size, eval_data, limit)
 
     def step(self, *batch: Any) -> Tensor:
         """Train on one batch, and return its loss: `step(batch)`, or its parts as in `step(x, y)`."""

@@ -35,6 +35,7 @@ from ..durable_files import (
 from ..formats.byte_reader import MemoryReader, map_file
 from ..formats.checksum import Buffer, digest, start_digest
 from ..formats.serialization import open_safetensors, serialize_safetensors
+from ..formats.storable import check_storable
 from . import manifest
 from .manifest import Bundle, FileInfo, folder_name, step_and_revision
 
@@ -118,6 +119,21 @@ def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
         except CheckpointError as error:
             raise error.under(name) from None
     return encoded
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Raise for anything in the parts of a run that cannot be saved; nothing is written or copied.
+
+    >>> check_parts({"hooks": {"seen": {1, 2}}})
+    Traceback (most recent call last):
+    flodl.core.errors.CheckpointError: at 'hooks.seen': a set cannot be saved. ...
+    """
+    for part, (_, tensors) in encode_parts(0, parts).items():
+        for name, tensor in tensors.items():
+            try:
+                check_storable(name, tensor)
+            except CheckpointError as error:
+                raise error.under(part) from None
 
 
 def as_floats(metrics: Mapping[str, Any] | None) -> dict[str, float]:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..errors import NotRestorable
+
 # Attributes of `torch.nn.Module` itself, without those that a forward may change.
 _TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
 ITEMS = (list, deque, dict, OrderedDict, defaultdict, Counter, set)
@@ -44,16 +46,23 @@ class Reachable:
     (True, 1)
     """
 
-    def __init__(self, roots: Iterable[Any], *, exclude: Iterable[Any] = ()) -> None:
+    def __init__(self, roots: Iterable[Any], *, exclude: Iterable[Any] = (), most: int | None = None) -> None:
         self.iterators: list[Any] = []
         self._found: dict[Hashable, Any] = {}
         self._seen: dict[Hashable, Any] = {id(one): one for one in exclude}
-        waiting = list(roots)
+        waiting, num_visited = list(roots), 0
         while waiting:
             waiting.extend(self._visit(waiting.pop()))
+            num_visited += 1
+            if most is not None and num_visited > most:
+                raise NotRestorable(f"it reaches more than {most} objects")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._found.values())
+
+    def keys(self) -> Iterable[Hashable]:
+        """Return the keys of all objects."""
+        return self._found.keys()
 
     def items(self) -> Iterable[tuple[Hashable, Any]]:
         """Return all objects, with keys that are stable between searches."""
@@ -151,7 +160,9 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def _is_user_code(kind: Any) -> bool:
-    return _is_user_module(getattr(kind, "__module__", None) or "")
+    name = getattr(kind, "__module__", None) or ""
+    # A function from `exec` without a `__name__` has this module; those of Python itself are no functions.
+    return (name == "builtins" and isinstance(kind, FunctionType)) or _is_user_module(name)
 
 
 def _is_user_or_builtin_class(kind: type) -> bool:

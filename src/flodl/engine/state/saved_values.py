@@ -55,6 +55,11 @@ class SavedTensor(SavedValue):
             self.needs_copy = not small and id(value) not in copy_large
             self._copy = None if self.needs_copy else value.detach().clone()
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether its elements can be restored."""
+        return self._copy is not None
+
     def restore(self) -> None:
         value = self.value
         if value.is_leaf and value.grad is not self.grad:

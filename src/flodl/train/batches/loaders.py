@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -31,6 +32,8 @@ class Loaders:
         self._training_data: tuple[Any, int | None] | None = None
         self._evaluation: Loader | None = None
         self._evaluation_data: tuple[Any, int | None] | None = None
+        # An iterator whose first batch was read by the dry pass, and all of its batches.
+        self._peeked: tuple[Any, Batches] | None = None
 
     def for_training(self, data: Any, batch_size: int | None, *, epoch: int) -> Loader:
         """Return the loader that was passed, or one over the data that starts at an epoch."""
@@ -65,8 +68,23 @@ class Loaders:
         loader.load_state_dict(state)
         self._cursor.forget()
 
+    def peek_evaluation(self, data: Any) -> tuple[Any, int | None] | None:
+        """Return the first batch of an evaluation with its number of samples; None if there is none.
+
+        An evaluation of an iterator that follows still gets this batch.
+        """
+        batches = iter(self.evaluation_batches(data, None)())
+        first = next(batches, None)
+        is_one_shot = data.is_one_shot if isinstance(data, Loader) else isinstance(data, Iterator)
+        if first is not None and is_one_shot:
+            self._peeked = data, chain([first], batches)
+        return first
+
     def evaluation_batches(self, data: Any, batch_size: int | None) -> Callable[[], Batches]:
         """Return a function that reads the data from the start."""
+        peeked, self._peeked = self._peeked, None
+        if peeked is not None and peeked[0] is data:
+            return lambda: peeked[1]
         loader = self.for_evaluation(data, batch_size)
         if loader.is_one_shot and self._session.average is not None:
             raise TrainError(

@@ -26,6 +26,11 @@ class _MetricWatcher:
     # A custom loop may never call on_start.
     on_epoch_start = on_start
 
+    @property
+    def watches(self) -> tuple[str, ...]:
+        """The metric it needs, which is checked before anything is trained."""
+        return (self.metric,)
+
     def value_in(self, metrics: Mapping[str, float]) -> float:
         """Return the watched metric, or raise an error that lists the existing names."""
         return metric_of(metrics, self.metric, self._patience.who)

@@ -16,7 +16,7 @@ from flodl.graph import without_carried_values
 
 from ..batches.samples import Batches
 from .ema import AveragedWeights
-from .metrics import computed_values, reset_metrics
+from .metrics import computed_values, reset_metrics, values_of_one_batch
 from .modes import evaluation_mode
 from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
@@ -88,8 +88,18 @@ class Evaluator:
             ("a value of the averaged weights (ema)", {f"ema_{name}": v for name, v in averaged.items()}),
         )
 
+    def names_of(self, batch: Any, samples: int | None) -> list[str]:
+        """Evaluate one batch, and return the names of the values that an evaluation has."""
+        found = self._evaluate([(batch, samples)], lambda: None, warns=False, compute=values_of_one_batch)
+        return [*found, *(() if self.average is None else (f"ema_{name}" for name in found))]
+
     def _evaluate(
-        self, batches: Batches, before_batch: Callable[[], None], *, warns: bool = True
+        self,
+        batches: Batches,
+        before_batch: Callable[[], None],
+        *,
+        warns: bool = True,
+        compute: Callable[[Mapping[str, Any]], dict[str, float]] = computed_values,
     ) -> dict[str, float]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
@@ -113,7 +123,7 @@ class Evaluator:
                             metric.update(predictions, targets)
         return merge_values(
             ("a value of the step function", sums.means()),
-            ("a metric of metrics=", computed_values(self.metrics)),
+            ("a metric of metrics=", compute(self.metrics)),
         )
 
     def _call_step_fn(self, arguments: tuple[Any, ...]) -> Any:

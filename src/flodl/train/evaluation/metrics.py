@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flodl.core import TrainError
+from flodl.core import TrainError, log
 
 from .names import merge_values
 
@@ -45,6 +46,19 @@ def reset_metrics(metrics: Mapping[str, Any], device: torch.device) -> None:
 def computed_values(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the results of the metrics; the names in a mapping are appended to the name of its metric."""
     return merge_values(*(_values_of(name, metric.compute()) for name, metric in metrics.items()))
+
+
+def values_of_one_batch(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the results after one batch; NaN for a metric that may need more samples than that."""
+    return merge_values(*(_values_of(name, _computed(metric)) for name, metric in metrics.items()))
+
+
+def _computed(metric: Any) -> Any:
+    try:
+        return metric.compute()
+    except (ArithmeticError, ValueError, RuntimeError, LookupError) as error:
+        log.debug("%s.compute() after one batch: %s", type(metric).__name__, error)
+        return math.nan
 
 
 def _values_of(name: str, value: Any) -> tuple[str, dict[str, float]]:

@@ -48,6 +48,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "modes": modes_of(model),
             "modes_at_start": session.start.modes,
             "optimizer_at_start": session.start.optimizer,
+            "limit": session.start.limit,
             "structural_hashes": graph_hashes(model),
             "parameters": _parameter_names(session),
         },
@@ -102,6 +103,7 @@ def load_parts(
         session.skipped.forget(session.updates, row=parts["trainer"].get("skipped_in_a_row", 0))
     session.history = list(parts["history"])
     session.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
+    session.start.limit = parts["trainer"].get("limit")
     session.position = Position(**{name: parts["trainer"][name] for name in asdict(session.position)})
     hooks.load_state_dict(parts["hooks"])
     if with_modes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flodl.checkpoint import check_parts
+
 from ..batches.cursor import BatchCursor
 from ..callbacks.dispatch import Hooks
 from ..faults.signals import StopRequest
@@ -35,12 +37,18 @@ class Saver:
         self._stop_request, self._settle = stop_request, settle
         # The updates and epochs of the last save.
         self._saved_at: tuple[int, int] | None = None
+        self._has_checked_optimizer = not session.settings.dry_pass
 
     def check_space(self, epochs: int) -> None:
         """Warn if the disk has no room for the saves of a run."""
         every = self._session.settings.save_every
         num_saves = None if self.every_steps else 1 if every is None else -(-epochs // every)
         self.directory.check_space(expected_bytes(self._session), num_saves=num_saves)
+
+    def check_parts(self) -> None:
+        """Raise if the state of the run cannot be saved, unless saving is off."""
+        if self._session.settings.save_every or self.every_steps:
+            check_parts(collect_parts(self._session, self._cursor, self._hooks))
 
     def save_soon(self, *, wait: bool, reason: str) -> None:
         """Save now, or at the end of the current accumulation window."""
@@ -58,6 +66,10 @@ class Saver:
     def save_if_due(self) -> None:
         """After an update, save if a save was postponed or `save_every_steps` asks for one."""
         updates = self._session.updates_seen
+        if not self._has_checked_optimizer:
+            # Its state did not exist in the dry pass.
+            self._has_checked_optimizer = True
+            self.check_parts()
         if self.postponed is not None:
             self.save_postponed()
         elif self.every_steps and updates % self.every_steps == 0:

@@ -1,0 +1,68 @@
+"""The metrics that callbacks watch, and whether other callbacks may add metrics of their own."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+# What a callback uses to add an item to a dictionary.
+_ADDING_METHODS = frozenset({"update", "setdefault", "__setitem__", "__ior__"})
+_HOOKS_WITH_METRICS = ("on_evaluate_end", "on_epoch_end")
+
+
+def watched_metrics(callbacks: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the class name of each callback with each metric it watches.
+
+    The callbacks of flodl have one in `metric`. Any callback may list some in `watches`.
+
+    >>> class Mine:
+    ...     watches = ("eval_f1", "lr")
+    >>> list(watched_metrics([Mine()]))
+    [('Mine', 'eval_f1'), ('Mine', 'lr')]
+    """
+    for callback in callbacks:
+        names = getattr(callback, "watches", ())
+        for name in (names,) if isinstance(names, str) else names:
+            yield type(callback).__name__, name
+
+
+def may_add_metrics(callbacks: Iterable[Any]) -> bool:
+    """Return whether a callback may add a metric to those of an evaluation or an epoch.
+
+    >>> class Reports:
+    ...     __module__ = "mine"
+    ...
+    ...     def on_epoch_end(self, metrics):
+    ...         print(metrics["loss"])
+    >>> class Adds:
+    ...     __module__ = "mine"
+    ...
+    ...     def on_evaluate_end(self, metrics):
+    ...         metrics["error"] = 1 - metrics["accuracy"]
+    >>> may_add_metrics([Reports()]), may_add_metrics([Reports(), Adds()])
+    (False, True)
+    """
+    return any(_adds_items(code) for callback in callbacks for code in _codes(callback))
+
+
+def _codes(callback: Any) -> Iterator[CodeType]:
+    """Yield the code that runs when a callback receives metrics: the hook, and the methods of its class."""
+    if isinstance(callback, FunctionType):
+        if callback.__name__ in _HOOKS_WITH_METRICS:
+            yield callback.__code__
+        return
+    if not any(hasattr(callback, hook) for hook in _HOOKS_WITH_METRICS):
+        return
+    for kind in type(callback).__mro__:
+        if kind.__module__.partition(".")[0] != "flodl":
+            yield from (value.__code__ for value in vars(kind).values() if isinstance(value, FunctionType))
+
+
+def _adds_items(code: CodeType) -> bool:
+    if _ADDING_METHODS.intersection(code.co_names):
+        return True
+    if any(step.opname == "STORE_SUBSCR" for step in dis.get_instructions(code)):
+        return True
+    return any(_adds_items(inner) for inner in code.co_consts if isinstance(inner, CodeType))

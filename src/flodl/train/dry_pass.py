@@ -1,0 +1,81 @@
+"""The dry pass: before anything is trained, one batch goes through training, evaluation and saving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flodl.core import TrainError, log
+from flodl.core.paths import suggestion
+from flodl.core.rng_state import preserve_rng_state
+from flodl.engine import NotRestorable, rehearse, sandbox
+
+from .batches.loaders import preserve_position
+from .callbacks.watched import may_add_metrics, watched_metrics
+from .evaluation.evaluator import as_arguments
+from .evaluation.names import check_names, check_number
+from .run import Run
+
+
+def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
+    """Check the names and shapes of values, evaluation and saving with one batch of each, and undo all of it.
+
+    Only forward passes run, eagerly. What cannot be undone is not run: the first step and the first
+    evaluation then find the mistakes.
+    """
+    session, evaluator = run.session, run.evaluator
+    evaluated: tuple[Any, int | None] | None = None
+    if eval_data is not None:
+        with preserve_rng_state(session.device), preserve_position(eval_data):
+            evaluated = run.loaders.peek_evaluation(eval_data)
+    metrics = [*evaluator.metrics.values()]
+    states = [vars(metric) for metric in metrics if hasattr(metric, "__dict__")]
+    try:
+        with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states):
+            names = _trained_names(run, batch)
+            if evaluated is not None:
+                found = evaluator.names_of(*evaluated)
+                names = None if names is None else {*names, *(f"eval_{name}" for name in found)}
+    except NotRestorable as reason:
+        log.debug("the dry pass is left out: %s", reason)
+        return
+    if names is not None:
+        _check_watched(run, names)
+    if run.saver is not None and session.train_step.is_between_updates:
+        run.saver.check_parts()
+
+
+def _trained_names(run: Run, batch: Any) -> set[str] | None:
+    """Return the names that a row of the history has without evaluation; None if the forward fails.
+
+    The step comes next, and raises the same error, or splits a batch for which memory ran out.
+    """
+    try:
+        _, values = rehearse(run.session.train_step, as_arguments(batch))
+    except Exception as error:
+        log.debug("the dry pass of a training batch: %s: %s", type(error).__name__, error)
+        if isinstance(error, torch.OutOfMemoryError) and run.session.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+    check_names(values)
+    for name, value in values.items():
+        check_number(name, value)
+    return {"loss", "lr", *values}
+
+
+def _check_watched(run: Run, names: set[str]) -> None:
+    """Raise if a hook or the policy of the bundles watches a metric that the run does not have."""
+    keep = None if run.directory is None else run.directory.keep
+    watched = [*watched_metrics(run.hooks.all)]
+    watched += [] if keep is None else [(f"keep={keep}", name) for name in keep.metrics]
+    unknown = [(who, name) for who, name in watched if name not in names]
+    if not unknown or may_add_metrics(run.hooks.all):
+        return
+    who, name = unknown[0]
+    needs_evaluation = name.startswith("eval_") and not any(known.startswith("eval_") for known in names)
+    advice = " Pass eval_data to have it." if needs_evaluation else ""
+    raise TrainError(
+        f"{who} watches {name!r}, which this run does not have.{advice} "
+        f"{suggestion(name, sorted(names), known_as='metrics')} Nothing was trained."
+    )
