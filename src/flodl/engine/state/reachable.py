@@ -174,9 +174,12 @@ def _is_user_or_builtin_class(kind: type) -> bool:
 def _is_user_module(name: str) -> bool:
     """Return whether a Python module is user code: not a library, and of flodl only what runs in a step."""
     top = name.partition(".")[0]
+    if name == "__main__":
+        # Its file may be that of a launcher, such as a debugger, which runs the script of the user.
+        return True
     if top == "flodl":
         return name.startswith(_USED_IN_STEPS)
-    if top == "torch" or (top in sys.stdlib_module_names and top != "__main__"):
+    if top == "torch" or top in sys.stdlib_module_names:
         return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file
