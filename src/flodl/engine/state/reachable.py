@@ -161,7 +161,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 def _is_user_code(kind: Any) -> bool:
     name = getattr(kind, "__module__", None) or ""
-    # A function from `exec` without a `__name__` has this module; those of Python itself are no functions.
+    # A function from `exec` without a `__name__` has this module; Python's own have a different type.
     return (name == "builtins" and isinstance(kind, FunctionType)) or _is_user_module(name)
 
 
