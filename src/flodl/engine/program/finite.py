@@ -25,11 +25,12 @@ class FiniteCheck:
         self.bad = bad
         self._one = torch.ones_like(bad)
 
-    @torch.no_grad()
     def __call__(self, grads: Sequence[Tensor]) -> None:
         """Check gradients; those that are sparse need not be coalesced."""
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for grad in grads:
+            if grad.requires_grad:
+                grad = grad.detach()
             if type(grad) is not Tensor or grad.layout is not torch.strided:
                 self._check_one(grad)
                 continue

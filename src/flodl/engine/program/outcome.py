@@ -85,7 +85,7 @@ def outcome_of(given: Any) -> Outcome:
             f"the loss is complex ({loss.dtype}), and only a real number can be minimized. "
             "Return its real part or its magnitude: loss.real or loss.abs()."
         )
-    if not isinstance(values, Mapping):
+    if type(values) is not dict and not isinstance(values, Mapping):
         raise StepError(
             f"the second item that the step function returned is a {type(values).__name__}. "
             "Return (loss, {name: value})."
@@ -95,8 +95,8 @@ def outcome_of(given: Any) -> Outcome:
             "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
             "leave at least one parameter unfrozen."
         )
-    named = {name: _on_device(name, value, loss) for name, value in values.items()}
-    return Outcome(loss.reshape(()), named)
+    named = {name: _on_device(name, value, loss) for name, value in values.items()} if values else {}
+    return Outcome(loss.reshape(()) if loss.dim() else loss, named)
 
 
 def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:

@@ -104,12 +104,18 @@ def account_on_host(
     if isinstance(weight, Tensor):
         account(numbers, total, bad, weight, opens)
         return
-    row = [1.0, *map(Tensor.item, numbers[1:])]
-    left_out = not math.isfinite(row[1])
-    if opens or left_out:
+    loss = numbers[1].item()
+    left_out = not math.isfinite(loss)
+    if left_out or (opens and bool(bad)):
         bad.fill_(left_out)
-    if not left_out:
-        total.add_(torch.tensor(row, dtype=total.dtype, device=total.device), alpha=weight)
+    if left_out:
+        return
+    # NumPy takes a fraction of torch's time for so few numbers.
+    sums = total.numpy()
+    sums[0] += weight
+    sums[1] += weight * loss
+    for index, number in enumerate(numbers[2:], start=2):
+        sums[index] += weight * number.item()
 
 
 def account(numbers: list[Tensor], total: Tensor, bad: Tensor, weight: int | Tensor, opens: bool) -> None:
