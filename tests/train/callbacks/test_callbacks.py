@@ -6,7 +6,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.checkpoint import list_bundles
-from flodl.core import CheckpointError, TrainError
+from flodl.core import CheckpointError, MetricError, TrainError
 from flodl.monitor import read
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
@@ -423,6 +423,18 @@ def test_a_hook_can_thaw_a_part_based_on_a_trend(make, data):
     trainer.fit(data, epochs=4, batch_size=10)
     assert thawed == [1]
     assert trainer.trend("loss").values == trainer.model.trend("loss").values
+
+
+def test_the_trend_of_an_unknown_metric_raises_with_a_suggestion(make, data):
+    def on_epoch_end(trainer):
+        if trainer.trend("train_loss").latest < 0.1:
+            trainer.model.requires_grad_(False)
+
+    trainer = make(hooks=[on_epoch_end])
+    assert not trainer.trend("train_loss").latest < 0.1  # nothing is known yet
+    with pytest.raises(MetricError, match=r"no metric 'train_loss' was recorded\. Did you mean 'loss'\?"):
+        trainer.fit(data, epochs=2, batch_size=10)
+    assert all(parameter.requires_grad for parameter in trainer.model.parameters())
 
 
 def test_hook_states_are_matched_by_class(make, data, tmp_path):
