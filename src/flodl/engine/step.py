@@ -206,10 +206,13 @@ class TrainStep:
             )
         if samples is None:
             return self(*batch)
-        if not is_integer(samples, at_least=1):
+        if not (type(samples) is int and samples > 0) and not is_integer(samples, at_least=1):
             raise StepError(f"samples={samples!r}. Pass the number of samples in the batch, or None.")
         self._usual.is_explicit = True
-        if samples == num_samples(batch):
+        first: Any = batch[0] if batch else None
+        # The usual case, without a search for the first tensor.
+        has_rows = isinstance(first, Tensor) and first.dim() > 0
+        if samples == (len(first) if has_rows else num_samples(batch)):
             return self(*batch)
         return self._run(tuple(batch), samples)
 
