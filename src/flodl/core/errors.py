@@ -39,6 +39,7 @@ at 'encoder.moe': the router returned 3 weights for 2 experts. Give it 2 outputs
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
 
@@ -116,7 +117,17 @@ class TrainError(FlodlError):
 
 
 class NotFiniteError(TrainError):
-    """The loss or the gradients are NaN or infinite."""
+    """The loss or the gradients are NaN or infinite.
+
+    `path` is the module that returned the first such value, `samples` are the indices of the samples of its
+    batch, and `bundle` is the folder of the last bundle, as far as they are known.
+    """
+
+    def __init__(
+        self, message: str, *, path: str = "", samples: tuple[int, ...] = (), bundle: Path | None = None
+    ) -> None:
+        super().__init__(message, path=path)
+        self.samples, self.bundle = samples, bundle
 
 
 class CheckpointError(FlodlError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,6 +93,7 @@ class Loader:
         self._epoch_start: tuple[int, int, Any] = (0, 0, None)
         # Each worker reads one part of an iterable; with other sources, workers do not change the order.
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
+        self._reads_in_workers = num_workers > 0
         self._check_not_empty()
         options = BackendOptions(
             resolve_device(device, self._source), mode, num_workers, prefetch, memory_cap
@@ -197,6 +199,31 @@ class Loader:
         self.seed, self._sampler = seed, sampler
         self._iteration += 1
         self._begin_at(cursor.epoch, cursor.position, cursor.source)
+
+    def sample_indices(self, start: int, stop: int, *, epoch: int | None = None) -> list[int] | None:
+        """Return the indices in the source of the samples at these positions; None for an iterable.
+
+        >>> Loader(torch.arange(10), batch_size=4, seed=1).sample_indices(4, 8)
+        [5, 6, 2, 0]
+        """
+        if isinstance(self._source, Stream):
+            return None
+        plan = replace(self._plan(), number=self._epoch if epoch is None else epoch)
+        return list(plan.order(self._source.num_samples, torch.device("cpu"))[start:stop].tolist())
+
+    def read_again(self, start: int, stop: int, *, epoch: int | None = None) -> Any:
+        """Return the batch at these positions, without moving; None where that is not possible.
+
+        It is possible for sources with a length that are read in this process. Do not call it while the
+        loader is iterated.
+        """
+        if isinstance(self._source, Stream) or self._reads_in_workers:
+            return None
+        number = self._epoch if epoch is None else epoch
+        plan = replace(self._plan(), number=number, start=start, batch_size=stop - start, drop_last=False)
+        with torch.inference_mode(False):
+            item = next(self._backend.batches(plan), None)
+        return None if item is None else item.batch
 
     def begin_epoch(self) -> None:
         """Switch the order on the device to the current epoch, for `take`."""

@@ -20,6 +20,7 @@ from flodl.monitor import Monitor
 
 from .batches.cursor import BatchCursor
 from .batches.loaders import Loaders
+from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
@@ -84,7 +85,8 @@ class Run:
                 report=self.reports.event,
                 on_error=_disk_error_reporter(self.reports, self.stop_request),
             )
-        self.nonfinite = NonFinitePolicy(session, directory, self.reports.warn)
+        recent = RecentBatches(session, self.cursor)
+        self.nonfinite = NonFinitePolicy(session, directory, recent, self.reports.warn)
         self.saver: Saver | None = None
         if directory is not None:
             self.saver = Saver(
@@ -201,6 +203,8 @@ class Run:
         """Count a batch that was trained on, follow up on its update, report it, and save if it is time."""
         session, saver, reporter = self.session, self.saver, self.reports.current
         session.position.epoch_step += 1
+        if session.skipped is not None:
+            self.nonfinite.recent.add(batch)
         updated = self.after_update()
         if reporter is not None and not reporter.is_silent:
             step = session.position.epoch_step

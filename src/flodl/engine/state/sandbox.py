@@ -111,7 +111,7 @@ def _overlaps(tensor: Tensor) -> bool:
 
 
 def _cuda_devices() -> list[torch.device]:
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return []
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 

@@ -74,6 +74,12 @@ class BatchCursor:
         same = len(batch) == len(last) and all(mine is theirs for mine, theirs in zip(batch, last))
         return self.num_samples if same else None
 
+    def place_of(self, batch: Any) -> tuple[int, tuple[int, int] | None]:
+        """Return the epoch of a batch and the positions of its samples; None for a batch of the user."""
+        epoch, stop = self._after
+        is_ours = batch is self.batch or self.num_samples_of(batch) is not None
+        return epoch, (self._mark.position, stop) if is_ours else None
+
     def forget(self) -> None:
         """Treat every batch so far as trained on."""
         self._loader = None

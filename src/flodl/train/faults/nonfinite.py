@@ -22,6 +22,8 @@ class SkippedUpdates:
         self._count, self._in_a_row = num_skipped, in_a_row
         # The last known count, and the number of updates at that time.
         self._known = self._known_at = 0
+        # The number of updates at the check before that.
+        self.known_before = 0
         # The length of the run of skipped updates that the last known update ended.
         self.row = 0
         self._on_host: Tensor | None = None
@@ -35,7 +37,7 @@ class SkippedUpdates:
         if self._on_host is None:
             skipped = int(self._count)
             if skipped == self._known and self._in_a_row == 1:
-                self._known_at = updates
+                self.known_before = self._known_at = updates
                 return 0
             return self._compare(skipped, updates)
         if updates % READ_EVERY:
@@ -62,9 +64,11 @@ class SkippedUpdates:
         # A copy under way still contains the previous count.
         self._copy = None
         self._known, self._known_at, self.row = int(self._count), updates, row
+        self.known_before = updates
 
     def _compare(self, skipped: int, updates: int) -> int:
         new, since = skipped - self._known, updates - self._known_at
+        self.known_before = self._known_at
         self._known, self._known_at = skipped, updates
         if self._in_a_row == 1:
             return new

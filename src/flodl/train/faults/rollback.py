@@ -7,10 +7,12 @@ from collections.abc import Callable
 from flodl.checkpoint import Bundle, read_bundle
 from flodl.core import NotFiniteError
 
+from ..batches.recent import RecentBatches
 from ..saving.bundle import load_weights
 from ..saving.damaged import describe_damaged, move_damaged
 from ..saving.directory import RunDirectory
 from ..session import Session
+from .cause import explain
 
 MAX_ROLLBACKS = 3
 
@@ -18,8 +20,15 @@ MAX_ROLLBACKS = 3
 class NonFinitePolicy:
     """Check each update for non-finite values, and stop the run or roll it back."""
 
-    def __init__(self, session: Session, directory: RunDirectory | None, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        directory: RunDirectory | None,
+        recent: RecentBatches,
+        warn: Callable[[str], None],
+    ) -> None:
         self._session, self._directory, self._warn = session, directory, warn
+        self.recent = recent
 
     def settle(self) -> None:
         """Handle every skipped update, including those that the device has not reported yet."""
@@ -41,10 +50,15 @@ class NonFinitePolicy:
         if session.settings.nan == "rollback":
             assert directory is not None
             bundle, advice = self._last_intact(directory)
+        ends = bundle is None or directory is None
+        cause = explain(session, self.recent, directory, since=self._known_before(), ends=ends)
+        explained = f"{what} {cause.text}".rstrip()
         if bundle is None or directory is None:
             raise NotFiniteError(
-                f"{what} {advice}Lower the learning rate or clip the gradients. "
-                "With nan='skip', training continues."
+                f"{explained} {advice}{cause.advice} With nan='skip', training continues.",
+                path=cause.path,
+                samples=cause.samples,
+                bundle=cause.bundle,
             )
         now = session.train_step.state_dict()
         if message := move_damaged(directory, newer_than=bundle):
@@ -58,7 +72,14 @@ class NonFinitePolicy:
         if session.skipped is not None:
             session.skipped.forget(session.updates)
         session.updates_seen = session.updates
-        self._warn(f"{what} Rolled back to step {bundle.step}.")
+        self.recent.clear()
+        at = f"at {cause.path!r}: " if cause.path else ""
+        self._warn(f"{at}{explained} Rolled back to step {bundle.step}.")
+
+    def _known_before(self) -> int:
+        """Return the update up to which everything was known to be finite."""
+        skipped = self._session.skipped
+        return 0 if skipped is None else skipped.known_before
 
     def _last_intact(self, directory: RunDirectory) -> tuple[Bundle | None, str]:
         """Return the newest intact bundle, or None and the reason."""
