@@ -77,7 +77,8 @@ def _candidates(target: Target, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name, help=one.help or None) for name, one in names] + _global_flags()
     found = _commands(target.manifest) if target.kind is Kind.PATH and not tail else []
     for one in (schema.arguments if schema else [])[:1]:
-        found += _values(target, one, incomplete)
+        # A word with a dash in front would be an option.
+        found += [item for item in _values(target, one, incomplete) if not item.value.startswith("-")]
     return found
 
 
@@ -102,10 +103,15 @@ def _files(folder: Path, incomplete: str) -> list[CompletionItem]:
     except OSError:
         return []
     return [
-        CompletionItem(os.path.join(parent, entry.name) + ("/" if entry.is_dir() else ""), type="path")
+        CompletionItem(_as_path(parent, entry.name) + ("/" if entry.is_dir() else ""), type="path")
         for entry in found
         if entry.name.startswith(prefix) and (prefix or not entry.name.startswith("."))
     ]
+
+
+def _as_path(parent: str, name: str) -> str:
+    """Return the path of a file; a name like `-x` would be an option, and `~x` the folder of a user."""
+    return f"./{name}" if not parent and name.startswith(("-", "~")) else os.path.join(parent, name)
 
 
 def _commands(manifest: Manifest) -> list[CompletionItem]:
@@ -113,7 +119,7 @@ def _commands(manifest: Manifest) -> list[CompletionItem]:
     return [
         CompletionItem(name, help=summary_of(manifest, name))
         for name, node in sorted(known, key=lambda pair: pair[0])
-        if kind_or_none(name, node)
+        if kind_or_none(name, node) and not name.startswith("-")
     ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import flodl
-from flodl.core.environment import color_setting
+from flodl.core.environment import color_setting, completion_requested
 from flodl.core.errors import FlodlError
 from flodl.core.paths import nearest, suggestion
 
@@ -38,6 +38,13 @@ class LazyGroup(click.Group):
                 raise
             ctx.obj = Project()
         return super().parse_args(ctx, args)
+
+    def _main_shell_completion(self, *arguments: Any, **options: Any) -> None:
+        if completion_requested():
+            from .shells import install_completion
+
+            install_completion()
+        super()._main_shell_completion(*arguments, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*SUMMARIES, *(name for name in _project_commands(ctx) if name not in SUMMARIES)]

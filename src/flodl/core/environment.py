@@ -14,6 +14,7 @@
 | `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
 | `FDL_NO_UPDATE_CHECK`   | if set, even to an empty string: `fdl` does not look for a newer flodl          |
 | `CI`                    | the same; and unless 0 or false: lines of text instead of a progress bar        |
+| `_FDL_COMPLETE`         | set by the completion script of a shell at every TAB; likewise for other scripts |
 | `XDG_CONFIG_HOME`       | the folder for user settings; default `~/.config`                               |
 | `APPDATA`               | the same on Windows                                                             |
 | `PATH`                  | where commands are looked up                                                    |
@@ -109,6 +110,11 @@ def config_root_text() -> str | None:
 def app_data_text() -> str | None:
     """Return the folder that `APPDATA` names, or None if it is not set or empty."""
     return os.environ.get("APPDATA") or None
+
+
+def completion_requested() -> bool:
+    """Return whether a shell may be asking for completions: one of the variables of click is set."""
+    return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)
 
 
 def value_of(name: str) -> str:

@@ -29,6 +29,13 @@ class _Command(TypedCommand):
 
     schema_text = ""
 
+    def _main_shell_completion(self, *arguments: Any, **options: Any) -> None:
+        if environment.completion_requested():
+            from flodl.cli.shells import install_completion
+
+            install_completion()
+        super()._main_shell_completion(*arguments, **options)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = args[: args.index("--")] if "--" in args else args
         if not ctx.resilient_parsing and "--fdl-schema" in words:
