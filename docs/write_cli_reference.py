@@ -25,7 +25,13 @@ returns the exit code of the program that it starts, even if that handles Ctrl-C
 Trainer has saved its run). If a signal ends the program, `fdl` names the signal and returns 1. Results go to
 standard output, messages to standard error. On a terminal, a command may end with a line about
 [a newer flodl](setup.md#how-do-i-learn-about-a-newer-flodl). `-h` and `--help` show the help of every
-command. These options go before the name of a command, and most of them also work after it:
+command. These options go before the name of a command, and most of them also work after it.
+
+Only some commands execute code of the project: `fdl NAME`, `fdl run`, `fdl bench TARGET`, and those that may
+ask an entry for its options (`fdl NAME --help`, `fdl run --dry-run`, `fdl config lint`, `fdl schema refresh`,
+and a TAB with [completion](#fdl-completions)).
+[The manifest](manifest.md#which-commands-execute-code-of-the-project) has the details.
+
 
 """
 # Documented once, at the top, because every command has them.

@@ -65,7 +65,7 @@ def command(
     """Measure a training step with plain torch and on each tier of TrainStep.
 
     TARGET is a function, written as package.module:function or file.py:function, that returns (model,
-    optimizer, step_fn, batch). Without it, a small built-in model is measured.
+    optimizer, step_fn, batch). Without it, a small built-in model is measured. This executes the module.
 
     On a CPU, torch, eager and captured are measured; compiled, which takes minutes to compile there, only
     if listed in --tiers. On a GPU, all four are measured.

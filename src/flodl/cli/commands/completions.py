@@ -20,7 +20,10 @@ def command(shell: str) -> None:
     """Print the completion script for bash, zsh or fish.
 
     The script calls fdl at every TAB, so it completes the commands, presets, options, choices, files and
-    environments of the current project, at any depth.
+    environments of the current project, at any depth. What it inserts is quoted for the shell.
+
+    A TAB after the name of a project command may execute code of the project: its entry with --fdl-schema,
+    and the `completer:` of an option.
     """
     from flodl.cli.program import program
     from flodl.cli.shells import script_for

@@ -35,7 +35,7 @@ def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
     """Show the manifest after merging, each value with its origin.
 
     ENV names an overlay (fdl.ENV.yml) and takes precedence over --env and FDL_ENV. Unknown keys are shown
-    too, and reported on standard error.
+    too, and reported on standard error. Nothing of the project is executed.
     """
     manifest = _manifest(ctx, env)
     if as_json:

@@ -51,7 +51,8 @@ def command(
 ) -> None:
     """Show the dashboard of a run that is training, has finished or was killed.
 
-    RUNS are run folders, each with a journal.jsonl. Several runs are shown next to each other.
+    RUNS are run folders, each with a journal.jsonl. Several runs are shown next to each other. Nothing of the
+    project is executed.
     """
     if (csv or log_file) and len(runs) > 1:
         raise click.UsageError(

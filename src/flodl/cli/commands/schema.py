@@ -34,7 +34,10 @@ def command(ctx: click.Context) -> None:
 @output_options
 @click.pass_context
 def list_schemas(ctx: click.Context, as_json: bool) -> None:
-    """List the cached schemas: fresh, stale (the source has changed) or orphan (no manifest)."""
+    """List the cached schemas: fresh, stale (the source has changed) or orphan (no manifest).
+
+    Nothing of the project is executed.
+    """
     root = project_of(ctx).require().folder
     rows = [
         {"name": one.name, "path": os.path.relpath(one.file, root), "status": one.status}
@@ -66,7 +69,10 @@ def clear_schemas(ctx: click.Context, name: str | None, dry_run: bool) -> None:
 @output_options
 @click.pass_context
 def refresh_schemas(ctx: click.Context, name: str | None) -> int:
-    """Query the entries with cached schemas again, or only NAME."""
+    """Query the entries with cached schemas again, or only NAME.
+
+    This executes code of the project: each entry is run with --fdl-schema.
+    """
     failed, selected = 0, _select(ctx, name)
     manifest = project_of(ctx).require()
     for one in selected:

@@ -86,6 +86,8 @@ def run(step: Step, log: Path, echo: Callable[[str], None]) -> None:
 
 
 def _run_and_log(command: Sequence[str], log: Path, echo: Callable[[str], None]) -> int:
+    if command[1:2] == ("-m",):  # not from the working directory
+        command = [command[0], "-P", *command[1:]]
     if sys.stderr.isatty() and "pip" in command:
         # On a terminal, show pip's own progress and let pip write the log.
         return subprocess.run([*command, "--log", str(log)], stdout=sys.stderr).returncode

@@ -12,7 +12,9 @@ TIMEOUT_S = 180  # the first import from a network drive is slow
 
 # Runs in a different Python, which may not have flodl.
 _SCRIPT = """
-import json, sys
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]  # not from the working directory
+import json
 facts = {}
 try:
     import torch

@@ -7,9 +7,9 @@ After a folder, no space is added.
 
 from __future__ import annotations
 
-# In bash, the words of COMPREPLY are inserted as they are. With `-o filenames`, readline quotes them and shows
-# them without their folder, but it does not quote `$`, and it adds a slash to each word that is the name of a
-# folder, so this is only for files.
+# In bash, the words of COMPREPLY are inserted as they are. With `-o filenames`, readline quotes them and
+# shows them without their folder, but it does not quote `$`, and it adds a slash to each word that is the
+# name of a folder, so this is only for files.
 # After an opening quote, readline adds the closing one, unless the word already ends with that character.
 _BASH = r"""
 %(complete_func)s() {
