@@ -27,6 +27,10 @@ from flodl.core import CheckpointError
 
 Json = Any
 
+# Python's JSON reader refuses longer integers, and its recursion limit deeper states.
+_MAX_INTEGER_BITS = 12_000
+_MAX_DEPTH = 100
+
 
 def encode(state: Any) -> tuple[Json, dict[str, Tensor]]:
     """Split a state into a JSON structure and its tensors, which are not copied."""
@@ -57,21 +61,34 @@ def decode(structure: Json, tensors: Mapping[str, Tensor]) -> Any:
 class _Encoder:
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
+        self._depth = 0
 
     def value(self, value: Any, path: str) -> Json:
-        if value is None or type(value) in (bool, int, str):
+        if value is None or type(value) in (bool, str):
+            return value
+        if type(value) is int:
+            if value.bit_length() > _MAX_INTEGER_BITS:
+                raise CheckpointError("the integer is too long to be saved. Save it as bytes.", path=path)
             return value
         if isinstance(value, Tensor):
             return {"$tensor": self._add_tensor(value.detach(), path)}
-        if isinstance(value, Mapping):
-            return self._dict(value, path)
-        if type(value) is list:
-            return self._items(value, path)
-        if type(value) is tuple:
-            return {"$tuple": self._items(value, path)}
+        if isinstance(value, Mapping) or type(value) in (list, tuple):
+            return self._container(value, path)
         if isinstance(value, torch.Size):
             return {"$size": list(value)}
         return self._rare_value(value, path)
+
+    def _container(self, value: Any, path: str) -> Json:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise RecursionError
+        try:
+            if isinstance(value, Mapping):
+                return self._dict(value, path)
+            items = self._items(value, path)
+            return items if type(value) is list else {"$tuple": items}
+        finally:
+            self._depth -= 1
 
     def _rare_value(self, value: Any, path: str) -> Json:
         if isinstance(value, numpy.generic):
@@ -81,7 +98,7 @@ class _Encoder:
         if isinstance(value, int | str):  # an IntEnum or StrEnum
             return self.value(int(value) if isinstance(value, int) else str(value), path)
         if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
-            return {"$array": self._add_tensor(torch.from_numpy(value.copy()), path)}
+            return {"$array": self._add_tensor(_as_tensor(value, path), path)}
         if isinstance(value, bytes | bytearray):
             return {"$bytes": base64.b64encode(value).decode()}
         if isinstance(value, torch.dtype):
@@ -117,6 +134,17 @@ class _Encoder:
             name = f"{path}#{count}"
         self._tensors[name] = tensor
         return name
+
+
+def _as_tensor(array: Any, path: str) -> Tensor:
+    native = array.astype(array.dtype.newbyteorder("="))  # a copy
+    try:
+        return torch.from_numpy(native)
+    except TypeError:
+        raise CheckpointError(
+            f"an array of {array.dtype} cannot be saved. Convert it, for example with astype('float64').",
+            path=path,
+        ) from None
 
 
 def _join(path: str, key: object) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def expand_user(path: str | os.PathLike[str]) -> Path:
@@ -30,15 +31,25 @@ def read_limited(path: str | os.PathLike[str], *, max_bytes: int) -> bytes:
     Traceback (most recent call last):
     OSError: [Errno 22] it is not a regular file: '/dev/zero'
     """
-    _check_regular(os.stat(path).st_mode, path)
-    # A pipe may have taken its place in the meantime: opening it must not wait for a writer.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb") as file:
-        _check_regular(os.fstat(handle).st_mode, path)
+    with open_regular(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", os.fspath(path))
     return content
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading; raise `OSError` for a pipe, a socket, a device or a folder."""
+    _check_regular(os.stat(path).st_mode, path)
+    # A pipe may have taken its place in the meantime: opening it must not wait for a writer.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(handle, "rb")
+    try:
+        _check_regular(os.fstat(handle).st_mode, path)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def _check_regular(mode: int, path: str | os.PathLike[str]) -> None:

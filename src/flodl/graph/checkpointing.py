@@ -46,11 +46,13 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
         prefix: str = "",
         allow_missing: Sequence[str] = (),
         allow_unexpected: Sequence[str] = (),
+        allow_different_structure: bool = True,
     ) -> LoadReport:
         """Load parameters and buffers from a checkpoint, all or none, and report the outcome for each name.
 
         `prefix` selects a part of the file: `prefix="encoder"` loads the encoder from the checkpoint of a
-        whole model.
+        whole model. With `allow_different_structure=False`, a file is refused unless a graph with the same
+        `structural_hash` wrote it; by default, the report says whether that is so.
         """
         return load_checkpoint(
             source,
@@ -59,6 +61,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
             allow_missing=allow_missing,
             allow_unexpected=allow_unexpected,
             structural_hash=self.structural_hash,
+            allow_different_structure=allow_different_structure,
             fdlc_names=self._rust_names(),
         )
 

@@ -338,3 +338,44 @@ def test_the_folder_does_not_follow_the_working_directory(tmp_path, monkeypatch)
 def test_the_name_of_the_metadata_raises_at_the_call(tmp_path):
     with BackgroundWriter(tmp_path) as writer, pytest.raises(CheckpointError, match="'__metadata__'"):
         writer.save(1, {"model": {"__metadata__": torch.ones(2)}})
+
+
+IN_A_CHILD = """
+import os, signal, sys
+import torch
+from flodl.checkpoint import BackgroundWriter, load_checkpoint, save_bundle, save_checkpoint
+
+torch.set_num_threads(2)
+x = torch.randn(1000, 1000)
+x @ x  # starts threads, which a child does not have
+target = torch.zeros(1000, 999)
+writer = BackgroundWriter(sys.argv[1])
+writer.save(1, {"model": {"x": x}})
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    writer.save(2, {"model": {"x": x[:, 1:]}})
+    writer.wait()
+    writer.close()
+    save_bundle(sys.argv[1], 3, {"model": {"x": x[:, 1:]}})
+    save_checkpoint(sys.argv[1] + "/x.fdl", {"x": x[:, 1:]})
+    load_checkpoint(sys.argv[1] + "/x.fdl", {"x": target})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # for the comparison
+    os._exit(0 if torch.equal(target, x[:, 1:]) and threads == 2 else 1)
+writer.close()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_child_can_save_and_load(tmp_path):
+    subprocess.run([sys.executable, "-c", IN_A_CHILD, str(tmp_path)], check=True, timeout=100)
+    assert steps(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_forked_child_that_does_not_save_leaves_the_saves_of_its_parent_alone(tmp_path):
+    code = IN_A_CHILD.replace("    writer.save(2", "    sys.exit()\n    writer.save(2")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=100)
+    assert steps(tmp_path) == [1]

@@ -7,6 +7,7 @@ import stat
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from flodl import FlowBuilder
@@ -17,9 +18,11 @@ from flodl.checkpoint import (
     list_bundles,
     prune_bundles,
     read_bundle,
+    read_checkpoint,
     save_bundle,
 )
 from flodl.checkpoint.durable_files import shared_lock
+from flodl.checkpoint.formats.checksum import digest
 from flodl.core import CheckpointError, DamagedError, WriteError
 
 from ..states import same
@@ -231,3 +234,75 @@ def test_a_tensor_cannot_have_the_name_of_the_metadata(tmp_path):
     with pytest.raises(CheckpointError, match="'__metadata__' is the key of a file's metadata"):
         save_bundle(tmp_path, 1, {"model": {"__metadata__": torch.ones(2)}})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model.fdl", "link.fdl"])
+def test_a_flipped_bit_in_a_file_of_a_bundle_is_detected_wherever_it_is_loaded_from(tmp_path, name):
+    graph = FlowBuilder(nn.Linear(2, 2)).build()
+    bundle = save_bundle(tmp_path, 1, {"model": graph.state_dict()})
+    path = bundle / "model.fdl" if name == "model.fdl" else tmp_path / name
+    if name != "model.fdl":
+        path.symlink_to(bundle / "model.fdl")
+    assert graph.load_checkpoint(path).is_complete
+    data = (bundle / "model.fdl").read_bytes()
+    before = {key: tensor.clone() for key, tensor in graph.state_dict().items()}
+    for position in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        (bundle / "model.fdl").write_bytes(damaged)
+        for load in (graph.load_checkpoint, read_checkpoint):
+            with pytest.raises(CheckpointError):
+                load(path)
+    assert all(torch.equal(before[key], tensor) for key, tensor in graph.state_dict().items())
+
+
+def test_a_file_next_to_a_damaged_manifest_is_not_loaded_without_verification(tmp_path):
+    bundle = save_bundle(tmp_path, 1, {"model": {"w": torch.ones(2)}})
+    (bundle / "manifest.json").write_text("{}")
+    with pytest.raises(DamagedError, match=r"the manifest next to it is damaged: .* copy the file to"):
+        read_checkpoint(bundle / "model.fdl")
+    (bundle / "model.fdl").rename(tmp_path / "model.fdl")
+    assert torch.equal(read_checkpoint(tmp_path / "model.fdl")[0]["w"], torch.ones(2))
+
+
+def test_a_manifest_of_another_program_does_not_concern_a_checkpoint(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "theirs.safetensors")
+    (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
+    assert torch.equal(read_checkpoint(tmp_path / "theirs.safetensors")[0]["w"], torch.ones(2))
+
+
+def forged(bundle, **changes):
+    """Change a manifest and sign it again."""
+    content = json.loads((bundle / "manifest.json").read_text())
+    del content["digest"]
+    content |= changes
+    content["digest"] = digest([json.dumps(content, sort_keys=True).encode()])
+    (bundle / "manifest.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "1"}, {"step": -1}, {"step": True}, {"step": None}, {"step": 1.0}, {"step": []},
+        {"created_s": "now"}, {"created_s": {}},
+        {"metrics": []}, {"metrics": {"loss": "low"}}, {"metrics": {"loss": []}},
+        {"metrics": {"$float": "1"}},
+        {"metrics": {"loss": 10**400}}, {"metrics": {"loss": {"$size": [2**70]}}}, {"metrics": None},
+        {"files": []}, {"files": {"../x.fdl": {}}}, {"files": {"model.fdl": {}}}, {"files": {"a.fdl": 1}},
+        {"files": {"manifest.json": {"bytes": 1, "digest": "x"}}},
+        {"files": {"a.fdl": {"bytes": "1", "digest": "x"}}},
+        {"files": {name: {"bytes": 1, "digest": "x"} for name in ("a.fdl", "a.json")}},
+        {"format": 2}, {"format": []},
+    ],
+)  # fmt: skip
+def test_a_forged_manifest_raises(tmp_path, changes, capsys):
+    bundle = save_bundle(tmp_path, 1, {"model": {"w": torch.ones(2)}}).rename(tmp_path / "renamed")
+    forged(bundle)
+    assert read_bundle(bundle)
+    forged(bundle, **changes)
+    with pytest.raises(DamagedError):
+        read_bundle(bundle)
+    bundle.rename(tmp_path / "step-00000001")
+    assert latest_bundle(tmp_path).bundle is None
+    assert list_bundles(tmp_path) == []
+    capsys.readouterr()

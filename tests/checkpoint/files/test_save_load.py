@@ -137,6 +137,29 @@ def test_the_report_says_whether_the_graph_computes_the_same_function():
     assert plain.same_function is None
 
 
+def test_a_file_of_a_graph_with_another_structure_is_refused_on_request(tmp_path):
+    model = FlowBuilder(nn.Linear(2, 2)).through(nn.GELU()).build()
+    other = FlowBuilder(nn.Linear(2, 2)).through(nn.ReLU()).build()
+    model.save_checkpoint(tmp_path / "m.fdl")
+    before = other.linear_1.weight.clone()
+    with pytest.raises(
+        CheckpointError,
+        match=r"m\.fdl' was written by a graph with a different structure .*Nothing was loaded",
+    ):
+        other.load_checkpoint(tmp_path / "m.fdl", allow_different_structure=False)
+    assert torch.equal(other.linear_1.weight, before)
+    assert model.load_checkpoint(tmp_path / "m.fdl", allow_different_structure=False).same_function
+
+
+def test_a_file_without_a_structural_hash_is_refused_on_request(tmp_path):
+    model = FlowBuilder(nn.Linear(2, 2)).build()
+    save_checkpoint(tmp_path / "m.fdl", model.state_dict())
+    with pytest.raises(CheckpointError, match="has no structural hash for these names"):
+        model.load_checkpoint(tmp_path / "m.fdl", allow_different_structure=False)
+    with pytest.raises(CheckpointError, match="there is no structural_hash to compare"):
+        load_checkpoint(tmp_path / "m.fdl", model.state_dict(), allow_different_structure=False)
+
+
 def test_batch_statistics_and_learned_first_values_are_saved():
     def build():
         flow = FlowBuilder(nn.BatchNorm1d(2)).through(lambda x, h=None: x if h is None else x + h)

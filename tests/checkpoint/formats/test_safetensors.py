@@ -82,3 +82,57 @@ def test_files_of_the_safetensors_library_are_read(tmp_path):
     back, metadata = read_checkpoint(tmp_path / "theirs.safetensors")
     assert equal(back, dict(sorted(tensors.items(), key=lambda item: list(back).index(item[0]))))
     assert metadata == {"epoch": "3"}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_complex128_tensor_next_to_bools_is_aligned_and_loads(tmp_path, number):
+    tensors = {f"flag{index}": torch.tensor([True]) for index in range(number)}
+    tensors["w"] = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex128)
+    save_checkpoint(tmp_path / "m.fdl", tensors)
+    back, _ = read_checkpoint(tmp_path / "m.fdl")
+    assert torch.equal(back["w"], tensors["w"])
+    data = (tmp_path / "m.fdl").read_bytes()
+    assert data.index(bytes(back["w"].view(torch.uint8).numpy())) % 16 == 0
+    assert load_file(tmp_path / "m.fdl")["w"].shape == (2, 16)
+
+
+def test_an_old_file_with_a_misaligned_complex128_tensor_loads(tmp_path):
+    value = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex128)
+    header = {
+        "__metadata__": {"flodl_dtypes": '{"w": "complex128"}'},
+        "flag": {"dtype": "BOOL", "shape": [1], "data_offsets": [0, 1]},
+        "w": {"dtype": "U8", "shape": [2, 16], "data_offsets": [1, 33]},
+    }
+    data = with_header(header, b"\1" + value.view(torch.uint8).numpy().tobytes())
+    (tmp_path / "old.fdl").write_bytes(data)
+    for source in (tmp_path / "old.fdl", io.BytesIO(data)):
+        target = {"w": torch.zeros_like(value), "flag": torch.tensor([False])}
+        assert load_checkpoint(source, target).is_complete
+        assert torch.equal(target["w"], value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "quint8", "uint4", "bits16", "nothing", "nn"])
+def test_a_forged_type_raises_before_any_tensor_changes(dtype):
+    header = {
+        "__metadata__": {"flodl_dtypes": json.dumps({"w": dtype})},
+        "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        "w": {"dtype": "U8", "shape": [2, 16], "data_offsets": [4, 36]},
+    }
+    target = {"a": torch.zeros(1), "w": torch.zeros(2, dtype=torch.complex128)}
+    with pytest.raises(CheckpointError, match=r"the type '|cannot have the type"):
+        load_checkpoint(io.BytesIO(with_header(header, b"\1" * 36)), target)
+    assert not target["a"].any()
+    assert not target["w"].any()
+
+
+@pytest.mark.parametrize("bits", [1, 4, 7])
+def test_a_type_that_torch_cannot_copy_is_not_saved(bits):
+    tensor = torch.zeros(2, dtype=torch.uint8).view(getattr(torch, f"uint{bits}"))
+    with pytest.raises(CheckpointError, match=r"torch cannot copy tensors of torch\.uint"):
+        save_checkpoint(io.BytesIO(), {"w": tensor})
+
+
+def test_a_name_that_is_not_unicode_raises():
+    for names, metadata in (({"w\ud800": torch.ones(1)}, {}), ({"w": torch.ones(1)}, {"note": "\ud800"})):
+        with pytest.raises(CheckpointError, match="not valid Unicode"):
+            save_checkpoint(io.BytesIO(), names, metadata=metadata)

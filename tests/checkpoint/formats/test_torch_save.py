@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy
@@ -136,6 +137,67 @@ def test_other_files_raise(tmp_path):
     (tmp_path / "cut.pt").write_bytes((tmp_path / "list.pt").read_bytes()[:-40])
     with pytest.raises(DamagedError, match="torch cannot read it safely"):
         read_checkpoint(tmp_path / "cut.pt")
+
+
+def unusual_tensors():
+    """Return tensors that torch.save can store and a model cannot load, and how the error describes them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # quantized and nested tensors are not stable
+        return {
+            "sparse_coo": torch.eye(2).to_sparse(),
+            "sparse_csr": torch.eye(2).to_sparse_csr(),
+            "quantized": torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.quint8),
+            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(2)]),
+            "on the meta device": torch.eye(2, device="meta"),
+        }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", unusual_tensors())
+def test_an_unusual_tensor_raises_before_any_tensor_changes(tmp_path, kind):
+    torch.save({"a": torch.ones(2, 2), "b": unusual_tensors()[kind], "c": torch.ones(2)}, tmp_path / "m.pt")
+    target = {"a": torch.zeros(2, 2), "b": torch.zeros(2, 2), "c": torch.zeros(2)}
+    for source in (tmp_path / "m.pt", io.BytesIO((tmp_path / "m.pt").read_bytes())):
+        with pytest.raises(CheckpointError, match=f"at 'b': .* has a tensor .*{kind}.* Nothing was loaded"):
+            load_checkpoint(source, target)
+    assert not any(tensor.any() for tensor in target.values())
+    del target["b"]
+    assert load_checkpoint(tmp_path / "m.pt", target, allow_unexpected=["b"]).loaded == ("a", "c")
+
+
+@pytest.mark.parametrize("dtype", [torch.bits8, torch.bits16, torch.float4_e2m1fn_x2])
+def test_a_type_that_torch_cannot_copy_raises_before_any_tensor_changes(tmp_path, dtype):
+    odd = torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
+    torch.save({"a": torch.ones(2), "b": odd}, tmp_path / "m.pt")
+    target = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    with pytest.raises(CheckpointError, match="Nothing was loaded"):
+        load_checkpoint(tmp_path / "m.pt", target)
+    assert not target["a"].any()
+
+
+def rezipped(path, compression):
+    with zipfile.ZipFile(path) as old:
+        members = [(member.filename, old.read(member)) for member in old.infolist()]
+    with zipfile.ZipFile(path, "w", compression) as new:
+        for name, data in members:
+            new.writestr(name, data)
+
+
+def test_a_file_that_was_zipped_again_is_read_although_it_is_misaligned(tmp_path):
+    tensors = {"w": torch.tensor([1 + 2j], dtype=torch.complex128), "b": torch.tensor([True])}
+    torch.save(tensors, tmp_path / "m.pt")
+    rezipped(tmp_path / "m.pt", zipfile.ZIP_STORED)
+    back, _ = read_checkpoint(tmp_path / "m.pt")
+    assert torch.equal(back["w"], tensors["w"])
+    assert back["w"].data_ptr() % 16 == 0
+
+
+def test_a_file_that_was_compressed_inside_raises(tmp_path):
+    """torch would return the compressed bytes as values."""
+    torch.save({"w": torch.ones(1000)}, tmp_path / "m.pt")
+    rezipped(tmp_path / "m.pt", zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="is a compressed archive, not one that torch"):
+        read_checkpoint(tmp_path / "m.pt")
 
 
 def test_changing_a_mapped_tensor_does_not_change_the_file(tmp_path):

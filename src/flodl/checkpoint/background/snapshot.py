@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..codec import decode, encode
 from ..files.save_load import Format, save_checkpoint
+from ..forked import safe_after_fork
 from ..formats.byte_reader import PathOrStream
 from ..formats.storable import check_storable, storage_key
 
@@ -79,7 +80,8 @@ class Staging:
                 copies[name] = copies[first_name[key]]
                 continue
             first_name[key] = name
-            copies[name] = self._buffer_for(tensor).copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+            with safe_after_fork():
+                copies[name] = self._buffer_for(tensor).copy_(tensor.detach(), non_blocking=tensor.is_cuda)
             if tensor.is_cuda:
                 devices.add(tensor.device)
         return Staged(copies, tuple(torch.cuda.current_stream(device).record_event() for device in devices))

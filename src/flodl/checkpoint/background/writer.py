@@ -90,13 +90,26 @@ class BackgroundWriter:
         self._waits = when_full == "wait"
         self._keep, self._warned_about_metrics = keep, False
         # Absolute, so that changing the working directory later makes no difference.
-        self._worker = _Worker(
-            expand_user(root).absolute(), keep, depth, errors == "raise", on_error, on_saved
-        )
-        self._thread = threading.Thread(target=self._worker.run, name="flodl-writer", daemon=True)
-        self._thread.start()
+        folder = expand_user(root).absolute()
+        self._start(lambda: _Worker(folder, keep, depth, errors == "raise", on_error, on_saved))
+
+    def _start(self, make: Callable[[], _Worker]) -> None:
+        self._make_worker, self._started = make, make()
+        thread = threading.Thread(target=self._started.run, name="flodl-writer", daemon=True)
+        thread.start()
         # Pending saves are also written if the program ends without close().
-        self._finish = weakref.finalize(self, _stop, self._worker, self._thread)
+        self._finish = weakref.finalize(self, _stop, self._started, thread)
+
+    @property
+    def _worker(self) -> _Worker:
+        """The worker of this process: a forked child has no threads of its parent, so it starts its own.
+
+        The saves that were pending at the fork belong to the parent, which writes them.
+        """
+        if self._started.process != os.getpid() and self._finish.alive:
+            self._finish.detach()
+            self._start(self._make_worker)
+        return self._started
 
     def save(
         self,
@@ -137,7 +150,7 @@ class BackgroundWriter:
     def close(self) -> None:
         """Write pending saves, end the thread, and raise any failure not raised yet."""
         self._finish()
-        self._worker.raise_failure()
+        self._started.raise_failure()
 
     @property
     def is_idle(self) -> bool:
@@ -164,7 +177,7 @@ class BackgroundWriter:
             self.close()
             return
         self._finish()
-        for failure in self._worker.unraised:
+        for failure in self._started.unraised:
             log.error("while another error ends the run: %s", failure)
 
     def _check_metrics(self, step: int, metrics: Mapping[str, Any] | None) -> None:
@@ -200,6 +213,7 @@ class _Worker:
         on_saved: Callable[[Saved], object] | None,
     ) -> None:
         self._root, self._keep, self._raises = root, keep, raises
+        self.process = os.getpid()
         self._on_error = on_error or (lambda failure: log.error("%s The run continues.", failure))
         self._on_saved = on_saved or (lambda saved: None)
         self.slots = _Slots(depth)
@@ -287,6 +301,8 @@ class _Slots:
 
 
 def _stop(worker: _Worker, thread: threading.Thread) -> None:
+    if worker.process != os.getpid():
+        return  # a forked child that never used the writer
     worker.jobs.put(None)
     if thread is threading.current_thread():
         # The garbage collector ran in the writer thread. A thread cannot join itself, but the program can.

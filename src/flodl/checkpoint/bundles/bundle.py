@@ -104,6 +104,29 @@ def verify_bundle(bundle: Bundle) -> None:
             _check_file(map_file(bundle.path / file), info)
 
 
+def verify_part_file(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> None:
+    """Compare a file with its checksum in the manifest next to it, if there is one.
+
+    The files of a bundle have no checksum of their own, so a copy outside its bundle cannot be verified.
+    """
+    file = Path(os.path.realpath(path))
+    if not (file.parent / manifest.MANIFEST_NAME).exists():
+        return
+    try:
+        bundle = manifest.parse_manifest(file.parent)
+    except (OSError, ValueError) as error:
+        if _STRUCTURE not in metadata:
+            return  # not a part of a bundle, and the manifest is that of another program
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DamagedError(
+            f"the checksum of {str(path)!r} is unknown, because the manifest next to it is damaged: {reason}",
+            advice="Use another bundle, or copy the file to another folder to load it without verification.",
+        ) from error
+    if file.name in bundle.files:
+        with _raise_damaged(bundle, file.name):
+            _check_file(map_file(file), bundle.files[file.name])
+
+
 def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
     """Encode the parts of a run; raise for anything that cannot be saved, before any file is created."""
     if not is_integer(step, at_least=0):
@@ -157,7 +180,8 @@ def write_bundle(
             target = folder / folder_name(step, max(earlier, default=0) + 1)
             _write_folder(target, step, parts, metrics)
             for revision in earlier.values():
-                delete_folder(revision)
+                if revision.is_dir():
+                    delete_folder(revision)
     except OSError as error:
         raise WriteError(
             f"cannot save step {step} in {str(folder)!r}: {error.strerror or error}. "
@@ -236,6 +260,6 @@ def _raise_damaged(bundle: Bundle, file: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise DamagedError(f"cannot read {str(bundle.path / file)!r}: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         what = f"{str(bundle.path / file)!r} is damaged: {error}"
         raise DamagedError(what, advice="Use another bundle: latest_bundle finds one.") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flodl.core import DamagedError
+from flodl.core.files import open_regular
 
 from ..codec import decode, encode
 from ..formats.checksum import ALGORITHM, digest
@@ -89,22 +90,32 @@ def serialize_manifest(step: int, metrics: Mapping[str, float], files: Mapping[s
 def read_manifest(folder: Path) -> Bundle:
     """Read the manifest of a bundle and compare file lengths; raise DamagedError if anything is wrong."""
     try:
-        path = folder / MANIFEST_NAME
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"{MANIFEST_NAME} has {path.stat().st_size} bytes")
-        bundle = _parse(folder, json.loads(path.read_bytes()))
+        bundle = parse_manifest(folder)
         for name, info in bundle.files.items():
-            length = os.stat(folder / name).st_size
+            with open_regular(folder / name) as file:
+                length = os.fstat(file.fileno()).st_size
             if length != info.num_bytes:
                 raise ValueError(f"{name} has {length} bytes, the manifest says {info.num_bytes}")
     except OSError as error:
         missing = Path(error.filename or MANIFEST_NAME).name
         what = f"the bundle {str(folder)!r}: {missing}: {error.strerror}"
         raise DamagedError(what, advice="Use another bundle.") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         what = f"the bundle {str(folder)!r} is damaged: {error}"
         raise DamagedError(what, advice="Use another bundle.") from error
     return bundle
+
+
+def parse_manifest(folder: Path) -> Bundle:
+    """Read only the manifest of a bundle; raise ValueError if it is inconsistent, OSError if unreadable."""
+    with open_regular(folder / MANIFEST_NAME) as file:
+        text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        raise ValueError(f"{MANIFEST_NAME} has more than {_MAX_BYTES} bytes")
+    try:
+        return _parse(folder, json.loads(text))
+    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise ValueError(f"{MANIFEST_NAME}: {type(error).__name__}: {error}") from error
 
 
 def _parse(folder: Path, content: Any) -> Bundle:
@@ -113,15 +124,40 @@ def _parse(folder: Path, content: Any) -> Bundle:
     if content.pop("digest", None) != _content_digest(content):
         raise ValueError(f"the checksum of {MANIFEST_NAME} differs from the one that was written")
     if content["format"] != _FORMAT:
-        raise ValueError(f"it has format {content['format']}; this version of flodl reads {_FORMAT}")
+        raise ValueError(f"it has format {content['format']!r:.80}; this version of flodl reads {_FORMAT}")
+    step, created_s = content["step"], content["created_s"]
+    if type(step) is not int or step < 0:
+        raise ValueError(f"it has the step {step!r:.80}")
+    if type(created_s) not in (int, float):
+        raise ValueError(f"it was created at {created_s!r:.80}")
     named = step_and_revision(folder.name)
-    if named is not None and named[0] != content["step"]:
-        raise ValueError(f"it was saved at step {content['step']}")
-    files = {name: FileInfo(info["bytes"], info["digest"]) for name, info in content["files"].items()}
-    for name in files:
-        if not _FILE_NAME.match(name):
-            raise ValueError(f"{name!r} is not a valid file name of a part")
-    return Bundle(folder, content["step"], decode(content["metrics"], {}), content["created_s"], files)
+    if named is not None and named[0] != step:
+        raise ValueError(f"it was saved at step {step}")
+    return Bundle(folder, step, _parse_metrics(content["metrics"]), created_s, _parse_files(content["files"]))
+
+
+def _parse_metrics(content: Any) -> dict[str, float]:
+    metrics = decode(content, {})
+    if not isinstance(metrics, dict) or not all(isinstance(name, str) for name in metrics):
+        raise ValueError("its metrics are not a JSON object")
+    for name, value in metrics.items():
+        if type(value) not in (int, float):
+            raise ValueError(f"its metric {name!r} is {value!r:.80}, not a number")
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _parse_files(content: Any) -> dict[str, FileInfo]:
+    files: dict[str, FileInfo] = {}
+    for name, info in content.items():
+        if not _FILE_NAME.match(name) or Path(name).stem in (
+            "manifest",
+            *(Path(file).stem for file in files),
+        ):
+            raise ValueError(f"{name!r} is not a valid file name of a part, or is used twice")
+        if type(info["bytes"]) is not int or type(info["digest"]) is not str:
+            raise ValueError(f"the length and checksum of {name!r} are not a number and a string")
+        files[name] = FileInfo(info["bytes"], info["digest"])
+    return files
 
 
 def _content_digest(content: Mapping[str, Any]) -> str:

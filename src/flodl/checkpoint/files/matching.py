@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from flodl.core import CheckpointError
 from flodl.core.paths import matches, suggestion
 
-from ..formats.storable import storage_key
+from ..formats.storable import kind_of, storage_key
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,34 @@ def match_names(
     _check_allowed(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
     _check_targets(sources, stored, wanted, where)
     return Match(sources, tuple(skipped), tuple(missing))
+
+
+def check_copies(
+    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
+) -> None:
+    """Raise if a stored tensor has no values, or if torch cannot copy its type to the tensor of the model."""
+    tried: set[tuple[torch.dtype, torch.dtype, torch.device]] = set()
+    for name, source in sources.items():
+        value, target = stored[source], wanted[name]
+        if value.is_meta:
+            raise CheckpointError(
+                f"{where} has a tensor on the meta device, which has no values. Nothing was loaded. "
+                "Initialize the model before saving it, or leave this name out.",
+                path=name,
+            )
+        pair = value.dtype, target.dtype, target.device
+        if pair in tried:
+            continue
+        tried.add(pair)
+        try:
+            one = torch.empty(1, dtype=value.dtype)
+            torch.empty(1, dtype=target.dtype, device=target.device).copy_(one)
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(
+                f"{where} has {value.dtype}, which torch cannot copy to {target.dtype} of the model. Nothing "
+                "was loaded. Convert one of them, or leave this name out.",
+                path=name,
+            ) from error
 
 
 def check_ties(
@@ -165,8 +193,14 @@ def _prefix_hint(prefix: str, stored: Mapping[str, object]) -> str:
 def _check_targets(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
-    for name in sources:
+    for name, source in sources.items():
         _check_writable(name, wanted[name])
+        if (kind := kind_of(stored[source])) != "dense":
+            raise CheckpointError(
+                f"{where} has a tensor that is {kind}; only dense ones can be loaded. Nothing was loaded. "
+                "Save tensor.to_dense() instead, or leave this name out.",
+                path=name,
+            )
     wrong = [name for name, source in sources.items() if stored[source].shape != wanted[name].shape]
     if wrong:
         name = wrong[0]
@@ -197,8 +231,7 @@ def _check_writable(name: str, tensor: object) -> None:
             "the tensor is on the meta device and has no memory. "
             "Move the model to a device first, for example with to_empty(device='cpu')."
         )
-    elif tensor.layout is not torch.strided:
-        kind = str(tensor.layout).removeprefix("torch.")
+    elif (kind := kind_of(tensor)) != "dense":
         why = f"the tensor is {kind}, but only dense tensors can be loaded into. Pass tensor.to_dense()."
     elif tensor.is_inference() and not torch.is_inference_mode_enabled():
         why = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -15,12 +16,14 @@ from flodl.core import CheckpointError, WriteError
 from flodl.core.files import expand_user, replace_atomic
 from flodl.core.paths import suggestion
 
+from ..bundles.bundle import verify_part_file
 from ..durable_files import DiskFile
+from ..forked import safe_after_fork
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.checksum import Buffer
 from ..formats.compression import UNSUPPORTED_SUFFIXES, compress, compression_of, without_compression_suffix
-from ..formats.serialization import open_checkpoint, serialize_fdlc, serialize_safetensors
-from .matching import check_ties, check_values_fit, match_names
+from ..formats.serialization import Contents, open_checkpoint, serialize_fdlc, serialize_safetensors
+from .matching import check_copies, check_ties, check_values_fit, match_names
 from .report import LoadReport
 
 Format = Literal["safetensors", "fdlc"]
@@ -75,21 +78,26 @@ def load_checkpoint(
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     structural_hash: str | None = None,
+    allow_different_structure: bool = True,
     fdlc_names: Mapping[str, str] | None = None,
 ) -> LoadReport:
     """Load tensors in place from a path or a binary stream: all of them or none.
 
     Names must match except those that a pattern in `allow_missing` (only in the model) or `allow_unexpected`
     (only in the file) permits. With `prefix`, only the names under it are used, without the prefix. Values
-    are cast to the dtype of the model, which must be able to represent them. `fdlc_names` maps each name to
-    its name in a file of the Rust floDl.
+    are cast to the dtype of the model, which must be able to represent them. With
+    `allow_different_structure=False`, the file must come from a graph with the same `structural_hash`.
+    `fdlc_names` maps each name to its name in a file of the Rust floDl.
     """
     source = resolve_location(source, "read")
     check_tensor_dict(named_tensors)
     if not isinstance(prefix, str):
         raise CheckpointError(f"prefix={prefix!r}. Pass the beginning of the names, such as 'encoder'.")
     _check_patterns(allow_missing=allow_missing, allow_unexpected=allow_unexpected)
-    with open_checkpoint(source) as contents:
+    with safe_after_fork(), _open_verified(source) as contents:
+        stored_hash = contents.metadata.get("structural_hash") if not prefix else None
+        if not allow_different_structure:
+            _check_structure(stored_hash, structural_hash, display_name(source))
         is_fdlc = contents.metadata.get("flodl_layout") == "fdlc"
         match = match_names(
             contents.shapes,
@@ -101,13 +109,13 @@ def load_checkpoint(
             allow_unexpected=allow_unexpected,
         )
         stored = contents.read()
+        check_copies(match.sources, stored, named_tensors, display_name(source))
         check_values_fit(match.sources, stored, named_tensors, display_name(source))
         check_ties(match.sources, stored, named_tensors, display_name(source))
-    with torch.no_grad():
+    with torch.no_grad(), safe_after_fork():
         for name, stored_name in match.sources.items():
             named_tensors[name].copy_(stored[stored_name])
-    stored_hash = contents.metadata.get("structural_hash")
-    is_known = stored_hash is not None and structural_hash is not None and not prefix
+    is_known = stored_hash is not None and structural_hash is not None
     return LoadReport(
         loaded=tuple(match.sources),
         skipped=match.skipped,
@@ -125,15 +133,39 @@ def read_checkpoint(source: PathOrStream) -> tuple[dict[str, Tensor], dict[str, 
     Tensors from a path are memory-mapped copy-on-write: changing one does not change the file.
     """
     source = resolve_location(source, "read")
-    with open_checkpoint(source) as contents:
+    with safe_after_fork(), _open_verified(source) as contents:
         return contents.read(), dict(contents.metadata)
 
 
 def checkpoint_keys(source: PathOrStream) -> list[str]:
     """Return the names in a checkpoint, in file order, without reading the values."""
     source = resolve_location(source, "read")
-    with open_checkpoint(source) as contents:
+    with open_checkpoint(source, only_shapes=True) as contents:
         return list(contents.shapes)
+
+
+@contextmanager
+def _open_verified(source: PathOrStream) -> Iterator[Contents]:
+    """Open a checkpoint; if it is a file of a bundle, compare it with the manifest first."""
+    with open_checkpoint(source) as contents:
+        if isinstance(source, str | os.PathLike) and not contents.has_checksum:
+            verify_part_file(source, contents.metadata)
+        yield contents
+
+
+def _check_structure(stored: str | None, own: str | None, where: str) -> None:
+    if stored is not None and stored == own:
+        return
+    if own is None:
+        what = "there is no structural_hash to compare the file with. Pass that of the graph."
+    elif stored is None:
+        what = f"{where} has no structural hash for these names, so the graph that wrote it is unknown."
+    else:
+        what = f"{where} was written by a graph with a different structure (hash {stored}, here {own})."
+    raise CheckpointError(
+        f"{what} Nothing was loaded. Build the graph that was saved, or pass allow_different_structure=True: "
+        "the same weights may then compute a different function."
+    )
 
 
 def _write(stream: BinaryIO, name: str, pieces: Iterable[Buffer]) -> None:

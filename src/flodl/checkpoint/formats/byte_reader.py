@@ -1,6 +1,7 @@
-"""Readers for the bytes of a checkpoint: a mapped file, memory, or a compressed stream, detected by content.
+"""Readers for the bytes of a checkpoint: a mapped file or a stream, compressed or not, detected by content.
 
-A size that a file claims is never allocated up front: memory grows only with the bytes actually read.
+A size that a file claims is never allocated up front: memory grows only with the bytes actually read,
+and a small compressed file cannot expand without limit.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from flodl.core import CheckpointError, DamagedError
+from flodl.core.files import open_regular
 
 from .compression import GZIP_MAGIC, ZSTD_MAGIC, check_zstd_end, decompress_zstd, is_zstd_error
 
 PathOrStream = str | os.PathLike[str] | BinaryIO
 
 _CHUNK_BYTES = 1 << 20
+# Up to these sizes, a compressed file may have any ratio: tensors of zeros compress to a thousandth.
+_FREE_BYTES = 256 << 20
+_FREE_HEADER_BYTES = 8 << 20
+# Beyond them, the limits are these multiples of its size. Weights shrink by a few percent, names to a tenth.
+_MAX_RATIO = 100
+_MAX_HEADER_RATIO = 32
+# Formats that cannot be read from a stream bit by bit, by their first bytes.
+ZIP_MAGIC = b"PK"
+_WHOLE = (GZIP_MAGIC, ZSTD_MAGIC, ZIP_MAGIC)
 
 
 class ByteReader(Protocol):
@@ -33,6 +44,12 @@ class ByteReader(Protocol):
 
     def read(self, count: int) -> memoryview:
         """Return the next bytes, or raise ValueError if fewer are left."""
+
+    def read_header(self, count: int) -> memoryview:
+        """Do the same for a header, whose contents take many times its size in memory."""
+
+    def skip(self, count: int) -> None:
+        """Skip the next bytes, or raise ValueError if fewer are left."""
 
     def check_end(self) -> None:
         """Raise ValueError if bytes are left."""
@@ -57,37 +74,91 @@ class MemoryReader:
         self._position += count
         return self._view[self._position - count : self._position]
 
+    def read_header(self, count: int) -> memoryview:
+        return self.read(count)
+
+    def skip(self, count: int) -> None:
+        self.read(count)
+
     def check_end(self) -> None:
         if self._position != len(self._view):
             raise ValueError(f"{len(self._view) - self._position} extra bytes at its end")
 
 
 class StreamReader:
-    """Reads from a decompressor, never more than is asked for."""
+    """Reads from a stream, never more than is asked for."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, first_bytes: bytes = b"") -> None:
         self._stream = stream
-        self.first_bytes = stream.read(8)
+        self.first_bytes = first_bytes or _read_up_to(stream, 8)
         self._unread = self.first_bytes
 
     def read(self, count: int) -> memoryview:
-        data = bytearray(self._unread[:count])
-        self._unread = self._unread[len(data) :]
-        while len(data) < count:
-            chunk = self._stream.read(min(_CHUNK_BYTES, count - len(data)))
-            if not chunk:
-                raise ValueError(f"expected {count} more bytes, {len(data)} are left")
+        data = bytearray()
+        for chunk in self._chunks(count):
             data += chunk
         return memoryview(data)
+
+    def read_header(self, count: int) -> memoryview:
+        return self.read(count)
+
+    def skip(self, count: int) -> None:
+        for _ in self._chunks(count):
+            pass
 
     def check_end(self) -> None:
         if self._unread or self._stream.read(1):
             raise ValueError("extra bytes at its end")
 
+    def _chunks(self, count: int) -> Iterator[bytes]:
+        chunk = self._unread[:count]
+        self._unread = self._unread[len(chunk) :]
+        left = count - len(chunk)
+        yield chunk
+        while left:
+            chunk = self._stream.read(min(_CHUNK_BYTES, left))
+            if not chunk:
+                raise ValueError(f"expected {count} more bytes, {count - left} are left")
+            left -= len(chunk)
+            yield chunk
+
+
+class ExpandingReader(StreamReader):
+    """Reads from a decompressor, and raises if the content is implausibly large for the compressed size."""
+
+    def __init__(self, stream: BinaryIO, compressed_bytes: int, where: str) -> None:
+        super().__init__(stream)
+        self._compressed_bytes, self._where, self._num_read = compressed_bytes, where, 0
+
+    def read_header(self, count: int) -> memoryview:
+        self._check(count, _FREE_HEADER_BYTES, _MAX_HEADER_RATIO)
+        return self.read(count)
+
+    def _chunks(self, count: int) -> Iterator[bytes]:
+        self._num_read += count
+        self._check(self._num_read, _FREE_BYTES, _MAX_RATIO)
+        return super()._chunks(count)
+
+    def _check(self, count: int, free: int, ratio: int) -> None:
+        if count > max(free, ratio * self._compressed_bytes):
+            raise CheckpointError(
+                f"{self._where} has {self._compressed_bytes} bytes and claims to expand to {count} or more, "
+                f"over {ratio} times as many. Nothing was loaded. If you trust it, decompress it first, with "
+                "gunzip or zstd -d."
+            )
+
+
+def _read_up_to(stream: BinaryIO, count: int) -> bytes:
+    """Return the next bytes of a stream, fewer only at its end."""
+    data = b""
+    while len(data) < count and (chunk := stream.read(count - len(data))):
+        data += chunk
+    return data
+
 
 def map_file(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
-    """Map a file copy-on-write: changing a tensor in it does not change the file."""
-    with open(path, "rb") as file:
+    """Map a regular file copy-on-write: changing a tensor in it does not change the file."""
+    with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -97,15 +168,24 @@ def map_file(path: str | os.PathLike[str]) -> bytes | mmap.mmap:
 def open_reader(source: PathOrStream) -> Iterator[ByteReader]:
     """Open a path or a stream; errors inside the block become a CheckpointError or DamagedError."""
     try:
-        buffer = map_file(source) if isinstance(source, str | os.PathLike) else source.read()
-        magic = bytes(buffer[:4])
+        if isinstance(source, str | os.PathLike):
+            buffer = map_file(source)
+            first = bytes(buffer[:8])
+        else:
+            first = _read_up_to(source, 8)
+            if not first.startswith(_WHOLE):
+                # A stream may never end (a device): read only what the header claims.
+                yield StreamReader(source, first)
+                return
+            buffer = first + source.read()
         # An mmap object has the methods of a file.
         stream = cast(BinaryIO, io.BytesIO(buffer) if isinstance(buffer, bytes) else buffer)
-        if magic.startswith(GZIP_MAGIC):
-            yield StreamReader(cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb")))
-        elif magic == ZSTD_MAGIC:
+        if first.startswith(GZIP_MAGIC):
+            stream = cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
+            yield ExpandingReader(stream, len(buffer), display_name(source))
+        elif first.startswith(ZSTD_MAGIC):
             check_zstd_end(buffer)
-            yield StreamReader(decompress_zstd(stream))
+            yield ExpandingReader(decompress_zstd(stream), len(buffer), display_name(source))
         else:
             yield MemoryReader(buffer)
     except CheckpointError:
@@ -119,15 +199,7 @@ def open_reader(source: PathOrStream) -> Iterator[ByteReader]:
         ) from error
     except Exception as error:
         # A damaged file can make the parsers raise any of these.
-        expected = (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RuntimeError,
-            RecursionError,
-            OverflowError,
-        )
+        expected = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError)
         if isinstance(error, expected) or is_zstd_error(error):
             raise _damaged_error(source, error) from error
         raise

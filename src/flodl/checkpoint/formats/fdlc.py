@@ -12,7 +12,7 @@ from torch import Tensor
 from flodl.core import CheckpointError
 
 from .byte_reader import ByteReader
-from .safetensors import from_bytes, raw_bytes
+from .safetensors import MAX_TENSORS, from_bytes, raw_bytes
 
 MAGIC = b"FDLC"
 _VERSION = 2
@@ -30,19 +30,27 @@ _MAX_NAME_BYTES = 1 << 16
 _MAX_DIMENSIONS = 64
 
 
+def check_dtype(name: str, dtype: torch.dtype) -> None:
+    """Raise if the format cannot store a type."""
+    if dtype not in _TAGS:
+        kinds = ", ".join(str(known).removeprefix("torch.") for known in _TAGS)
+        raise CheckpointError(
+            f"FDLC files cannot store {str(dtype).removeprefix('torch.')}, only {kinds}. "
+            "Convert it, or save with format='safetensors'.",
+            path=name,
+        )
+
+
 def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file, piece by piece.
 
     The hash is left unset: the Rust floDl computes its hash differently and rejects any other value.
     """
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _TAGS:
-            kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _TAGS)
-            raise CheckpointError(
-                f"FDLC files cannot store {str(tensor.dtype).removeprefix('torch.')}, only {kinds}. "
-                "Convert it, or save with format='safetensors'.",
-                path=name,
-            )
+    if len(tensors) > MAX_TENSORS:
+        raise CheckpointError(f"there are {len(tensors)} tensors; a file can have {MAX_TENSORS}.")
+    for name in tensors:
+        if len(name.encode()) > _MAX_NAME_BYTES:
+            raise CheckpointError(f"a name has {len(name.encode())} bytes; the limit is {_MAX_NAME_BYTES}.")
     yield MAGIC + struct.pack("<I", _VERSION) + _UNKNOWN_HASH + struct.pack("<I", len(tensors))
     for name, tensor in tensors.items():
         encoded_name, shape = name.encode(), tensor.shape
@@ -52,16 +60,22 @@ def serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         yield raw_bytes(tensor)
 
 
-def read(reader: ByteReader) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return all tensors and the metadata; an inconsistent file raises ValueError."""
+def read(reader: ByteReader, *, only_shapes: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return all tensors and the metadata; an inconsistent file raises ValueError.
+
+    With `only_shapes`, the tensors are on the meta device, and no value is read.
+    """
     reader.read(len(MAGIC))
     version = _read_int(reader, "<I")
     if version not in (1, 2):
         raise ValueError(f"it has version {version}; only versions 1 and 2 are supported")
     rust_hash = bytes(reader.read(32))
     tensors: dict[str, Tensor] = {}
-    for _ in range(_read_int(reader, "<I")):
-        name, tensor = _read_entry(reader)
+    count = _read_int(reader, "<I")
+    if count > MAX_TENSORS:
+        raise ValueError(f"it claims {count} tensors")
+    for _ in range(count):
+        name, tensor = _read_entry(reader, only_shapes)
         if name in tensors:
             raise ValueError(f"it has {name!r} twice")
         tensors[name] = tensor
@@ -71,7 +85,7 @@ def read(reader: ByteReader) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata if rust_hash == _UNKNOWN_HASH else metadata | {"rust_hash": rust_hash.hex()}
 
 
-def _read_entry(reader: ByteReader) -> tuple[str, Tensor]:
+def _read_entry(reader: ByteReader, only_shapes: bool) -> tuple[str, Tensor]:
     length = _read_int(reader, "<I")
     if length > _MAX_NAME_BYTES:
         raise ValueError(f"a name claims {length} bytes")
@@ -86,6 +100,9 @@ def _read_entry(reader: ByteReader) -> tuple[str, Tensor]:
     dtype = _DTYPES[tag]
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"{name!r} of shape {shape} and type {dtype} cannot take {size} bytes")
+    if only_shapes:
+        reader.skip(size)
+        return name, torch.empty(shape, dtype=dtype, device="meta")
     return name, from_bytes(reader.read(size), dtype, shape)
 
 

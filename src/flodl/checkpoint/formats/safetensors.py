@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 METADATA = "__metadata__"  # the only key of a header that does not name a tensor
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format
+MAX_TENSORS = 1_000_000  # each takes about a kilobyte of memory, however small it is
 _MAX_DIMENSIONS = 64  # the limit of torch
 
 
@@ -65,21 +66,43 @@ def from_bytes(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> 
     if data.readonly:
         data = memoryview(bytearray(data))
     tensor = torch.frombuffer(data, dtype=torch.uint8)
-    if tensor.data_ptr() % dtype.itemsize:
-        tensor = tensor.clone()
-    return tensor.view(dtype).reshape(shape)
+    return aligned(tensor, dtype.itemsize).view(dtype).reshape(shape)
 
 
-def data_order(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names in the order of their bytes: wide types first, so that all are aligned."""
-    return sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+def aligned(tensor: Tensor, itemsize: int) -> Tensor:
+    """Return the tensor, or a copy if its memory is not aligned for elements of this size.
+
+    torch crashes when it reads a complex number from such memory.
+    """
+    is_misaligned = tensor.layout is torch.strided and not tensor.is_meta and tensor.data_ptr() % itemsize
+    return tensor.clone() if is_misaligned else tensor
 
 
-def pack_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+def data_order(tensors: Mapping[str, Tensor], itemsizes: Mapping[str, int]) -> list[str]:
+    """Return the names in the order of their bytes: wide types first, so that all are aligned.
+
+    `itemsizes` are those of the values, which the bytes of an unknown type do not show.
+    """
+    order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    position = 0
+    for name in order:
+        if position % itemsizes[name]:
+            return sorted(tensors, key=lambda name: -itemsizes[name])
+        position += tensors[name].nbytes
+    return order
+
+
+def pack_header(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], order: Sequence[str], *, alignment: int
+) -> bytes:
     """Return the header with its length; names keep their order, whatever the order of the bytes."""
+    if len(tensors) > MAX_TENSORS:
+        raise CheckpointError(
+            f"there are {len(tensors)} tensors; a file can have {MAX_TENSORS}. Stack them, or use more files."
+        )
     offsets: dict[str, tuple[int, int]] = {}
     position = 0
-    for name in data_order(tensors):
+    for name in order:
         offsets[name] = position, position + tensors[name].nbytes
         position += tensors[name].nbytes
     header: dict[str, Any] = {METADATA: dict(metadata)}
@@ -89,8 +112,11 @@ def pack_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> b
             "shape": list(tensor.shape),
             "data_offsets": list(offsets[name]),
         }
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    try:
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"a name or the metadata is not valid Unicode: {error}.") from None
+    text += b" " * (-(len(text) + 8) % alignment)
     if len(text) > MAX_HEADER_BYTES:
         raise CheckpointError(
             f"names and metadata take {len(text)} bytes; the format allows {MAX_HEADER_BYTES}. "
@@ -107,6 +133,8 @@ def parse_header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("its metadata is not a JSON object of strings")
+    if len(header) > MAX_TENSORS:
+        raise ValueError(f"it claims {len(header)} tensors")
     entries = {name: _parse_entry(name, entry) for name, entry in header.items()}
     position = 0
     for start, stop in sorted((entry.start, entry.stop) for entry in entries.values()):

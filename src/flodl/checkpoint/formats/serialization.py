@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from torch import Tensor
 from flodl.core import CheckpointError
 
 from . import fdlc, torch_save
-from .byte_reader import ByteReader, MemoryReader, PathOrStream, display_name, open_reader
+from .byte_reader import ZIP_MAGIC, ByteReader, MemoryReader, PathOrStream, display_name, open_reader
 from .checksum import Buffer, digest
 from .safetensors import (
     DTYPE_NAMES,
@@ -28,7 +27,7 @@ from .safetensors import (
     parse_tensors,
     raw_bytes,
 )
-from .storable import from_storable, to_storable
+from .storable import check_storable, from_storable, to_storable
 
 _FORMAT = "flodl_format"
 _CHECKSUM = "flodl_checksum"
@@ -48,41 +47,52 @@ class Contents:
     metadata: Mapping[str, str]
     read: Callable[[], dict[str, Tensor]]
 
+    @property
+    def has_checksum(self) -> bool:
+        """Whether the file contains a checksum, which `read` compares."""
+        return _FORMAT in self.metadata or _CHECKSUM in self.metadata
+
 
 def serialize_safetensors(
     named_tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, checksum: bool
 ) -> Iterator[Buffer]:
     """Yield the bytes of a safetensors file, piece by piece."""
-    tensors, conversions = to_storable(named_tensors)
-    all_metadata = {**metadata, **conversions}
-    data = {name: raw_bytes(tensors[name]) for name in data_order(tensors)}
+    storable = to_storable(named_tensors)
+    tensors, itemsizes = storable.tensors, storable.itemsizes
+    all_metadata = {**metadata, **storable.metadata}
+    order = data_order(tensors, itemsizes)
+    data = {name: raw_bytes(tensors[name]) for name in order}
     if checksum:
         all_metadata[_FORMAT] = "1"
         types_and_shapes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
         summary = _header_summary(types_and_shapes, all_metadata)
         all_metadata[_CHECKSUM] = digest([summary, *data.values()])
-    yield pack_header(tensors, all_metadata)
+    yield pack_header(tensors, all_metadata, order, alignment=max([8, *itemsizes.values()]))
     yield from data.values()
 
 
 def serialize_fdlc(named_tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
     """Yield the bytes of a file of the Rust floDl, piece by piece; the format has no tied tensors."""
-    tensors = {name: to_storable({name: tensor})[0][name] for name, tensor in named_tensors.items()}
-    yield from fdlc.serialize(tensors)
+    for name, tensor in named_tensors.items():
+        check_storable(name, tensor)
+        fdlc.check_dtype(name, tensor.dtype)
+    yield from fdlc.serialize(
+        {name: to_storable({name: tensor}).tensors[name] for name, tensor in named_tensors.items()}
+    )
 
 
 @contextmanager
-def open_checkpoint(source: PathOrStream) -> Iterator[Contents]:
-    """Open a checkpoint of any format; damage raises DamagedError."""
+def open_checkpoint(source: PathOrStream, *, only_shapes: bool = False) -> Iterator[Contents]:
+    """Open a checkpoint of any format; damage raises DamagedError. With `only_shapes`, do not call `read`."""
     with open_reader(source) as reader:
         if reader.first_bytes.startswith(fdlc.MAGIC):
-            tensors, metadata = fdlc.read(reader)
+            tensors, metadata = fdlc.read(reader, only_shapes=only_shapes)
             yield Contents(tensors, metadata, lambda: tensors)
-        elif reader.first_bytes.startswith(torch_save.ZIP_MAGIC):
+        elif reader.first_bytes.startswith(ZIP_MAGIC):
             tensors = torch_save.read(_torch_source(source, reader))
             yield Contents(tensors, {"flodl_layout": "torch"}, lambda: tensors)
         elif reader.first_bytes.startswith(torch_save.LEGACY_MAGIC):
-            raise torch_save.legacy_error(_torch_source(source, reader))
+            raise torch_save.legacy_error(display_name(source))
         else:
             yield open_safetensors(reader)
 
@@ -93,7 +103,7 @@ def open_safetensors(reader: ByteReader, *, verify: bool = True) -> Contents:
     if length > MAX_HEADER_BYTES:
         is_pickle = reader.first_bytes.startswith(b"\x80")
         raise ValueError("it is a pickle" if is_pickle else f"its header claims {length} bytes")
-    entries, metadata = parse_header(bytes(reader.read(length)))
+    entries, metadata = parse_header(bytes(reader.read_header(length)))
     shapes = {
         name: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for name, entry in entries.items()
     }
@@ -123,9 +133,9 @@ def _header_summary(
     return json.dumps([table, sorted(covered.items())]).encode()
 
 
-def _torch_source(source: PathOrStream, reader: ByteReader) -> str | os.PathLike[str] | io.BytesIO:
+def _torch_source(source: PathOrStream, reader: ByteReader) -> str | os.PathLike[str] | memoryview:
     if not isinstance(reader, MemoryReader):
         raise CheckpointError(
             f"{display_name(source)} is a compressed file of torch.save. Decompress it first."
         )
-    return source if isinstance(source, str | os.PathLike) else io.BytesIO(reader.view)
+    return source if isinstance(source, str | os.PathLike) else reader.view

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,20 +12,33 @@ from torch.nn.parameter import is_lazy
 
 from flodl.core import CheckpointError
 
-from .safetensors import DTYPE_NAMES, METADATA
+from ..forked import safe_after_fork
+from .safetensors import DTYPE_NAMES, METADATA, aligned
 
 _ALIASES = "flodl_aliases"
 _DTYPES = "flodl_dtypes"
+# torch can create tensors of these types, but not copy them.
+_NOT_COPIED = {getattr(torch, f"{kind}{bits}", None) for kind in ("int", "uint") for bits in range(1, 8)}
 
 
-def to_storable(named_tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors that can be written as they are, and the metadata that `from_storable` needs.
+@dataclass(frozen=True)
+class Storable:
+    """Tensors that can be written as they are, and the metadata that `from_storable` needs.
 
-    Tied tensors are returned once. Types that the format does not have (complex128) become bytes.
+    `itemsizes` are the sizes of one element before the conversion to bytes.
     """
+
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str]
+    itemsizes: Mapping[str, int]
+
+
+def to_storable(named_tensors: Mapping[str, Tensor]) -> Storable:
+    """Convert tensors: tied ones are stored once, and types that the format lacks (complex128) as bytes."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     dtypes: dict[str, str] = {}
+    itemsizes: dict[str, int] = {}
     first_name: dict[tuple[object, ...], str] = {}
     for name, tensor in named_tensors.items():
         check_storable(name, tensor)
@@ -34,13 +48,15 @@ def to_storable(named_tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor],
             continue
         first_name[key] = name
         # Conjugate and negative views are only flags on the same bytes.
-        value = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+        with safe_after_fork():
+            value = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+        itemsizes[name] = value.dtype.itemsize
         if value.dtype not in DTYPE_NAMES:
             dtypes[name] = str(value.dtype).removeprefix("torch.")
             value = value.reshape(*value.shape, 1).view(torch.uint8)
         tensors[name] = value
     metadata = {_ALIASES: json.dumps(aliases)} if aliases else {}
-    return tensors, metadata | ({_DTYPES: json.dumps(dtypes)} if dtypes else {})
+    return Storable(tensors, metadata | ({_DTYPES: json.dumps(dtypes)} if dtypes else {}), itemsizes)
 
 
 def from_storable(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, Tensor]:
@@ -50,10 +66,12 @@ def from_storable(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) ->
     """
     restored = dict(tensors)
     for name, dtype_name in _parse_table(metadata, _DTYPES).items():
-        dtype = getattr(torch, dtype_name, None)
-        if name not in restored or not isinstance(dtype, torch.dtype):
+        dtype, value = getattr(torch, dtype_name, None), restored.get(name)
+        if not isinstance(dtype, torch.dtype) or dtype in {*DTYPE_NAMES, *_NOT_COPIED} or value is None:
             raise ValueError(f"its metadata gives {name!r} the type {dtype_name!r}")
-        restored[name] = restored[name].view(dtype).squeeze(-1)
+        if value.dtype is not torch.uint8 or value.shape[-1:] != (dtype.itemsize,):
+            raise ValueError(f"{name!r} of shape {tuple(value.shape)} cannot have the type {dtype_name!r}")
+        restored[name] = aligned(value, dtype.itemsize).view(dtype).squeeze(-1)
     for name, stored_name in _parse_table(metadata, _ALIASES).items():
         if stored_name not in tensors or name in tensors:
             raise ValueError(f"its metadata ties {name!r} to {stored_name!r}")
@@ -73,6 +91,10 @@ def check_storable(name: str, tensor: object) -> None:
         raise CheckpointError(
             f"{METADATA!r} is the key of a file's metadata and cannot name a tensor. Use a different name."
         )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise CheckpointError(f"the name {name!r} is not valid Unicode. Use a different name.") from None
     if not isinstance(tensor, Tensor):
         raise CheckpointError(
             f"the value is a {type(tensor).__name__}. Only tensors can be saved by name.", path=name
@@ -84,12 +106,29 @@ def check_storable(name: str, tensor: object) -> None:
             "the tensor is on the meta device and has no values to save. Initialize the model first.",
             path=name,
         )
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+    kind = kind_of(tensor)
+    if kind != "dense":
         raise CheckpointError(
             f"the tensor is {kind}; only dense tensors can be saved. Save tensor.to_dense() or its parts.",
             path=name,
         )
+    if tensor.dtype in _NOT_COPIED:
+        raise CheckpointError(
+            f"torch cannot copy tensors of {tensor.dtype}. Save tensor.view(torch.uint8).", path=name
+        )
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Return "dense", or what else the tensor is.
+
+    >>> kind_of(torch.ones(2)), kind_of(torch.ones(2).to_sparse())
+    ('dense', 'sparse_coo')
+    """
+    if tensor.is_quantized:
+        return "quantized"
+    if tensor.is_nested:
+        return "nested"
+    return "dense" if tensor.layout is torch.strided else str(tensor.layout).removeprefix("torch.")
 
 
 def _parse_table(metadata: Mapping[str, str], key: str) -> dict[str, str]:
