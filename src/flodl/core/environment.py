@@ -14,7 +14,8 @@
 | `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
 | `FDL_NO_UPDATE_CHECK`   | if set, even to an empty string: `fdl` does not look for a newer flodl          |
 | `CI`                    | the same; and unless 0 or false: lines of text instead of a progress bar        |
-| `_FDL_COMPLETE`         | set by the completion script of a shell at every TAB; likewise for other scripts |
+| `COMP_WORDS`            | the command line, from a completion script of click                             |
+| `COMP_CWORD`            | the position in it                                                              |
 | `XDG_CONFIG_HOME`       | the folder for user settings; default `~/.config`                               |
 | `APPDATA`               | the same on Windows                                                             |
 | `PATH`                  | where commands are looked up                                                    |
@@ -112,8 +113,13 @@ def app_data_text() -> str | None:
     return os.environ.get("APPDATA") or None
 
 
+def typed_line() -> tuple[str | None, str]:
+    """Return the command line that is being completed, or None, and the position in it."""
+    return os.environ.get("COMP_WORDS"), os.environ.get("COMP_CWORD") or ""
+
+
 def completion_requested() -> bool:
-    """Return whether a shell may be asking for completions: one of the variables of click is set."""
+    """Return whether a shell may be asking for completions: a variable such as `_FDL_COMPLETE` is set."""
     return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)
 
 

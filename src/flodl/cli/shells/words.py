@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -10,6 +9,8 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
+
+from flodl.core import environment
 
 from .scripts import SCRIPTS
 
@@ -64,9 +65,9 @@ class _Completion(ShellComplete):
         return {**super().source_vars(), "prog_name": shlex.quote(self.prog_name)}
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        if "COMP_WORDS" in os.environ:  # a script of click
-            words = split_arg_string(os.environ["COMP_WORDS"])[1:]
-            position = os.environ.get("COMP_CWORD", "")
+        line, position = environment.typed_line()
+        if line is not None:  # from a script of click
+            words = split_arg_string(line)[1:]
             at = int(position) - 1 if position.isdecimal() else len(words)
             return words[:at], words[at] if at < len(words) else ""
         *words, current = sys.argv[1:] or [""]

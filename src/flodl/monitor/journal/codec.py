@@ -107,7 +107,7 @@ def _to_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """
     found = {name: value for name, value in metrics.items() if type(value) is float}
     if len(found) < len(metrics):
-        read = {
+        read: dict[str, Any] = {
             name: _NON_FINITE.get(value, value) if type(value) is str else value
             for name, value in metrics.items()
         }

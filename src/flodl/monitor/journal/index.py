@@ -161,11 +161,12 @@ def tables(folder: Path) -> Iterator[tuple[Path, Header, int]]:
 def _parse_header(line: bytes) -> Header | None:
     """Return the header of a table, or None if a crash interrupted its creation: then it has no rows."""
     try:
-        kind, rank, columns = Header(**json.loads(line))
+        found: dict[str, Any] = json.loads(line)
+        kind, rank, columns = found["kind"], found["rank"], found["columns"]
         fixed = _FIXED[kind]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    names = tuple(columns) if isinstance(columns, list) else ()
+    names: tuple[Any, ...] = tuple(columns) if isinstance(columns, list) else ()
     is_valid = line.endswith(b"\n") and type(rank) is int and names[: len(fixed)] == fixed
     return Header(kind, rank, names) if is_valid and all(isinstance(name, str) for name in names) else None
 

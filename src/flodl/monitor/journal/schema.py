@@ -56,9 +56,9 @@ def valid_fields(kind: str, data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_valid(value: Any, types: type | tuple[type, ...]) -> bool:
-    if not isinstance(value, types):
-        return False
-    if types is int:
-        return not isinstance(value, bool) and 0 <= value <= _MAX_NUMBER
+    if not isinstance(value, types) or types not in (int, _NUMBER):
+        return isinstance(value, types)
+    number: Any = value
+    least = 0 if types is int else -_MAX_NUMBER
     # A comparison with NaN is false.
-    return types is not _NUMBER or (not isinstance(value, bool) and abs(value) <= _MAX_NUMBER)
+    return not isinstance(value, bool) and bool(least <= number <= _MAX_NUMBER)
