@@ -449,7 +449,7 @@ def test_the_next_epoch_is_prepared_where_nothing_can_change_it():
         given = loader(augment=FULL, sampler=sampler)
         list(given)
         prepared = backend_of(given).upcoming
-        assert (prepared and prepared.identity) == expected
+        assert (prepared and prepared.identity[:2]) == expected
     plain, there = loader(augment=BYTES), loader(augment=BYTES, device="cpu")
     for epoch in (0, 3, 4, 5, 0, 1):
         plain.set_epoch(epoch)

@@ -148,8 +148,9 @@ def test_recording_after_each_micro_batch_does_not_prevent_capture() -> None:
     model = new_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     step = TrainStep(model, optimizer, mse, tier="captured", accumulate=2)
-    for _ in range(30):
-        loss = step(torch.randn(8, 16, device="cuda"), torch.zeros(8, 4, device="cuda"))
+    batches = torch.randn(30, 8, 16, device="cuda")
+    for batch in batches:
+        loss = step(batch, torch.zeros(8, 4, device="cuda"))
         model.record("loss", loss)
     assert step.tier == "captured", step.report()
 
