@@ -236,12 +236,14 @@ class TrainStep:
                 return torch.full((), torch.nan, device=self._body.device)
         if self._bridge is not None:
             self._bridge.add_new_groups()
-        if self._window.accumulate > 1:
-            self._window.count(samples)
-            if self.is_between_updates:
-                self._body.means.save()
-        progress.stage = Stage.FORWARD
+        progress.stage, counted = Stage.FORWARD, 0
         try:
+            if self._window.accumulate > 1:
+                with uninterrupted():
+                    self._window.count(samples)
+                    counted = samples
+                if self.is_between_updates:
+                    self._body.means.save()
             outcome = controller.run(self._micro_batch(batch, form, samples, ragged=ragged), self._steps)
             self._values = outcome.values
             for carrier in self._body.undo.carriers:
@@ -258,7 +260,7 @@ class TrainStep:
                 self._end_window()
         except BaseException:
             with uninterrupted():
-                self._after_error(samples, self._count_micro_batch)
+                self._after_error(counted, self._count_micro_batch)
             raise
         if started:
             self._first_step_s = time.perf_counter() - started
