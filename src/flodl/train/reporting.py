@@ -35,6 +35,8 @@ class RunReporter:
         if isinstance(monitor, Monitor):
             self._monitor = monitor
             monitor.total_epochs = monitor.total_epochs or total_epochs
+            values, origins = _with_origins(config)
+            monitor.describe(values, origins=origins)
         elif monitor or (run_dir is not None and monitor is None):
             values, origins = _with_origins(config)
             self._monitor = Monitor(total_epochs, run_dir, config=values, origins=origins)

@@ -167,6 +167,15 @@ def test_the_numbers_of_each_axis_have_their_own_prefix():
     assert found[3] == ("epoch", 1, {"loss": 0.5, "encoder/accuracy": 0.9, "epoch/duration_s": 2.0})
 
 
+def test_settings_that_become_known_later_are_written_too(tmp_path):
+    sink = TensorBoard(tmp_path)
+    for event in (EVENTS[0], Event("config", {"config": [{"path": "seed", "value": 3}]}, time_s=102.0)):
+        sink.write(event)
+    sink.close()
+    (file,) = tmp_path.iterdir()
+    assert b"| lr | 0.1 |\n| seed | 3 |" in file.read_bytes()
+
+
 def test_settings_can_be_a_list_with_origins_or_a_dict():
     assert settings_of(EVENTS[0]) == {"lr": 0.1}
     assert settings_of(Event("run_start", {"config": {"lr": 0.1}})) == {"lr": 0.1}
