@@ -52,9 +52,7 @@ def test_runs_never_compare_as_equal_if_a_setting_differs(
     assert seen.messages == []
 
 
-def test_long_values_and_the_length_of_runs_show_where_they_differ(
-    visit: Any, tmp_path: Path
-) -> None:
+def test_long_values_and_the_length_of_runs_show_where_they_differ(visit: Any, tmp_path: Path) -> None:
     text = "a" * 2000
     runs = [
         finished(tmp_path / "a", {"prompt": f"{text}left{text}"}),

@@ -14,6 +14,7 @@ from flodl import FlowBuilder, Monitor, load_checkpoint
 from flodl.checkpoint import best, every, last, list_bundles, read_bundle
 from flodl.core import TrainError
 from flodl.monitor import read
+from flodl.monitor.snapshot import snapshot
 
 
 def steps_in(folder):
@@ -45,6 +46,30 @@ def test_the_folder_has_settings_journal_picture_and_bundles(make, data, tmp_pat
     assert (kinds[0], kinds[-1]) == ("run_start", "run_end")
     assert "epoch 2/2" in capsys.readouterr().out
     assert steps_in(result.run_dir) == [3, 6]
+
+
+def test_a_monitor_of_the_user_records_the_same_settings(make, data, tmp_path):
+    make(checkpoint_dir=tmp_path / "own", monitor=None).fit(data, epochs=2, batch_size=8)
+    with Monitor(0, tmp_path / "user", config={"note": "x"}, console=False, resources=False) as monitor:
+        make(monitor=monitor).fit(data, epochs=2, batch_size=8)
+    own, user = (snapshot(tmp_path / name) for name in ("own", "user"))
+    settings = {entry["path"]: entry["value"] for entry in user["config"]}
+    assert settings.pop("note") == "x"
+    assert settings == {entry["path"]: entry["value"] for entry in own["config"]}
+    assert user["status"]["total_epochs"] == 2
+
+
+@pytest.mark.parametrize("number", [2**70, 10**9, 2, -1, "x"])
+def test_a_damaged_journal_line_is_named_and_does_not_stop_a_resume(make, data, tmp_path, capsys, number):
+    make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=2, batch_size=8)
+    lines = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = json.dumps({**json.loads(lines[3]), "id": number}).encode() + b"\n"
+    (tmp_path / "journal.jsonl").write_bytes(b"".join([*lines[:5], damaged, *lines[5:]]))
+    capsys.readouterr()
+    result = make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=4, batch_size=8)
+    assert len(result.history) == 4
+    assert [record["epoch"] for record in snapshot(tmp_path)["history"]] == [1, 2, 3, 4]
+    assert "journal.jsonl: skipped 1 damaged line (line 6)." in capsys.readouterr().out
 
 
 def test_the_journal_contains_the_settings_of_the_run_and_their_origins(make, data, tmp_path, monkeypatch):
