@@ -140,6 +140,15 @@ def test_the_index_of_a_different_journal_is_not_used(tmp_path, is_continued):
     assert table(tmp_path / "short")["loss"] == [number + 1.0 for number in range(20 + is_continued)]
 
 
+def test_an_index_of_another_version_is_rebuilt(tmp_path, monkeypatch):
+    monkeypatch.setattr("flodl.monitor.journal.index._VERSION", 1)
+    write(tmp_path, step(0, loss=1.0))
+    mark = (tmp_path / FOLDER / MARK).read_bytes()
+    monkeypatch.undo()
+    assert Reader(tmp_path).last_id == 1
+    assert (tmp_path / FOLDER / MARK).read_bytes() != mark
+
+
 def test_rows_after_the_mark_count_once(tmp_path):
     write(tmp_path, *(step(number, loss=number + 1.0) for number in range(3)))
     damage_by_a_crash_before_the_mark(tmp_path)

@@ -34,6 +34,8 @@ _FIXED = {
 }
 
 _FLUSH_EVERY = 1 << 16
+# An index of another version is rebuilt: version 1 accepted lines with wrong numbers.
+_VERSION = 2
 # The first and the last line contain timestamps, so no two journals share both ends.
 _FINGERPRINT_BYTES = 512
 
@@ -115,7 +117,7 @@ class Index:
         # In place, without truncating: a reader must never find the file empty.
         handle = os.open(self._folder / MARK, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            os.write(handle, content + array("q", [zlib.crc32(content)]).tobytes())
+            os.write(handle, content + array("q", [zlib.crc32(content, _VERSION)]).tobytes())
         finally:
             os.close(handle)
 
@@ -132,7 +134,7 @@ def read_mark(folder: Path, journal: Path) -> Mark | None:
         content = (folder / MARK).read_bytes() if (folder / MARK).is_file() else b""
     except OSError:
         return None
-    if len(content) != 32 or array("q", content[24:])[0] != zlib.crc32(content[:24]):
+    if len(content) != 32 or array("q", content[24:])[0] != zlib.crc32(content[:24], _VERSION):
         return None
     last_id, num_bytes, fingerprint = array("q", content[:24])
     return Mark(last_id, num_bytes) if _fingerprint(journal, num_bytes) == fingerprint else None
