@@ -36,7 +36,19 @@ _HOME = {
     "save_checkpoint": "checkpoint",
     "set_verbosity": "core",
 }
-_PACKAGES = ("checkpoint", "core", "data", "engine", "graph", "monitor", "nn", "observe", "optim", "train")
+_PACKAGES = (
+    "checkpoint",
+    "core",
+    "data",
+    "engine",
+    "graph",
+    "hf",
+    "monitor",
+    "nn",
+    "observe",
+    "optim",
+    "train",
+)
 
 __all__ = [
     "ArgmaxSelector",
@@ -73,6 +85,7 @@ if TYPE_CHECKING:
     from . import data as data
     from . import engine as engine
     from . import graph as graph
+    from . import hf as hf
     from . import monitor as monitor
     from . import nn as nn
     from . import observe as observe

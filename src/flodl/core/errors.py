@@ -23,6 +23,7 @@
     │   ├── CursorError           a saved position does not match the loader
     │   ├── DataFileError         a data file is missing or invalid
     │   └── DownloadError         a data file cannot be downloaded
+    ├── HFError                   a Hugging Face model, config or tokenizer cannot be used
     ├── PictureError              a picture cannot be drawn
     ├── MonitorError              a run cannot be monitored, or its journal cannot be read or written
     ├── ArgsError                 a dataclass or schema cannot be turned into a command line
@@ -160,6 +161,10 @@ class DataFileError(DataError):
 
 class DownloadError(DataError):
     """A data file cannot be downloaded."""
+
+
+class HFError(FlodlError):
+    """A Hugging Face model, config or tokenizer cannot be used."""
 
 
 class PictureError(FlodlError):

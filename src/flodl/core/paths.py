@@ -19,7 +19,8 @@ from fnmatch import fnmatchcase
 from .errors import PathError, TagError
 
 _GLOB = re.compile(r"[*?\[]")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
+# A number is a name too, as in `encoder.layer.0`.
+_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_\-]*|0|[1-9][0-9]*)\Z")
 
 
 def check_name(name: object, what: str) -> str:

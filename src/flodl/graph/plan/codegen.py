@@ -177,7 +177,7 @@ def _value_names(spec: Spec) -> list[str]:
     names = []
     for node in spec.nodes:
         name = re.sub(r"\W", "_", node.key)
-        if name.startswith("run_"):
+        if name.startswith("run_") or name[0].isdigit():
             name = f"v_{name}"
         while name in taken or keyword.iskeyword(name):
             name += "_"

@@ -1,0 +1,1 @@
+"""One folder per family: `model.py` builds the graph, `keys.py` names its parameters in checkpoints."""
