@@ -12,17 +12,27 @@ from torch.utils.data import DataLoader
 
 from flodl.core import log
 from flodl.core.errors import DataError
+from flodl.core.plain import describe
 from flodl.core.rng import default_seed
 
 from .augment.augmentation import as_augmentation
 from .batch import PositionedBatch
 from .cursor import Cursor
+from .description import describe_source
 from .loading.backend import BackendOptions, create_backend
 from .loading.placement import check_memory_cap
 from .loading.resident import Resident
 from .sampling.epoch import Epoch
 from .sampling.order import spans
-from .sampling.samplers import CustomSampler, Sampler, as_sampler, order_name, sampler_for_cursor
+from .sampling.samplers import (
+    CustomSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    as_sampler,
+    order_name,
+    sampler_for_cursor,
+)
 from .sources import Columns, Stream, open_source
 from .validation import OrderArguments, check_counts, check_flags, resolve_device
 
@@ -179,6 +189,26 @@ class Loader:
     def is_one_shot(self) -> bool:
         """Whether the source is an iterator, which can be read only once."""
         return isinstance(self._source, Stream) and self._source.is_iterator
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is read and in which order, as plain data: source, samples, batch size, seed, order."""
+        order = self._cursor_in(self._epoch, seed=self.seed, sampler=self._sampler).order
+        functions = {"augment": getattr(self._backend, "augment", None)}
+        if not isinstance(self._source, Stream) and type(self._sampler) not in (
+            RandomSampler,
+            SequentialSampler,
+        ):
+            functions["sampler"] = getattr(self._sampler, "source", self._sampler)
+        return {
+            **describe_source(self._source),
+            **{name: describe(one) for name, one in functions.items() if one is not None},
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": order,
+            "seed": self.seed,
+            "mode": self.mode,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor after the last yielded batch, as JSON-serializable data."""

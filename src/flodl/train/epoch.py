@@ -55,10 +55,8 @@ def run_epoch(
                 failed = True
             if failed:
                 run.save_and_exit()
-            if not run.is_checked:
-                _check_first(run, batch, eval_data)
-            if run.is_pending:
-                run.begin()
+            if not run.progress.is_checked or run.is_pending:
+                _begin_run(run, batch, eval_data)
             yield batch
             if (request.signal or session.stop_reason) and step.is_between_updates:
                 if request.signal:
@@ -89,10 +87,22 @@ def _limit(limit: int | None) -> str:
     return "no limit" if limit is None else f"limit={limit}"
 
 
+def _begin_run(run: Run, batch: Any, eval_data: Any) -> None:
+    """Check the run and record its start, once, before its first batch is trained on."""
+    started_s = time.perf_counter()
+    if not run.progress.is_checked:
+        run.progress.is_checked = True
+        _check_first(run, batch, eval_data)
+    run.begin()
+    # The duration of the epoch is that of its training.
+    run.progress.epoch_start_s += time.perf_counter() - started_s
+
+
 def _check_first(run: Run, batch: Any, eval_data: Any) -> None:
-    """Run the dry pass, once in a run, before its first batch."""
-    run.is_checked = True
+    """Run the dry pass, unless it is turned off."""
     if not run.session.settings.dry_pass:
+        if eval_data is not None:
+            run.loaders.for_evaluation(eval_data, None)  # for the record
         return
     try:
         dry_pass(run, batch, eval_data)
@@ -115,10 +125,10 @@ def _is_stopped(run: Run) -> bool:
     reason = run.session.stop_reason
     if not reason:
         return False
-    run.epoch.num_empty += 1
-    if run.epoch.num_empty >= MAX_EMPTY_EPOCHS:
+    run.progress.num_empty_epochs += 1
+    if run.progress.num_empty_epochs >= MAX_EMPTY_EPOCHS:
         raise TrainError(
-            f"the run was stopped ({reason}), and epoch() was called {run.epoch.num_empty} times "
+            f"the run was stopped ({reason}), and epoch() was called {run.progress.num_empty_epochs} times "
             "since, each time without a batch. Write `while trainer.epochs < n and not "
             "trainer.stop_reason:`; fit and running start again."
         )
@@ -139,7 +149,7 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
             loader.rewind()
     run.cursor.rewind(loader)
     count, limit = num_batches(loader), session.start.limit
-    run.epoch.num_batches = count if count is None or limit is None else min(count, limit)
+    run.progress.num_batches = count if count is None or limit is None else min(count, limit)
     if run.stop_request and session.train_step.is_between_updates:
         run.save_and_exit()
     if not session.model.training:
@@ -148,7 +158,7 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
         session.position.epoch_step = 0
         run.hooks.call("on_epoch_start", epoch=session.epochs)
     session.check_parameters()
-    run.epoch.start_s = time.perf_counter()
+    run.progress.epoch_start_s = time.perf_counter()
 
 
 def _end_training(run: Run) -> None:
@@ -193,7 +203,7 @@ def _end_epoch(run: Run, eval_data: Any) -> None:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
     if run.reports.current is not None:
-        run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.epoch.start_s)
+        run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.progress.epoch_start_s)
     every = session.settings.save_every
     if run.saver is not None and every is not None and session.epochs % every == 0:
         run.saver.save(wait=False, reason=f"epoch {session.epochs}")

@@ -111,6 +111,11 @@ class Reports:
         # The events before a run began; None if no run is open, or if it has begun.
         self._waiting: list[tuple[str, dict[str, Any]]] | None = None
 
+    @property
+    def keeps_record(self) -> bool:
+        """Whether there is a monitor that shows the settings of a run."""
+        return bool(self.monitor) or (self.monitor is None and monitor_requested())
+
     @contextmanager
     def open(self, stop_reason: Callable[[], str]) -> Iterator[None]:
         """Report how a run ends, if it began inside the context."""

@@ -59,10 +59,21 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
     assert modes is not None
     session.updates_seen = session.updates
     if own_folder:
+        session.start.earlier_record = parts.get("config") or {}
         assert run.saver is not None
         run.saver.mark_saved()
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
-    found = differences(session, run.hooks, parts, groups=groups, modes=modes, own_folder=own_folder)
+    else:
+        session.start.source = str(bundle.path)
+    found = differences(
+        session,
+        run.hooks,
+        parts,
+        groups=groups,
+        modes=modes,
+        own_folder=own_folder,
+        config=run.recorder.config,
+    )
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import IntEnum
@@ -27,9 +27,9 @@ from .evaluation.modes import preserve_modes
 from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
+from .record.recorder import Recorder
 from .reporting import Reports
 from .result import FitResult
-from .saving.config import config_of
 from .saving.directory import RunDirectory
 from .saving.saver import Saver
 from .session import Session
@@ -49,12 +49,15 @@ class Stage(IntEnum):
 
 
 @dataclass
-class EpochState:
-    """The batches of the current epoch where known, and its start; the epochs asked for after a stop."""
+class Progress:
+    """The epochs of a run, and whether the dry pass was done; the batches of the current epoch where known,
+    and its start; the epochs asked for after a stop."""
 
+    total_epochs: int | None = None
+    is_checked: bool = False
     num_batches: int | None = None
-    start_s: float = 0.0
-    num_empty: int = 0
+    epoch_start_s: float = 0.0
+    num_empty_epochs: int = 0
 
 
 class Run:
@@ -69,6 +72,7 @@ class Run:
         monitor: Monitor | bool | None,
         checkpoint_dir: str | PathLike[str] | None,
         keep: Policy | None,
+        config: Mapping[str, Any],
     ) -> None:
         settings = session.settings
         self.session, self.evaluator, self.hooks = session, evaluator, hooks
@@ -92,14 +96,13 @@ class Run:
             self.saver = Saver(
                 session, directory, self.cursor, hooks, self.stop_request, self.nonfinite.settle
             )
+        own_keep = None if directory is None else directory.keep
+        self.recorder = Recorder(evaluator, hooks, keep=own_keep, config=config)
         self.collector: Collector | None = None
-        self.total_epochs: int | None = None
         self.stage = Stage.CLOSED
-        self.epoch = EpochState()
+        self.progress = Progress()
         # What changes the folder besides the record, done when the run begins.
         self.at_begin: list[Callable[[], object]] = []
-        # Whether the dry pass has checked this start; a loop outside `open` is checked once.
-        self.is_checked = False
         follows_loss(session.train_step.schedule)
         self._has_step_hooks = hooks.has("on_step_end")
 
@@ -117,7 +120,7 @@ class Run:
     def early_stop_reason(self) -> str:
         """Why the run ended early, or ""; a stop after the last epoch is not early."""
         session = self.session
-        return "" if session.epochs == self.total_epochs else session.stop_reason
+        return "" if session.epochs == self.progress.total_epochs else session.stop_reason
 
     @contextmanager
     def open(self, epochs: int) -> Iterator[None]:
@@ -136,8 +139,8 @@ class Run:
                 stack.enter_context(self.stop_request.listen())
                 stack.callback(saver.directory.release)
                 saver.directory.lock()
-            session.stop_reason, self.epoch = "", EpochState(start_s=time.perf_counter())
-            self.total_epochs, self.stage, self.at_begin, self.is_checked = epochs, Stage.OPEN, [], False
+            session.stop_reason, self.stage, self.at_begin = "", Stage.OPEN, []
+            self.progress = Progress(epochs, epoch_start_s=time.perf_counter())
             stack.callback(setattr, self, "stage", Stage.CLOSED)
             stack.enter_context(self.reports.open(lambda: self.early_stop_reason))
             stack.enter_context(preserve_modes(session.model))
@@ -184,20 +187,24 @@ class Run:
         session, saver = self.session, self.saver
         if not self.is_pending:
             return
-        assert self.total_epochs is not None
-        config = {"epochs": self.total_epochs, **config_of(session)}
-        with nullcontext() if saver is None else saver.directory.begin(config):
+        epochs = self.progress.total_epochs
+        assert epochs is not None
+        record: dict[str, Any] = {}
+        if saver is not None or self.reports.keeps_record:
+            record = self.recorder.record(session, epochs=epochs, eval_loader=self.loaders.evaluation)
+            session.start.record = record
+        with nullcontext() if saver is None else saver.directory.begin(record):
             self.reports.begin(
                 None if saver is None else saver.directory.journal_folder,
                 shown=(session.model, session.train_step),
-                total_epochs=self.total_epochs,
-                config=config,
+                total_epochs=epochs,
+                config=record,
             )
         self.stage = Stage.BEGUN
         while self.at_begin:
             self.at_begin.pop(0)()
         if saver is not None:
-            saver.check_space(self.total_epochs)
+            saver.check_space(epochs)
 
     def after_batch(self, batch: Any, loss: Tensor) -> None:
         """Count a batch that was trained on, follow up on its update, report it, and save if it is time."""
@@ -208,7 +215,7 @@ class Run:
         updated = self.after_update()
         if reporter is not None and not reporter.is_silent:
             step = session.position.epoch_step
-            reporter.step(session.epochs, step, self.epoch.num_batches, session.updates_seen, loss)
+            reporter.step(session.epochs, step, self.progress.num_batches, session.updates_seen, loss)
         if self._has_step_hooks:
             step = session.updates_seen
             self.hooks.call("on_step_end", batch=batch, loss=loss, epoch=session.epochs, step=step)

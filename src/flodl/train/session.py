@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,10 @@ class Start:
     optimizer: list[dict[str, Any]] | None = None
     # The number of batches that epochs are limited to.
     limit: int | None = None
+    # The record of this start, that of an earlier one in the same folder, and the bundle of another run.
+    record: Mapping[str, Any] | None = None
+    earlier_record: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
 
 
 @dataclass

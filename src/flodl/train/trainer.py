@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from inspect import signature
@@ -31,6 +32,7 @@ from .evaluation.metrics import check_metrics
 from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
+from .record.user_settings import user_settings
 from .result import FitResult
 from .resume import resume_run
 from .run import Run
@@ -86,6 +88,7 @@ class Trainer:
         hooks: Iterable[Any] = (),
         seed: int | None = None,
         dry_pass: bool = True,
+        config: Any = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TrainError(
@@ -151,6 +154,7 @@ class Trainer:
             monitor=monitor,
             checkpoint_dir=checkpoint_dir,
             keep=keep,
+            config=user_settings(config, sys._getframe(1)),
         )
 
     def __setattr__(self, name: str, value: Any) -> None:

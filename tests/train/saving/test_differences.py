@@ -1,6 +1,7 @@
 """Differences from the saved run are reported: frozen parts, structure, dtypes and optimizer settings."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -241,4 +242,21 @@ def test_a_different_schedule_function_is_reported(make, data, tmp_path):
 
     make(checkpoint_dir=tmp_path, schedule=slow).fit(data, epochs=1, batch_size=8)
     make(checkpoint_dir=tmp_path, schedule=fast, monitor=None).fit(data, epochs=2, batch_size=8)
-    assert "fast>', was '<function" in alerts(tmp_path)[-1]
+    assert re.search(r"schedule is now '.*fast #\w+', was '.*slow #\w+'", alerts(tmp_path)[-1])
+
+
+def test_different_numbers_in_the_same_schedule_function_are_reported(make, data, tmp_path):
+    def constant(rate):
+        return lambda step: rate
+
+    make(checkpoint_dir=tmp_path, schedule=constant(0.1)).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, schedule=constant(0.2), monitor=None).fit(data, epochs=2, batch_size=8)
+    was = "schedule is now 'lambda step: rate (rate=0.2)', was 'lambda step: rate (rate=0.1)'"
+    assert was in alerts(tmp_path)[-1]
+
+
+def test_changed_settings_of_the_user_are_reported(make, data, tmp_path):
+    before, after = {"width": 8, "augment": {"flip": True}}, {"width": 9, "augment": {"flip": False}}
+    make(checkpoint_dir=tmp_path, config=before).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, config=after, monitor=None).fit(data, epochs=2, batch_size=8)
+    assert "config.width is now 9, was 8; config.augment.flip is now False, was True" in alerts(tmp_path)[-1]

@@ -32,6 +32,8 @@ class Loaders:
         self._training_data: tuple[Any, int | None] | None = None
         self._evaluation: Loader | None = None
         self._evaluation_data: tuple[Any, int | None] | None = None
+        # The loader that was used last, of the user or of this object.
+        self.evaluation: Loader | None = None
         # An iterator whose first batch was read by the dry pass, and all of its batches.
         self._peeked: tuple[Any, Batches] | None = None
 
@@ -101,6 +103,7 @@ class Loaders:
             if data is training:
                 raise TrainError("this loader feeds the training. Use a separate loader for evaluation.")
             self._check_device(data)
+            self.evaluation = data
             return _at_start(data)
         if not isinstance(data, DataLoader) and not (batch_size is None and self._is_list_of_batches(data)):
             usual = None if training is None else training.batch_size
@@ -112,6 +115,7 @@ class Loaders:
             order = {} if isinstance(data, DataLoader) else {"shuffle": False}
             self._evaluation = self._build(data, batch_size, seed=0, **order)
             self._evaluation_data = (_shallow_copy(data), batch_size)
+        self.evaluation = self._evaluation
         return _at_start(self._evaluation)
 
     def _build(self, data: Any, batch_size: int | None, **order: Any) -> Loader:

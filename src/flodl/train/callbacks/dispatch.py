@@ -12,6 +12,7 @@ from typing import Any
 from flodl.checkpoint import encode
 from flodl.core import CheckpointError, TrainError
 from flodl.core.paths import suggestion
+from flodl.core.plain import describe
 
 from .hooks import HOOKS, TrainerControls
 
@@ -30,6 +31,8 @@ class Hooks:
             raise TrainError(
                 f"hooks={hooks!r}. Pass a list of hooks: hooks=[{type(hooks).__name__}(…)]."
             ) from None
+        # Taken now: training changes the state of a callback.
+        self.settings = [describe(callback) for callback in self.all]
         self._calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
         for callback in self.all:
             found = [name for name in HOOKS if callable(getattr(callback, name, None))]

@@ -31,6 +31,14 @@ class _MetricWatcher:
         """The metric it needs, which is checked before anything is trained."""
         return (self.metric,)
 
+    def __repr__(self) -> str:
+        rule = self._patience
+        settings = f"patience={rule.epochs}, mode={rule.mode!r}, tol={rule.tol}{self._more_settings()}"
+        return f"{type(self).__name__}({self.metric!r}, {settings})"
+
+    def _more_settings(self) -> str:
+        return ""
+
     def value_in(self, metrics: Mapping[str, float]) -> float:
         """Return the watched metric, or raise an error that lists the existing names."""
         return metric_of(metrics, self.metric, self._patience.who)
@@ -106,6 +114,9 @@ class ReduceOnPlateau(_MetricWatcher):
         super().__init__(metric, Patience("ReduceOnPlateau", patience, mode, tol))
         self.factor, self.least = factor, least
 
+    def _more_settings(self) -> str:
+        return f", factor={self.factor}, least={self.least}"
+
     def on_epoch_end(self, trainer: TrainerControls, metrics: Mapping[str, float]) -> None:
         """Check the metric of the epoch."""
         if self._patience.is_over(self.value_in(metrics)):
@@ -127,6 +138,10 @@ class Phase:
         if isinstance(freeze, str) or isinstance(thaw, str):
             raise TrainError("Phase: pass lists of paths, for example thaw=['encoder'].")
         self.epoch, self.freeze, self.thaw, self.eval_mode = epoch, tuple(freeze), tuple(thaw), eval_mode
+
+    def __repr__(self) -> str:
+        paths = f"freeze={list(self.freeze)}, thaw={list(self.thaw)}"
+        return f"Phase({self.epoch}, {paths}, eval_mode={self.eval_mode})"
 
     def on_epoch_start(self, trainer: TrainerControls, epoch: int) -> None:
         """Freeze and thaw if this is the epoch."""

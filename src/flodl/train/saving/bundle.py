@@ -21,9 +21,9 @@ from ..batches.loaders import Loaders
 from ..batches.position import Position
 from ..callbacks.dispatch import Hooks
 from ..evaluation.modes import modes_of, restore_modes
+from ..record.settings import config_of
 from ..session import Session
 from .buffers import restore_buffers, unsaved_buffers
-from .config import config_of
 from .differences import graph_hashes
 from .disk_space import expected_optimizer_bytes, num_bytes_of
 
@@ -57,7 +57,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
         "graphs": graph_state(model),
         "buffers": unsaved_buffers(model),
         "outside": {name: parameter.detach() for name, parameter in _outside_model(session).items()},
-        "config": config_of(session),
+        "config": {**(session.start.record or {}), **config_of(session)},
     }
 
 

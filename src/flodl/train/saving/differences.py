@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from flodl.graph import Graph
 
 from ..callbacks.dispatch import Hooks
+from ..record.settings import config_of
 from ..session import Session
-from .config import config_of, without_addresses
 
 Modes = Mapping[str, Sequence[str]]
 MAX_NAMES = 3
@@ -35,12 +35,17 @@ def differences(
     groups: Iterable[Mapping[str, Any]],
     modes: Modes,
     own_folder: bool,
+    config: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Describe every difference; `groups` and `modes` are those of this program before loading."""
-    saved = parts["trainer"]
+    """Describe every difference; `groups` and `modes` are those of this program before loading.
+
+    `config` are the settings of the user.
+    """
+    saved, recorded = parts["trainer"], parts.get("config") or {}
     at_start = saved.get("modes_at_start")
     return [
-        *changed_settings(session, parts.get("config") or {}),
+        *changed_settings(session, recorded),
+        *changed_config(config or {}, recorded.get("config") or {}),
         *changed_optimizer(
             groups,
             session.optimizer.param_groups,
@@ -68,10 +73,20 @@ def changed_settings(session: Session, saved: Mapping[str, Any]) -> Iterator[str
     """Describe settings that changed since the run was saved; those of this program apply."""
     for name, value in config_of(session).items():
         before = saved.get(name)
-        if isinstance(before, str):
-            before = without_addresses(before)  # older bundles contain them
+        if isinstance(before, str) and before.startswith("<function "):
+            continue  # older bundles contain no more than its name
         if name in saved and before != value:
             yield f"{name} is now {value!r}, was {before!r}"
+
+
+def changed_config(own: Mapping[str, Any], saved: Mapping[str, Any], path: str = "config") -> Iterator[str]:
+    """Describe settings of the user that changed since the run was saved, by their paths."""
+    for name in (*own, *(name for name in saved if name not in own)):
+        now, before, where = own.get(name), saved.get(name), f"{path}.{name}"
+        if isinstance(now, Mapping) and isinstance(before, Mapping):
+            yield from changed_config(now, before, where)
+        elif now != before:
+            yield f"{where} is now {now!r}, was {before!r}"
 
 
 def changed_optimizer(

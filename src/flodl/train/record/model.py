@@ -1,0 +1,89 @@
+"""Describe a model and its optimizer: structure, weights at the start, hyperparameters of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from flodl.core.plain import plain, short_hash
+from flodl.graph import Graph
+
+# How many elements of each tensor are hashed.
+NUM_ELEMENTS = 64
+# Chosen by the training step, or without effect on the results.
+_NOT_RECORDED = frozenset(
+    {"params", "param_names", "fused", "foreach", "capturable", "initial_lr", "differentiable"}
+)
+
+
+def describe_model(model: nn.Module) -> dict[str, Any]:
+    """Return the class, the size and a hash of the structure of a model.
+
+    >>> describe_model(nn.Linear(2, 1))
+    {'class': 'Linear', 'parameters': 3, 'trainable': 3, 'structure': '...'}
+    """
+    parameters = [one for one in model.parameters() if not is_lazy(one)]
+    return {
+        "class": type(model).__name__,
+        "parameters": sum(one.numel() for one in parameters),
+        "trainable": sum(one.numel() for one in parameters if one.requires_grad),
+        "structure": model.structural_hash if isinstance(model, Graph) else _structure(model),
+    }
+
+
+def _structure(model: nn.Module) -> str:
+    lines = [f"{name} {type(one).__name__}({one.extra_repr()})" for name, one in model.named_modules()]
+    lines += [f"{name} {_form(one)}" for name, one in (*model.named_parameters(), *model.named_buffers())]
+    return short_hash("\n".join(lines).encode())
+
+
+def _form(tensor: Tensor) -> str:
+    return "lazy" if is_lazy(tensor) else f"{tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}"
+
+
+def hash_of_weights(model: nn.Module) -> str:
+    """Return a hash of a few elements of every tensor of a model, which tells other weights apart.
+
+    >>> hash_of_weights(nn.Linear(2, 1)) == hash_of_weights(nn.Linear(2, 1))
+    False
+    """
+    chosen: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            continue
+        flat = tensor.detach()
+        flat = flat.reshape(-1) if flat.numel() <= NUM_ELEMENTS else _spread(flat)
+        chosen.setdefault(tensor.dtype, []).append(flat.cpu() if flat.device.type == "cpu" else flat)
+    content = [
+        torch.cat([one.to("cpu") for one in parts]).contiguous().view(torch.uint8).numpy().tobytes()
+        for parts in chosen.values()
+    ]
+    return short_hash(b"".join(content))
+
+
+def _spread(tensor: Tensor) -> Tensor:
+    """Return elements from all over a tensor, without a copy of it."""
+    numbers = torch.arange(NUM_ELEMENTS, device=tensor.device) * (tensor.numel() // NUM_ELEMENTS)
+    indices = torch.unravel_index(numbers, tensor.shape)
+    return tensor[indices]
+
+
+def describe_optimizer(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return the hyperparameters: of all groups, or by group if they differ; `groups` are those to describe.
+
+    >>> describe_optimizer(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1), None)["lr"]
+    0.1
+    """
+    described = []
+    for held, settings in zip(optimizer.param_groups, groups or optimizer.param_groups):
+        values = {name: plain(value) for name, value in settings.items() if name not in _NOT_RECORDED}
+        sizes = [0 if is_lazy(one) else one.numel() for one in held["params"]]
+        described.append({**values, "num_parameters": sum(sizes)})
+    if len(described) == 1:
+        return described[0]
+    return {f"group_{number}": values for number, values in enumerate(described, start=1)}
