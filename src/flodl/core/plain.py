@@ -18,13 +18,14 @@ from enum import Enum
 from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from .function_text import function_text
 
 MAX_ITEMS = 64
 _MAX_DEPTH = 6
 _MAX_HASHED_BYTES = 1 << 20
+_MAX_HASHED_ITEMS = 10_000
 _SECRET = re.compile(r"(^|[_-])(password|passwd|secret|token|api[_-]?key|credentials?)$", re.IGNORECASE)
 
 
@@ -50,6 +51,8 @@ def plain(value: Any, *, depth: int = _MAX_DEPTH) -> Any:
         return type(value).__name__
     fields = settings_of(value)
     if fields is not None:
+        if len(fields) > _MAX_HASHED_ITEMS:
+            return f"{len(fields)} items"
         return {str(name): _unless_secret(str(name), item, depth) for name, item in fields.items()}
     if isinstance(value, list | tuple):
         return _items(list(value), depth)
@@ -106,12 +109,13 @@ def _description(value: Any, depth: int) -> str:
         arguments += [f"{name}={_shown(one, depth)}" for name, one in value.keywords.items()]
         return f"partial({', '.join(arguments)})"
     if isinstance(value, MethodType):
-        return f"{describe(value.__self__, depth=depth - 1)}.{function_text(value.__func__, _shown)}"
+        owner, function = describe(value.__self__, depth=depth - 1), cast(FunctionType, value.__func__)
+        return f"{owner}.{function_text(function, _shown)}"
     if isinstance(value, FunctionType):
         return function_text(value, _shown)
     if isinstance(value, type | BuiltinFunctionType):
         return getattr(value, "__qualname__", repr(value))
-    if type(value).__repr__ is not object.__repr__:
+    if getattr(type(value), "__repr__", None) is not object.__repr__:
         return _one_line(without_addresses(repr(value)))
     name = type(value).__name__
     if depth <= 0 or not hasattr(value, "__dict__"):
@@ -165,9 +169,11 @@ def _basic(value: Any) -> Any:
 
 def _items(values: list[Any], depth: int) -> list[Any]:
     shown = [plain(item, depth=depth - 1) for item in values[:MAX_ITEMS]]
-    if len(values) > MAX_ITEMS:
-        rest = short_hash(repr([plain(item, depth=1) for item in values[MAX_ITEMS:100_000]]).encode())
-        shown.append(f"and {len(values) - MAX_ITEMS} more ({rest})")
+    rest = values[MAX_ITEMS:_MAX_HASHED_ITEMS]
+    if rest:
+        is_simple = all(type(item) in (bool, int, float, str) for item in rest)
+        known = f" ({short_hash(repr(rest).encode())})" if is_simple else ""
+        shown.append(f"and {len(values) - MAX_ITEMS} more{known}")
     return shown
 
 

@@ -150,7 +150,7 @@ def test_a_run_that_was_set_differently_has_a_different_record(base, tmp_path, p
         ({"hooks": [EarlyStopping(), Named()]}, {"hooks": [Named(), EarlyStopping()]}),
     ],
 )
-def test_settings_of_the_same_kind_are_told_apart(tmp_path, one, other):
+def test_settings_of_the_same_kind_have_different_records(tmp_path, one, other):
     records = [make_record(tmp_path / str(index), **changes) for index, changes in enumerate((one, other))]
     assert differing(*records)
 

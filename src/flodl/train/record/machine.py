@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": cast(Any, torch.backends.cudnn).version(),
     }
     return {name: str(value) for name, value in found.items() if value is not None}
 
