@@ -395,6 +395,33 @@ def test_a_monitor_sees_nothing_of_the_dry_pass(make, data):
     assert sum(event.kind == "epoch" for event in events) == 1
 
 
+def test_what_a_step_function_logs_stops_or_sets_is_undone(make, data):
+    events = []
+
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        if model.training:
+            monitor.log_step(trainer.updates, {"mine": 1.0})
+            trainer.optimizer.param_groups[0]["lr"] *= 0.5
+            if trainer.updates == 1:
+                trainer.stop("enough")
+        return loss
+
+    views = {"console": False, "views": [events.append], "resources": False, "step_rate": None}
+    with Monitor(1, **views) as monitor:
+        trainer = make(step_fn=step_fn, monitor=monitor, log_every=None)
+        trainer.fit(data, epochs=1, batch_size=5)
+    logged = [event.data["step"] for event in events if event.kind == "metrics"]
+    assert logged == [0, 1]
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2
+
+
+def test_an_evaluation_with_workers_is_read_again(make, data):
+    loader = DataLoader(TensorDataset(*data), 6, num_workers=1)
+    found = [make(dry_pass=dry).fit(data, epochs=1, batch_size=8, eval_data=loader) for dry in (True, False)]
+    assert found[0].history == found[1].history
+
+
 def test_the_state_of_an_optimizer_that_cannot_be_saved_is_found_at_its_first_update(make, data, tmp_path):
     class Odd(torch.optim.SGD):
         def step(self, closure=None):

@@ -34,8 +34,15 @@ def sandbox(step: TrainStep, *reached: Any) -> Iterator[None]:
     (torch.Size([]), 0, 0)
     """
     body = step._body
-    with restored_afterwards(body.model, (body.step_fn, *reached), exclude=(body.optimizer,)):
-        yield
+    groups = body.optimizer.param_groups
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+    reachable = body.step_fn, *reached, [[*one.values()] for one in settings]
+    with restored_afterwards(body.model, reachable, exclude=(body.optimizer,)):
+        try:
+            yield
+        finally:
+            for group, saved in zip(groups, settings):
+                group.update(saved)
 
 
 def rehearse(step: TrainStep, batch: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -6,7 +6,8 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -99,6 +100,7 @@ class Monitor:
             step_rate, last=last, on_restart=lambda: self._alert(_STEPS_RESTART)
         )
         self._finished = False
+        # Whether events are ignored: in a forked child, and while the monitor is muted.
         self._is_forked = False
         register_after_fork(self)
         self._journal.on_alert = self._on_journal_alert
@@ -177,6 +179,8 @@ class Monitor:
         if they restart at 0 with each `epoch`, they are renumbered and an alert says so. It never waits for a
         device: tensors are copied on their device and read in the background.
         """
+        if self._is_forked:
+            return
         if self._finished:
             self._raise_if_finished("Log steps")
         if type(step) is not int or step < 0:
@@ -219,6 +223,15 @@ class Monitor:
         validation.event(event)
         self._journal.write(event)
         self._views.dispatch(event)
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Ignore what is logged inside the context, by a step that is only tried out."""
+        before, self._is_forked = self._is_forked, True
+        try:
+            yield
+        finally:
+            self._is_forked = before
 
     def finish(self, status: str = "finished", message: str | None = None) -> None:
         """End the run as "finished", "stopped" or "failed". Only the first call has an effect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from flodl.core import TrainError, log
 from flodl.core.paths import suggestion
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import NotRestorable, rehearse, sandbox
+from flodl.monitor import Monitor
 
 from .batches.loaders import preserve_position
 from .callbacks.watched import may_add_metrics, watched_metrics
@@ -31,8 +33,10 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
             evaluated = run.loaders.peek_evaluation(eval_data)
     metrics = [*evaluator.metrics.values()]
     states = [vars(metric) for metric in metrics if hasattr(metric, "__dict__")]
+    monitor, stop_reason = run.reports.monitor, session.stop_reason
+    muted = monitor.muted() if isinstance(monitor, Monitor) else nullcontext()
     try:
-        with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states):
+        with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names = _trained_names(run, batch)
             if evaluated is not None:
                 found = evaluator.names_of(*evaluated)
@@ -40,6 +44,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     except NotRestorable as reason:
         log.debug("the dry pass is left out: %s", reason)
         return
+    finally:
+        session.stop_reason = stop_reason
     if names is not None:
         _check_watched(run, names)
     if run.saver is not None and session.train_step.is_between_updates:
