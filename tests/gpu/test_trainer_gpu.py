@@ -195,3 +195,30 @@ def test_the_host_does_not_wait_for_the_device_in_a_step():
 if __name__ == "__main__":
     place, *numbers = sys.argv[1:]
     train(Path(place), int(numbers[0]), int(numbers[1]), numbers[2], int(numbers[3]), int(numbers[4]))
+
+
+def test_a_dry_pass_leaves_no_trace_on_the_device():
+    data, found = data_of(), []
+    for dry_pass in (False, True):
+        trainer = make(dry_pass=dry_pass)
+        torch.manual_seed(5)
+        result = trainer.fit(data, epochs=4, batch_size=BATCH, eval_data=data)
+        events = [event.what for event in result.report.events]
+        weights = [parameter.detach().cpu() for parameter in trainer.model.parameters()]
+        found.append((result.history, result.report.tier, result.report.captures, events, weights))
+    assert found[0][:4] == found[1][:4]
+    assert all(map(torch.equal, found[0][4], found[1][4]))
+    assert found[0][1] == "captured"
+
+
+def test_the_late_report_of_a_nan_names_the_module_and_the_sample():
+    x, y = data_of()
+    x[77] = torch.nan
+    trainer = make()
+    with pytest.raises(NotFiniteError) as caught:
+        trainer.fit((x, y), epochs=2, batch_size=BATCH)
+    error = caught.value
+    assert error.path == "0"
+    assert 77 in error.samples
+    assert "not finite: sample 77. Remove or repair these samples." in str(error)
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())

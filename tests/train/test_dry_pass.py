@@ -477,16 +477,19 @@ def test_a_limit_beyond_the_data_changes_nothing(make, data):
 def test_an_iterator_is_read_up_to_its_limit(make, data):
     batches = iter([data] * 5)
     assert make().fit(batches, epochs=1, limit=2).steps == 2
+    with pytest.raises(TrainError, match=r"dry_pass='no'\. Use True or False"):
+        make(dry_pass="no")
     with pytest.raises(TrainError, match=r"limit=0\. Use a whole number of batches from 1 up"):
         make().fit(data, epochs=1, batch_size=8, limit=0)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize(("before", "after"), [(2, None), (None, 2), (2, 3)])
-def test_a_limited_run_is_not_continued_as_a_whole_one(make, data, tmp_path, before, after):
+def test_a_limited_run_is_not_continued_as_a_whole_one(make, data, tmp_path, before, after, epochs):
     trainer = make(checkpoint_dir=tmp_path, monitor=None)
     trainer.fit(data, epochs=1, batch_size=3, limit=before)
     content = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for one in (trainer, make(checkpoint_dir=tmp_path, monitor=None)):
-        with pytest.raises(TrainError, match=r"this run was trained with .* and is now continued with"):
-            one.fit(data, epochs=2, batch_size=3, limit=after)
+        with pytest.raises(TrainError, match=r"this run was trained with .* and would be continued"):
+            one.fit(data, epochs=epochs, batch_size=3, limit=after)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == content

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any, cast
 
 from flodl.core import TrainError
-from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
@@ -18,8 +17,8 @@ from .dry_pass import dry_pass
 from .evaluation.modes import modes_of
 from .evaluation.names import check_names, check_number
 from .learning_rate import learning_rate, optimizer_settings, reset_schedule
+from .limit import check_limit
 from .run import Run
-from .session import Session
 
 MAX_EMPTY_EPOCHS = 1000
 
@@ -38,7 +37,9 @@ def run_epoch(
         return
     if step.is_between_updates:
         run.exit_if_asked()
-    _set_limit(session, limit)
+    limit = run.progress.limit if limit is None else limit
+    check_limit(session, limit)
+    session.start.limit = limit
     run.start()
     if session.position.open_row is None:
         _begin_epoch(run, loader)
@@ -67,24 +68,6 @@ def run_epoch(
         _end_training(run)
     run.begin()
     _end_epoch(run, eval_data)
-
-
-def _set_limit(session: Session, limit: int | None) -> None:
-    """Limit the epochs of a run, all of them or none."""
-    if limit is not None and not is_integer(limit, at_least=1):
-        raise TrainError(f"limit={limit!r}. Use a whole number of batches from 1 up, or None for no limit.")
-    before = session.start.limit
-    if limit != before and (session.updates or session.epochs):
-        raise TrainError(
-            f"this run was trained with {_limit(before)}, and is now continued with {_limit(limit)}: the "
-            "epochs in its history would not have the same size. Use a new Trainer and, for a run that is "
-            "saved, a different checkpoint_dir."
-        )
-    session.start.limit = limit
-
-
-def _limit(limit: int | None) -> str:
-    return "no limit" if limit is None else f"limit={limit}"
 
 
 def _begin_run(run: Run, batch: Any, eval_data: Any) -> None:

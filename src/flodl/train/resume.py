@@ -13,7 +13,8 @@ from flodl.data import Loader
 from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
 from .learning_rate import optimizer_settings
-from .run import Run
+from .limit import check_same_limit
+from .run import Run, Stage
 from .saving.bundle import load_parts
 from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
 from .saving.differences import differences
@@ -43,6 +44,8 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
 
     # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
+    if run.stage is not Stage.CLOSED:
+        check_same_limit(parts.get("trainer", {}).get("limit"), run.progress.limit)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     load_parts(
         session,

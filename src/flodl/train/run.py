@@ -27,6 +27,7 @@ from .evaluation.modes import preserve_modes
 from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
+from .limit import check_limit
 from .record.recorder import Recorder
 from .reporting import Reports
 from .result import FitResult
@@ -50,10 +51,11 @@ class Stage(IntEnum):
 
 @dataclass
 class Progress:
-    """The epochs of a run, and whether the dry pass was done; the batches of the current epoch where known,
-    and its start; the epochs asked for after a stop."""
+    """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
+    where known, and its start; the epochs asked for after a stop."""
 
     total_epochs: int | None = None
+    limit: int | None = None
     is_checked: bool = False
     num_batches: int | None = None
     epoch_start_s: float = 0.0
@@ -123,7 +125,7 @@ class Run:
         return "" if session.epochs == self.progress.total_epochs else session.stop_reason
 
     @contextmanager
-    def open(self, epochs: int) -> Iterator[None]:
+    def open(self, epochs: int, limit: int | None = None) -> Iterator[None]:
         """Set up the signals, the lock and the collector, and close everything in order.
 
         Nothing is written before the run begins, so a start that is rejected changes nothing.
@@ -133,6 +135,7 @@ class Run:
             raise TrainError(f"epochs={epochs!r}. Use an integer of at least 1.")
         if self.stage is not Stage.CLOSED:
             raise TrainError("this trainer is already running. Create another one for a run inside a run.")
+        check_limit(session, limit)
         with ExitStack() as stack:
             if saver is not None:
                 # First: a signal in the first milliseconds has the same exit code as any other.
@@ -140,7 +143,7 @@ class Run:
                 stack.callback(saver.directory.release)
                 saver.directory.lock()
             session.stop_reason, self.stage, self.at_begin = "", Stage.OPEN, []
-            self.progress = Progress(epochs, epoch_start_s=time.perf_counter())
+            self.progress = Progress(epochs, limit, epoch_start_s=time.perf_counter())
             stack.callback(setattr, self, "stage", Stage.CLOSED)
             stack.enter_context(self.reports.open(lambda: self.early_stop_reason))
             stack.enter_context(preserve_modes(session.model))

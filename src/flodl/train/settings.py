@@ -35,6 +35,8 @@ class TrainerSettings:
             raise TrainError(
                 f"seed={self.seed!r}. Use an integer of at least 0, or None for the seed of manual_seed."
             )
+        if not isinstance(self.dry_pass, bool):
+            raise TrainError(f"dry_pass={self.dry_pass!r}. Use True or False.")
         _check_choice("nan", self.nan, get_args(NanPolicy))
         _check_choice("when_disk_fails", self.when_disk_fails, get_args(DiskPolicy))
 

@@ -210,7 +210,7 @@ class Trainer:
         one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and exit
         the program with code 75.
         """
-        with self.running(epochs):
+        with self.running(epochs, limit=limit):
             loader = self.loader(train_data, batch_size)
             self.resume(loader, how=resume)
             if self.epochs > epochs:
@@ -221,17 +221,17 @@ class Trainer:
             if epochs - self.epochs > 1:
                 check_repeatable(eval_data)
             while self.epochs < epochs and not self.stop_reason:
-                for batch in self.epoch(loader, eval_data=eval_data, limit=limit):
+                for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)
         return self.result()
 
-    def running(self, epochs: int) -> AbstractContextManager[None]:
+    def running(self, epochs: int, *, limit: int | None = None) -> AbstractContextManager[None]:
         """Return a context that sets up signals, folder, monitor and garbage collection, and closes them.
 
         The folder and the journal are written once the first batch is available: a start that is rejected
         changes nothing.
         """
-        return self._run.open(epochs)
+        return self._run.open(epochs, limit)
 
     def resume(
         self, data: Any, batch_size: int | None = None, *, how: str | PathLike[str] | bool = "auto"

@@ -38,8 +38,7 @@ def given_settings(config: Any) -> dict[str, Any]:
     found = settings_of(config)
     if found is None:
         raise TrainError(
-            f"config is a {type(config).__name__}. Pass a dictionary, a dataclass or the result of "
-            "parser.parse_args()."
+            f"config={config!r:.80}. Pass a dictionary, a dataclass or the result of parser.parse_args()."
         )
     settings: dict[str, Any] = plain(found)
     return settings
