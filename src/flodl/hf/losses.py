@@ -1,0 +1,182 @@
+"""The loss of each head, equal to that of transformers for the same logits and labels.
+
+Nothing waits for the device and no shape depends on the data, so a step that is captured can use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flodl.core import HFError
+
+# The label of a token that does not count.
+IGNORED = -100
+
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+
+
+def sequence_loss(
+    logits: Tensor, labels: Tensor, *, problem_type: str | None = None, soft_labels: bool = False
+) -> Tensor:
+    """Return the loss of a sequence classifier for logits [B, L].
+
+    Class ids [B] use cross-entropy. Floats [B, L] use binary cross-entropy, because several labels may apply;
+    with `soft_labels` or the problem type "single_label_classification", they are probabilities of classes. A
+    model with a single output predicts a value, with the mean squared error.
+
+    >>> logits = torch.zeros(2, 4)
+    >>> round(sequence_loss(logits, torch.tensor([0, 3])).item(), 4)
+    1.3863
+    """
+    kind = _problem(logits, labels, problem_type, soft_labels=soft_labels)
+    if kind == "regression":
+        _expect(logits.numel() == labels.numel(), "regression", logits, labels, "as many values")
+        return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+    if kind == "multi_label_classification":
+        _expect(logits.shape == labels.shape, kind, logits, labels, "a 0 or 1 per label")
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    if labels.is_floating_point():
+        _expect(logits.shape == labels.shape, kind, logits, labels, "a probability per class")
+        return F.cross_entropy(logits, labels.to(logits.dtype))
+    _expect(labels.numel() == logits.shape[0], kind, logits, labels, "a class id per text")
+    return F.cross_entropy(logits, labels.flatten().long(), ignore_index=IGNORED)
+
+
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of logits [B, S, L] where the labels [B, S] are not −100."""
+    _expect(logits.shape[:-1] == labels.shape, "token classification", logits, labels, "a label per token")
+    return F.cross_entropy(_wide(logits).flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED)
+
+
+def span_loss(start_logits: Tensor, end_logits: Tensor, labels: Any) -> Tensor:
+    """Return the mean of the losses of starts and ends, for logits [B, S].
+
+    The labels are a pair of positions [B], a mapping with `start_positions` and `end_positions`, or a tensor
+    [B, 2]. Positions after the end of the sequence do not count; negative ones count as 0, as in
+    transformers.
+    """
+    start, end = span_labels(labels)
+    length = start_logits.shape[1]
+    losses = []
+    for logits, positions in ((start_logits, start), (end_logits, end)):
+        positions = positions.flatten()
+        _expect(
+            len(positions) == len(logits),
+            "question answering",
+            logits,
+            positions,
+            "a start and an end per text",
+        )
+        losses.append(F.cross_entropy(logits, positions.long().clamp(0, length), ignore_index=length))
+    return (losses[0] + losses[1]) / 2
+
+
+def span_labels(labels: Any) -> tuple[Tensor, Tensor]:
+    """Return starts and ends, however they are passed."""
+    if isinstance(labels, Mapping):
+        missing = {"start_positions", "end_positions"} - labels.keys()
+        if missing:
+            raise HFError(
+                f"the labels of question answering have the keys {sorted(labels)}; expected start_positions "
+                "and end_positions."
+            )
+        return labels["start_positions"], labels["end_positions"]
+    if isinstance(labels, Tensor) and labels.ndim == 2 and labels.shape[1] == 2:
+        return labels[:, 0], labels[:, 1]
+    if isinstance(labels, Sequence) and len(labels) == 2:
+        return labels[0], labels[1]
+    shape = f" of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else ""
+    raise HFError(
+        f"the labels of question answering are a {type(labels).__name__}{shape}; expected (starts, ends), "
+        "a dict with start_positions and end_positions, or a tensor [B, 2]."
+    )
+
+
+def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of logits [..., V] where the labels [...] are not −100."""
+    _expect(
+        logits.shape[:-1] == labels.shape, "masked language modeling", logits, labels, "a label per token"
+    )
+    return F.cross_entropy(_wide(logits).flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED)
+
+
+class Masked(NamedTuple):
+    """Positions in the flattened batch that contain all masked ones, and the labels there."""
+
+    positions: Tensor
+    labels: Tensor
+    overflow: Tensor
+
+
+def select_masked(labels: Tensor, *, fraction: float = 0.25) -> Masked:
+    """Select the masked positions of labels [B, S]: a fixed number, so that a captured step can use it.
+
+    The number is the given fraction of all positions; where fewer are masked, the others have the label −100.
+    `overflow` is true where more are masked than fit. In eager mode all positions are selected in that case;
+    in a captured or compiled step, `guarded` makes the loss NaN instead of wrong.
+
+    >>> select_masked(torch.tensor([[-100, 7, -100, -100]]), fraction=0.5).positions
+    tensor([1, 0])
+    """
+    flat = labels.flatten()
+    count = capacity(flat.numel(), fraction)
+    masked = flat != IGNORED
+    overflow = masked.sum() > count
+    if count < flat.numel() and not _is_recorded(labels) and bool(overflow):
+        count, overflow = flat.numel(), torch.zeros_like(overflow)
+    # A stable sort of a flag: the masked positions first, in their order.
+    positions = torch.argsort(masked.logical_not().to(torch.uint8), stable=True)[:count]
+    return Masked(positions, flat[positions], overflow)
+
+
+def guarded(loss: Tensor, masked: Masked) -> Tensor:
+    """Return the loss, or NaN if more positions are masked than were selected."""
+    return torch.where(masked.overflow, torch.full_like(loss, float("nan")), loss)
+
+
+def capacity(positions: int, fraction: float) -> int:
+    """Return how many of the positions are selected, a multiple of 64 where there are as many.
+
+    >>> capacity(32 * 128, 0.25), capacity(100, 0.25), capacity(10, 0.25)
+    (1024, 64, 10)
+    """
+    if not 0 < fraction <= 1:
+        raise HFError(f"the fraction of masked positions is {fraction}; expected more than 0 and at most 1.")
+    wanted = -(-int(positions * fraction) // 64) * 64
+    return min(positions, max(wanted, 64))
+
+
+def _is_recorded(tensor: Tensor) -> bool:
+    """Whether the step is compiled or captured, so that no value may be read."""
+    if torch.compiler.is_compiling():
+        return True
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _problem(logits: Tensor, labels: Tensor, problem_type: str | None, *, soft_labels: bool) -> str:
+    if problem_type is not None:
+        if problem_type not in PROBLEM_TYPES:
+            raise HFError(f"problem_type is {problem_type!r}; expected one of {', '.join(PROBLEM_TYPES)}.")
+        return problem_type
+    if logits.shape[-1] == 1:
+        return "regression"
+    is_multi_label = labels.is_floating_point() and not soft_labels
+    return "multi_label_classification" if is_multi_label else "single_label_classification"
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """Return logits in at least float32, as transformers computes these losses."""
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
+def _expect(is_right: bool, task: str, logits: Tensor, labels: Tensor, expected: str) -> None:
+    if not is_right:
+        raise HFError(
+            f"{task.replace('_', ' ')}: the labels have the shape {tuple(labels.shape)} for logits of shape "
+            f"{tuple(logits.shape)}; expected {expected}."
+        )

@@ -1,0 +1,124 @@
+"""Run a model on many texts, in batches of similar length, and return the results in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flodl.core import HFError, log
+
+from ..text.batching import plan_batches
+from ..text.progress import progress_bar
+from ..text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+T = TypeVar("T")
+
+# Sorting more texts at once gains nothing, and their tokens need memory.
+CHUNK = 16384
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch: the encodings of its texts, the inputs of the model and what it returned."""
+
+    encodings: Sequence[Encoding]
+    inputs: dict[str, Tensor]
+    output: Any
+    padding_side: str
+
+    def real(self, row: int, values: Any) -> Any:
+        """Return the part of a row that is not padding."""
+        length = len(self.encodings[row])
+        return values[-length:] if self.padding_side == "left" else values[:length]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A model's `forward` with the tokenizer and the sizes of batches.
+
+    A batch has at most `batch_size` texts and `max_tokens` tokens. `progress` shows a bar always or never;
+    by default, it appears on a terminal if the list takes more than a second.
+    """
+
+    forward: Callable[..., Any]
+    tokenizer: Tokenizer
+    device: torch.device | str = "cpu"
+    batch_size: int = 32
+    max_tokens: int = 8192
+    progress: bool | None = None
+
+    def run(self, encodings: Sequence[Encoding], interpret: Callable[[Rows], Sequence[T]]) -> list[T]:
+        """Run encoded texts; `interpret` returns one result per row of a batch."""
+        with progress_bar(len(encodings), show=self.progress) as advance:
+            return self._run(encodings, interpret, advance)
+
+    def run_texts(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        interpret: Callable[[Rows], Sequence[T]],
+        *,
+        max_length: int | None = None,
+        offsets: bool = False,
+    ) -> list[T]:
+        """Encode and run texts; those that are too long are truncated, with one warning."""
+        results: list[T] = []
+        truncated = 0
+        with progress_bar(len(texts), show=self.progress) as advance:
+            for part in _chunks(len(texts)):
+                encodings = self.tokenizer.encode(
+                    texts[part],
+                    None if pairs is None else pairs[part],
+                    max_length=max_length,
+                    offsets=offsets,
+                )
+                limit = self.tokenizer.max_length if max_length is None else max_length
+                truncated += sum(1 for item in encodings if len(item) == limit and item.overflowing)
+                results += self._run(encodings, interpret, advance)
+        if truncated:
+            log.warn(f"{truncated} of {len(texts)} texts are longer than {limit} tokens; the rest is ignored")
+        return results
+
+    def _run(
+        self,
+        encodings: Sequence[Encoding],
+        interpret: Callable[[Rows], Sequence[T]],
+        advance: Callable[[int], None],
+    ) -> list[T]:
+        found: dict[int, T] = {}
+        lengths = [len(encoding) for encoding in encodings]
+        side = self.tokenizer.padding_side
+        with torch.inference_mode():
+            for indices in plan_batches(lengths, batch_size=self.batch_size, max_tokens=self.max_tokens):
+                batch = [encodings[index] for index in indices]
+                inputs = self.tokenizer.pad(batch, device=self.device)
+                rows = Rows(batch, inputs, self.forward(**inputs), side)
+                found.update(zip(indices, interpret(rows)))
+                advance(len(indices))
+        return [found[index] for index in range(len(encodings))]
+
+
+def as_list(texts: str | Iterable[Any], name: str = "texts") -> tuple[list[Any], bool]:
+    """Return a list of texts, and whether there was a single one."""
+    if isinstance(texts, str):
+        return [texts], True
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise HFError(f"{name} is a {type(texts).__name__}; expected a string or a list of strings.")
+    return list(texts), False
+
+
+def to_float(values: Tensor) -> Any:
+    """Return a tensor as a NumPy array on the host, in float32 or more."""
+    return (values if values.dtype == torch.float64 else values.float()).cpu().numpy()
+
+
+def _chunks(count: int) -> Iterator[slice]:
+    for start in range(0, count, CHUNK):
+        yield slice(start, start + CHUNK)
