@@ -5,7 +5,7 @@ Nothing waits for the device and no shape depends on the data, so a step that is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +14,46 @@ from torch.nn import functional as F
 
 from flodl.core import HFError
 
+from .config import EncoderConfig
+from .heads import Head
+
 # The label of a token that does not count.
 IGNORED = -100
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+
+
+def compute_loss(
+    forward: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    labels: Any,
+    *,
+    head: Head,
+    config: EncoderConfig,
+    masked_fraction: float = 0.25,
+) -> Tensor:
+    """Run the model on its inputs and return the loss of its head.
+
+    Masked LM computes logits at masked positions only, up to this fraction of all positions.
+    """
+    match head:
+        case Head.SEQUENCE_CLASSIFICATION:
+            # With float labels, DeBERTa expects the probabilities of classes, the others several labels.
+            soft = config.model_type == "deberta-v2"
+            kind = config.problem_type
+            return sequence_loss(forward(**inputs), labels, problem_type=kind, soft_labels=soft)
+        case Head.TOKEN_CLASSIFICATION:
+            return token_loss(forward(**inputs), labels)
+        case Head.QUESTION_ANSWERING:
+            return span_loss(*forward(**inputs), labels)
+        case Head.MASKED_LM:
+            masked = select_masked(labels, fraction=masked_fraction)
+            loss = masked_lm_loss(forward(**inputs, positions=masked.positions), masked.labels)
+            return guarded(loss, masked)
+        case _:
+            raise HFError(
+                "a model without a head has no loss. Load it with AutoModelFor… instead of AutoModel."
+            )
 
 
 def sequence_loss(
@@ -120,14 +156,17 @@ def select_masked(labels: Tensor, *, fraction: float = 0.25) -> Masked:
     `overflow` is true where more are masked than fit. In eager mode all positions are selected in that case;
     in a captured or compiled step, `guarded` makes the loss NaN instead of wrong.
 
-    >>> select_masked(torch.tensor([[-100, 7, -100, -100]]), fraction=0.5).positions
-    tensor([1, 0])
+    >>> labels = torch.full((4, 64), -100)
+    >>> labels[0, 5] = 7
+    >>> masked = select_masked(labels)
+    >>> masked.positions.shape, masked.positions[0], masked.labels[:2]
+    (torch.Size([64]), tensor(5), tensor([   7, -100]))
     """
     flat = labels.flatten()
     count = capacity(flat.numel(), fraction)
     masked = flat != IGNORED
     overflow = masked.sum() > count
-    if count < flat.numel() and not _is_recorded(labels) and bool(overflow):
+    if count < flat.numel() and _may_wait(labels) and bool(overflow):
         count, overflow = flat.numel(), torch.zeros_like(overflow)
     # A stable sort of a flag: the masked positions first, in their order.
     positions = torch.argsort(masked.logical_not().to(torch.uint8), stable=True)[:count]
@@ -151,11 +190,13 @@ def capacity(positions: int, fraction: float) -> int:
     return min(positions, max(wanted, 64))
 
 
-def _is_recorded(tensor: Tensor) -> bool:
-    """Whether the step is compiled or captured, so that no value may be read."""
+def _may_wait(tensor: Tensor) -> bool:
+    """Whether the host may read a value: not in a compiled or captured step, nor where that is an error."""
     if torch.compiler.is_compiling():
+        return False
+    if not tensor.is_cuda:
         return True
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not torch.cuda.is_current_stream_capturing() and torch.cuda.get_sync_debug_mode() == 0
 
 
 def _problem(logits: Tensor, labels: Tensor, problem_type: str | None, *, soft_labels: bool) -> str:

@@ -117,25 +117,30 @@ def _run(
 ) -> list[list[Window]]:
     tokenizer = runner.tokenizer
     limit = max_seq_len if tokenizer.max_length is None else min(max_seq_len, tokenizer.max_length)
-    # As much as fits next to the longest question, at most half of the window.
     specials = tokenizer.backend.num_special_tokens_to_add(True)
-    lengths = [len(item) for item in tokenizer.encode(questions, special_tokens=False, offsets=False)]
-    room = limit - specials - max(lengths, default=0)
-    if room < 2:
-        longest = int(np.argmax(lengths))
-        raise HFError(
-            f"question {longest} has {lengths[longest]} tokens, which leaves no room for the context: "
-            f"a window has {limit} tokens, {specials} of them special. Shorten the question, or increase "
-            "max_seq_len."
+    encoded = tokenizer.encode(questions, special_tokens=False, offsets=False)
+    lengths = [len(item) + sum(map(len, item.overflowing)) for item in encoded]
+    # A long question leaves less room, so it may need a smaller stride; that of the others stays the same.
+    by_stride: dict[int, list[int]] = {}
+    for index, length in enumerate(lengths):
+        room = limit - specials - length
+        if room < 2:
+            raise HFError(
+                f"question {index} has {length} tokens, which leaves no room for the context: a window has "
+                f"{limit} tokens, {specials} of them special. Shorten the question, or increase max_seq_len."
+            )
+        by_stride.setdefault(min(doc_stride, room // 2), []).append(index)
+    groups: list[list[Encoding]] = [[] for _ in questions]
+    for stride, indices in by_stride.items():
+        encodings = tokenizer.encode(
+            [questions[index] for index in indices],
+            [contexts[index] for index in indices],
+            max_length=limit,
+            truncation="only_second",
+            stride=stride,
         )
-    encodings = tokenizer.encode(
-        questions,
-        contexts,
-        max_length=limit,
-        truncation="only_second",
-        stride=min(doc_stride, room // 2),
-    )
-    groups = [[item, *item.overflowing] for item in encodings]
+        for index, item in zip(indices, encodings):
+            groups[index] = [item, *item.overflowing]
 
     def interpret(rows: Rows) -> list[Window]:
         start, end = (to_float(values) for values in rows.output)

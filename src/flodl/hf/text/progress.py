@@ -67,7 +67,7 @@ class _Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("predict"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        progress = Progress(*columns, console=Console(file=self._stream), transient=True)
+        progress = Progress(*columns, console=Console(file=self._stream, force_terminal=True), transient=True)
         task = progress.add_task("predict", total=self._total)
         progress.start()
         self._close = progress.stop

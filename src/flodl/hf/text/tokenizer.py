@@ -161,6 +161,11 @@ class Tokenizer:
             )
 
     def _reason(self, error: BaseException, truncation: str, limit: int | None) -> str:
+        if "`stride`" in str(error):
+            return (
+                f"the stride does not fit: a pair has at most {limit} tokens, and its other text leaves less "
+                "room than the stride. Pass a smaller stride."
+            )
         if "Truncation error" in str(error) or "too short to respect" in str(error):
             other = "first" if truncation == "only_second" else "second"
             return (
