@@ -10,6 +10,8 @@ from flodl.hf.heads import Head
 from flodl.hf.losses import compute_loss, masked_lm_loss, select_masked, sequence_loss, span_loss, token_loss
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# DeBERTa of transformers.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 SIZES = {
     "vocab_size": 50,
@@ -130,14 +132,13 @@ def test_a_compiled_step_with_too_many_masked_positions_gives_nan_and_not_a_wron
     table = torch.randn(8, 64, 50)
 
     def loss(labels):
-        masked = compute_loss(
+        return compute_loss(
             lambda positions: table.flatten(0, 1)[positions],
             {},
             labels,
             head=Head.MASKED_LM,
             config=config_of(),
         )
-        return masked
 
     compiled = torch.compile(loss, fullgraph=True, backend="eager")
     few, many = torch.full((8, 64), -100), torch.ones(8, 64, dtype=torch.long)
@@ -162,7 +163,12 @@ def test_all_losses_compile_into_one_graph():
         )
 
     labels = torch.randint(0, 3, (4, 6))
-    arguments = torch.tensor([0, 1, 2, 0]), torch.rand(4, 3), labels, torch.tensor([[0, 9]] * 4)
+    arguments = (
+        torch.tensor([0, 1, 2, 0]),
+        torch.rand(4, 3),
+        labels,
+        torch.tensor([[0, 9], [1, 2], [3, 3], [2, 5]]),
+    )
     compiled = torch.compile(losses, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(*arguments), losses(*arguments))
 

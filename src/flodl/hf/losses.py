@@ -45,7 +45,8 @@ def compute_loss(
         case Head.TOKEN_CLASSIFICATION:
             return token_loss(forward(**inputs), labels)
         case Head.QUESTION_ANSWERING:
-            return span_loss(*forward(**inputs), labels)
+            start_logits, end_logits = forward(**inputs)
+            return span_loss(start_logits, end_logits, labels)
         case Head.MASKED_LM:
             masked = select_masked(labels, fraction=masked_fraction)
             loss = masked_lm_loss(forward(**inputs, positions=masked.positions), masked.labels)

@@ -55,7 +55,6 @@ def test_spans_and_scores_of_a_window_equal_those_of_transformers(top_k, limit, 
             for start, end, score in zip(starts, ends, scores) if score > 0
         ][:top_k]  # fmt: skip
         found = best_answers(CONTEXT, [window], top_k=top_k, max_answer_len=limit)
-        values = pytest.approx([float(item[2]) for item in expected], rel=1e-4)
         assert [(item.start, item.end) for item in found] == [item[:2] for item in expected]
         assert [item.score for item in found] == pytest.approx(
             [float(item[2]) for item in expected], rel=1e-4

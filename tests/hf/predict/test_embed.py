@@ -159,5 +159,5 @@ def test_a_damaged_list_of_modules_raises(text, tmp_path):
 
 
 def test_an_unknown_prompt_raises_with_a_suggestion(tmp_path):
-    with pytest.raises(HFError, match="no prompt 'querry'. Did you mean 'query'"):
+    with pytest.raises(HFError, match=r"no prompt 'querry'\. Did you mean 'query'"):
         embed_texts(lengths(tmp_path), "a", pooling=Pooling(prompts={"query": ""}), prompt_name="querry")

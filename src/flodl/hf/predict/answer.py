@@ -202,10 +202,9 @@ def _characters(
     start, end = encoding.offsets[first][0], encoding.offsets[last][1]
     if align_to_words:
         words = encoding.token_to_word(first), encoding.token_to_word(last)
-        if None not in words:
-            spans = [encoding.word_to_chars(word, 1) for word in words if word is not None]
-            if None not in spans:
-                start, end = spans[0][0], spans[1][1]
+        spans = [None if word is None else encoding.word_to_chars(word, 1) for word in words]
+        if spans[0] is not None and spans[1] is not None:
+            start, end = spans[0][0], spans[1][1]
     while start < end and context[start].isspace():
         start += 1
     while start < end and context[end - 1].isspace():

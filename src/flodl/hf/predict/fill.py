@@ -75,7 +75,7 @@ def target_ids(tokenizer: Tokenizer, targets: str | Sequence[str]) -> list[int]:
 
 
 def _interpret(tokenizer: Tokenizer, rows: Rows, top_k: int, targets: list[int] | None) -> list[list[Any]]:
-    where = (rows.inputs["input_ids"] == tokenizer.mask.id).nonzero()
+    where = rows.inputs["input_ids"].eq(tokenizer.mask.id or 0).nonzero()
     logits: Tensor = rows.output[where[:, 0], where[:, 1]]
     scores = torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
     if targets is not None:

@@ -1,0 +1,1 @@
+"""The files of a model: finding, reading, writing and verifying them."""
