@@ -81,7 +81,7 @@ def test_blocks_do_not_change_the_order():
         {"sampler": lambda epoch: range(HUGE)},
         {"sampler": TorchSequentialSampler(Indices())},
     ],
-    ids=str,
+    ids=["shuffled", "in order", "drop_last", "range", "function", "torch sampler"],
 )
 def test_a_loader_of_10_to_the_12_samples_starts_resumes_and_ends_at_once(settings):
     began = time.perf_counter()

@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
 
 def split_heads(value: Tensor, num_heads: int) -> Tensor:
     """[batch, length, hidden] to [batch, heads, length, hidden / heads]."""
-    return value.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
+    return value.reshape(*value.shape[:-1], num_heads, -1).transpose(-3, -2)
 
 
 def join_heads(value: Tensor) -> Tensor:

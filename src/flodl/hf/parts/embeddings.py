@@ -38,7 +38,7 @@ class Embeddings(nn.Module):
     def forward(
         self, input_ids: Tensor, *, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        total = self.word(input_ids)
+        total: Tensor = self.word(input_ids)
         if self.token_type is not None:
             token_type = self.token_type.weight[0] if token_type_ids is None else token_type_ids
             total = total + (token_type if token_type_ids is None else self.token_type(token_type))

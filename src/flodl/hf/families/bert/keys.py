@@ -54,5 +54,5 @@ def keys(config: EncoderConfig, head: Head) -> KeyMap:
         )
         tied = tied_decoder("cls.predictions", "bert.embeddings.word_embeddings.weight", config)
         return KeyMap("bert", ENCODER, names, tied)
-    names = ANSWER if head is Head.QUESTION_ANSWERING else CLASSIFIER if head.has_labels else {}
-    return KeyMap("bert", ENCODER, dict(names), is_base=head is Head.BASE)
+    own = ANSWER if head is Head.QUESTION_ANSWERING else CLASSIFIER if head.has_labels else {}
+    return KeyMap("bert", ENCODER, dict(own), is_base=head is Head.BASE)
