@@ -45,12 +45,14 @@ class Embeddings(nn.Module):
         if self.position is None:
             return total
         if position_ids is not None:
-            return total + self.position(position_ids)
+            positions: Tensor = self.position(position_ids)
+            return total + positions
         length = input_ids.shape[-1]
         if self.numbering == "from_zero":
             self._check_length(length, self.position.num_embeddings)
             return total + self.position.weight[:length]
-        return total + self.position(self._positions_after_padding(input_ids, length))
+        positions = self.position(self._positions_after_padding(input_ids, length))
+        return total + positions
 
     def _positions_after_padding(self, input_ids: Tensor, length: int) -> Tensor:
         assert self.position is not None
