@@ -1,4 +1,4 @@
-"""The limit of a run: every epoch and every evaluation ends after so many batches."""
+"""The limit of a run: every epoch and every evaluation ends after a given number of batches."""
 
 from __future__ import annotations
 
