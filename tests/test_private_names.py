@@ -26,6 +26,7 @@ ALLOWED = {
     "_PACKAGES": "likewise",
     "_cdata": "the identity of a storage",
     "_schema": "the arguments of an operator",
+    "_version": "how often torch has written into a tensor",
 }
 # Functions that take the name of an attribute.
 BY_NAME = {"attrgetter", "delattr", "getattr", "hasattr", "setattr"}

@@ -127,7 +127,7 @@ def test_one_damaged_line_hides_no_other_epoch(tmp_path, fuzz, written):
 
 
 def test_a_mutated_index_is_rebuilt_or_ignored(tmp_path, fuzz, written, monkeypatch):
-    monkeypatch.setattr("flodl.monitor.journal.reader._MARK_ATTEMPTS", 1)
+    monkeypatch.setattr("flodl.monitor.journal.reader.MARK_ATTEMPTS", 1)
 
     def check(rng):
         run = tmp_path / "run"

@@ -64,7 +64,7 @@ def nested_dicts(depth):
 
 @pytest.mark.parametrize("read", READERS)
 def test_nested_dicts_with_too_many_paths_raise(tmp_path, read, monkeypatch):
-    monkeypatch.setattr("flodl.checkpoint.formats.torch_save._MAX_NAMES", 1000)
+    monkeypatch.setattr("flodl.checkpoint.formats.torch_save.MAX_NAMES", 1000)
     torch.save(nested_dicts(60), tmp_path / "bomb.pt")
     assert (tmp_path / "bomb.pt").stat().st_size < 10_000
     with pytest.raises(DamagedError, match="its nested dicts have more than 1000 names"):

@@ -93,7 +93,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "new_stream", lambda device: None)
     monkeypatch.setattr(
         RecordedRunner,
-        "_record",
+        "record_region",
         lambda self, region, micro: Simulated(region, micro.inputs, self.body.side_effects.stores),
     )
 
@@ -106,7 +106,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch):
         EagerRunner(body).run(_micro(*batch))
         before.prepare_recording(Snapshot(body, batch), body)
         runner = RecordedRunner(body, update_inside=True)
-        monkeypatch.setattr(runner, "_fast_update", lambda: None)
+        monkeypatch.setattr(runner, "fast_update", lambda: None)
         runner.learn(_micro(*batch))
         before.restore()
 
@@ -182,10 +182,10 @@ def test_detaching_does_not_hide_the_values_of_a_recording(recorded) -> None:
     model = new_model()
     run = recorded(model)
     run(torch.randn(4, 3))
-    shown = [holder.values for holder, _ in run.runner._last.stored.pairs]
+    shown = [holder.values for holder, _ in run.runner.last.stored.pairs]
     model.end_step()
     model.detach_state()
-    assert [holder.values for holder, _ in run.runner._last.stored.pairs] == shown
+    assert [holder.values for holder, _ in run.runner.last.stored.pairs] == shown
     assert all(isinstance(values, RecordedValues) for values in shown)
 
 

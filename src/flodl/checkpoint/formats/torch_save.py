@@ -29,7 +29,7 @@ _UNSAFE_CLASS = re.compile(r"GLOBAL (\S+) (was not an allowed|whose module)")
 _FIRST_BYTES = 1024
 # Containers can refer to each other, so a small file can stand for any number of names.
 _MAX_DEPTH = 100
-_MAX_NAMES = 1_000_000
+MAX_NAMES = 1_000_000
 _MAX_ITEMS = 20_000_000
 _MAX_NAME_CHARACTERS = 100_000_000
 
@@ -161,5 +161,5 @@ class _Names:
     def _count(self, name: str) -> None:
         self._num_names += 1
         self._num_characters += len(name)
-        if self._num_names > _MAX_NAMES or self._num_characters > _MAX_NAME_CHARACTERS:
-            raise ValueError(f"its nested dicts have more than {_MAX_NAMES} names, or very long ones")
+        if self._num_names > MAX_NAMES or self._num_characters > _MAX_NAME_CHARACTERS:
+            raise ValueError(f"its nested dicts have more than {MAX_NAMES} names, or very long ones")

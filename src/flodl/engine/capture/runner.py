@@ -98,7 +98,7 @@ class RecordedRunner:
         self._grads: list[Tensor | None] = []
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
-        self._last: Recorded | None = None
+        self.last: Recorded | None = None
         # Tensors outside the optimizer that receive gradients, each with the tensor they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
         self._dependencies = Dependencies(body, update_inside=update_inside)
@@ -120,9 +120,9 @@ class RecordedRunner:
 
     def lane(self, turns: int) -> Lane | None:
         """Return the fast path for this many whole steps like the last one; None if there is none."""
-        if self._last is None or self._foreign:
+        if self.last is None or self._foreign:
             return None
-        return fast_lane(self._last.recording, self._last.stored, self._dependencies, turns)
+        return fast_lane(self.last.recording, self.last.stored, self._dependencies, turns)
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a signature; nothing is executed."""
@@ -130,7 +130,7 @@ class RecordedRunner:
             return
         if any(leaf.requires_grad for leaf in tensors_of(micro.batch)):
             raise NotCapturable("the batch requires gradients, and a recording works on a copy; detach it")
-        adam = self._fast_update() if micro.closes and self.update_inside else None
+        adam = self.fast_update() if micro.closes and self.update_inside else None
         stored = StoredValues(self.body.side_effects.stores)
 
         def region(*static: Any) -> Outcome:
@@ -153,7 +153,7 @@ class RecordedRunner:
         used = (*live_state(self.body).values(), *self.body.model.parameters())
         # Aliases of the memory: `.data = …` would give the tensors themselves other memory.
         held = [tensor.detach() for tensor in used]
-        recording = self._record(stored.watching(region), micro)
+        recording = self.record_region(stored.watching(region), micro)
         if adam is not None:
             adam.write_tables()
         self._grads = [p.grad for p in self.body.parameters]
@@ -163,12 +163,13 @@ class RecordedRunner:
             recording, stored, held, adam, grads
         )
 
-    def _fast_update(self) -> FastAdam | None:
+    def fast_update(self) -> FastAdam | None:
+        """Return the faster form of the update for a new recording; None if it is not supported."""
         body = self.body
         checks = body.settings.guard == "gradients"
         return fast_adam(body.optimizer, body.bad, body.updater.num_skipped, checks_gradients=checks)
 
-    def _record(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
+    def record_region(self, region: Callable[..., Outcome], micro: Micro) -> Recording[Outcome]:
         """Record a region, and leave no autograd history to the steps that run in Python in between."""
         body = self.body
         lasting = body.side_effects.lasting
@@ -223,8 +224,8 @@ class RecordedRunner:
 
     def _drop(self, key: Key) -> None:
         dropped = self.recorded.pop(key, None)
-        if dropped is not None and self._last is dropped:
-            self._last = None
+        if dropped is not None and self.last is dropped:
+            self.last = None
 
     def run(self, micro: Micro) -> Outcome:
         """Replay one micro-batch, and update if its window ends."""
@@ -248,7 +249,7 @@ class RecordedRunner:
         if recorded.grads is not None:
             self._grads = recorded.grads
         is_flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
-        self._last = recorded if is_flat and micro.phase is Phase.ONLY and self.update_inside else None
+        self.last = recorded if is_flat and micro.phase is Phase.ONLY and self.update_inside else None
         return outcome
 
     @torch.no_grad()

@@ -22,7 +22,7 @@ from .writer_lock import acquire_writer_lock
 if TYPE_CHECKING:
     import numpy as np
 
-_MARK_ATTEMPTS = 20
+MARK_ATTEMPTS = 20
 _TAIL_BYTES = 1 << 16
 
 
@@ -182,7 +182,7 @@ def _until(rows: np.ndarray[Any, Any], last_id: int) -> np.ndarray[Any, Any]:
 
 def _read_usable_mark(folder: Path, journal: Path) -> index.Mark | None:
     """Return the mark of an index that matches the journal; retry while it is being written."""
-    for _ in range(_MARK_ATTEMPTS):
+    for _ in range(MARK_ATTEMPTS):
         mark = index.read_mark(folder, journal)
         if mark is not None:
             return mark
