@@ -8,6 +8,7 @@ from flodl.core import HFError
 from flodl.hf.config import Dropouts, EncoderConfig, Sizes
 from flodl.hf.heads import Head
 from flodl.hf.losses import compute_loss, masked_lm_loss, select_masked, sequence_loss, span_loss, token_loss
+from flodl.hf.registry import family_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # DeBERTa of transformers.
@@ -113,6 +114,29 @@ def test_the_loss_of_masked_tokens_equals_that_of_transformers(family, share):
     found = compute_loss(logits_at(model), inputs, labels, head=Head.MASKED_LM, config=config_of())
     torch.testing.assert_close(found, expected.loss)
     torch.testing.assert_close(masked_lm_loss(expected.logits, labels), expected.loss)
+
+
+def test_the_gradients_of_selected_positions_equal_those_of_all():
+    raw = {"model_type": "bert", **SIZES}
+    family = family_of(raw)
+    config = family.read_config(raw)
+    torch.manual_seed(0)
+    graph = family.create(config, Head.MASKED_LM).double().eval()
+    ids = inputs_of(16, 20)["input_ids"]
+    labels = torch.where(torch.rand(16, 20) < 0.15, ids, -100)
+
+    def forward(input_ids, **inputs):
+        return graph(input_ids, **{name: inputs.get(name) for name in graph.spec.input_names})
+
+    def gradients(loss):
+        return torch.autograd.grad(loss, list(graph.parameters()), allow_unused=True)
+
+    selected = compute_loss(forward, {"input_ids": ids}, labels, head=Head.MASKED_LM, config=config)
+    everywhere = masked_lm_loss(forward(ids), labels)
+    torch.testing.assert_close(selected, everywhere)
+    for found, expected in zip(gradients(selected), gradients(everywhere)):
+        if expected is not None:
+            torch.testing.assert_close(found, expected)
 
 
 def test_the_number_of_selected_positions_does_not_depend_on_the_labels():

@@ -38,6 +38,14 @@ def test_byte_pairs_equal_those_of_transformers(settings, tmp_path):
     assert first == second
 
 
+def test_a_vocabulary_with_capital_letters_keeps_the_case(tmp_path):
+    folder = word_piece(tmp_path)
+    with (folder / "vocab.txt").open("a") as file:
+        file.write("Paris\n")
+    found = Tokenizer.from_directory(folder, config={"model_type": "bert"})
+    assert found.encode(["Paris film"])[0].tokens[1:3] == ["Paris", "film"]
+
+
 def test_the_space_before_a_mask_belongs_to_it(tmp_path):
     found = Tokenizer.from_directory(byte_level(tmp_path), config={"model_type": "roberta"})
     encoding = found.encode(["the <mask> is"])[0]

@@ -1,5 +1,7 @@
+import copy
 import json
 import os
+import pickle
 
 import pytest
 import torch
@@ -115,6 +117,12 @@ def test_a_model_without_a_limit_does_not_truncate(tmp_path):
     assert tokenizer(["film " * 700])["input_ids"].shape == (1, 702)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_tokenizer_can_be_copied_and_sent_to_another_process(copied, tmp_path):
+    tokenizer = Tokenizer.from_directory(word_piece(tmp_path), config=BERT)
+    assert torch.equal(copied(tokenizer)(TEXTS)["input_ids"], tokenizer(TEXTS)["input_ids"])
+
+
 def test_several_threads_may_encode_with_different_limits(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
@@ -156,6 +164,20 @@ def test_a_tokenizer_of_another_model_raises_at_the_first_id_that_is_too_large(t
     tokenizer = Tokenizer.from_directory(word_piece(tmp_path), config={**BERT, "vocab_size": 20})
     with pytest.raises(HFError, match=r"has the id \d+, but the model has 20 tokens"):
         tokenizer(["walked"])
+
+
+def test_words_of_byte_level_tokenizers_have_a_space_in_front_and_right_offsets(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = byte_level(tmp_path)
+    theirs = transformers.RobertaTokenizer.from_pretrained(folder, add_prefix_space=True)
+    words = ["unbelievable", "film", "in", "Paris"]
+    expected = theirs(words, is_split_into_words=True, return_offsets_mapping=True)
+    tokenizer = Tokenizer.from_directory(folder, config=ROBERTA)
+    found = tokenizer.encode([words], split_into_words=True)[0]
+    assert found.ids == expected["input_ids"]
+    assert found.offsets == expected["offset_mapping"]
+    assert found.word_ids == expected.word_ids()
+    assert tokenizer.encode(["film"])[0].tokens[1] != "Ġfilm"
 
 
 def test_words_are_encoded_one_by_one(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,29 @@ def _apply(library: Any, backend: Any, settings: Mapping[str, Any]) -> None:
     if isinstance(splitter, library.pre_tokenizers.ByteLevel) and isinstance(prefix_space, bool):
         splitter.add_prefix_space = prefix_space
         backend.pre_tokenizer = splitter
+
+
+def with_prefix_space(backend: Any) -> Any:
+    """Return the tokenizer to use for single words: one that treats each as if a space were in front of it.
+
+    Where spaces are a part of the tokens, a word without one would be split as the start of a text.
+    """
+    library = require("tokenizers", "tokenization")
+    description = json.loads(backend.to_str())
+    changed = [_set_prefix_space(description.get(part)) for part in ("pre_tokenizer", "post_processor")]
+    return library.Tokenizer.from_str(json.dumps(description)) if any(changed) else backend
+
+
+def _set_prefix_space(part: Any) -> bool:
+    """Set the option wherever it is false; return whether it was somewhere."""
+    if isinstance(part, list):
+        return sum(map(_set_prefix_space, part)) > 0
+    if not isinstance(part, dict):
+        return False
+    changed = part.get("add_prefix_space") is False
+    if changed:
+        part["add_prefix_space"] = True
+    return sum(map(_set_prefix_space, part.values())) > 0 or changed
 
 
 def _add_tokens(library: Any, backend: Any, files: Mapping[str, Path], settings: Mapping[str, Any]) -> Any:

@@ -27,7 +27,7 @@ def word_piece(library: Any, path: Path, settings: Mapping[str, Any]) -> Any:
         clean_text=True,
         handle_chinese_chars=_flag(settings, "tokenize_chinese_chars", True),
         strip_accents=_flag(settings, "strip_accents", None),
-        lowercase=_flag(settings, "do_lower_case", True),
+        lowercase=_flag(settings, "do_lower_case", not _is_cased(vocabulary)),
     )
     backend.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
     backend.decoder = library.decoders.WordPiece(prefix="##")
@@ -149,6 +149,11 @@ def _sentence_pieces(
         ]
     )
     return backend
+
+
+def _is_cased(vocabulary: Mapping[str, int]) -> bool:
+    """Whether a vocabulary has tokens with capital letters, which texts in lower case never contain."""
+    return any(token != token.lower() and not token.startswith(("[", "<")) for token in vocabulary)
 
 
 def _charsmap(library: Any, model: SentencePieceModel) -> list[Any]:

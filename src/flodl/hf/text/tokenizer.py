@@ -15,7 +15,7 @@ from flodl.core import HFError
 
 from ..files.json_file import read_object
 from ..files.names import TOKENIZER_FILES
-from .backend import open_backend
+from .backend import open_backend, with_prefix_space
 from .limits import Limits
 from .special_tokens import SpecialToken, SpecialTokens
 
@@ -48,6 +48,7 @@ class Tokenizer:
         self.truncation_side: Literal["left", "right"] = _side(settings, "truncation_side")
         # Truncation is a setting of the backend, so two threads must not encode at the same time.
         self._lock = threading.Lock()
+        self._for_words: Any = None
 
     @classmethod
     def from_directory(cls, directory: str | Path, *, config: Mapping[str, Any] | None = None) -> Tokenizer:
@@ -95,6 +96,13 @@ class Tokenizer:
         """The number of tokens, added ones included."""
         return int(self.backend.get_vocab_size())
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A lock cannot be copied; a copy of the tokenizer has its own.
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     def __repr__(self) -> str:
         limit = "no limit" if self.max_length is None else f"at most {self.max_length} tokens"
         return f"Tokenizer({self.vocab_size} tokens, {limit}, pad id {self.pad_id})"
@@ -141,9 +149,10 @@ class Tokenizer:
                 f"stride={stride} does not fit: a window has {'any number of' if limit is None else limit} "
                 f"tokens, {specials} of them special. Pass a smaller stride, or a max_length."
             )
-        encode = self.backend.encode_batch if offsets else self.backend.encode_batch_fast
         with self._lock:
-            self._truncate(limit, truncation, stride or 0)
+            backend = self._word_backend() if split_into_words else self.backend
+            encode = backend.encode_batch if offsets else backend.encode_batch_fast
+            _truncate(backend, limit, truncation, stride or 0, self.truncation_side)
             try:
                 found = encode(inputs, is_pretokenized=split_into_words, add_special_tokens=special_tokens)
             except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -152,13 +161,10 @@ class Tokenizer:
                 raise HFError(self._reason(error, truncation, limit)) from None
         return list(found)
 
-    def _truncate(self, limit: int | None, strategy: str, stride: int) -> None:
-        if limit is None:
-            self.backend.no_truncation()
-        else:
-            self.backend.enable_truncation(
-                limit, stride=stride, strategy=strategy, direction=self.truncation_side
-            )
+    def _word_backend(self) -> Any:
+        if self._for_words is None:
+            self._for_words = with_prefix_space(self.backend)
+        return self._for_words
 
     def _reason(self, error: BaseException, truncation: str, limit: int | None) -> str:
         if "`stride`" in str(error):
@@ -227,6 +233,13 @@ class Tokenizer:
     def marks_continuations(self) -> bool:
         """Whether a token shows that it continues a word, like ##ing in WordPiece."""
         return bool(getattr(self.backend.model, "continuing_subword_prefix", None))
+
+
+def _truncate(backend: Any, limit: int | None, strategy: str, stride: int, side: str) -> None:
+    if limit is None:
+        backend.no_truncation()
+    else:
+        backend.enable_truncation(limit, stride=stride, strategy=strategy, direction=side)
 
 
 def _side(settings: Mapping[str, Any], name: str) -> Literal["left", "right"]:
