@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from flodl.core import HFError
 from flodl.hf.predict import Pooling, Runner, embed_texts
@@ -134,8 +135,8 @@ def test_a_prompt_is_put_in_front_and_can_be_left_out_of_the_mean(tmp_path):
     ("change", "message"),
     [
         (
-            {"modules": ("Transformer", "Pooling", "Dense")},
-            "contains the module 'sentence.*Dense'",
+            {"modules": ("Transformer", "Pooling", "LSTM")},
+            "contains the module 'sentence.*LSTM'",
         ),
         ({"modules": ("Transformer",)}, "has no pooling module"),
         ({"pooling": {}}, r"1_Pooling/config\.json has the pooling modes \[\]"),
@@ -156,6 +157,63 @@ def test_a_damaged_list_of_modules_raises(text, tmp_path):
     (tmp_path / "modules.json").write_text(text)
     with pytest.raises(HFError, match=r"modules\.json"):
         Pooling.from_directory(tmp_path)
+
+
+def dense(folder, *, bias=True, activation="torch.nn.modules.activation.Tanh", **settings):
+    folder.mkdir(parents=True, exist_ok=True)
+    layer = torch.nn.Linear(32, 8, bias=bias)
+    config = {
+        "in_features": 32,
+        "out_features": 8,
+        "bias": bias,
+        "activation_function": activation,
+        **settings,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        {f"linear.{name}": value for name, value in layer.state_dict().items()}, folder / "model.safetensors"
+    )
+    return layer
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_follows_the_pooling(bias, tmp_path):
+    _, _, runner = tiny("bert", "", tmp_path)
+    folder = write(tmp_path / "model", modules=("Transformer", "Pooling", "Dense", "Normalize"))
+    layer = dense(folder / "Dense", bias=bias)
+    with torch.no_grad():
+        expected = torch.tanh(layer(embed_texts(runner, TEXTS)))
+    found = embed_texts(runner, TEXTS, pooling=Pooling.from_directory(folder))
+    torch.testing.assert_close(found, torch.nn.functional.normalize(expected))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation": "os.system"}, "the activation 'os.system' is not supported"),
+        ({"out_features": 9}, r"linear.weight is of shape \(8, 32\); expected \(9, 32\)"),
+        ({"bias": False, "in_features": 32}, None),
+    ],
+)
+def test_a_linear_layer_that_does_not_fit_raises(settings, message, tmp_path):
+    folder = write(tmp_path, modules=("Transformer", "Pooling", "Dense"))
+    dense(folder / "Dense", **settings)
+    if message is None:
+        message = "linear.bias does not match"
+        config = json.loads((folder / "Dense" / "config.json").read_text())
+        (folder / "Dense" / "config.json").write_text(json.dumps({**config, "bias": True}))
+    with pytest.raises(HFError, match=message):
+        Pooling.from_directory(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_damaged_weights_of_a_linear_layer_raise(name, tmp_path):
+    folder = write(tmp_path, modules=("Transformer", "Pooling", "Dense"))
+    dense(folder / "Dense")
+    (folder / "Dense" / "model.safetensors").unlink()
+    (folder / "Dense" / name).write_bytes(b"damaged")
+    with pytest.raises(HFError, match=f"{name} cannot be read"):
+        Pooling.from_directory(folder)
 
 
 def test_an_unknown_prompt_raises_with_a_suggestion(tmp_path):

@@ -14,9 +14,11 @@ from flodl.core import HFError
 from flodl.core.paths import suggestion
 
 from ..files.json_file import read_json, read_object
+from .dense import Dense
 
 # The order in which several modes are concatenated.
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+_TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -32,6 +34,7 @@ class Pooling:
     """How a text becomes a vector; without files, the mean over its tokens."""
 
     modes: tuple[str, ...] = ("mean",)
+    dense: tuple[Dense, ...] = ()
     normalize: bool = False
     max_length: int | None = None
     lower_case: bool = False
@@ -44,7 +47,7 @@ class Pooling:
         """Read modules.json and the files that it names; without it, return the default."""
         if not (root / "modules.json").is_file():
             return cls()
-        found: dict[str, Any] = {"modes": ()}
+        found: dict[str, Any] = {"modes": (), "dense": ()}
         for module in _modules(root / "modules.json"):
             kind = module["type"].rpartition(".")[2]
             folder = _folder(root, module["path"])
@@ -52,12 +55,14 @@ class Pooling:
                 found |= _transformer(folder)
             elif kind == "Pooling":
                 found |= _pooling(folder / "config.json")
+            elif kind == "Dense" and not found.get("normalize"):
+                found["dense"] += (Dense.from_directory(folder),)
             elif kind == "Normalize":
                 found["normalize"] = True
-            else:
+            elif kind != "Dropout":
                 raise HFError(
                     f"{root / 'modules.json'} contains the module {module['type']!r}, which flodl does not "
-                    "support. Expected Transformer, Pooling and Normalize."
+                    "support there. Expected Transformer, Pooling, Dense and Normalize, in this order."
                 )
         if not found["modes"]:
             raise HFError(f"{root / 'modules.json'} has no pooling module; expected one.")
@@ -75,7 +80,7 @@ class Pooling:
         return self.prompts[name]
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Pool hidden states [B, S, H] over the tokens of a mask [B, S]; return [B, H × modes].
+        """Pool hidden states [B, S, H] over the tokens of a mask [B, S]; return [B, D].
 
         >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])
         >>> Pooling(modes=("cls", "mean")).pool(hidden, torch.tensor([[1, 1, 0]]))
@@ -83,6 +88,8 @@ class Pooling:
         """
         hidden = hidden if hidden.dtype == torch.float64 else hidden.float()
         pooled = torch.cat([_POOL[mode](hidden, mask) for mode in MODES if mode in self.modes], dim=-1)
+        for layer in self.dense:
+            pooled = layer.apply(pooled)
         return torch.nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
@@ -145,7 +152,8 @@ def _folder(root: Path, path: str) -> Path:
 
 
 def _transformer(folder: Path) -> dict[str, Any]:
-    path = folder / "sentence_bert_config.json"
+    named = (folder / f"sentence_{name}_config.json" for name in _TRANSFORMERS)
+    path = next((path for path in named if path.is_file()), folder / "sentence_bert_config.json")
     settings = read_object(path) if path.is_file() else {}
     limit = settings.get("max_seq_length")
     if limit is not None and (type(limit) is not int or limit < 1):
