@@ -7,7 +7,7 @@ from .bundles.listing import Latest, latest_bundle, list_bundles, prune_bundles
 from .bundles.manifest import Bundle, is_bundle, read_manifest, step_and_revision
 from .bundles.retention import Policy, best, every, keep, last
 from .codec import decode, encode
-from .files.matching import check_values_fit
+from .files.matching import check_loadable
 from .files.migrate import migrate_checkpoint
 from .files.report import LoadReport, MigrateReport
 from .files.save_load import Format, checkpoint_keys, load_checkpoint, read_checkpoint, save_checkpoint
@@ -25,8 +25,8 @@ __all__ = [
     "Saved",
     "Snapshot",
     "best",
+    "check_loadable",
     "check_parts",
-    "check_values_fit",
     "checkpoint_keys",
     "clean_bundles",
     "decode",

@@ -52,6 +52,17 @@ class RngState:
         for device, state in self.cuda:
             torch.cuda.set_rng_state(state, device)
 
+    def check(self) -> None:
+        """Raise what `restore` would raise if this is not the state of such generators; nothing changes."""
+        import numpy as np
+        import torch
+
+        random.Random().setstate(self.python)
+        np.random.RandomState().set_state(self.numpy)
+        torch.Generator().set_state(self.cpu)
+        for device, state in self.cuda:
+            torch.Generator(device).set_state(state)
+
     def same_on_cpu(self, other: RngState) -> bool:
         """Return whether the generators of Python, NumPy and torch's CPU are in the same state."""
         import pickle

@@ -11,7 +11,13 @@ from .control import (
     TopKRouter,
 )
 from .graph import Graph
-from .run_state import graph_state, load_carried_values, load_graph_state, without_carried_values
+from .run_state import (
+    check_graph_state,
+    graph_state,
+    load_carried_values,
+    load_graph_state,
+    without_carried_values,
+)
 from .tree import is_kept_in_eval, set_kept_in_eval
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "SoftmaxRouter",
     "ThresholdHalt",
     "TopKRouter",
+    "check_graph_state",
     "graph_state",
     "is_kept_in_eval",
     "load_carried_values",

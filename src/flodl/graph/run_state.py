@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from flodl.core import StateError
+from flodl.core.integers import is_integer
+
 from .graph import Graph
 
 
@@ -23,6 +26,33 @@ def graph_state(model: nn.Module) -> dict[str, Any]:
         }
         for name, graph in _graphs(model)
     }
+
+
+def check_graph_state(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Raise StateError or MetricError if `load_graph_state` could not load this; nothing changes."""
+    for name, graph in _graphs(model):
+        if name not in state:
+            continue
+        saved, wanted = state[name], len(graph._memory.carried)
+        carried = saved.get("carried") if isinstance(saved, Mapping) else None
+        if not isinstance(carried, tuple) or len(carried) != wanted:
+            raise StateError(
+                f"the saved state has {carried!r:.60}, not {wanted} carried values. Nothing was loaded.",
+                path=name,
+            )
+        for value in carried:
+            if value is not None and not pytree.tree_any(_is_tensor, value):
+                raise StateError(
+                    f"the saved state has the carried value {value!r:.60}, which has no tensors. "
+                    "Nothing was loaded.",
+                    path=name,
+                )
+        if saved.get("batch") is not None and not is_integer(saved["batch"], at_least=0):
+            raise StateError(
+                f"the saved state is for a batch of {saved['batch']!r:.80} samples. Nothing was loaded.",
+                path=name,
+            )
+        type(graph._book)().load_state_dict(saved.get("book"))
 
 
 def load_graph_state(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
@@ -53,6 +83,10 @@ def without_carried_values(model: nn.Module) -> Iterator[None]:
     finally:
         for memory, carried, batch in before:
             memory.carried, memory.batch = carried, batch
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _graphs(model: nn.Module) -> Iterator[tuple[str, Graph]]:

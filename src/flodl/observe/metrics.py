@@ -231,7 +231,7 @@ class Book:
             pending = {str(name): _restored(*saved) for name, saved in state["pending"].items()}
             step, timer = int(state["step"]), EpochTimer(self._clock)
             timer.load_state_dict(state)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
             raise MetricError(
                 f"the saved metrics cannot be read: {type(error).__name__}: {error}. "
                 "Load the result of Book.state_dict()."

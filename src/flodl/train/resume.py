@@ -16,12 +16,16 @@ from .learning_rate import optimizer_settings
 from .limit import check_same_limit
 from .run import Run, Stage
 from .saving.bundle import load_parts
+from .saving.check import check_saved_run
 from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
 from .saving.differences import differences
 from .saving.directory import BUNDLES, RunDirectory, absolute_path
+from .saving.undo import all_or_nothing
 
 
-def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> bool:
+def resume_run(
+    run: Run, loader: Loader, how: str | PathLike[str] | bool, *, allow_different_structure: bool
+) -> bool:
     """Restore a bundle, and return whether there was one; a run with updates simply continues.
 
     Modes (frozen, in evaluation) are restored from the run's own folder, where its hooks may have changed
@@ -44,23 +48,34 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
 
     # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
-    if run.stage is not Stage.CLOSED:
-        check_same_limit(parts.get("trainer", {}).get("limit"), run.progress.limit)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
-    load_parts(
-        session,
-        parts,
-        loaders=run.loaders,
-        loader=loader,
-        hooks=run.hooks,
-        start=start,
-        with_modes=own_folder,
-    )
-    session.start.is_fresh = False
-    groups, modes = session.start.optimizer, session.start.modes
-    assert groups is not None
-    assert modes is not None
-    session.updates_seen = session.updates
+    check_saved_run(session, parts, allow_different_structure=allow_different_structure)
+    if run.stage is not Stage.CLOSED:
+        check_same_limit(parts["trainer"].get("limit"), run.progress.limit)
+    with all_or_nothing(session, run.cursor, loader, run.hooks):
+        load_parts(
+            session,
+            parts,
+            loaders=run.loaders,
+            loader=loader,
+            hooks=run.hooks,
+            start=start,
+            with_modes=own_folder,
+        )
+        session.start.is_fresh = False
+        groups, modes = session.start.optimizer, session.start.modes
+        assert groups is not None
+        assert modes is not None
+        session.updates_seen = session.updates
+        found = differences(
+            session,
+            run.hooks,
+            parts,
+            groups=groups,
+            modes=modes,
+            own_folder=own_folder,
+            config=run.recorder.config,
+        )
     if own_folder:
         session.start.earlier_record = parts.get("config") or {}
         assert run.saver is not None
@@ -68,15 +83,6 @@ def resume_run(run: Run, loader: Loader, how: str | PathLike[str] | bool) -> boo
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
     else:
         session.start.source = str(bundle.path)
-    found = differences(
-        session,
-        run.hooks,
-        parts,
-        groups=groups,
-        modes=modes,
-        own_folder=own_folder,
-        config=run.recorder.config,
-    )
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):

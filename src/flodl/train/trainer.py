@@ -199,6 +199,7 @@ class Trainer:
         batch_size: int | None = None,
         eval_data: Any = None,
         resume: str | PathLike[str] | bool = "auto",
+        allow_different_structure: bool = False,
         limit: int | None = None,
     ) -> FitResult:
         """Train until `epochs` epochs are done, including those before a resume.
@@ -207,12 +208,13 @@ class Trainer:
         `limit` is the number of batches in each epoch and each evaluation, to try out everything quickly.
 
         `resume` is "auto" (resume if there is a bundle), "must", "never", or the folder of another run, or
-        one of its bundles, to start from. With a `checkpoint_dir`, SIGTERM and SIGINT save the run and exit
-        the program with code 75.
+        one of its bundles, to start from. A saved run of a graph with a different structure is rejected
+        unless `allow_different_structure` is True. With a `checkpoint_dir`, SIGTERM and SIGINT save the run
+        and exit the program with code 75.
         """
         with self.running(epochs, limit=limit):
             loader = self.loader(train_data, batch_size)
-            self.resume(loader, how=resume)
+            self.resume(loader, how=resume, allow_different_structure=allow_different_structure)
             if self.epochs > epochs:
                 raise TrainError(
                     f"epochs={epochs}, and this run has completed {self.epochs}. Use at least that many, "
@@ -234,13 +236,19 @@ class Trainer:
         return self._run.open(epochs, limit)
 
     def resume(
-        self, data: Any, batch_size: int | None = None, *, how: str | PathLike[str] | bool = "auto"
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        *,
+        how: str | PathLike[str] | bool = "auto",
+        allow_different_structure: bool = False,
     ) -> bool:
         """Restore the newest intact bundle, and return whether there was one; see `resume` of `fit`.
 
         A run that has begun in this process simply continues.
         """
-        return resume_run(self._run, self.loader(data, batch_size), how)
+        loader = self.loader(data, batch_size)
+        return resume_run(self._run, loader, how, allow_different_structure=allow_different_structure)
 
     def epoch(
         self, data: Any, batch_size: int | None = None, *, eval_data: Any = None, limit: int | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder, set_verbosity
+from flodl.core import TrainError
 from flodl.monitor import read
 from flodl.train import Phase
 from flodl.train.saving.differences import changed_optimizer, changed_settings
@@ -117,16 +118,35 @@ class Around(nn.Module):
 
 
 @pytest.mark.parametrize(("wrap", "name"), [(lambda graph: graph, ""), (Around, " 'inner'")])
-def test_a_graph_with_a_different_structure_is_reported(make, data, tmp_path, wrap, name):
-    for turns, epochs in ((3, 1), (3, 2), (5, 3)):
-        make(wrap(looping(turns)), checkpoint_dir=tmp_path, monitor=None).fit(
-            data, epochs=epochs, batch_size=8
-        )
-    same, other = alerts(tmp_path)[-2:]
-    assert same.endswith("epoch 1")
+def test_a_graph_with_a_different_structure_is_rejected_unless_that_is_allowed(
+    make, data, tmp_path, wrap, name
+):
+    def fit(turns, epochs, **options):
+        trainer = make(wrap(looping(turns)), checkpoint_dir=tmp_path, monitor=None)
+        before = [parameter.clone() for parameter in trainer.model.parameters()]
+        try:
+            trainer.fit(data, epochs=epochs, batch_size=8, **options)
+        except TrainError:
+            assert all(map(torch.equal, before, trainer.model.parameters()))
+            assert (trainer.updates, trainer.epochs) == (0, 0)
+            raise
+        return alerts(tmp_path)[-1:]
+
+    fit(3, 1)
     now, then = looping(5).structural_hash, looping(3).structural_hash
-    expected = f"; the graph{name} is built differently (structural hash {now}, was {then})"
-    assert other.endswith(expected)
+    difference = f"the graph{name} is built differently (structural hash {now}, was {then})"
+    with pytest.raises(TrainError, match=re.escape(f"{difference}. Nothing was loaded.")):
+        fit(5, 2)
+    assert fit(3, 2)[0].endswith("epoch 1")
+    assert fit(5, 3, allow_different_structure=True)[0].endswith(f"; {difference}")
+
+
+def test_a_custom_loop_can_allow_a_different_structure_too(make, data, tmp_path):
+    make(looping(3), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    trainer = make(looping(5), checkpoint_dir=tmp_path)
+    with pytest.raises(TrainError, match=r"built differently .* allow_different_structure=True"):
+        trainer.resume(data, 8)
+    assert trainer.resume(data, 8, allow_different_structure=True)
 
 
 def test_a_different_dtype_of_the_model_is_reported(make, data, tmp_path):

@@ -53,6 +53,20 @@ def match_names(
     return Match(sources, tuple(skipped), tuple(missing))
 
 
+def check_loadable(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str) -> None:
+    """Raise unless every wanted tensor can take the stored one of the same name: kind, shape, type, values.
+
+    >>> check_loadable({"w": torch.ones(2)}, {"w": torch.ones(3)}, "it")
+    Traceback (most recent call last):
+    flodl.core.errors.CheckpointError: at 'w': it has shape (2,), the model (3,). Nothing was loaded. ...
+    """
+    sources = {name: name for name in wanted}
+    _check_targets(sources, stored, wanted, where)
+    check_copies(sources, stored, wanted, where)
+    check_values_fit(sources, stored, wanted, where)
+    check_ties(sources, stored, wanted, where)
+
+
 def check_copies(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:

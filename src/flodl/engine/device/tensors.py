@@ -23,6 +23,21 @@ def is_conv_weight(parameter: Tensor) -> bool:
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
+# Dtypes that torch can compare; others (float8, complex32, bits16) are compared by their bytes.
+_COMPARABLE = {
+    *NARROW,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+}
+
+
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same numbers; NaN equals NaN.
 
@@ -34,10 +49,16 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     if one.is_sparse:
         one, other = one.coalesce(), other.coalesce()
         return torch.equal(one.indices(), other.indices()) and same_bits(one.values(), other.values())
+    if one.dtype not in _COMPARABLE and one.dtype == other.dtype and one.shape == other.shape:
+        return torch.equal(_bytes(one), _bytes(other))
     if torch.equal(one, other):
         return True
     same_nan = one.is_floating_point() and torch.equal(one.isnan(), other.isnan())
     return same_nan and torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1, 1).view(torch.uint8)
 
 
 def widened(tensor: Tensor) -> Tensor:

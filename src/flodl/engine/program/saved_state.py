@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -62,6 +63,8 @@ def _check_scaler(scaler: Any, *, with_scaler: bool, precision: str) -> None:
     numbers = _require_list("scaler", scaler)
     if len(numbers) != 3 or not all(_is_number(number) for number in numbers):
         raise StepError(f"the state has scaler={scaler!r}, expected three numbers. {_HINT}")
+    if not 0 <= numbers[0] < math.inf or not 0 <= numbers[1] < 2**31:
+        raise StepError(f"the state has scaler={scaler!r}, expected a finite scale and a count. {_HINT}")
 
 
 def _require_list(key: str, value: Any) -> list[Any] | tuple[Any, ...]:
@@ -71,8 +74,10 @@ def _require_list(key: str, value: Any) -> list[Any] | tuple[Any, ...]:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 0
+    return type(value) is not bool and isinstance(value, Integral) and 0 <= int(value) < 2**63
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) is not bool and isinstance(value, Real)
+    if type(value) is bool or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or abs(int(value)) < 2**63

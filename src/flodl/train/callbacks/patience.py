@@ -59,7 +59,14 @@ class Patience:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; one without a best value starts from scratch."""
-        self.best, self.waited = state.get("best"), state.get("waited", 0)
+        best = state.get("best") if isinstance(state, Mapping) else state
+        waited = state.get("waited", 0) if isinstance(state, Mapping) else None
+        if not (best is None or type(best) in (int, float)) or not is_integer(waited, at_least=0):
+            raise TrainError(
+                f"{self.who}: the state {state!r:.80} does not have a number 'best' and a count 'waited'. "
+                "Load the result of state_dict()."
+            )
+        self.best, self.waited = None if best is None else float(best), waited
 
 
 def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:

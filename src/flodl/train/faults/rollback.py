@@ -9,6 +9,7 @@ from flodl.core import NotFiniteError
 
 from ..batches.recent import RecentBatches
 from ..saving.bundle import load_weights
+from ..saving.check import check_saved_run
 from ..saving.damaged import describe_damaged, move_damaged
 from ..saving.directory import RunDirectory
 from ..session import Session
@@ -65,6 +66,7 @@ class NonFinitePolicy:
             self._warn(message)
         session.num_rollbacks += 1
         parts = read_bundle(bundle, verify=False)
+        check_saved_run(session, parts)
         # The means and the count of skipped updates cover the undone updates too.
         parts["step"] |= {"means": now["means"], "num_skipped": now["num_skipped"]}
         load_weights(session, parts)

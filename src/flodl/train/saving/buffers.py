@@ -37,8 +37,32 @@ def restore_buffers(model: nn.Module, saved: Mapping[str, Any], device: torch.de
                 module.register_buffer(name, value.to(device), persistent=False)
         elif held.shape != value.shape:
             setattr(module, name, value.to(held))
-        elif not torch.equal(held.cpu(), value.to(held.dtype)):
-            if 0 in held.stride():
-                setattr(module, name, value.to(held))  # several elements share memory
+        elif not torch.equal(_bytes(held.cpu()), _bytes(value.to(held.dtype))):
+            if shares_memory(held):
+                setattr(module, name, value.to(held))
             else:
                 held.copy_(value)  # in place: a captured step reads from this memory
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes: torch cannot compare values of every dtype."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1, 1).view(torch.uint8)
+
+
+def shares_memory(tensor: Tensor) -> bool:
+    """Return whether several elements share one memory location, so that they cannot be written in place.
+
+    >>> shares_memory(torch.zeros(1).expand(3)), shares_memory(torch.zeros(3))
+    (True, False)
+    """
+    if is_lazy(tensor) or tensor.layout is not torch.strided:
+        return False
+    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
+
+
+def separate_buffers(model: nn.Module) -> None:
+    """Replace buffers whose elements share memory by copies that can be loaded into."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            if shares_memory(buffer):
+                setattr(module, name, buffer.clone())

@@ -113,10 +113,7 @@ def changed_optimizer(
 
 def changed_model(model: nn.Module, hashes: Mapping[str, str], saved: Mapping[str, Any]) -> Iterator[str]:
     """Describe graphs with a different structure and tensors with a different dtype."""
-    for path, own in graph_hashes(model).items():
-        if path in hashes and hashes[path] != own:
-            graph = f"the graph {path!r}" if path else "the graph"
-            yield f"{graph} is built differently (structural hash {own}, was {hashes[path]})"
+    yield from changed_structure(model, hashes)
     dtypes: dict[tuple[str, str], list[str]] = {}
     for name, value in model.state_dict().items():
         before = saved.get(name)
@@ -124,6 +121,14 @@ def changed_model(model: nn.Module, hashes: Mapping[str, str], saved: Mapping[st
             dtypes.setdefault((_dtype(value), _dtype(before)), []).append(name)
     for (now, then), names in dtypes.items():
         yield f"{_listed(names)} {_are(names)} now {now}, saved as {then}"
+
+
+def changed_structure(model: nn.Module, hashes: Mapping[str, str]) -> Iterator[str]:
+    """Describe graphs with a different structure, by the structural hashes of the saved run."""
+    for path, own in graph_hashes(model).items():
+        if path in hashes and hashes[path] != own:
+            graph = f"the graph {path!r}" if path else "the graph"
+            yield f"{graph} is built differently (structural hash {own}, was {hashes[path]})"
 
 
 def conflicting_modes(own: Modes, saved: Modes, *, at_start: Modes | None) -> Iterator[str]:

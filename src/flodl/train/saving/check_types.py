@@ -1,0 +1,133 @@
+"""Check the types of everything in a saved run that is not a weight, and that nothing else would check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flodl.core import TrainError
+
+Check = Callable[[Any], bool]
+
+
+def check_types(parts: Mapping[str, Any]) -> None:
+    """Raise TrainError if a part of a saved run is not what a trainer saves.
+
+    >>> check_types({"history": [{"loss": "low"}], "hooks": 3})
+    Traceback (most recent call last):
+    flodl.core.errors.TrainError: the part 'hooks' of the saved run is not what a trainer saves: 3. ...
+    """
+    for name, check in _PARTS.items():
+        if name in parts and not check(parts[name]):
+            raise _malformed(name, parts[name])
+    trainer = parts.get("trainer")
+    for name, check in _TRAINER.items() if trainer is not None else ():
+        # Older bundles lack some.
+        if name not in trainer and name in _OPTIONAL:
+            continue
+        if name not in trainer or not check(trainer[name]):
+            raise _malformed(f"trainer.{name}", trainer.get(name, "missing"))
+
+
+def _malformed(path: str, value: Any) -> TrainError:
+    return TrainError(
+        f"the part {path!r} of the saved run is not what a trainer saves: {value!r:.80}. Nothing was loaded. "
+        "Use another bundle: resume= takes its folder."
+    )
+
+
+def _none_or(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list | tuple) and all(map(check, value))
+
+
+def _dict_of(check: Check) -> Check:
+    return lambda value: (
+        isinstance(value, Mapping)
+        and all(isinstance(key, str) for key in value)
+        and all(map(check, value.values()))
+    )
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_str(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number that fits a float, a string, None, or a container of those."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for pair in value.items() for item in pair)
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, int):
+        return abs(value) < 2**1000
+    return value is None or isinstance(value, float | str)
+
+
+def _is_open_row(value: Any) -> bool:
+    numbers = _dict_of(lambda item: _is_plain(item) and type(item) in (int, float))
+    return numbers(value) and "loss" in value
+
+
+def _is_hook(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _are_modes(value: Any) -> bool:
+    names = _list_of(_is_str)
+    return isinstance(value, Mapping) and all(
+        names(value.get(kind)) for kind in ("frozen", "evaluating", "stilled")
+    )
+
+
+_PARTS: dict[str, Check] = {
+    "model": lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
+    "step": _is_mapping,
+    "rng": _is_mapping,
+    "data": _none_or(_is_mapping),
+    "trainer": _is_mapping,
+    "average": _none_or(_dict_of(_is_tensor)),
+    "hooks": _list_of(_is_hook),
+    "history": _list_of(_dict_of(_is_plain)),
+    "graphs": _is_mapping,
+    "buffers": _none_or(_dict_of(_is_tensor)),
+    "outside": _none_or(_dict_of(_is_tensor)),
+    "config": _none_or(_is_mapping),
+}
+_TRAINER: dict[str, Check] = {
+    "optimizer": _is_str,
+    "precision": _is_str,
+    "schedule": _is_str,
+    "epoch_step": _is_count,
+    "open_row": _none_or(_is_open_row),
+    "measured_at": _none_or(_is_count),
+    "modes": _are_modes,
+    "num_rollbacks": _is_count,
+    "skipped_in_a_row": _is_count,
+    "modes_at_start": _none_or(_are_modes),
+    "optimizer_at_start": _none_or(_list_of(_is_mapping)),
+    "limit": _none_or(_is_count),
+    "structural_hashes": _none_or(_dict_of(_is_str)),
+    "parameters": _none_or(_list_of(_list_of(_is_str))),
+}
+_OPTIONAL = {
+    "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit", "structural_hashes",
+    "parameters",
+}  # fmt: skip
