@@ -178,6 +178,7 @@ def own_random_state():
     set_verbosity("normal")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_forged_bundle_changes_nothing_or_loads(fuzz, valid_parts, tmp_path, own_random_state):
     """A forged bundle that loads must train, or fail with an error of flodl."""
@@ -185,16 +186,18 @@ def test_a_forged_bundle_changes_nothing_or_loads(fuzz, valid_parts, tmp_path, o
     def check(rng: random.Random) -> None:
         name = rng.choice(sorted(OPTIMIZERS))
         parts, what = forge(valid_parts[name], rng)
+        folder = tmp_path / str(rng.random())
         try:
-            path = save_bundle(tmp_path, 4, parts)
+            path = save_bundle(folder / "bundles", 4, parts)
         except CheckpointError:
             return  # junk that cannot be saved
-        trainer = make(name)
+        in_own_folder = rng.random() < 0.5
+        trainer = make(name, folder if in_own_folder else None)
         trainer.loader(DATA, 3)
         before = state_of(trainer)
         try:
             try:
-                trainer.resume(DATA, 3, how=path)
+                trainer.resume(DATA, 3, how="auto" if in_own_folder else path)
             except FlodlError:
                 assert state_of(trainer) == before
                 return
@@ -211,6 +214,7 @@ def test_a_forged_bundle_changes_nothing_or_loads(fuzz, valid_parts, tmp_path, o
     fuzz(check)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_valid_bundle_resumes_with_the_same_losses(valid_parts, tmp_path, own_random_state, optimizer):
     whole = make(optimizer).fit(DATA, epochs=4, batch_size=3)
@@ -232,6 +236,7 @@ class Everything(nn.Module):
         return self.linear(x)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_with_buffers_of_any_type_and_layout_resumes(fuzz, tmp_path, own_random_state):
     def trainer(buffers: dict[str, Tensor], folder: Any) -> Trainer:

@@ -15,15 +15,15 @@ Check = Callable[[Any], bool]
 def check_types(parts: Mapping[str, Any]) -> None:
     """Raise TrainError if a part of a saved run is not what a trainer saves.
 
-    >>> check_types({"history": [{"loss": "low"}], "hooks": 3})
+    >>> check_types({"history": [{"loss": 0.5}], "hooks": 3})
     Traceback (most recent call last):
     flodl.core.errors.TrainError: the part 'hooks' of the saved run is not what a trainer saves: 3. ...
     """
     for name, check in _PARTS.items():
         if name in parts and not check(parts[name]):
             raise _malformed(name, parts[name])
-    trainer = parts.get("trainer")
-    for name, check in _TRAINER.items() if trainer is not None else ():
+    trainer: Mapping[str, Any] = parts["trainer"]
+    for name, check in _TRAINER.items():
         # Older bundles lack some.
         if name not in trainer and name in _OPTIONAL:
             continue
