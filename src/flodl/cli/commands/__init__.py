@@ -7,11 +7,13 @@ file name.
 SUMMARIES = {
     "quickstart": "Train a small model on generated digits in less than a minute.",
     "init": "Create the folder NAME with a project that is ready to train.",
+    "add": "Add an extra of flodl to this project: hf, trackers or zstd.",
     "run": "Run a command of this project's fdl.yml, or show what would run.",
     "config": "Show every value of fdl.yml with its file and line, or check the file.",
     "schema": "List, refresh or clear the cached schemas of entries.",
     "monitor": "Show the dashboard of a run that is training, has finished or was killed.",
     "bench": "Measure a training step with plain torch and on each tier.",
+    "hf": "Export, verify, compare and convert Hugging Face models.",
     "setup": "Install the build of torch that fits this machine.",
     "diagnose": "Show the machine, torch and settings, and problems with them.",
     "libtorch": "Use torch from C++: find, show and switch between libtorch folders.",

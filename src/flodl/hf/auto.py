@@ -1,0 +1,270 @@
+"""`AutoModel…`: load a model from the hub or a folder, or create one from a config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import torch
+
+from flodl.core import HFError, log
+from flodl.core.device import parse_device
+from flodl.core.integers import is_integer
+from flodl.core.paths import suggestion
+from flodl.core.rng import default_seed
+
+from .config import EncoderConfig
+from .files.json_file import read_object
+from .files.load import load_graph
+from .files.names import CONFIG
+from .files.source import open_source
+from .files.weights import open_weights
+from .heads import Head
+from .models import PretrainedModel
+from .registry import Family, family_of, head_of
+from .tasks import Encoder, MaskedLM, QuestionAnswerer, SequenceClassifier, TokenClassifier
+
+Model = TypeVar("Model", bound=PretrainedModel)
+
+
+class _Auto(Generic[Model]):
+    """What the five classes share; `task` is the class of the models."""
+
+    task: ClassVar[type[PretrainedModel]]
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_or_dir: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        dtype: torch.dtype | str | None = None,
+        device: torch.device | str | int = "cpu",
+        model_type: str | None = None,
+        num_labels: int | None = None,
+        labels: Sequence[str] | None = None,
+        problem_type: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> Model:
+        """Load a model from a folder or the hub, in evaluation mode.
+
+        A head that the checkpoint does not have is initialized with the seed; `load_report` says so. The
+        parameters have the type of the checkpoint unless `dtype` is given. `num_labels` or `labels` (their
+        names) ask for a head with these labels, `config` overrides fields of config.json, and `model_type`
+        names the architecture if config.json does not.
+        """
+        source = open_source(
+            repo_or_dir,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
+        raw = read_object(source.folder / CONFIG)
+        where = str(source.folder / CONFIG)
+        changes = _changes(raw, config, num_labels, labels, problem_type)
+        family, options = _read_config(raw, changes, model_type, cls.task.head, where)
+        kind, target = parse_dtype(dtype), _device(device)
+        with open_weights(source.folder) as weights:
+            loaded = load_graph(
+                family,
+                options,
+                cls.task.head,
+                weights,
+                source=str(source),
+                dtype=kind,
+                device=target,
+                seed=_seed(seed),
+                may_resize_head=num_labels is not None or labels is not None,
+            )
+        report = loaded.report
+        if report.missing or report.unexpected or report.notes:
+            log.msg(f"hf: {report}")
+        else:
+            log.verbose(f"hf: {report}")
+        model = cls.task(
+            loaded.graph, family, loaded.config, source=source, stored=loaded.stored, load_report=report
+        )
+        return cast(Model, model.eval())
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        dtype: torch.dtype | str | None = None,
+        device: torch.device | str | int = "cpu",
+        model_type: str | None = None,
+        num_labels: int | None = None,
+        labels: Sequence[str] | None = None,
+        problem_type: str | None = None,
+        seed: int | None = None,
+    ) -> Model:
+        """Create a model with random weights from the fields of a config.json, its path or its folder."""
+        where = "the config"
+        if isinstance(config, Mapping):
+            raw = dict(config)
+        else:
+            path = Path(config)
+            path = path / CONFIG if path.is_dir() else path
+            raw, where = read_object(path), str(path)
+        changes = _changes(raw, None, num_labels, labels, problem_type)
+        family, options = _read_config(raw, changes, model_type, cls.task.head, where)
+        kind, target = parse_dtype(dtype), _device(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(_seed(seed))
+            graph = family.create(options, cls.task.head)
+        return cast(Model, cls.task(graph.to(target, kind), family, options).eval())
+
+
+class AutoModel(_Auto[Encoder]):
+    """Load a model without its head: hidden states, and `embed(texts)`."""
+
+    task = Encoder
+
+
+class AutoModelForSequenceClassification(_Auto[SequenceClassifier]):
+    """Load a model that classifies texts."""
+
+    task = SequenceClassifier
+
+
+class AutoModelForTokenClassification(_Auto[TokenClassifier]):
+    """Load a model that labels tokens."""
+
+    task = TokenClassifier
+
+
+class AutoModelForQuestionAnswering(_Auto[QuestionAnswerer]):
+    """Load a model that finds answers in texts."""
+
+    task = QuestionAnswerer
+
+
+class AutoModelForMaskedLM(_Auto[MaskedLM]):
+    """Load a model that predicts masked tokens."""
+
+    task = MaskedLM
+
+
+AUTO: dict[Head, type[_Auto[Any]]] = {
+    cls.task.head: cls
+    for cls in (
+        AutoModel,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+        AutoModelForQuestionAnswering,
+        AutoModelForMaskedLM,
+    )
+}
+
+
+def saved_head(repo_or_dir: str | os.PathLike[str], **options: Any) -> Head:
+    """Return the head that a model was saved with; `options` are those of `open_source`."""
+    source = open_source(repo_or_dir, with_weights=False, **options)
+    return head_of(read_object(source.folder / CONFIG))
+
+
+class _Recorded(dict[str, Any]):
+    """A config that remembers which fields were read."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def _read_config(
+    raw: Mapping[str, Any], changes: Mapping[str, Any], model_type: str | None, head: Head, where: str
+) -> tuple[Family, EncoderConfig]:
+    fields = _Recorded({**raw, **changes})
+    try:
+        family = family_of(fields, model_type)
+        options = family.read_config(fields)
+    except HFError as error:
+        message = error.message.removeprefix("config.json: ")
+        raise HFError(message if message.startswith("config.json") else f"{where}: {message}") from None
+    unused = [name for name in changes if name not in fields.names and name not in (*raw, "label2id")]
+    if unused:
+        known = sorted({*fields.names, *raw})
+        raise HFError(
+            f"config has the field {unused[0]!r}, which {family.model_type} does not have. "
+            f"{suggestion(unused[0], known, known_as='fields')}"
+        )
+    if head not in family.heads:
+        heads = ", ".join(known.value for known in family.heads)
+        raise HFError(f"{where}: {family.model_type} has no head {head.value!r}. It has {heads}.")
+    return family, options
+
+
+def _changes(
+    raw: Mapping[str, Any],
+    config: Mapping[str, Any] | None,
+    num_labels: int | None,
+    labels: Sequence[str] | None,
+    problem_type: str | None,
+) -> dict[str, Any]:
+    """Return the fields of the config that the arguments replace."""
+    changes = dict(config or {})
+    names = _label_names(num_labels, labels)
+    if names is not None and (labels is not None or len(names) != len(raw.get("id2label") or ())):
+        changes["id2label"] = {str(index): name for index, name in enumerate(names)}
+        changes["label2id"] = {name: index for index, name in enumerate(names)}
+    if names is not None and "num_labels" in raw:
+        changes["num_labels"] = len(names)
+    if problem_type is not None:
+        changes["problem_type"] = problem_type
+    return changes
+
+
+def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[str] | None:
+    if num_labels is not None and not is_integer(num_labels, at_least=1):
+        raise HFError(f"num_labels is {num_labels!r}; expected an integer of at least 1.")
+    if labels is None:
+        return None if num_labels is None else [f"LABEL_{index}" for index in range(num_labels)]
+    names = list(labels)
+    if isinstance(labels, str) or not names or not all(isinstance(name, str) for name in names):
+        raise HFError(f"labels is {labels!r}; expected names such as ['negative', 'positive'].")
+    if len(set(names)) < len(names):
+        raise HFError(f"labels has the same name twice: {names}.")
+    if num_labels not in (None, len(names)):
+        raise HFError(f"num_labels is {num_labels}, but labels has {len(names)} names. Pass one of them.")
+    return names
+
+
+def parse_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
+    """Return a floating-point type from its name; None and "auto" give None."""
+    if value is None or value == "auto":
+        return None
+    found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
+    if not isinstance(found, torch.dtype) or not found.is_floating_point or found.itemsize < 2:
+        raise HFError(
+            f"dtype={value!r}; expected torch.float32, torch.bfloat16, torch.float16 or torch.float64."
+        )
+    return found
+
+
+def _device(value: torch.device | str | int) -> torch.device:
+    return parse_device(
+        value,
+        error=HFError,
+        advice="Use 'cpu', 'cuda' or 'cuda:0'.",
+        advice_without_cuda="Use device='cpu', or install a build of torch with CUDA: fdl setup.",
+    )
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None:
+        return default_seed()
+    if not is_integer(seed, at_least=0) or seed >= 2**63:
+        raise HFError(f"seed={seed!r}; expected an integer of at least 0.")
+    return seed

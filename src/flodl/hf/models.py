@@ -1,0 +1,176 @@
+"""`PretrainedModel` and its kinds: a graph with its config, tokenizer, predictions, loss and export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from flodl.core import HFError
+from flodl.graph import Graph
+
+from .config import EncoderConfig
+from .files.export import Exported, ExportReport, export_model
+from .files.load import Stored
+from .files.report import LoadReport
+from .files.source import Source
+from .files.tensors_file import MAX_SHARD_BYTES
+from .heads import Head
+from .registry import Family
+
+if TYPE_CHECKING:
+    from .predict import Runner
+    from .text import Tokenizer
+
+
+# Inputs that tokenizers make for all models, and some families do not use.
+_OPTIONAL = ("token_type_ids", "position_ids")
+
+
+class PretrainedModel(nn.Module):
+    """A model of the Hugging Face ecosystem as a graph; `AutoModel…` creates it.
+
+    Call it with tensors by name (`input_ids`, `attention_mask`, …). `graph` is the model itself, to freeze,
+    draw and profile. `load_report` says what happened to each tensor of the checkpoint.
+    """
+
+    head: ClassVar[Head] = Head.BASE
+
+    def __init__(
+        self,
+        graph: Graph,
+        family: Family,
+        config: EncoderConfig,
+        *,
+        source: Source | None = None,
+        stored: Stored | None = None,
+        load_report: LoadReport | None = None,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.family = family
+        self.config = config
+        self.source = source
+        self.stored = stored or Stored()
+        self.load_report = load_report
+        self._tokenizer: Tokenizer | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the checkpoint, loaded on first use; assign another one to replace it."""
+        if self._tokenizer is None:
+            if self.source is None:
+                raise HFError(
+                    "the model has no tokenizer, because it was created from a config. Set model.tokenizer, "
+                    "for example to Tokenizer.from_directory(folder) of flodl.hf."
+                )
+            files = {path.name: path for path in self.source.tokenizer_files()}
+            if not files:
+                raise HFError(
+                    f"{self.source.folder} has no tokenizer files, such as tokenizer.json or vocab.txt. Add "
+                    "them, or set model.tokenizer."
+                )
+            from .text import Tokenizer
+
+            self._tokenizer = Tokenizer.from_files(files, config=self.config.raw)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
+        return next(self.parameters()).dtype
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> Any:
+        """Return logits, `(start_logits, end_logits)` for questions, or hidden states without a head."""
+        given = {
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            **inputs,
+        }
+        return self.graph(input_ids, **self._inputs(given))
+
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        dtype: torch.dtype | None = None,
+        max_shard_bytes: int = MAX_SHARD_BYTES,
+    ) -> ExportReport:
+        """Write a folder that transformers and `from_pretrained` load; it must be new or empty.
+
+        With `force`, a model in the folder is replaced. Without `dtype`, the types of the source are kept.
+        """
+        model = Exported(
+            self.graph,
+            self.family,
+            self.config,
+            self.head,
+            self.stored,
+            self.source,
+            self._tokenizer_files(),
+        )
+        return export_model(model, folder, force=force, dtype=dtype, max_shard_bytes=max_shard_bytes)
+
+    def predict(self, *args: Any, **options: Any) -> Any:
+        """Predict on raw text; what it returns depends on the head."""
+        raise NotImplementedError
+
+    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
+        """Return the loss of a batch."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.family.class_name(self.head)}, {sum(p.numel() for p in self.parameters()):,} parameters"
+        )
+
+    def _inputs(self, given: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+        """Return the inputs of the graph; token types are dropped in families that have none."""
+        known = self.graph.accepted_refs().names
+        for name, value in given.items():
+            if value is not None and name not in known and name not in _OPTIONAL:
+                raise HFError(
+                    f"{self.family.class_name(self.head)} has no input {name!r}. Its inputs are input_ids, "
+                    f"{', '.join(known)}."
+                )
+        return {name: given.get(name) for name in known}
+
+    def _tokenizer_files(self) -> list[Path]:
+        if self._tokenizer is not None:
+            return list(self._tokenizer.files.values())
+        return self.source.tokenizer_files() if self.source is not None else []
+
+    @contextmanager
+    def running(self, **options: Any) -> Iterator[Runner]:
+        """Yield what runs the model on texts, in evaluation mode."""
+        from .predict import Runner
+
+        was_training = self.training
+        self.eval()
+        try:
+            yield Runner(self, self.tokenizer, device=self.device, **options)
+        finally:
+            self.train(was_training)

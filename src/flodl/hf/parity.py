@@ -1,0 +1,151 @@
+"""Comparing a model with the same model in transformers: outputs and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .extra import require
+from .heads import Head
+from .keys import named_tensors
+from .models import PretrainedModel
+
+BOUNDS = {Head.MASKED_LM: 1e-4}  # relative to max(1, |reference|)
+_BOUND = 1e-5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of one tensor, relative to max(1, |reference|)."""
+
+    name: str
+    value: float
+    bound: float
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the difference is within the bound; NaN is not."""
+        return self.value <= self.bound
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.value:.1e} (at most {self.bound:.0e}){'' if self.is_ok else ', too large'}"
+        )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model of transformers, and what it says about the keys of the checkpoint."""
+
+    model: Any
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+def load_reference(class_name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Reference:
+    """Load a model with transformers, with plain attention and in evaluation mode."""
+    with _quiet(require("transformers", "verification", "transformers")) as library:
+        model, info = getattr(library, class_name).from_pretrained(
+            folder,
+            attn_implementation="eager",
+            dtype=dtype,
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    wrong = [*info.get("mismatched_keys", ()), *info.get("error_msgs", ())]
+    missing = sorted(map(str, [*info["missing_keys"], *wrong]))
+    return Reference(model.eval(), tuple(missing), tuple(sorted(info["unexpected_keys"])))
+
+
+def example_inputs(model: PretrainedModel, *, length: int = 16, seed: int = 0) -> dict[str, Tensor]:
+    """Return random token ids for two sequences, the second one padded."""
+    sizes, pad = model.config.sizes, model.config.pad_token_id
+    length = max(1, min(length, sizes.positions - 2 if sizes.positions > 2 else sizes.positions))
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(min(4, sizes.vocab - 1), sizes.vocab, (2, length), generator=generator)
+    if pad is not None:
+        ids[ids == pad] = (pad + 1) % sizes.vocab
+    mask = torch.ones_like(ids)
+    mask[1, (length + 1) // 2 :] = 0
+    ids[mask == 0] = pad or 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def compare(model: PretrainedModel, reference: Reference, *, gradients: bool) -> Iterator[Difference]:
+    """Yield the differences of all outputs, and of the gradients of all parameters if requested."""
+    inputs = example_inputs(model)
+    bound = BOUNDS.get(model.head, _BOUND)
+    ours = _outputs(model(**inputs), inputs["attention_mask"], model.head)
+    theirs = _outputs(reference.model(**inputs), inputs["attention_mask"], model.head)
+    for (name, value), expected in zip(ours.items(), theirs.values()):
+        yield Difference(name, _distance(value, expected), bound)
+    if not gradients:
+        return
+    for values in (ours, theirs):
+        sum((value * _weights(value)).sum() for value in values.values()).backward()  # type: ignore[union-attr]
+    found = dict(reference.model.named_parameters(remove_duplicate=False))
+    keys = model.family.keys(model.config, model.head)
+    worst = Difference("gradients", 0.0, bound)
+    for name, parameter in named_tensors(model.graph):
+        other = found.get(keys.key_of(name))
+        if other is None or parameter.grad is None or other.grad is None:
+            continue
+        difference = _distance(parameter.grad, other.grad)
+        if not difference <= worst.value:
+            worst = Difference(f"gradient of {keys.key_of(name)}", difference, bound)
+    yield worst
+
+
+def _outputs(output: Any, mask: Tensor, head: Head) -> dict[str, Tensor]:
+    """Return the outputs by name, without those at padding."""
+    real = mask.bool()
+    if isinstance(output, Tensor):
+        name = "last_hidden_state" if head is Head.BASE else "logits"
+        values = {name: output}
+    elif isinstance(output, tuple):
+        values = {"start_logits": output[0], "end_logits": output[1]}
+    elif head is Head.QUESTION_ANSWERING:
+        values = {"start_logits": output.start_logits, "end_logits": output.end_logits}
+    else:
+        name = "last_hidden_state" if head is Head.BASE else "logits"
+        values = {name: output[name]}
+    return {
+        name: value[real]
+        if value.shape[:2] == mask.shape and head is not Head.SEQUENCE_CLASSIFICATION
+        else value
+        for name, value in values.items()
+    }
+
+
+def _weights(value: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(value.shape, generator=generator, dtype=value.dtype) / math.sqrt(value.shape[-1])
+
+
+def _distance(value: Tensor, reference: Tensor) -> float:
+    if value.shape != reference.shape:
+        return float("inf")
+    scaled = (value - reference).detach().abs() / reference.detach().abs().clamp(min=1)
+    return float(scaled.max()) if scaled.numel() else 0.0
+
+
+@contextmanager
+def _quiet(library: Any) -> Iterator[Any]:
+    """Silence the progress bars and warnings of transformers; what they say is in the report."""
+    logging = library.utils.logging
+    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield library
+    finally:
+        logging.set_verbosity(level)
+        if had_bars:
+            logging.enable_progress_bar()

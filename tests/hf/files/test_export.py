@@ -1,0 +1,114 @@
+"""Writing folders: atomic, never over something else, other files kept."""
+
+import pytest
+
+from flodl.core import HFError
+from flodl.hf import AutoModel, verify_export
+from flodl.hf.files import tensors_file
+from flodl.hf.files.convert import convert
+
+from .test_load import CONFIG
+
+
+@pytest.fixture
+def model():
+    return AutoModel.from_config(CONFIG)
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_that_is_not_empty_is_replaced_only_with_force(model, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    model.export(folder)  # empty
+    (folder / "README.md").write_text("mine")
+    (folder / "pytorch_model.bin").write_text("old")
+    (folder / "notes").mkdir()
+    (folder / "notes/one.txt").write_text("kept")
+    with pytest.raises(HFError, match=r"already exists and is not empty.*force=True"):
+        model.export(folder)
+    model.export(folder, force=True)
+    assert listing(folder) == ["README.md", "config.json", "model.safetensors", "notes"]
+    assert (folder / "notes/one.txt").read_text() == "kept"
+    assert listing(tmp_path) == ["out"]
+
+
+def test_a_failed_export_leaves_everything_as_it_was(model, tmp_path, monkeypatch):
+    model.export(tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    def fail(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("flodl.hf.files.export.shutil.copyfile", fail)
+    monkeypatch.setattr("flodl.hf.files.export.json.dumps", fail)
+    with pytest.raises(HFError, match=r"out cannot be written: No space left on device"):
+        model.export(tmp_path / "out", force=True)
+    with pytest.raises(HFError, match=r"new cannot be written"):
+        model.export(tmp_path / "new")
+    assert listing(tmp_path) == ["out"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_model_can_replace_its_own_source(model, tmp_path):
+    model.export(tmp_path / "out")
+    (tmp_path / "out/vocab.txt").write_text("[PAD]")
+    again = AutoModel.from_pretrained(tmp_path / "out")
+    again.export(tmp_path / "out", force=True)
+    assert listing(tmp_path / "out") == ["config.json", "model.safetensors", "vocab.txt"]
+
+
+def test_a_file_in_place_of_the_folder_is_not_touched(model, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(HFError, match=r"out is a file"):
+        model.export(tmp_path / "out", force=True)
+
+
+def test_verification_finds_a_changed_tensor(model, tmp_path):
+    model.export(tmp_path / "a")
+    AutoModel.from_config(CONFIG, seed=9).export(tmp_path / "b")
+    with pytest.raises(
+        HFError, match=r"'embeddings\.\w+\.weight' differs from 'embeddings\.\w+\.weight' of the source"
+    ):
+        verify_export(tmp_path / "a", source=tmp_path / "b", use_transformers=False)
+
+
+def test_verification_finds_missing_and_unknown_tensors(model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model.export(tmp_path / "a")
+    path = tmp_path / "a/model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors, path)
+    with pytest.raises(HFError, match=r"is not marked with the format 'pt'"):
+        verify_export(tmp_path / "a")
+    pooler = tensors.pop("pooler.dense.bias")
+    save_file(tensors, path, metadata=tensors_file.METADATA)
+    with pytest.raises(HFError, match=r"'pooler\.dense\.bias' is missing"):
+        verify_export(tmp_path / "a")
+    save_file(
+        {**tensors, "pooler.dense.bias": pooler, "x.y": pooler.clone()}, path, metadata={"format": "pt"}
+    )
+    with pytest.raises(HFError, match=r"'x\.y' is unexpected"):
+        verify_export(tmp_path / "a")
+    with pytest.raises(HFError, match=r"the folder .*nothing does not exist"):
+        verify_export(tmp_path / "nothing")
+
+
+def test_conversion_keeps_every_key_also_of_tensors_that_share_memory(tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/config.json").write_text('{"model_type": "anything"}')
+    (tmp_path / "old/vocab.txt").write_text("[PAD]")
+    shared = torch.arange(6.0).reshape(2, 3)
+    tensors = {"a": shared, "b": shared, "c": shared.t(), "d": shared[1]}
+    torch.save(tensors, tmp_path / "old/pytorch_model.bin")
+    report = convert(tmp_path / "old", tmp_path / "new")
+    assert report.files == ("config.json", "model.safetensors", "vocab.txt")
+    written = load_file(tmp_path / "new/model.safetensors")
+    assert written.keys() == tensors.keys()
+    assert all(torch.equal(written[key], tensors[key]) for key in tensors)
