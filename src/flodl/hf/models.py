@@ -139,8 +139,13 @@ class PretrainedModel(nn.Module):
         raise NotImplementedError
 
     def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
-        """Return the loss of a batch."""
-        raise NotImplementedError
+        """Return the loss of a batch: cross-entropy, or what the problem type asks for.
+
+        Tokens with the label -100 do not count. The labels of question answering are `(starts, ends)`.
+        """
+        from .losses import compute_loss
+
+        return compute_loss(self, inputs, labels, head=self.head, config=self.config)
 
     def extra_repr(self) -> str:
         return (

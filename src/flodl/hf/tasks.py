@@ -1,13 +1,11 @@
-"""One class per head: what it predicts on raw text, and its loss."""
+"""One class per head: what it predicts on raw text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
-
-from flodl.core import HFError
 
 from .heads import Head
 from .models import PretrainedModel
@@ -36,13 +34,6 @@ class Encoder(PretrainedModel):
         """Return the embeddings of texts, as `embed`."""
         return self.embed(texts, **options)
 
-    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
-        """Raise: a model without a head has no loss."""
-        raise HFError(
-            "a model without a head has no loss. Use a model with a head, such as "
-            "AutoModelForSequenceClassification, or compute the loss from its hidden states."
-        )
-
 
 class SequenceClassifier(PretrainedModel):
     """A model that classifies texts or pairs of texts."""
@@ -65,12 +56,6 @@ class SequenceClassifier(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return classify_texts(runner, texts, pairs, **options)
 
-    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
-        """Return the loss: cross-entropy, binary cross-entropy or mean squared error, by the problem type."""
-        from .losses import sequence_loss
-
-        return sequence_loss(self(**inputs), labels, problem_type=self.config.problem_type)
-
 
 class TokenClassifier(PretrainedModel):
     """A model that labels tokens, such as names of persons and places."""
@@ -90,12 +75,6 @@ class TokenClassifier(PretrainedModel):
 
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return tag_texts(runner, texts, **{"labels": self.config.labels, **options})
-
-    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
-        """Return the cross-entropy over all tokens whose label is not -100."""
-        from .losses import token_loss
-
-        return token_loss(self(**inputs), labels)
 
 
 class QuestionAnswerer(PretrainedModel):
@@ -118,13 +97,6 @@ class QuestionAnswerer(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return answer_questions(runner, question, context, **options)
 
-    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
-        """Return the mean of the cross-entropies of the start and the end."""
-        from .losses import span_loss
-
-        start, end = self(**inputs)
-        return span_loss(start, end, labels)
-
 
 class MaskedLM(PretrainedModel):
     """A model that predicts masked tokens."""
@@ -144,13 +116,6 @@ class MaskedLM(PretrainedModel):
 
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return fill_masks(runner, texts, **options)
-
-    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
-        """Return the cross-entropy where the label is not -100; other logits are not computed."""
-        from .losses import guarded, masked_lm_loss, select_masked
-
-        masked = select_masked(labels)
-        return guarded(masked_lm_loss(self(**inputs, positions=masked.positions), masked.labels), masked)
 
 
 TASKS: dict[Head, type[PretrainedModel]] = {
