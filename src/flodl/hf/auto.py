@@ -82,6 +82,7 @@ class _Auto(Generic[Model]):
                 device=target,
                 seed=_seed(seed),
                 may_resize_head=num_labels is not None or labels is not None,
+                may_drop_layers=config is not None,
             )
         report = loaded.report
         if report.missing or report.unexpected or report.notes:
@@ -193,6 +194,9 @@ def _read_config(
     except HFError as error:
         message = error.message.removeprefix("config.json: ")
         raise HFError(message if message.startswith("config.json") else f"{where}: {message}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Nobody has checked the file, and any field may have any type.
+        raise HFError(f"{where} is not the config of a model: {error}. Download it again.") from error
     unused = [name for name in changes if name not in fields.names and name not in (*raw, "label2id")]
     if unused:
         known = sorted({*fields.names, *raw})

@@ -270,3 +270,13 @@ def test_an_unknown_input_is_named(folder):
     model = AutoModel.from_pretrained(folder)
     with pytest.raises(HFError, match=r"BertModel has no input 'labels'"):
         model(torch.ones(1, 2, dtype=torch.long), labels=torch.ones(1))
+
+
+def test_layers_that_the_config_does_not_have_are_dropped_only_if_that_is_requested(folder):
+    change_config(folder, num_hidden_layers=1)
+    with pytest.raises(
+        HFError, match=r"'bert\.encoder\.layer\.1\.\S+', but config\.json describes .* 1 layers"
+    ):
+        AutoModel.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, config={"num_hidden_layers": 1})
+    assert len(model.load_report.unexpected) == 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,10 @@ from ..heads import Head
 from ..keys import KeyMap, LoadPlan, named_tensors
 from ..registry import Family
 from .report import LoadReport
+from .skeleton import without_values
 from .weights import StoredTensor, Weights
+
+_LAYER = re.compile(r"\blayers?\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,12 @@ def load_graph(
     device: torch.device,
     seed: int,
     may_resize_head: bool = False,
+    may_drop_layers: bool = False,
 ) -> Loaded:
     """Build a graph and load a checkpoint; what a head or pooler lacks is initialized with the seed.
 
-    With `may_resize_head`, a classifier with another number of labels is initialized too. Tied weights that
+    With `may_resize_head`, a classifier with another number of labels is initialized too. With
+    `may_drop_layers`, the checkpoint may have more layers than the config. Tied weights that
     differ in the checkpoint are loaded separately, as transformers does.
     """
     check_size(config, weights)
@@ -68,6 +74,8 @@ def load_graph(
     if may_resize_head:
         plan = _without_resized_head(plan, keys, wanted, weights)
     _check(plan, keys, wanted, weights)
+    if not may_drop_layers:
+        _check_layers(plan, config, weights)
     chosen = dtype or widest(weights.tensors[key].dtype for key in plan.sources.values())
     values = {name: _read(weights, key, chosen, device) for name, key in plan.sources.items()}
     for name in plan.missing:
@@ -85,7 +93,7 @@ def load_graph(
 def _plan(
     family: Family, config: EncoderConfig, head: Head, weights: Weights
 ) -> tuple[Graph, KeyMap, LoadPlan]:
-    with torch.device("meta"):
+    with without_values():
         graph = family.build(config, head)
     keys = family.keys(config, head)
     try:
@@ -207,6 +215,17 @@ def _check(plan: LoadPlan, keys: KeyMap, wanted: Mapping[str, Tensor], weights: 
             f"{weights.path} has no tensor {shown}. The config describes a model with these; check that both "
             "files belong to the same model, and the model_type."
         )
+
+
+def _check_layers(plan: LoadPlan, config: EncoderConfig, weights: Weights) -> None:
+    for key in plan.unexpected:
+        found = _LAYER.search(key)
+        if found and int(found[1]) >= config.sizes.layers:
+            raise HFError(
+                f"{weights.tensors[key].path} has the tensor {key!r}, but config.json describes a model with "
+                f"{config.sizes.layers} layers. Check that both files belong to the same model. To use only the "
+                "first layers, pass config={…} with their number."
+            )
 
 
 def _check_tensor(key: str, stored: StoredTensor, target: Tensor) -> None:
