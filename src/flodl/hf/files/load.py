@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flodl.core import HFError
+from flodl.core import GraphError, HFError
 from flodl.graph import Graph
 
 from ..assignment import assign
@@ -93,8 +93,11 @@ def load_graph(
 def _plan(
     family: Family, config: EncoderConfig, head: Head, weights: Weights
 ) -> tuple[Graph, KeyMap, LoadPlan]:
-    with without_values():
-        graph = family.build(config, head)
+    try:
+        with without_values():
+            graph = family.build(config, head)
+    except GraphError as error:
+        raise HFError(f"config.json describes a model that cannot be built: {error}") from error
     keys = family.keys(config, head)
     try:
         return graph, keys, keys.plan(graph, weights.tensors)
@@ -223,8 +226,8 @@ def _check_layers(plan: LoadPlan, config: EncoderConfig, weights: Weights) -> No
         if found and int(found[1]) >= config.sizes.layers:
             raise HFError(
                 f"{weights.tensors[key].path} has the tensor {key!r}, but config.json describes a model with "
-                f"{config.sizes.layers} layers. Check that both files belong to the same model. To use only the "
-                "first layers, pass config={…} with their number."
+                f"{config.sizes.layers} layers. Check that both files belong to the same model. To use only "
+                "the first layers, pass config={…} with their number."
             )
 
 
