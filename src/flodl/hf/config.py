@@ -202,8 +202,8 @@ def check_heads(sizes: Sizes) -> Sizes:
     return sizes
 
 
-def bert_sizes(fields: Fields) -> Sizes:
-    """Read the sizes under the names that BERT and its descendants use."""
+def bert_sizes(fields: Fields, *, token_types: int = 2, embedding: int = 0) -> Sizes:
+    """Read the sizes under the names that BERT and its descendants use; the arguments are defaults."""
     return check_heads(
         Sizes(
             vocab=fields.integer("vocab_size"),
@@ -212,8 +212,8 @@ def bert_sizes(fields: Fields) -> Sizes:
             heads=fields.integer("num_attention_heads"),
             intermediate=fields.integer("intermediate_size"),
             positions=fields.integer("max_position_embeddings", 512),
-            token_types=fields.integer("type_vocab_size", 2, least=0),
-            embedding=fields.integer("embedding_size", 0, least=0),
+            token_types=fields.integer("type_vocab_size", token_types, least=0),
+            embedding=fields.integer("embedding_size", embedding, least=0),
         )
     )
 

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from flodl.core import HFError
 
+from .config import EncoderConfig
+
 Rules = Mapping[str, str]
+CLASSIFIERS: Rules = {"classifier": "classifier", "qa_outputs": "qa_outputs"}
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _OLD_NORM = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -60,6 +63,8 @@ class KeyMap:
     tied: Rules = field(default_factory=dict)
     """Redundant key → the key that owns the tensor, both as they are written."""
     is_base: bool = False
+    aliases: Rules = field(default_factory=dict)
+    """Key of another version of the family → the key as it is written."""
 
     def key_of(self, name: str) -> str:
         """Return the key of a parameter as transformers writes it."""
@@ -108,6 +113,7 @@ class KeyMap:
         for old, new in _OLD_NORM.items():
             if key.endswith(old):
                 key = key.removesuffix(old) + new
+        key = self.aliases.get(key, key)
         bare = key.removeprefix(f"{self.prefix}.")
         for spelling in (key, bare, f"{self.prefix}.{bare}"):
             if spelling in wanted or spelling in self.tied:
@@ -132,6 +138,23 @@ class KeyMap:
             if sources.setdefault(name, key) != key:
                 duplicates[key] = sources[name]
         return duplicates
+
+
+def masked_lm_rules(transform: str, norm: str, owner: str, config: EncoderConfig) -> Rules:
+    """Name the parts of a masked-LM head; untied, the bias that is used belongs to the decoder."""
+    return {
+        "lm_head.linear_1": transform,
+        "lm_head.layernorm_1": norm,
+        "lm_head.decoder_1.weight": f"{owner}.decoder.weight",
+        "lm_head.decoder_1.bias": f"{owner}.bias" if config.tied else f"{owner}.decoder.bias",
+        "lm_head.decoder_1.spare_bias": f"{owner}.bias",
+    }
+
+
+def tied_decoder(owner: str, word: str, config: EncoderConfig) -> Rules:
+    """Name the redundant copies that a tied decoder may have in a checkpoint."""
+    redundant = {f"{owner}.decoder.weight": word, f"{owner}.decoder.bias": f"{owner}.bias"}
+    return redundant if config.tied else {}
 
 
 def named_tensors(graph: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -17,9 +17,21 @@ from .keys import KeyMap
 
 _FOLDER = {
     "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "xlm_roberta",
+    "distilbert": "distilbert",
+    "albert": "albert",
+    "deberta-v2": "deberta",
+    "modernbert": "modernbert",
 }
 _CLASS_PREFIX = {
     "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "albert": "Albert",
+    "deberta-v2": "DebertaV2",
+    "modernbert": "ModernBert",
 }
 
 

@@ -8,7 +8,7 @@ from flodl.hf.assignment import assign
 from flodl.hf.heads import Head
 
 from ..reference import pair, saved
-from .test_parity import CASES, CELLS, name
+from .test_parity import CASES, CELLS, OPTIONS, name
 
 
 @pytest.mark.parametrize(("family", "head", "options"), CASES, ids=name)
@@ -29,7 +29,7 @@ def test_keys_and_tensors_survive_the_round_trip(family, head, options):
 
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_transformers_loads_what_is_written(family, head, tmp_path):
-    both = pair(family, head)
+    both = pair(family, head, **OPTIONS[family][0])
     with torch.no_grad():
         for parameter in both.graph.parameters():
             parameter.add_(1.0)
@@ -44,7 +44,7 @@ def test_transformers_loads_what_is_written(family, head, tmp_path):
 
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_a_prefix_may_be_missing_or_superfluous(family, head):
-    both = pair(family, head)
+    both = pair(family, head, **OPTIONS[family][0])
     prefix, source = both.keys.prefix + ".", saved(both.reference)
     if head == "base":
         changed = {prefix + key: tensor for key, tensor in source.items()}
@@ -59,7 +59,7 @@ def test_a_prefix_may_be_missing_or_superfluous(family, head):
 
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_old_spellings_and_buffers_are_accepted(family, head):
-    both = pair(family, head)
+    both = pair(family, head, **OPTIONS[family][0])
     keys = list(saved(both.reference))
     old = [
         key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -77,7 +77,7 @@ def test_old_spellings_and_buffers_are_accepted(family, head):
 
 @pytest.mark.parametrize("family", sorted({family for family, head in CELLS if head == "mlm"}))
 def test_redundant_decoder_weights_are_reported_and_may_stand_in_for_the_owner(family):
-    both = pair(family, "mlm")
+    both = pair(family, "mlm", **OPTIONS[family][0])
     keys = list(saved(both.reference))
     tied = {copy: owner for copy, owner in both.reference.all_tied_weights_keys.items() if copy not in keys}
     plan = both.keys.plan(both.graph, [*keys, *tied])
@@ -91,8 +91,8 @@ def test_redundant_decoder_weights_are_reported_and_may_stand_in_for_the_owner(f
 
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_the_weights_of_another_head_are_dropped_with_a_reason(family, head):
-    both = pair(family, head)
-    other = pair(family, "base" if head != "base" else "tokcls")
+    both = pair(family, head, **OPTIONS[family][0])
+    other = pair(family, "base" if head != "base" else "tokcls", **OPTIONS[family][0])
     plan = both.keys.plan(both.graph, saved(other.reference))
     encoder = {name for name in plan.missing if name.startswith(("embeddings.", "encoder."))}
     assert not encoder
@@ -102,7 +102,7 @@ def test_the_weights_of_another_head_are_dropped_with_a_reason(family, head):
 
 @pytest.mark.parametrize("family", sorted({family for family, _ in CELLS}))
 def test_an_unknown_key_is_unexpected(family):
-    both = pair(family, "base")
+    both = pair(family, "base", **OPTIONS[family][0])
     plan = both.keys.plan(both.graph, [*saved(both.reference), "encoder.layer.9.mystery.weight"])
     assert plan.unexpected == ("encoder.layer.9.mystery.weight",)
 

@@ -76,16 +76,10 @@ def lowest(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
-def attention(config: EncoderConfig, core: nn.Module, *refs: str) -> Graph:
+def attention(config: EncoderConfig, core: nn.Module, *refs: str, dropout: bool = True) -> Graph:
     """Self-attention with its output projection, without the residual."""
     hidden = config.sizes.hidden
-    return (
-        FlowBuilder()
-        .input(*refs)
-        .through(core)
-        .using(*refs)
-        .through(nn.Linear(hidden, hidden))
-        .through(nn.Dropout(config.dropout.hidden))
-        .label("attention")
-        .build()
-    )
+    flow = FlowBuilder().input(*refs).through(core).using(*refs).through(nn.Linear(hidden, hidden))
+    if dropout:
+        flow.through(nn.Dropout(config.dropout.hidden))
+    return flow.label("attention").build()

@@ -40,8 +40,8 @@ class Embeddings(nn.Module):
     ) -> Tensor:
         total: Tensor = self.word(input_ids)
         if self.token_type is not None:
-            token_type = self.token_type.weight[0] if token_type_ids is None else token_type_ids
-            total = total + (token_type if token_type_ids is None else self.token_type(token_type))
+            first = token_type_ids is None
+            total = total + (self.token_type.weight[0] if first else self.token_type(token_type_ids))
         if self.position is None:
             return total
         if position_ids is not None:
@@ -53,6 +53,12 @@ class Embeddings(nn.Module):
             return total + self.position.weight[:length]
         positions = self.position(self._positions_after_padding(input_ids, length))
         return total + positions
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What a caller may pass besides the ids of the words."""
+        tables = {"token_type_ids": self.token_type, "position_ids": self.position}
+        return tuple(name for name, table in tables.items() if table is not None)
 
     def _positions_after_padding(self, input_ids: Tensor, length: int) -> Tensor:
         assert self.position is not None
@@ -72,17 +78,13 @@ class Embeddings(nn.Module):
 
 def embeddings(config: EncoderConfig, tokens: Embeddings) -> Graph:
     """The embedding layer: look up, normalize, drop out."""
-    flow = FlowBuilder()
-    names = ["token_type_ids"] * bool(config.sizes.token_types) + ["position_ids"] * (
-        tokens.position is not None
-    )
-    if names:
-        flow.input(*names)
-    flow.through(tokens)
-    if names:
-        flow.using(*names)
+    names = tokens.input_names
     return (
-        flow.tag("tokens")
+        FlowBuilder()
+        .input(*names)
+        .through(tokens)
+        .using(*names)
+        .tag("tokens")
         .through(nn.LayerNorm(config.sizes.embedding, eps=config.norm_eps))
         .through(nn.Dropout(config.dropout.hidden))
         .label("embeddings")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -18,23 +16,28 @@ def first_token(hidden: Tensor) -> Tensor:
     return hidden[:, 0]
 
 
-def pooler(config: EncoderConfig) -> Graph:
-    """Summarize a sequence by its first token: linear, tanh."""
+def pooler(config: EncoderConfig, *, activation: str = "tanh", dropout: float = 0.0) -> Graph:
+    """Summarize a sequence by its first token: dropout, linear, activation."""
     hidden = config.sizes.hidden
     return (
-        FlowBuilder(first_token).through(nn.Linear(hidden, hidden)).through(nn.Tanh()).label("pooler").build()
+        FlowBuilder(first_token)
+        .through(nn.Dropout(dropout))
+        .through(nn.Linear(hidden, hidden))
+        .through(Activation(activation))
+        .label("pooler")
+        .build()
     )
 
 
-def classify_pooled(flow: FlowBuilder, config: EncoderConfig) -> None:
+def classify_pooled(flow: FlowBuilder, config: EncoderConfig, pool: Graph) -> None:
     """Sequence classification on the pooled first token."""
-    flow.through(pooler(config)).tag("pooler")
-    classify_tokens(flow, config)
+    flow.through(pool).tag("pooler")
+    classify(flow, config, config.dropout.classifier)
 
 
-def classify_tokens(flow: FlowBuilder, config: EncoderConfig) -> None:
+def classify(flow: FlowBuilder, config: EncoderConfig, dropout: float) -> None:
     """Dropout and a linear layer, for each token or for whatever the stream is."""
-    flow.through(nn.Dropout(config.dropout.classifier))
+    flow.through(nn.Dropout(dropout))
     flow.through(nn.Linear(config.sizes.hidden, config.num_labels)).tag("classifier")
 
 
@@ -61,39 +64,41 @@ def select_tokens(hidden: Tensor, *, positions: Tensor | None) -> Tensor:
 
 
 class Decoder(nn.Linear):
-    """The projection to the vocabulary; its weight is the word embedding, unless the config unties them.
+    """The projection to the vocabulary; tied, its weight is the word embedding.
 
-    Checkpoints with untied weights have a second bias that no computation reads. `spare_bias` keeps it.
+    Untied checkpoints of some families have a second bias that no computation reads: `spare_bias` keeps it.
     """
 
     spare_bias: Tensor
 
-    def __init__(
-        self, config: EncoderConfig, word: nn.Embedding, *, bias: bool = True, spare: bool = True
-    ) -> None:
+    def __init__(self, word: nn.Embedding, *, tied: bool, bias: bool = True, spare: bool = True) -> None:
         vocab, width = word.weight.shape
         super().__init__(width, vocab, bias=bias)
         if bias:
             nn.init.zeros_(self.bias)
-        if config.tied:
+        if tied:
             self.weight = word.weight
         elif spare:
             self.register_buffer("spare_bias", torch.zeros(vocab))
 
 
 def predict_words(
-    flow: FlowBuilder, config: EncoderConfig, decoder: Decoder, *, activation: str | None = None
+    flow: FlowBuilder,
+    config: EncoderConfig,
+    decoder: Decoder,
+    *,
+    activation: str | None = None,
+    bias: bool = True,
+    norm_bias: bool = True,
 ) -> None:
     """Masked language modeling: transform, then project to the vocabulary, at the selected positions."""
+    width = decoder.in_features
     flow.input("positions").through(select_tokens).using("positions")
     flow.through(
-        FlowBuilder(nn.Linear(config.sizes.hidden, decoder.in_features))
+        FlowBuilder(nn.Linear(config.sizes.hidden, width, bias=bias))
         .through(Activation(activation or config.activation))
-        .through(nn.LayerNorm(decoder.in_features, eps=config.norm_eps))
+        .through(nn.LayerNorm(width, eps=config.norm_eps, bias=norm_bias))
         .through(decoder)
         .label("lm_head")
         .build()
     )
-
-
-AddHead = Callable[[FlowBuilder, EncoderConfig], None]

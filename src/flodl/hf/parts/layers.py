@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -13,32 +13,34 @@ from .activation import Activation
 from .attention import SelfAttention, attention
 
 
-def feed_forward(config: EncoderConfig) -> Graph:
+def feed_forward(config: EncoderConfig, *, dropout: bool = True) -> Graph:
     """Two linear layers with an activation between them, without the residual."""
     sizes = config.sizes
-    return (
-        FlowBuilder(nn.Linear(sizes.hidden, sizes.intermediate))
-        .through(Activation(config.activation))
-        .through(nn.Linear(sizes.intermediate, sizes.hidden))
-        .through(nn.Dropout(config.dropout.hidden))
-        .label("feed_forward")
-        .build()
-    )
+    flow = FlowBuilder(nn.Linear(sizes.hidden, sizes.intermediate)).through(Activation(config.activation))
+    flow.through(nn.Linear(sizes.intermediate, sizes.hidden))
+    if dropout:
+        flow.through(nn.Dropout(config.dropout.hidden))
+    return flow.label("feed_forward").build()
 
 
-def layer(config: EncoderConfig, name: str) -> Graph:
+def layer(name: str, config: EncoderConfig, attend: Graph, feed: Graph, *refs: str) -> Graph:
     """One encoder layer: attention and feed-forward, each added to the stream and then normalized."""
     return (
         FlowBuilder()
-        .input("mask")
-        .also(attention(config, SelfAttention(config), "mask"))
-        .using("mask")
+        .input(*refs)
+        .also(attend)
+        .using(*refs)
         .through(norm(config))
-        .also(feed_forward(config))
+        .also(feed)
         .through(norm(config))
         .label(name)
         .build()
     )
+
+
+def bert_layer(config: EncoderConfig, name: str) -> Graph:
+    """A layer of BERT: plain self-attention, dropout before both residuals."""
+    return layer(name, config, attention(config, SelfAttention(config), "mask"), feed_forward(config), "mask")
 
 
 def norm(config: EncoderConfig) -> nn.LayerNorm:
@@ -46,16 +48,28 @@ def norm(config: EncoderConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.sizes.hidden, eps=config.norm_eps)
 
 
-def stack(layers: Iterable[Graph], *refs: str) -> Graph:
-    """Layers in a row; layer 3 and its output are called `encoder.layer.3`."""
-    flow = FlowBuilder().input(*refs)
+def stack(layers: Sequence[Graph]) -> Graph:
+    """Layers in a row; layer 3 and its output are called `encoder.layer.3`.
+
+    The inputs are those of the layers; each layer gets its own.
+    """
+    flow = FlowBuilder().input(*inputs_of(layers))
     for body in layers:
         assert body.label is not None
-        flow.through(body).using(*refs).tag(body.label)
+        flow.through(body).using(*body.spec.input_names).tag(body.label)
     return flow.label("layer").build()
 
 
-def encoder(config: EncoderConfig) -> Graph:
-    """All layers of a BERT-like encoder."""
-    layers = [layer(config, str(index)) for index in range(config.sizes.layers)]
-    return FlowBuilder().input("mask").through(stack(layers, "mask")).using("mask").label("encoder").build()
+def inputs_of(layers: Sequence[Graph]) -> tuple[str, ...]:
+    """Return the names of the inputs that some layer has."""
+    return tuple(dict.fromkeys(name for body in layers for name in body.spec.input_names))
+
+
+def encoder(layers: Sequence[Graph]) -> Graph:
+    """The layers of an encoder that needs nothing but the mask."""
+    return FlowBuilder().input("mask").through(stack(layers)).using("mask").label("encoder").build()
+
+
+def bert_encoder(config: EncoderConfig) -> Graph:
+    """The encoder of BERT."""
+    return encoder([bert_layer(config, str(index)) for index in range(config.sizes.layers)])

@@ -5,43 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flodl.graph import FlowBuilder, Graph
+from flodl.graph import Graph
 
 from ...config import EncoderConfig, Fields, bert_dropouts, bert_sizes
 from ...heads import Head
-from ...parts.attention import padding_bias
-from ...parts.embeddings import Embeddings, embeddings
-from ...parts.heads import Decoder, answer, classify_pooled, classify_tokens, pooler, predict_words
-from ...parts.layers import encoder
+from ...parts.backbone import backbone
+from ...parts.embeddings import Embeddings
+from ...parts.heads import Decoder, answer, classify, classify_pooled, pooler, predict_words
+from ...parts.layers import bert_encoder
 
 
 def build(config: EncoderConfig, head: Head) -> Graph:
     """Embeddings, encoder and one head."""
     tokens = Embeddings(config)
-    flow = (
-        FlowBuilder()
-        .input("attention_mask", "token_type_ids", "position_ids")
-        .through(embeddings(config, tokens))
-        .using("token_type_ids", "position_ids")
-        .fork(padding_bias)
-        .using("attention_mask")
-        .tag("mask")
-        .through(encoder(config))
-        .using("mask")
-        .tag("encoder")
-    )
+    flow = backbone(config, tokens, bert_encoder(config))
     match head:
         case Head.BASE:
             if config.pooler:
                 flow.fork(pooler(config)).tag("pooler")
         case Head.SEQUENCE_CLASSIFICATION:
-            classify_pooled(flow, config)
+            classify_pooled(flow, config, pooler(config))
         case Head.TOKEN_CLASSIFICATION:
-            classify_tokens(flow, config)
+            classify(flow, config, config.dropout.classifier)
         case Head.QUESTION_ANSWERING:
             answer(flow, config)
         case Head.MASKED_LM:
-            predict_words(flow, config, Decoder(config, tokens.word))
+            predict_words(flow, config, Decoder(tokens.word, tied=config.tied))
     return flow.label("bert").build()
 
 

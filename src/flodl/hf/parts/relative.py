@@ -1,0 +1,175 @@
+"""Disentangled attention: scores of relative positions as a bias for fused attention."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..config import EncoderConfig
+from .attention import attention_dtype, join_heads, lowest, split_heads
+
+
+def log_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
+    """Map distances to buckets: one each up to half the buckets, then logarithmically wider ones.
+
+    >>> log_buckets(torch.tensor([-300, -3, 0, 3, 300, 511]), 256, 512)
+    tensor([-207,   -3,    0,    3,  207,  255])
+    """
+    half = num_buckets // 2
+    near = (distance < half) & (distance > -half)
+    size = torch.where(near, half - 1, distance.abs())
+    far = torch.ceil(torch.log(size / half) / math.log((max_distance - 1) / half) * (half - 1)) + half
+    return torch.where(size <= half, distance.to(far.dtype), far * distance.sign()).long()
+
+
+class RelativePositions(nn.Module):
+    """The rows of the relative embedding for the distances in a sequence.
+
+    Returns an index with an entry for each distance key − query, from 1 − length to length − 1. It depends on
+    the length only; its table is computed once, on the CPU, so that every device uses the same buckets.
+    """
+
+    table: Tensor
+
+    def __init__(self, span: int, num_buckets: int, max_distance: int) -> None:
+        super().__init__()
+        self.register_buffer("table", _rows(span, num_buckets, max_distance), persistent=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        length, reach = hidden.shape[1], len(self.table) // 2
+        distance = torch.arange(length - 1, -length, -1, device=hidden.device)
+        return self.table[distance.clamp(-reach, reach) + reach]
+
+
+class RelativeEmbeddings(nn.Module):
+    """The embedding of relative positions, normalized if the config says so."""
+
+    def __init__(self, config: EncoderConfig, rows: int | None, *, normalized: bool) -> None:
+        super().__init__()
+        hidden = config.sizes.hidden
+        self.embeddings = None if rows is None else nn.Embedding(rows, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=config.norm_eps) if normalized else None
+
+    def forward(self, hidden: Tensor) -> Tensor | None:
+        if self.embeddings is None:
+            return None
+        weight = self.embeddings.weight
+        return weight if self.norm is None else self.norm(weight)
+
+
+class DisentangledAttention(nn.Module):
+    """Self-attention whose scores add query · key, query · position (c2p) and position · key (p2c)."""
+
+    def __init__(
+        self, config: EncoderConfig, *, terms: tuple[str, ...], shared: bool, relative: bool
+    ) -> None:
+        super().__init__()
+        hidden = config.sizes.hidden
+        self.num_heads = config.sizes.heads
+        self.terms = terms
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        own = relative and not shared
+        self.position_key = nn.Linear(hidden, hidden) if own and "c2p" in terms else None
+        self.position_query = nn.Linear(hidden, hidden) if own and "p2c" in terms else None
+        self.position_dropout = nn.Dropout(config.dropout.hidden)
+        self.dropout = config.dropout.attention
+        scores = hidden // self.num_heads * (1 + len(terms))
+        self.scale = 1 / float(torch.tensor(scores, dtype=torch.float32, device="cpu").sqrt())
+
+    def forward(
+        self,
+        hidden: Tensor,
+        *,
+        mask: Tensor | None,
+        real: Tensor | None,
+        relative: Tensor | None = None,
+        distance: Tensor | None = None,
+    ) -> Tensor:
+        query, key, value = (
+            split_heads(project(hidden), self.num_heads) for project in (self.query, self.key, self.value)
+        )
+        if real is not None:
+            query = query * real
+        bias = mask
+        if relative is not None and distance is not None and self.terms:
+            bias = self._bias(query, key, self.position_dropout(relative), distance)
+            if mask is not None and real is not None:
+                bias = torch.addcmul(mask, bias, real)
+        dropout = self.dropout if self.training else 0.0
+        context = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, dropout_p=dropout, scale=self.scale
+        )
+        return join_heads(context)
+
+    def _bias(self, query: Tensor, key: Tensor, relative: Tensor, distance: Tensor) -> Tensor:
+        """Return the scores of positions, [batch, heads, length, length]."""
+        terms = []
+        if "c2p" in self.terms:
+            position = self._at_distances(self.position_key or self.key, relative, distance)
+            terms.append(align(torch.einsum("bhqd,hrd->bhqr", query, position)))
+        if "p2c" in self.terms:
+            position = self._at_distances(self.position_query or self.query, relative, distance).flip(1)
+            terms.append(align(torch.einsum("bhkd,hrd->bhkr", key, position)).transpose(-1, -2))
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+
+    def _at_distances(self, project: nn.Module, relative: Tensor, distance: Tensor) -> Tensor:
+        """Return the scaled projection of each distance, [heads, 2 · length − 1, width]."""
+        if len(distance) < len(relative):
+            projected = project(F.embedding(distance, relative))
+        else:
+            projected = F.embedding(distance, project(relative))
+        return split_heads(projected * self.scale, self.num_heads)
+
+
+def align(scores: Tensor) -> Tensor:
+    """Turn scores by distance into scores by key: […, n, 2n − 1] to [..., n, n], as a view.
+
+    Row i of the input starts at distance 1 − n, so key k is at column k − i + n − 1.
+
+    >>> align(torch.tensor([[-1, 0, 1], [-1, 0, 1]]))
+    tensor([[ 0,  1],
+            [-1,  0]])
+    """
+    length = scores.shape[-2]
+    if length == 1:
+        return scores
+    flat = scores.flatten(-2).narrow(-1, length - 1, length * (2 * length - 2))
+    return flat.unflatten(-1, (length, 2 * length - 2)).narrow(-1, 0, length)
+
+
+def real_tokens(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor | None:
+    """Return 1 for real tokens and 0 for padding, [batch, 1, length, 1]."""
+    return (
+        None
+        if attention_mask is None
+        else (attention_mask != 0)[:, None, :, None].to(attention_dtype(hidden))
+    )
+
+
+def pair_bias(hidden: Tensor, *, real: Tensor | None) -> Tensor | None:
+    """Return what to add to scores, [batch, 1, length, length], to hide padding from real tokens.
+
+    Padding attends to all tokens alike: its queries become zero. Hiding every token from it would do the
+    same, but then fused kernels compute wrong gradients: they cannot normalize a row of lowest numbers.
+    """
+    if real is None:
+        return None
+    hides = (real != 0) & (real.mT == 0)
+    return torch.zeros_like(hides, dtype=real.dtype).masked_fill(hides, lowest(real.dtype))
+
+
+def _rows(span: int, num_buckets: int, max_distance: int) -> Tensor:
+    """Return the row of the embedding for each distance −reach … reach; beyond, the row stays the same."""
+    reach = max(span, max_distance)
+    while True:
+        distance = torch.arange(-reach, reach + 1, device="cpu")
+        if num_buckets > 0:
+            distance = log_buckets(distance, num_buckets, max_distance)
+        if int(distance[-1]) >= span:
+            return (distance + span).clamp(0, 2 * span - 1)
+        reach *= 2
