@@ -53,7 +53,7 @@ class Pair:
     plan: LoadPlan
     padding_differs: bool = False
 
-    def close(self, inputs: dict[str, Tensor], tolerance: float) -> None:
+    def close(self, inputs: dict[str, Tensor], tolerance: float, *, gradients: float | None = None) -> None:
         """Compare outputs, and the gradients of every parameter."""
         expected, found = as_tuple(self.expected(inputs)), as_tuple(self.found(inputs))
         assert len(expected) == len(found)
@@ -79,7 +79,7 @@ class Pair:
                 assert reference is None or not reference.any(), name
                 assert parameter.grad is None or not parameter.grad.any(), name
                 continue
-            assert error(parameter.grad, reference) <= tolerance, name
+            assert error(parameter.grad, reference) <= (gradients or tolerance), name
 
     def expected(self, inputs: dict[str, Tensor]) -> Any:
         """Return what transformers computes."""

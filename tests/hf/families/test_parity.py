@@ -85,7 +85,8 @@ def test_outputs_and_gradients_equal_those_of_transformers(family, head, options
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_in_double_precision_the_difference_is_at_most_1e_10(family, head):
     both = pair(family, head, dtype=torch.float64, **OPTIONS[family][0])
-    both.close(inputs_for(both), 1e-10)
+    # Rotations run in float32 in both libraries, so that gradients are rounded on the way.
+    both.close(inputs_for(both), 1e-10, gradients=1e-7 if family == "modernbert" else None)
 
 
 @pytest.mark.parametrize(("family", "head"), CELLS)
