@@ -27,6 +27,7 @@ def test_keys_and_tensors_survive_the_round_trip(family, head, options):
         assert torch.equal(written[key], tensor), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_transformers_loads_what_is_written(family, head, tmp_path):
     both = pair(family, head, **OPTIONS[family][0])
@@ -89,6 +90,7 @@ def test_redundant_decoder_weights_are_reported_and_may_stand_in_for_the_owner(f
         assert copy in plan.sources.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_the_weights_of_another_head_are_dropped_with_a_reason(family, head):
     both = pair(family, head, **OPTIONS[family][0])

@@ -69,7 +69,11 @@ OPTIONS = {
     ],
 }
 CELLS = [(family, head) for family in OPTIONS for head in HEADS]
-CASES = [(*cell, options) for cell in CELLS for options in OPTIONS[cell[0]]]
+CASES = [
+    pytest.param(*cell, options, marks=[pytest.mark.slow] if index else [])
+    for cell in CELLS
+    for index, options in enumerate(OPTIONS[cell[0]])
+]
 
 
 def name(value):
@@ -82,6 +86,7 @@ def test_outputs_and_gradients_equal_those_of_transformers(family, head, options
     both.close(inputs_for(both), TOLERANCE.get(head, 1e-5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_in_double_precision_the_difference_is_at_most_1e_10(family, head):
     both = pair(family, head, dtype=torch.float64, **OPTIONS[family][0])
@@ -89,6 +94,7 @@ def test_in_double_precision_the_difference_is_at_most_1e_10(family, head):
     both.close(inputs_for(both), 1e-10, gradients=1e-7 if family == "modernbert" else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), CELLS)
 def test_inputs_may_be_left_out(family, head):
     both = pair(family, head, **OPTIONS[family][0])

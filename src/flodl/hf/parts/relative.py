@@ -139,7 +139,7 @@ def align(scores: Tensor) -> Tensor:
     if length == 1:
         return scores
     flat = scores.flatten(-2).narrow(-1, length - 1, length * (2 * length - 2))
-    return flat.unflatten(-1, (length, 2 * length - 2)).narrow(-1, 0, length)
+    return flat.view(*flat.shape[:-1], length, 2 * length - 2).narrow(-1, 0, length)
 
 
 def real_tokens(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor | None:

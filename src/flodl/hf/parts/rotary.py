@@ -40,7 +40,7 @@ class Rotation(nn.Module):
 
 def rotate(value: Tensor, rotation: Tensor) -> Tensor:
     """Rotate queries or keys, in float32."""
-    cosine, sine = rotation
+    cosine, sine = rotation.unbind()
     exact = value.float()
     left, right = exact.chunk(2, dim=-1)
     return (exact * cosine + torch.cat([-right, left], dim=-1) * sine).to(value.dtype)

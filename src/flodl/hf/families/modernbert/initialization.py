@@ -39,7 +39,7 @@ def initialize(graph: Graph, config: EncoderConfig, *, only: Container[str] | No
 
 def _std(name: str, config: EncoderConfig) -> float:
     if name in ("classifier", "qa_outputs"):
-        return config.sizes.hidden**-0.5
+        return 1 / math.sqrt(config.sizes.hidden)
     writes = any(part in name for part in _OUTPUTS)
     return (
         config.initializer_range / math.sqrt(2.0 * config.sizes.layers)

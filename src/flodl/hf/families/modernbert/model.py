@@ -128,7 +128,8 @@ class Gate(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         value, gate = hidden.chunk(2, dim=-1)
-        return self.activation(value) * gate
+        active: Tensor = self.activation(value)
+        return active * gate
 
 
 def transform(config: EncoderConfig) -> Graph:
