@@ -62,3 +62,10 @@ def forward_of(model: Any) -> Any:
         return output.logits if hasattr(output, "logits") else output.last_hidden_state
 
     return forward
+
+
+def data(name: str) -> Path:
+    """Return a file of real data, or skip the test."""
+    places = [os.environ.get("FLODL_DATA"), Path(__file__).parents[4] / "shared" / "data"]
+    found = [Path(place) / name for place in places if place and (Path(place) / name).is_file()]
+    return found[0] if found else pytest.skip(f"no {name} in FLODL_DATA or ../shared/data")

@@ -1,6 +1,4 @@
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,17 +11,11 @@ from flodl.hf.text import Tokenizer
 
 from ..small_tokenizers import byte_level, word_piece
 from ..squad_metric import squad
-from .pipelines import tiny
+from .pipelines import data, tiny
 
 BERT = {"model_type": "bert", "max_position_embeddings": 64, "vocab_size": 500}
 QUESTION = "What is the capital of France ?"
 CONTEXT = "John Smith lives in New York City , where Angela Merkel met Barack Obama . It is Paris !"
-
-
-def data(name):
-    places = [os.environ.get("FLODL_DATA"), Path(__file__).parents[4] / "shared" / "data"]
-    found = [Path(place) / name for place in places if place and (Path(place) / name).is_file()]
-    return found[0] if found else pytest.skip(f"no {name} in FLODL_DATA or ../shared/data")
 
 
 def windows_of(tokenizer, rng, question=QUESTION, context=CONTEXT, **options):

@@ -1,7 +1,7 @@
 import pytest
 
 from flodl.core import HFError
-from flodl.hf.predict import fill_masks
+from flodl.hf.predict import Runner, fill_masks
 
 from .pipelines import tiny
 
@@ -33,6 +33,20 @@ def test_fills_equal_those_of_the_pipeline(model_type, tmp_path):
         expected = pipeline(text, top_k=4)
         assert plain(ours) == plain(expected)
         assert [item.score for item in ours] == pytest.approx([item["score"] for item in expected], abs=1e-6)
+
+
+def test_a_model_may_compute_logits_at_masks_only(tmp_path):
+    _, runner = setup("bert", tmp_path)
+    seen = []
+
+    def forward(positions, **inputs):
+        seen.append(len(positions))
+        return runner.forward(**inputs).flatten(0, 1)[positions]
+
+    texts = ["the [MASK] is [MASK] .", "a film about [MASK]", "[MASK]"]
+    chosen = Runner(forward, runner.tokenizer, takes_positions=True)
+    assert fill_masks(chosen, texts) == fill_masks(runner, texts)
+    assert seen == [4]
 
 
 def test_each_of_several_masks_is_filled(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from flodl.core import HFError
 from flodl.hf.predict import tag_texts
 
-from .pipelines import tiny
+from .pipelines import data, tiny
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC"]
 TEXTS = [
@@ -53,6 +53,18 @@ def test_entities_equal_those_of_the_pipeline(model_type, strategy, tmp_path):
             warnings.simplefilter("ignore")
             expected = pipeline(text, aggregation_strategy=strategy) if text else []
         assert_same(ours, expected, strategy, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_entities_of_tweets_equal_those_of_the_pipeline(strategy, tmp_path):
+    lines = data("wnut17/emerging.dev.conll").read_text(encoding="utf-8").split("\n\n")[:40]
+    texts = [" ".join(row.split("\t")[0] for row in line.splitlines() if row) for line in lines]
+    texts = [text for text in texts if text]
+    pipeline, runner = setup("bert", tmp_path)
+    found = tag_texts(runner, texts, labels=LABELS, aggregation_strategy=strategy)
+    for text, ours in zip(texts, found):
+        assert_same(ours, pipeline(text, aggregation_strategy=strategy), strategy, text)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])

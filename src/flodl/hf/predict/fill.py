@@ -49,7 +49,7 @@ def fill_masks(
     def interpret(rows: Rows) -> list[list[Any]]:
         return _interpret(tokenizer, rows, top_k, ids)
 
-    found = runner.run(encodings, interpret)
+    found = runner.run(encodings, interpret, token=tokenizer.mask.id)
     return found[0] if single else found
 
 
@@ -76,7 +76,7 @@ def target_ids(tokenizer: Tokenizer, targets: str | Sequence[str]) -> list[int]:
 
 def _interpret(tokenizer: Tokenizer, rows: Rows, top_k: int, targets: list[int] | None) -> list[list[Any]]:
     where = rows.inputs["input_ids"].eq(tokenizer.mask.id or 0).nonzero()
-    logits: Tensor = rows.output[where[:, 0], where[:, 1]]
+    logits: Tensor = rows.output
     scores = torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
     if targets is not None:
         scores = scores[:, targets]

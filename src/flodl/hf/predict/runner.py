@@ -44,7 +44,8 @@ class Runner:
     """A model's `forward` with the tokenizer and the sizes of batches.
 
     A batch has at most `batch_size` texts and `max_tokens` tokens. `progress` shows a bar always or never;
-    by default, it appears on a terminal if the list takes more than a second.
+    by default, it appears on a terminal if the list takes more than a second. `takes_positions` means that
+    the model returns logits only at the `positions` it receives, indices into the flattened batch.
     """
 
     forward: Callable[..., Any]
@@ -53,11 +54,21 @@ class Runner:
     batch_size: int = 32
     max_tokens: int = 8192
     progress: bool | None = None
+    takes_positions: bool = False
 
-    def run(self, encodings: Sequence[Encoding], interpret: Callable[[Rows], Sequence[T]]) -> list[T]:
-        """Run encoded texts; `interpret` returns one result per row of a batch."""
+    def run(
+        self,
+        encodings: Sequence[Encoding],
+        interpret: Callable[[Rows], Sequence[T]],
+        *,
+        token: int | None = None,
+    ) -> list[T]:
+        """Run encoded texts; `interpret` returns one result per row of a batch.
+
+        With a `token`, the output of the model is that at the positions of this token, [n, …].
+        """
         with progress_bar(len(encodings), show=self.progress) as advance:
-            return self._run(encodings, interpret, advance)
+            return self._run(encodings, interpret, advance, token)
 
     def run_texts(
         self,
@@ -86,11 +97,19 @@ class Runner:
             log.warn(f"{truncated} of {len(texts)} texts are longer than {limit} tokens; the rest is ignored")
         return results
 
+    def _at(self, token: int, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the output where a token is, computed only there if the model can."""
+        positions = inputs["input_ids"].flatten().eq(token).nonzero()[:, 0]
+        if self.takes_positions:
+            return torch.as_tensor(self.forward(**inputs, positions=positions))
+        return torch.as_tensor(self.forward(**inputs)).flatten(0, 1)[positions]
+
     def _run(
         self,
         encodings: Sequence[Encoding],
         interpret: Callable[[Rows], Sequence[T]],
         advance: Callable[[int], None],
+        token: int | None = None,
     ) -> list[T]:
         found: dict[int, T] = {}
         lengths = [len(encoding) for encoding in encodings]
@@ -99,7 +118,8 @@ class Runner:
             for indices in plan_batches(lengths, batch_size=self.batch_size, max_tokens=self.max_tokens):
                 batch = [encodings[index] for index in indices]
                 inputs = self.tokenizer.pad(batch, device=self.device)
-                rows = Rows(batch, inputs, self.forward(**inputs), side)
+                output = self.forward(**inputs) if token is None else self._at(token, inputs)
+                rows = Rows(batch, inputs, output, side)
                 found.update(zip(indices, interpret(rows)))
                 advance(len(indices))
         return [found[index] for index in range(len(encodings))]
