@@ -11,6 +11,9 @@ from flodl.data import Loader
 from ..session import Session
 from .samples import num_samples_of_batch
 
+# The epoch of a batch, and the positions of its samples where a loader provided it.
+Place = tuple[int, tuple[int, int] | None]
+
 
 class _Mark(NamedTuple):
     """The state before a batch: loader position, state of the source, batches done in the epoch."""
@@ -74,7 +77,7 @@ class BatchCursor:
         same = len(batch) == len(last) and all(mine is theirs for mine, theirs in zip(batch, last))
         return self.num_samples if same else None
 
-    def place_of(self, batch: Any) -> tuple[int, tuple[int, int] | None]:
+    def place_of(self, batch: Any) -> Place:
         """Return the epoch of a batch and the positions of its samples; None for a batch of the user."""
         epoch, stop = self._after
         is_ours = batch is self.batch or self.num_samples_of(batch) is not None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flodl.data import Loader
 
 from ..session import Session
-from .cursor import BatchCursor
+from .cursor import BatchCursor, Place
 
 # A report about a non-finite value comes up to two checks late, which are sixteen updates apart.
 MOST_UPDATES = 32
@@ -33,22 +33,28 @@ class RecentBatches:
     def __init__(self, session: Session, cursor: BatchCursor) -> None:
         self._session, self._cursor = session, cursor
         accumulate = session.train_step.settings.accumulate
-        self._places: deque[RecentBatch] = deque(maxlen=MOST_UPDATES * accumulate)
+        self._accumulates = accumulate > 1
+        # Updates, whether the window was complete, the number of the batch, and its place: cheap to add.
+        self._places: deque[tuple[int, bool, int, Place]] = deque(maxlen=MOST_UPDATES * accumulate)
         self._kept: deque[Any] = deque(maxlen=min(accumulate, MOST_KEPT))
         self._keeps = session.device.type == "cpu"
 
     def add(self, batch: Any) -> None:
         """Add a batch after it was trained on."""
-        step, position = self._session.train_step, self._session.position
-        update = step.updates if step.is_between_updates else step.updates + 1
-        epoch, span = self._cursor.place_of(batch)
-        self._places.append(RecentBatch(update, epoch, position.epoch_step, span, None))
+        session, step = self._session, self._session.train_step
+        is_complete = not self._accumulates or step.is_between_updates
+        place = self._cursor.place_of(batch)
+        self._places.append((step.updates, is_complete, session.position.epoch_step, place))
         if self._keeps:
             self._kept.append(batch)
 
     def since(self, update: int) -> list[RecentBatch]:
         """Return the batches of the updates after this one."""
-        places, kept = list(self._places), list(self._kept)
+        places = [
+            RecentBatch(updates + (not is_complete), epoch, step, span, None)
+            for updates, is_complete, step, (epoch, span) in self._places
+        ]
+        kept = list(self._kept)
         for index, batch in enumerate(reversed(kept), start=1):
             if index <= len(places):
                 places[-index] = places[-index]._replace(batch=batch)
