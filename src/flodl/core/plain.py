@@ -187,9 +187,10 @@ def _array(value: Any) -> Any:
             return f"{type(value).__name__}{tuple(value.shape)}"
         value = value.detach().cpu().float() if value.dtype == torch.bfloat16 else value.detach().cpu()
         value = value.resolve_conj().resolve_neg()
-        if numpy is None:
-            return f"Tensor{tuple(value.shape)}"
-        value = value.numpy()
+        try:
+            value = value.numpy()
+        except (TypeError, RuntimeError):  # NumPy lacks this dtype, or is not installed
+            return f"{str(value.dtype).removeprefix('torch.')} {'x'.join(map(str, value.shape))}"
     if numpy is None or not isinstance(value, numpy.ndarray | numpy.generic):
         return None
     if value.dtype.kind not in "biuf":

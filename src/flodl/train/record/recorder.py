@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flodl.checkpoint import Policy
@@ -40,12 +40,12 @@ class Recorder:
             "step_fn": describe(evaluator.step_fn),
             "metrics": {name: describe(metric) for name, metric in evaluator.metrics.items()},
             "outputs": None if evaluator.outputs is None else describe(evaluator.outputs),
-            "data": None if loader is None else loader.description,
-            "eval_data": None if eval_loader is None else eval_loader.description,
+            "data": _known(lambda: None if loader is None else loader.description),
+            "eval_data": _known(lambda: None if eval_loader is None else eval_loader.description),
             "config": dict(self.config),
-            "code": code_version(evaluator.step_fn),
+            "code": _known(lambda: code_version(evaluator.step_fn)),
             "versions": versions(),
-            "hardware": hardware(session.device),
+            "hardware": _known(lambda: hardware(session.device)),
             "torch": torch_flags(),
         }
         described: dict[str, Any] = plain(record)
@@ -59,9 +59,18 @@ class Recorder:
             return {name: earlier.get(name) for name in ("optimizer_settings", "model", "started_from")}
         is_first = start.source is None
         groups = start.optimizer if is_first else None  # a run that starts from another has its rates
-        weights = None if session.updates and is_first else hash_of_weights(session.model)
+        knows_weights = not session.updates or not is_first
+        weights = _known(lambda: hash_of_weights(session.model)) if knows_weights else None
         return {
             "optimizer_settings": describe_optimizer(session.optimizer, groups),
             "model": {**describe_model(session.model), "weights_at_start": weights},
             "started_from": start.source,
         }
+
+
+def _known(read: Callable[[], Any]) -> Any:
+    """Return what a function returns, or why it failed: a run must not fail because of its record."""
+    try:
+        return read()
+    except Exception as error:
+        return f"unknown ({type(error).__name__})"
