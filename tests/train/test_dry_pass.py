@@ -436,7 +436,7 @@ def test_the_state_of_an_optimizer_that_cannot_be_saved_is_found_at_its_first_up
     assert trainer.updates == 1
 
 
-def test_limit_runs_so_many_batches_of_everything(make, data, tmp_path):
+def test_limit_runs_that_number_of_batches_of_everything(make, data, tmp_path):
     calls = []
 
     def step_fn(model, x, y):
