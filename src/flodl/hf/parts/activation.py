@@ -43,6 +43,9 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+NAMES = tuple(_FUNCTIONS)
+
+
 class Activation(nn.Module):
     """An activation function by the name that a config.json uses.
 

@@ -66,7 +66,7 @@ def padding_bias(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor | N
 def attention_dtype(hidden: Tensor) -> torch.dtype:
     """Return the type that attention runs in, which autocast may lower."""
     device = hidden.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return hidden.dtype
 

@@ -1,0 +1,175 @@
+"""Families as graphs: paths, tags, pictures, profiles, masked-LM positions, and every tier of `TrainStep`."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from flodl import TrainStep
+from flodl.core import HFError
+from flodl.hf.heads import Head
+from flodl.hf.registry import family_of
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
+CONFIGS = {
+    "bert": SIZES,
+    "roberta": SIZES,
+    "xlm-roberta": SIZES,
+    "distilbert": {**SIZES, "hidden_dim": 48},
+    "albert": {**SIZES, "embedding_size": 16},
+    "deberta-v2": {
+        **SIZES,
+        "relative_attention": True,
+        "position_buckets": 8,
+        "pos_att_type": "p2c|c2p",
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "conv_kernel_size": 3,
+        "position_biased_input": False,
+    },
+    "modernbert": {**SIZES, "local_attention": 6, "pad_token_id": 0},
+}
+FAMILIES = list(CONFIGS)
+
+
+def create(family, head=Head.BASE, **options):
+    torch.manual_seed(0)
+    raw = {"model_type": family, **CONFIGS[family], **options}
+    found = family_of(raw)
+    return found.create(found.read_config(raw), head)
+
+
+def batch(length=9):
+    torch.manual_seed(1)
+    ids = torch.randint(5, 60, (3, length))
+    mask = torch.arange(length) < torch.tensor([[length], [4], [6]])
+    return ids, mask.long()
+
+
+def run(graph, ids, mask=None, **others):
+    others = {name: others.get(name) for name in graph.spec.input_names if name != "attention_mask"}
+    return graph(ids, attention_mask=mask, **others)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_have_the_same_paths_in_every_family(family):
+    graph = create(family)
+    out = run(graph, *batch())
+    assert graph.tagged("encoder.layer.0").shape == out.shape
+    assert torch.equal(graph.tagged("encoder"), out)
+    graph.freeze("encoder.layer.0")
+    frozen = [name for name, parameter in graph.named_parameters() if not parameter.requires_grad]
+    assert frozen
+    assert all(name.startswith("encoder.layer.0.") for name in frozen)
+    graph.freeze("embeddings")
+    assert graph.is_frozen("embeddings")
+    assert not graph.is_frozen("encoder")
+    assert graph.parameters_at("encoder.layer.*.attention")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pictures_and_profiles_show_the_parts(family):
+    graph = create(family, Head.TOKEN_CLASSIFICATION)
+    assert "feed_forward" in graph.svg()
+    ids, mask = batch()
+    inputs = {name: mask if name == "attention_mask" else None for name in graph.spec.input_names}
+    profile = graph.profile(ids, **inputs)
+    assert "encoder" in str(profile)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_at_selected_positions_equal_those_of_the_whole_batch(family):
+    graph = create(family, Head.MASKED_LM).eval()
+    ids, mask = batch()
+    positions = torch.tensor([0, 3, 10, 10, 20])
+    everywhere = run(graph, ids, mask)
+    selected = run(graph, ids, mask, positions=positions)
+    assert everywhere.shape == (3, 9, 60)
+    torch.testing.assert_close(selected, everywhere.flatten(0, 1)[positions])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_does_not_change_real_tokens(family):
+    graph = create(family).eval()
+    ids, mask = batch()
+    alone = run(graph, ids[1:2, :4], mask[1:2, :4])
+    torch.testing.assert_close(run(graph, ids, mask)[1:2, :4], alone)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bf16
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sequence_of_padding_stays_finite_in_lower_precision(family):
+    graph = create(family).eval()
+    ids, mask = batch()
+    mask[1] = 0
+    with torch.autocast("cpu", torch.bfloat16):
+        assert run(graph, ids, mask).isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_forward_reads_no_tensor_on_the_host(family, masked):
+    graph = create(family, Head.SEQUENCE_CLASSIFICATION).to("meta")
+    ids, mask = (value.to("meta") for value in batch())
+    assert run(graph, ids, mask if masked else None).shape == (3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_compiled_step_equals_an_eager_one(family):
+    losses = {}
+    for tier in ("eager", "compiled"):
+        graph = create(
+            family,
+            Head.SEQUENCE_CLASSIFICATION,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            classifier_dropout=0.0,
+            classifier_dropout_prob=0.0,
+            dropout=0.0,
+            attention_dropout=0.0,
+            seq_classif_dropout=0.0,
+        )
+        ids, mask = batch()
+        step = TrainStep(graph, torch.optim.AdamW(graph.parameters(), lr=1e-3), loss_of, tier=tier)
+        losses[tier] = [float(step((ids, mask, torch.tensor([0, 1, 1])))) for _ in range(4)]
+        assert step.report().tier == tier
+    assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-4)
+    assert losses["eager"][-1] < losses["eager"][0]
+
+
+def loss_of(graph, given):
+    ids, mask, labels = given
+    return F.cross_entropy(run(graph, ids, mask), labels)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert"])
+def test_too_many_tokens_raise(family):
+    graph = create(family)
+    with pytest.raises(HFError, match=r"sequences of 41 tokens, but the model has positions for (40|38)"):
+        run(graph, torch.ones(2, 41, dtype=torch.long) * 7)
+
+
+def test_relative_positions_have_no_limit():
+    for family in ("deberta-v2", "modernbert"):
+        ids = torch.randint(5, 60, (1, 90))
+        assert run(create(family), ids).isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_weights_are_random_and_padding_is_zero(family):
+    graph = create(family, Head.MASKED_LM)
+    word = graph.get_submodule("embeddings.tokens.word")
+    decoder = graph.get_submodule("lm_head.decoder_1")
+    assert decoder.weight is word.weight
+    assert 0.015 < float(word.weight.detach().std()) < 0.025
+    assert not decoder.bias.any()
+    if family != "modernbert":
+        assert not word.weight[word.padding_idx].any()
