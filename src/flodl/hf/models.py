@@ -173,9 +173,11 @@ class PretrainedModel(nn.Module):
         """Yield what runs the model on texts, in evaluation mode."""
         from .predict import Runner
 
-        was_training = self.training
+        # Parts may be in different modes, for example a frozen encoder.
+        training = [module for module in self.modules() if module.training]
         self.eval()
         try:
             yield Runner(self, self.tokenizer, device=self.device, **options)
         finally:
-            self.train(was_training)
+            for module in training:
+                module.training = True

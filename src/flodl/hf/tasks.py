@@ -114,7 +114,7 @@ class MaskedLM(PretrainedModel):
         """Return the most probable tokens for each mask of a text, or of each text of a list."""
         from .predict import fill_masks
 
-        with self.running(batch_size=batch_size, progress=progress) as runner:
+        with self.running(batch_size=batch_size, progress=progress, takes_positions=True) as runner:
             return fill_masks(runner, texts, **options)
 
 
