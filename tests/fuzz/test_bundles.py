@@ -1,5 +1,6 @@
 """Bundles: what can be saved can be loaded, mutated ones are skipped, forged ones change nothing or load."""
 
+import os
 import random
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,12 @@ from .mutations import TENSORS, mutate, same_tensors
 from .tensors import DTYPES, bits, random_tensor, random_tensors, same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """Most of the time would be spent flushing files to disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def test_what_can_be_saved_in_a_bundle_can_be_read(fuzz, tmp_path):

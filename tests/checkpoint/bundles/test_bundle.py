@@ -256,6 +256,15 @@ def test_a_flipped_bit_in_a_file_of_a_bundle_is_detected_wherever_it_is_loaded_f
     assert all(torch.equal(before[key], tensor) for key, tensor in graph.state_dict().items())
 
 
+def test_the_metadata_of_a_bundle_is_in_its_files_and_not_in_its_parts(tmp_path):
+    graph, other = (FlowBuilder(nn.Linear(2, 2)).through(kind()).build() for kind in (nn.GELU, nn.ReLU))
+    state = {"model": graph.state_dict(), "data": {"position": 3}}
+    path = save_bundle(tmp_path, 1, state, metadata={"structural_hash": graph.structural_hash})
+    assert same(read_bundle(path), state)
+    assert graph.load_checkpoint(path / "model.fdl", allow_different_structure=False).same_function
+    assert other.load_checkpoint(path / "model.fdl").same_function is False
+
+
 def test_a_file_next_to_a_damaged_manifest_is_not_loaded_without_verification(tmp_path):
     bundle = save_bundle(tmp_path, 1, {"model": {"w": torch.ones(2)}})
     (bundle / "manifest.json").write_text("{}")

@@ -141,6 +141,14 @@ def test_a_graph_with_a_different_structure_is_rejected_unless_that_is_allowed(
     assert fit(5, 3, allow_different_structure=True)[0].endswith(f"; {difference}")
 
 
+def test_the_weights_in_a_bundle_of_a_graph_have_its_structural_hash(make, data, tmp_path):
+    make(looping(3), checkpoint_dir=tmp_path, ema=0.9).fit(data, epochs=1, batch_size=8)
+    (bundle,) = (tmp_path / "bundles").iterdir()
+    for name in ("model.fdl", "average.fdl"):
+        found = [looping(n).load_checkpoint(bundle / name).same_function for n in (3, 5)]
+        assert found == [True, False]
+
+
 def test_a_custom_loop_can_allow_a_different_structure_too(make, data, tmp_path):
     make(looping(3), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     trainer = make(looping(5), checkpoint_dir=tmp_path)

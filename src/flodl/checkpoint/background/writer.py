@@ -20,7 +20,7 @@ from flodl.core.files import expand_user
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
-from ..bundles.bundle import as_floats, clean_bundles, encode_parts, write_bundle
+from ..bundles.bundle import as_floats, as_texts, clean_bundles, encode_parts, write_bundle
 from ..bundles.listing import prune_while_saving
 from ..bundles.retention import Policy
 from .snapshot import Staged, Staging
@@ -43,6 +43,7 @@ class _Job:
     structures: Mapping[str, Any]
     staged: Mapping[str, Staged]
     metrics: Mapping[str, float]
+    metadata: Mapping[str, str]
     reason: str
 
 
@@ -117,12 +118,14 @@ class BackgroundWriter:
         parts: Mapping[str, Any],
         *,
         metrics: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
         reason: str = "",
     ) -> bool:
         """Copy the parts of a run to be written later; return False if skipped because the queue is full.
 
         A copy from a GPU is started, not waited for. Raises if a part cannot be saved, or if `metrics` lacks
-        one that `keep` needs; pass `{}` if nothing was measured. `on_saved` receives the `reason`.
+        one that `keep` needs; pass `{}` if nothing was measured. `on_saved` receives the `reason`. For
+        `metadata`, see `save_bundle`.
         """
         self._worker.raise_failure()
         if not self._finish.alive:
@@ -139,7 +142,7 @@ class BackgroundWriter:
             self._worker.slots.release()
             raise
         structures = {name: structure for name, (structure, _) in encoded.items()}
-        self._worker.jobs.put(_Job(step, structures, staged, values, reason))
+        self._worker.jobs.put(_Job(step, structures, staged, values, as_texts(metadata), reason))
         return True
 
     def wait(self) -> None:
@@ -245,7 +248,8 @@ class _Worker:
         for staged in job.staged.values():
             staged.wait()
         parts = {name: (job.structures[name], staged.tensors) for name, staged in job.staged.items()}
-        path = self.last_saved = write_bundle(self._root, job.step, parts, metrics=job.metrics)
+        path = write_bundle(self._root, job.step, parts, metrics=job.metrics, metadata=job.metadata)
+        self.last_saved = path
         duration_s = time.perf_counter() - started_s
         self._call(self._on_saved, Saved(path, job.step, job.metrics, job.reason, duration_s))
         if self._consecutive_failures:

@@ -50,10 +50,12 @@ def save_bundle(
     parts: Mapping[str, Any],
     *,
     metrics: Mapping[str, float] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> Path:
     """Save the named parts of a run, each a nested state, and return the new folder.
 
-    Saving a step again replaces the earlier save once the new one is on disk.
+    Saving a step again replaces the earlier save once the new one is on disk. Each file with tensors contains
+    the `metadata`, such as the `structural_hash` of the graph, which `load_checkpoint` compares.
 
     >>> import tempfile, torch
     >>> root = tempfile.mkdtemp()
@@ -63,7 +65,8 @@ def save_bundle(
     >>> read_bundle(path)
     {'model': {'w': tensor([1., 1.])}, 'data': {'epoch': 1}}
     """
-    return write_bundle(root, step, encode_parts(step, parts), metrics=as_floats(metrics))
+    encoded = encode_parts(step, parts)
+    return write_bundle(root, step, encoded, metrics=as_floats(metrics), metadata=as_texts(metadata))
 
 
 def read_bundle(
@@ -167,8 +170,18 @@ def as_floats(metrics: Mapping[str, Any] | None) -> dict[str, float]:
         raise CheckpointError(f"a metric is not a number: {error}. Pass one number per name.") from error
 
 
+def as_texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return metadata as strings."""
+    return {str(key): str(value) for key, value in (metadata or {}).items()}
+
+
 def write_bundle(
-    root: str | os.PathLike[str], step: int, parts: Mapping[str, Encoded], *, metrics: Mapping[str, float]
+    root: str | os.PathLike[str],
+    step: int,
+    parts: Mapping[str, Encoded],
+    *,
+    metrics: Mapping[str, float],
+    metadata: Mapping[str, str],
 ) -> Path:
     """Save parts that are already encoded."""
     folder = expand_user(root)
@@ -178,7 +191,7 @@ def write_bundle(
         with shared_lock(folder):
             earlier = _revisions(folder, step)
             target = folder / folder_name(step, max(earlier, default=0) + 1)
-            _write_folder(target, step, parts, metrics)
+            _write_folder(target, step, parts, metrics, metadata)
             for revision in earlier.values():
                 if revision.is_dir():
                     delete_folder(revision)
@@ -208,7 +221,11 @@ def clean_bundles(root: str | os.PathLike[str]) -> list[str]:
 
 
 def _write_folder(
-    target: Path, step: int, parts: Mapping[str, Encoded], metrics: Mapping[str, float]
+    target: Path,
+    step: int,
+    parts: Mapping[str, Encoded],
+    metrics: Mapping[str, float],
+    metadata: Mapping[str, str],
 ) -> None:
     temporary = hidden_sibling(target, "part")
     os.mkdir(temporary)
@@ -218,7 +235,7 @@ def _write_folder(
             text = json.dumps(structure, indent=None if tensors else 1)
             pieces: Iterable[Buffer] = [text.encode()]
             if tensors:
-                pieces = serialize_safetensors(tensors, {_STRUCTURE: text}, checksum=False)
+                pieces = serialize_safetensors(tensors, {**metadata, _STRUCTURE: text}, checksum=False)
             file = f"{name}.fdl" if tensors else f"{name}.json"
             files[file] = _write_file(temporary / file, pieces)
         _write_file(temporary / manifest.MANIFEST_NAME, [manifest.serialize_manifest(step, metrics, files)])

@@ -120,7 +120,14 @@ class RunDirectory:
             lock.release()
 
     def save(
-        self, step: int, parts: Mapping[str, Any], metrics: Mapping[str, float], *, reason: str, wait: bool
+        self,
+        step: int,
+        parts: Mapping[str, Any],
+        metrics: Mapping[str, float],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        reason: str,
+        wait: bool,
     ) -> bool:
         """Save a bundle in the background, or wait; return whether it was waited for and is on disk."""
         if metrics:
@@ -137,7 +144,7 @@ class RunDirectory:
         self._warn_once(space_warning(self.path, num_bytes_of(parts.values()), at_once=1))
         self.wait()
         before = self._writer.last_saved
-        self._writer.save(step, parts, metrics=metrics, reason=reason)
+        self._writer.save(step, parts, metrics=metrics, metadata=metadata, reason=reason)
         if wait:
             self.wait()
         return wait and self._writer.last_saved != before

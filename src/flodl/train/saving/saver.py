@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flodl.checkpoint import check_parts
+from flodl.graph import Graph
 
 from ..batches.cursor import BatchCursor
 from ..callbacks.dispatch import Hooks
@@ -88,7 +89,11 @@ class Saver:
             # Before this save replaces the previous one, or the policy deletes it.
             self.call_hooks()
         parts = collect_parts(session, self._cursor, self._hooks)
-        is_saved = directory.save(session.updates, parts, metrics, reason=reason, wait=wait)
+        model = session.model
+        metadata = {"structural_hash": model.structural_hash} if isinstance(model, Graph) else {}
+        is_saved = directory.save(
+            session.updates, parts, metrics, metadata=metadata, reason=reason, wait=wait
+        )
         self.mark_saved()
         if wait:
             self.call_hooks()
