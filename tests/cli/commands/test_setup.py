@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the fake programs are s
 
 # A fake Python and pip for every environment: it records its calls, and fails if the file `fail` exists.
 PYTHON = """#!/bin/sh
+[ "$1" = "-P" ] && shift
 echo "$@" >> {log}
 case "$*" in
 *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
