@@ -26,6 +26,7 @@ from .models import PretrainedModel
 from .registry import Family, family_of, head_of
 from .tasks import Encoder, MaskedLM, QuestionAnswerer, SequenceClassifier, TokenClassifier
 
+_MAX_LABELS = 1_000_000  # each gets a name
 Model = TypeVar("Model", bound=PretrainedModel)
 
 
@@ -188,6 +189,9 @@ def _read_config(
     raw: Mapping[str, Any], changes: Mapping[str, Any], model_type: str | None, head: Head, where: str
 ) -> tuple[Family, EncoderConfig]:
     fields = _Recorded({**raw, **changes})
+    count = fields.get("num_labels")
+    if is_integer(count, at_least=_MAX_LABELS):
+        raise HFError(f"{where}: num_labels is {count}; expected at most {_MAX_LABELS}.")
     try:
         family = family_of(fields, model_type)
         options = family.read_config(fields)

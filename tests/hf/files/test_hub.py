@@ -1,6 +1,9 @@
 """Downloads from the hub, against a server on this machine."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -147,7 +150,7 @@ def test_without_a_connection_and_a_cached_copy_the_error_says_so(hub):
 
 
 def test_without_huggingface_hub_the_error_gives_the_command(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(HFError, match=r"pip install 'flodl\[hf\]'"):
         open_source("me/tiny")
 
@@ -157,3 +160,26 @@ def test_a_folder_that_does_not_exist_is_not_looked_up_on_the_hub(hub, tmp_path)
         with pytest.raises(HFError, match=r"the folder .*nothing.* does not exist|a/b/c does not exist"):
             open_source(name)
     assert not hub.requests
+
+
+@pytest.mark.slow
+def test_a_program_uses_the_endpoint_of_its_environment(hub, tmp_path):
+    from flodl.hf import AutoModel
+
+    from .test_load import CONFIG
+
+    AutoModel.from_config(CONFIG).export(tmp_path / "model")
+    hub.files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    code = "from flodl.hf import AutoModel; print(AutoModel.from_pretrained('me/tiny').load_report)"
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    environment.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert "39 tensors loaded" in done.stdout, done.stderr
+    hub.files = {}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**environment, "HF_HUB_OFFLINE": "1"},
+    )
+    assert "39 tensors loaded" in done.stdout, done.stderr
