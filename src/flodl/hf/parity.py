@@ -126,7 +126,7 @@ def _outputs(output: Any, mask: Tensor, head: Head) -> dict[str, Tensor]:
 
 def _weights(value: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(value.shape, generator=generator, dtype=value.dtype) / math.sqrt(value.shape[-1])
+    return torch.randn(value.shape, generator=generator, dtype=value.dtype) / math.sqrt(value.numel())
 
 
 def _distance(value: Tensor, reference: Tensor) -> float:

@@ -280,3 +280,10 @@ def test_layers_that_the_config_does_not_have_are_dropped_only_if_that_is_reques
         AutoModel.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder, config={"num_hidden_layers": 1})
     assert len(model.load_report.unexpected) == 16
+
+
+def test_a_model_without_a_table_of_positions_may_have_many(tmp_path):
+    sizes = {"max_position_embeddings": 8192, "local_attention": 4, "pad_token_id": 0}
+    config = {**CONFIG, **sizes, "model_type": "modernbert", "architectures": ["ModernBertModel"]}
+    AutoModel.from_config(config).export(tmp_path / "model")
+    assert AutoModel.from_pretrained(tmp_path / "model").load_report.is_complete

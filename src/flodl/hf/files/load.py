@@ -21,6 +21,7 @@ from .report import LoadReport
 from .skeleton import without_values
 from .weights import StoredTensor, Weights
 
+_MAX_SIZE = 2**31
 _LAYER = re.compile(r"\blayers?\.(\d+)\.")
 
 
@@ -96,7 +97,8 @@ def _plan(
     try:
         with without_values():
             graph = family.build(config, head)
-    except GraphError as error:
+    except (GraphError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        # Checks of the config cannot foresee everything that torch refuses.
         raise HFError(f"config.json describes a model that cannot be built: {error}") from error
     keys = family.keys(config, head)
     try:
@@ -167,15 +169,16 @@ def check_size(config: EncoderConfig, weights: Weights) -> None:
     """Raise if the config claims layers or sizes that the weights cannot have, before building anything."""
     largest = max((size for stored in weights.tensors.values() for size in stored.shape), default=0)
     sizes = config.sizes
-    for name, size in (
-        ("the vocabulary", sizes.vocab),
-        ("the hidden size", sizes.hidden),
-        ("the intermediate size", sizes.intermediate),
-        ("the number of positions", sizes.positions),
-        ("the embedding size", sizes.embedding),
-        ("the number of token types", sizes.token_types),
+    for name, size, limit in (
+        ("the vocabulary", sizes.vocab, largest),
+        ("the hidden size", sizes.hidden, largest),
+        ("the intermediate size", sizes.intermediate, largest if sizes.layers else _MAX_SIZE),
+        ("the embedding size", sizes.embedding, largest),
+        # Not every family has a table of these.
+        ("the number of positions", sizes.positions, max(largest, _MAX_SIZE)),
+        ("the number of token types", sizes.token_types, max(largest, _MAX_SIZE)),
     ):
-        if size > largest:
+        if size > limit:
             raise HFError(
                 f"config.json says that {name} is {size}, but the largest size in {weights.path} is "
                 f"{largest}. The files belong to different models."
