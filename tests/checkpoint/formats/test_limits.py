@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import tracemalloc
+import zipfile
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from flodl.checkpoint import (
     save_bundle,
     save_checkpoint,
 )
+from flodl.checkpoint.formats import fdlc, safetensors, torch_save
 from flodl.core import CheckpointError, DamagedError
 
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -64,7 +66,7 @@ def nested_dicts(depth):
 
 @pytest.mark.parametrize("read", READERS)
 def test_nested_dicts_with_too_many_paths_raise(tmp_path, read, monkeypatch):
-    monkeypatch.setattr("flodl.checkpoint.formats.torch_save.MAX_NAMES", 1000)
+    monkeypatch.setattr(torch_save, "MAX_NAMES", 1000)
     torch.save(nested_dicts(60), tmp_path / "bomb.pt")
     assert (tmp_path / "bomb.pt").stat().st_size < 10_000
     with pytest.raises(DamagedError, match="its nested dicts have more than 1000 names"):
@@ -77,6 +79,37 @@ def test_dicts_that_contain_themselves_raise(tmp_path):
     torch.save(table, tmp_path / "self.pt")
     with pytest.raises(DamagedError, match="nested more than 100 deep, or contain themselves"):
         checkpoint_keys(tmp_path / "self.pt")
+
+
+def with_pickle(folder, pickled):
+    """Return a torch.save file with another pickle."""
+    torch.save({"weight": torch.zeros(1)}, folder / "original.pt")
+    with zipfile.ZipFile(folder / "original.pt") as old, zipfile.ZipFile(folder / "bomb.pt", "w") as new:
+        for member in old.infolist():
+            new.writestr(member.filename, pickled if "data.pkl" in member.filename else old.read(member))
+    return folder / "bomb.pt"
+
+
+# Each level is a tuple with the previous one twice; the hash of the outermost one visits all of them.
+DOUBLED = b"K\x01\x85" + b"q\x01h\x01\x86" * 60
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02}" + DOUBLED + b"K\x01s.",  # a key of a dict
+        b"\x80\x02cbuiltins\nset\n](" + DOUBLED + b"e\x85R.",  # an item of a set
+        b"\x80\x02}(" + DOUBLED + b"K\x01u.",
+        b"\x80\x02}" + b"(K\x01q\x01h\x01t" + b"q\x01(h\x01h\x01h\x01t" * 60 + b"K\x01s.",
+    ],
+)
+@pytest.mark.parametrize("read", READERS)
+def test_a_pickle_with_nested_tuples_that_would_take_hours_raises(tmp_path, read, pickled):
+    path = with_pickle(tmp_path, pickled)
+    for source in (path, io.BytesIO(path.read_bytes())):
+        with pytest.raises(DamagedError, match=r"its tuples are nested so that \d+ bytes stand for"):
+            read(source)
 
 
 def fdlc_of_zeros(num_bytes):
@@ -117,8 +150,8 @@ def test_more_tensors_than_a_file_can_have_raise(monkeypatch):
         stream = io.BytesIO()
         save_checkpoint(stream, tensors, format=format)
         files.append((format, stream.getvalue()))
-    for module in ("safetensors", "fdlc"):
-        monkeypatch.setattr(f"flodl.checkpoint.formats.{module}.MAX_TENSORS", 4)
+    for module in (safetensors, fdlc):
+        monkeypatch.setattr(module, "MAX_TENSORS", 4)
     for format, data in files:
         with pytest.raises(DamagedError, match="it claims 5 tensors"):
             read_checkpoint(io.BytesIO(data))

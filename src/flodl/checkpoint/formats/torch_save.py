@@ -19,6 +19,7 @@ from torch import Tensor
 from flodl.core import CheckpointError
 
 from .byte_reader import display_name
+from .pickle_cost import check_cost
 from .safetensors import aligned
 
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9c"
@@ -73,10 +74,15 @@ def _read_mapped(path: str | os.PathLike[str], where: str) -> dict[str, Tensor]:
 
 
 def _check_members(path: str | os.PathLike[str], where: str) -> None:
-    """Raise if tensors are compressed, which torch.save never does and torch does not detect."""
+    """Raise if tensors are compressed, which torch does not detect, or if the pickle would take very long."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
+            pickles = [
+                archive.read(member)
+                for member in members
+                if member.filename.endswith("data.pkl") and member.compress_type == zipfile.ZIP_STORED
+            ]
     except Exception as error:  # a damaged file can raise any error
         raise ValueError(f"torch cannot read it safely ({error})") from error
     # The code of a TorchScript program is compressed; it is never loaded.
@@ -85,6 +91,8 @@ def _check_members(path: str | os.PathLike[str], where: str) -> None:
             f"{where} is a compressed archive, not one that torch.save wrote. Nothing was loaded. "
             "Extract it, and create it again without compression, for example with zip -0."
         )
+    for pickled in pickles:
+        check_cost(pickled)
 
 
 def legacy_error(where: str) -> CheckpointError:
