@@ -1,5 +1,7 @@
 """Families as graphs: paths, tags, pictures, profiles, masked-LM positions, and every tier of `TrainStep`."""
 
+import shutil
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -36,6 +38,11 @@ CONFIGS = {
     "modernbert": {**SIZES, "local_attention": 6, "pad_token_id": 0},
 }
 FAMILIES = list(CONFIGS)
+DROPOUTS = (
+    "hidden_dropout_prob attention_probs_dropout_prob classifier_dropout classifier_dropout_prob "
+    "dropout attention_dropout seq_classif_dropout"
+)
+WITHOUT_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 
 
 def create(family, head=Head.BASE, **options):
@@ -122,26 +129,18 @@ def test_the_forward_reads_no_tensor_on_the_host(family, masked):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's compiler
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
+@pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2", "modernbert"])  # the others are like BERT
 def test_a_compiled_step_equals_an_eager_one(family):
     losses = {}
     for tier in ("eager", "compiled"):
-        graph = create(
-            family,
-            Head.SEQUENCE_CLASSIFICATION,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            classifier_dropout=0.0,
-            classifier_dropout_prob=0.0,
-            dropout=0.0,
-            attention_dropout=0.0,
-            seq_classif_dropout=0.0,
-        )
+        graph = create(family, Head.SEQUENCE_CLASSIFICATION, **WITHOUT_DROPOUT, num_hidden_layers=1)
         ids, mask = batch()
-        step = TrainStep(graph, torch.optim.AdamW(graph.parameters(), lr=1e-3), loss_of, tier=tier)
-        losses[tier] = [float(step((ids, mask, torch.tensor([0, 1, 1])))) for _ in range(4)]
+        step = TrainStep(graph, torch.optim.SGD(graph.parameters(), lr=0.1), loss_of, tier=tier)
+        losses[tier] = [float(step((ids, mask, torch.tensor([0, 1, 1])))) for _ in range(12)]
         assert step.report().tier == tier
-    assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-4)
+    assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-3)
     assert losses["eager"][-1] < losses["eager"][0]
 
 
