@@ -287,3 +287,13 @@ def test_a_model_without_a_table_of_positions_may_have_many(tmp_path):
     config = {**CONFIG, **sizes, "model_type": "modernbert", "architectures": ["ModernBertModel"]}
     AutoModel.from_config(config).export(tmp_path / "model")
     assert AutoModel.from_pretrained(tmp_path / "model").load_report.is_complete
+
+
+@pytest.mark.parametrize("field", ["max_relative_positions", "max_position_embeddings", "position_buckets"])
+def test_tables_are_not_computed_for_absurd_sizes(field, tmp_path):
+    sizes = {"relative_attention": True, "pos_att_type": ["c2p"], "position_buckets": 4}
+    config = {**CONFIG, **sizes, "model_type": "deberta-v2", "architectures": ["DebertaV2Model"]}
+    AutoModel.from_config(config).export(tmp_path / "model")
+    change_config(tmp_path / "model", **{field: 10**9})
+    with pytest.raises(HFError, match=r"config\.json says"):
+        AutoModel.from_pretrained(tmp_path / "model")

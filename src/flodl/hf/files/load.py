@@ -21,7 +21,7 @@ from .report import LoadReport
 from .skeleton import without_values
 from .weights import StoredTensor, Weights
 
-_MAX_SIZE = 2**31
+_MAX_SIZE = 2**24  # of what no tensor shows
 _LAYER = re.compile(r"\blayers?\.(\d+)\.")
 
 
@@ -87,7 +87,7 @@ def load_graph(
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             family.initialize(graph, config, only=set(plan.missing))
-        graph.to(device)
+    graph.to(device)  # new parameters, and tables that are computed
     return Loaded(graph, config, _report(source, plan, seed, notes), _stored(plan, keys, weights))
 
 
@@ -183,6 +183,10 @@ def check_size(config: EncoderConfig, weights: Weights) -> None:
                 f"config.json says that {name} is {size}, but the largest size in {weights.path} is "
                 f"{largest}. The files belong to different models."
             )
+    for field_name in ("max_relative_positions", "position_buckets"):
+        value = config.raw.get(field_name)
+        if isinstance(value, int | float) and value > _MAX_SIZE:
+            raise HFError(f"config.json says that {field_name} is {value}; expected at most {_MAX_SIZE}.")
     num_values = sum(max(1, len(stored.shape)) for stored in weights.tensors.values())
     if sizes.layers > 1000 + num_values:
         raise HFError(
