@@ -295,5 +295,5 @@ def test_tables_are_not_computed_for_absurd_sizes(field, tmp_path):
     config = {**CONFIG, **sizes, "model_type": "deberta-v2", "architectures": ["DebertaV2Model"]}
     AutoModel.from_config(config).export(tmp_path / "model")
     change_config(tmp_path / "model", **{field: 10**9})
-    with pytest.raises(HFError, match=r"config\.json says"):
+    with pytest.raises(HFError, match=r"config\.json(:| says)"):
         AutoModel.from_pretrained(tmp_path / "model")
