@@ -62,7 +62,7 @@ def trained(tier: str, sizes: list[int], *, evaluate_after: int = -1, **settings
 
 def assert_like_eager(tier: str, sizes: list[int], **settings) -> TrainStep:
     step, found, collected = trained(tier, sizes, **settings)
-    assert step.tier == tier, step.report()
+    assert step.tier == tier, step.report().events
     _, wanted, expected = trained("eager", sizes, **settings)
     exact = {"rtol": 0.0, "atol": 0.0} if tier == "captured" else {"rtol": 1e-3, "atol": 1e-4}
     for number, (mine, theirs) in enumerate(zip(found, wanted, strict=True)):
