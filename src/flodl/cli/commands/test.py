@@ -20,7 +20,8 @@ from flodl.core.errors import SetupError
 from flodl.core.formats import format_duration
 
 MAX_WORKERS = 8  # each worker imports torch: beyond this, memory costs more than the time saved
-QUICK = ["-m", "not slow and not gpu"]
+# Collecting tests/hf imports transformers, which alone takes many seconds in each worker.
+QUICK = ["-m", "not slow and not gpu", "--ignore=tests/hf"]
 FUZZ = ["tests/fuzz", "-o", "timeout=0"]  # how long it takes is up to the caller
 
 
