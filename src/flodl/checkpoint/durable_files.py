@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flodl.core import lock
+from flodl.core.files import sync_path
 
 _MAX_WRITE_BYTES = 1 << 30
 
@@ -45,17 +46,6 @@ class DiskFile(io.RawIOBase):
             os.close(self._handle)
 
 
-def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Wait until the entries of a folder are on disk."""
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def hidden_sibling(folder: Path, kind: Literal["part", "gone"]) -> Path:
     """Return a hidden path next to a folder, for its contents before the save or during deletion."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.{kind}")
@@ -76,7 +66,7 @@ def delete_folder(folder: Path) -> None:
         return
     gone = hidden_sibling(folder, "gone")
     os.rename(folder, gone)
-    sync_folder(folder.parent)
+    sync_path(folder.parent)
     shutil.rmtree(gone)
 
 

@@ -84,14 +84,14 @@ def replace_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _flush(temporary)
+        sync_path(temporary)
         os.chmod(temporary, _mode_for(target))
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if os.name == "posix":
-        _flush(target.parent)
+        sync_path(target.parent)
 
 
 @contextmanager
@@ -120,7 +120,10 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     return Path(path)
 
 
-def _flush(path: Path) -> None:
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Wait until a file, or the entries of a folder, are on disk."""
+    if os.name != "posix":
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import CheckpointError, DamagedError, WriteError
-from flodl.core.files import expand_user
+from flodl.core.files import expand_user, sync_path
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
@@ -30,7 +30,6 @@ from ..durable_files import (
     hidden_sibling,
     is_hidden_sibling,
     shared_lock,
-    sync_folder,
 )
 from ..formats.byte_reader import MemoryReader, map_file
 from ..formats.checksum import Buffer, digest, start_digest
@@ -239,12 +238,12 @@ def _write_folder(
             file = f"{name}.fdl" if tensors else f"{name}.json"
             files[file] = _write_file(temporary / file, pieces)
         _write_file(temporary / manifest.MANIFEST_NAME, [manifest.serialize_manifest(step, metrics, files)])
-        sync_folder(temporary)
+        sync_path(temporary)
         os.rename(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync_folder(target.parent)
+    sync_path(target.parent)
 
 
 def _write_file(path: Path, pieces: Iterable[Buffer]) -> FileInfo:

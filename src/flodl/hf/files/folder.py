@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flodl.core import HFError
-from flodl.core.files import expand_user
+from flodl.core.files import expand_user, sync_path
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _swap(work: Path, folder: Path) -> None:
             os.rename(old, folder)
             raise
         shutil.rmtree(old, ignore_errors=True)
-    _flush(folder.parent)
+    sync_path(folder.parent)
 
 
 def _flush_tree(folder: Path) -> None:
@@ -99,15 +99,5 @@ def _flush_tree(folder: Path) -> None:
         for name in files:
             path = Path(parent, name)
             if not path.is_symlink():
-                _flush(path)
-        _flush(Path(parent))
-
-
-def _flush(path: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+                sync_path(path)
+        sync_path(Path(parent))
