@@ -192,6 +192,23 @@ def test_a_file_that_was_zipped_again_is_read_although_it_is_misaligned(tmp_path
     assert back["w"].data_ptr() % 16 == 0
 
 
+def test_views_in_a_file_that_was_zipped_again_keep_their_values(tmp_path):
+    whole = torch.arange(12.0).to(torch.complex128).reshape(3, 4)
+    tensors = {
+        "whole": whole,
+        "column": whole[:, 1],
+        "transposed": whole.t(),
+        "tail": whole[1:],
+        "none": whole[:0],
+    }
+    torch.save(tensors, tmp_path / "m.pt")
+    rezipped(tmp_path / "m.pt", zipfile.ZIP_STORED)
+    back, _ = read_checkpoint(tmp_path / "m.pt")
+    assert {name: value.tolist() for name, value in back.items()} == {
+        name: value.tolist() for name, value in tensors.items()
+    }
+
+
 def test_a_file_that_was_compressed_inside_raises(tmp_path):
     """torch would return the compressed bytes as values."""
     torch.save({"w": torch.ones(1000)}, tmp_path / "m.pt")

@@ -72,10 +72,15 @@ def from_bytes(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> 
 def aligned(tensor: Tensor, itemsize: int) -> Tensor:
     """Return the tensor, or a copy if its memory is not aligned for elements of this size.
 
-    torch crashes when it reads a complex number from such memory.
+    torch crashes when it reads a complex number from such memory, so the copy is one of bytes.
     """
-    is_misaligned = tensor.layout is torch.strided and not tensor.is_meta and tensor.data_ptr() % itemsize
-    return tensor.clone() if is_misaligned else tensor
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.data_ptr() % itemsize == 0:
+        return tensor
+    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.storage_offset() * tensor.element_size()
+    copied = storage[start : start + elements * tensor.element_size()].clone()
+    return copied.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
 
 def data_order(tensors: Mapping[str, Tensor], itemsizes: Mapping[str, int]) -> list[str]:
