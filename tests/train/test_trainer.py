@@ -372,7 +372,7 @@ def test_a_model_without_parameters_raises(make):
 def test_the_repr_of_a_trainer_shows_its_progress(make, data):
     trainer = make()
     trainer.fit(data, epochs=1, batch_size=8)
-    assert repr(trainer) == "Trainer(Sequential on cpu, 1 epochs and 3 updates done)"
+    assert repr(trainer) == "Trainer(Sequential on cpu, 1 epoch and 3 updates done)"
 
 
 def test_stop_needs_no_reason(make, data):

@@ -63,3 +63,14 @@ def format_count(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f}{unit}"
     return str(count)
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a number of things.
+
+    >>> counted(1, "epoch"), counted(3, "epoch"), counted(2, "batch")
+    ('1 epoch', '3 epochs', '2 batches')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith(('s', 'tch', 'x')) else 's'}"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
 from flodl.core.device import parse_device
 from flodl.optim import groups
+
+# The largest float32 is 3.4e38.
+_LARGEST_RATE = 1e38
 
 
 def select_device(device: str | torch.device) -> torch.device:
@@ -40,10 +44,40 @@ def build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
             "Pass one optimizer, or write a loop with one TrainStep for each optimizer."
         )
     if built is None and callable(optimizer):
-        built = optimizer(groups(model, {}))
+        built = _call_factory(optimizer, groups(model, {}))
     if not isinstance(built, Optimizer):
         raise TrainError(
             f"optimizer={optimizer!r} does not return a torch optimizer. "
             "Write optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3)."
         )
+    _check_rates(built)
     return built
+
+
+def _call_factory(factory: Callable[..., Any], parameters: list[dict[str, Any]]) -> Any:
+    try:
+        return factory(parameters)
+    except TypeError as error:
+        inner = error.__traceback__
+        if inner is None or inner.tb_next is not None:
+            raise  # it comes from inside the function
+        raise TrainError(
+            "optimizer is a function that cannot be called with one argument, the parameter groups of the "
+            f"model: {error}. Write optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3), or pass an "
+            "optimizer."
+        ) from None
+    except ValueError as error:
+        raise TrainError(f"the optimizer cannot be built: {error}.") from error
+
+
+def _check_rates(optimizer: Optimizer) -> None:
+    """Raise for a learning rate that no parameter could be updated with."""
+    for index, group in enumerate(optimizer.param_groups):
+        rate = group.get("lr")
+        if not isinstance(rate, int | float | Tensor) or (isinstance(rate, Tensor) and rate.numel() != 1):
+            continue
+        if not 0.0 <= float(rate) <= _LARGEST_RATE:
+            raise TrainError(
+                f"the learning rate of group {index} of the optimizer is {float(rate)}. Use a number "
+                "between 0 and 1e38; usual ones are between 1e-5 and 1."
+            )

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from flodl.core import TrainError
+from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.engine import StepReport
+from flodl.observe import unknown_metric
 
 Status = Literal["finished", "stopped"]
 
@@ -31,9 +34,20 @@ class FitResult:
         """The metrics of the last epoch."""
         return dict(self.history[-1]) if self.history else {}
 
-    def best(self, metric: str, *, mode: Literal["min", "max"] = "min") -> dict[str, Any]:
-        """Return the epoch with the best value of a metric, the first of equal ones."""
+    def best(self, metric: str, *, mode: Mode | None = None) -> dict[str, Any]:
+        """Return the epoch with the best value of a metric, the first of equal ones; an unknown name raises.
+
+        With mode="max", the highest value is the best. By default that holds for a name such as "accuracy" or
+        "eval_f1"; for any other name, the lowest is the best. Without a number in any epoch, it is empty.
+        """
+        if mode not in (None, "min", "max"):
+            raise TrainError(f"best: mode={mode!r}. Use 'min' or 'max'.")
+        known = dict.fromkeys(name for row in self.history for name in row)
+        if known and metric not in known:
+            raise unknown_metric(metric, known)
         rows = [row for row in self.history if metric in row and row[metric] == row[metric]]
         if not rows:
             return {}
-        return dict((min if mode == "min" else max)(rows, key=lambda row: row[metric]))
+        return dict(
+            (min if (mode or mode_of_metric(metric)) == "min" else max)(rows, key=lambda row: row[metric])
+        )

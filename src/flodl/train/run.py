@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError
+from flodl.core.formats import counted
 from flodl.core.integers import is_integer
 from flodl.engine import Collector, calm_collector
 from flodl.monitor import Monitor
@@ -22,6 +23,7 @@ from .batches.cursor import BatchCursor
 from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
+from .callbacks.watched import notes_of
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
 from .faults.rollback import NonFinitePolicy
@@ -158,8 +160,9 @@ class Run:
             if session.epochs < epochs or (saver is not None and saver.is_behind):
                 self.begin()
             if self.stage is not Stage.BEGUN:
-                done = f"nothing is left to train: {session.epochs} epochs are done"
-                self.reports.event("alert", message=done, level="info")
+                done = counted(session.epochs, "epoch")
+                message = f"nothing is left to train: {done} {'is' if session.epochs == 1 else 'are'} done"
+                self.reports.event("alert", message=message, level="info")
             elif saver is not None:
                 saver.save_end()
             self.exit_if_asked()
@@ -204,6 +207,8 @@ class Run:
                 config=record,
             )
         self.stage = Stage.BEGUN
+        for note in notes_of(self.hooks.all):
+            self.reports.event("alert", message=note, level="info")
         while self.at_begin:
             self.at_begin.pop(0)()
         if saver is not None:

@@ -41,6 +41,14 @@ class TrainerSettings:
         _check_choice("when_disk_fails", self.when_disk_fails, get_args(DiskPolicy))
 
 
+def unused_without_folder(settings: TrainerSettings, keep: Any) -> list[str]:
+    """Return the settings that have no effect without a checkpoint_dir; raise for one that needs it."""
+    if settings.nan == "rollback":
+        raise TrainError("nan='rollback' loads the last bundle. Set a checkpoint_dir.")
+    given = {"keep": keep, "save_every_steps": settings.save_every_steps}
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
+
+
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise TrainError(f"{name}={value!r}. {suggestion(str(value), choices, known_as='values')}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 
 from flodl.checkpoint import Policy
 from flodl.core import TrainError
+from flodl.core.formats import counted
 from flodl.data import Loader
 from flodl.engine import Precision, Tail, TierChoice, TrainStep
 from flodl.monitor import Monitor
@@ -25,6 +25,8 @@ from flodl.optim import Schedule
 from .batches.loaders import check_repeatable, preserve_position
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
+from .checks.attributes import CheckedAttributes
+from .checks.calls import explained
 from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
 from .evaluation.evaluator import Evaluator, Outputs, as_arguments
@@ -37,10 +39,10 @@ from .result import FitResult
 from .resume import resume_run
 from .run import Run
 from .session import Session
-from .settings import DiskPolicy, NanPolicy, TrainerSettings
+from .settings import DiskPolicy, NanPolicy, TrainerSettings, unused_without_folder
 
 
-class Trainer:
+class Trainer(CheckedAttributes):
     """Train a model on one device.
 
     `fit` runs everything; `epoch` and `step` are for a custom loop; `TrainStep` and `Loader` are the parts
@@ -60,6 +62,7 @@ class Trainer:
     ([1, 2], 4)
     """
 
+    @explained
     def __init__(
         self,
         model: nn.Module,
@@ -104,8 +107,7 @@ class Trainer:
             seed=seed,
             dry_pass=dry_pass,
         )
-        if nan == "rollback" and checkpoint_dir is None:
-            raise TrainError("nan='rollback' loads the last bundle. Set a checkpoint_dir.")
+        unused = [] if checkpoint_dir is not None else unused_without_folder(settings, keep)
         self.device = select_device(device)
         self.model = model.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.model)
@@ -154,17 +156,10 @@ class Trainer:
             monitor=monitor,
             checkpoint_dir=checkpoint_dir,
             keep=keep,
-            config=user_settings(config, sys._getframe(1)),
+            config=user_settings(config, sys._getframe(2)),
         )
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        is_fixed = name in _FIXED or (type(self) is Trainer and name in _ARGUMENTS)
-        if is_fixed and "_run" in vars(self):
-            raise TrainError(
-                f"trainer.{name} was assigned, and a trainer keeps what it was created with: the new value "
-                f"would be ignored. {_INSTEAD.get(name, f'Create a new Trainer({name}=…).')}"
-            )
-        super().__setattr__(name, value)
+        for name in unused:
+            self._run.reports.warn(f"{name} has no effect without a checkpoint_dir: nothing will be saved.")
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -191,6 +186,7 @@ class Trainer:
         """The folder of the run, if it has one."""
         return None if self._run.directory is None else self._run.directory.path
 
+    @explained
     def fit(
         self,
         train_data: Any,
@@ -212,6 +208,7 @@ class Trainer:
         unless `allow_different_structure` is True. With a `checkpoint_dir`, SIGTERM and SIGINT save the run
         and exit the program with code 75.
         """
+        self._refuse_average("fit")
         with self.running(epochs, limit=limit):
             loader = self.loader(train_data, batch_size)
             self.resume(loader, how=resume, allow_different_structure=allow_different_structure)
@@ -258,11 +255,14 @@ class Trainer:
         A loop that was left early continues after the last batch that was trained on when `epoch` is called
         again. A stopped run yields no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
+        self._refuse_average("epoch")
         return run_epoch(self._run, data, batch_size, eval_data, limit)
 
     def step(self, *batch: Any) -> Tensor:
         """Train on one batch, and return its loss: `step(batch)`, or its parts as in `step(x, y)`."""
-        run, cursor = self._run, self._run.cursor
+        run, cursor, average = self._run, self._run.cursor, self.average
+        if average is not None and average.is_applied:
+            average.refuse_inside("step")
         whole = batch[0] if len(batch) == 1 else batch
         arguments = whole if type(whole) is tuple else as_arguments(whole)
         samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
@@ -289,6 +289,7 @@ class Trainer:
         With `ema`, the same values of the averaged weights follow, as "ema_loss" and so on. An evaluation
         does not change the RNG state of the training or the position of a loader.
         """
+        self._refuse_average("evaluate")
         with preserve_position(data):
             return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
 
@@ -319,18 +320,14 @@ class Trainer:
         """Save a bundle now, or at the end of the current accumulation window; `reason` is reported."""
         if self._run.saver is None:
             raise TrainError("there is nowhere to save to. Set a checkpoint_dir.")
+        self._refuse_average("save")
         self._run.begin()
         self._run.saver.save_soon(wait=wait, reason=reason)
 
+    def _refuse_average(self, action: str) -> None:
+        if self.average is not None:
+            self.average.refuse_inside(action)
+
     def __repr__(self) -> str:
-        progress = f"{self.epochs} epochs and {self.updates} updates done"
+        progress = f"{counted(self.epochs, 'epoch')} and {counted(self.updates, 'update')} done"
         return f"Trainer({type(self.model).__name__} on {self.device}, {progress})"
-
-
-_FIXED = frozenset({"average", "device", "model", "optimizer", "precision", "step_fn", "train_step"})
-_ARGUMENTS = frozenset(signature(Trainer).parameters)
-_INSTEAD = {
-    "model": "Load values into it with trainer.model.load_state_dict(…), or create a new Trainer.",
-    "optimizer": "Change its settings in trainer.optimizer.param_groups, its rate with trainer.scale_lr(…), "
-    "or create a new Trainer.",
-}

@@ -163,3 +163,28 @@ def test_a_different_model_is_rejected():
 def test_a_lazy_parameter_has_nothing_to_average_yet(make):
     with pytest.raises(TrainError, match=r"ema: '0\.weight' has no shape yet. Call the model"):
         make(nn.Sequential(nn.LazyLinear(1)), ema=0.9)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda trainer, data: trainer.fit(data, epochs=2, batch_size=8),
+        lambda trainer, data: trainer.step(data),
+        lambda trainer, data: trainer.epoch(data, batch_size=8),
+        lambda trainer, data: trainer.evaluate(data),
+        lambda trainer, data: trainer.save(),
+    ],
+    ids=["fit", "step", "epoch", "evaluate", "save"],
+)
+def test_a_trainer_does_nothing_while_the_model_has_the_averaged_weights(make, data, tmp_path, action):
+    trainer = make(ema=0.9, checkpoint_dir=tmp_path)
+    trainer.fit(data, epochs=1, batch_size=8)
+    updates = trainer.updates
+    with trainer.average.applied():
+        with trainer.average.applied():
+            pass
+        with pytest.raises(TrainError, match=r"was called inside average.applied\(\)"):
+            action(trainer, data)
+    assert trainer.updates == updates
+    trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    assert trainer.epochs == 2

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from flodl.core import CheckpointError
 from flodl.core.integers import is_integer
+from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.core.paths import suggestion
 
 from .manifest import Bundle
@@ -54,11 +54,18 @@ def last(n: int) -> Policy:
     return Policy(f"last({n})", lambda saves: saves[-n:], most=n)
 
 
-def best(metric: str, n: int = 1, *, mode: Literal["min", "max"] = "min") -> Policy:
-    """Keep the saves with the best values of a metric, preferring newer ones in a tie; NaN never counts."""
+def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
+    """Keep the saves with the best values of a metric, preferring newer ones in a tie; NaN never counts.
+
+    With mode="max", higher is better. By default that holds for a name such as "eval_accuracy" or "f1".
+
+    >>> str(best("eval_loss")), str(best("eval_accuracy", 3))
+    ("best('eval_loss', 1, mode='min')", "best('eval_accuracy', 3, mode='max')")
+    """
     _check(n, "best")
     if not isinstance(metric, str):
         raise CheckpointError(f"best({metric!r}): pass the name of a metric first, such as best('loss', 3).")
+    mode = mode_of_metric(metric) if mode is None else mode
     if mode not in ("min", "max"):
         raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
     sign = 1.0 if mode == "min" else -1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -139,6 +139,10 @@ class Loaders:
 
 def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
     """Return the size of the batches to make: None if the data already consists of batches."""
+    if hasattr(batch_size, "shape") or isinstance(batch_size, Sequence):
+        raise TrainError(
+            f"batch_size is a {type(batch_size).__name__}. Pass inputs and targets as one dataset: (x, y)."
+        )
     if not isinstance(data, Loader | DataLoader):
         return batch_size
     if batch_size not in (None, data.batch_size):

@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 from flodl.checkpoint import encode
@@ -35,6 +36,7 @@ class Hooks:
         self.settings = [describe(callback) for callback in self.all]
         self._calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
         for callback in self.all:
+            _check_callback(callback)
             found = [name for name in HOOKS if callable(getattr(callback, name, None))]
             own_name = getattr(callback, "__name__", None)
             for name in found:
@@ -112,9 +114,33 @@ def _bind(function: Callable[..., Any], hook: str) -> Call:
     return lambda arguments: function(**{name: arguments[name] for name in wanted})
 
 
+def _check_callback(callback: Any) -> None:
+    """Raise for a class in place of an object, and for a method that is named like a hook but is none."""
+    if isinstance(callback, type):
+        for name in HOOKS:
+            # A static method or class method can be called without an object.
+            if isinstance(inspect.getattr_static(callback, name, None), FunctionType):
+                raise TrainError(
+                    f"hooks contains the class {callback.__name__}, not an object of it. Create one: "
+                    f"hooks=[{callback.__name__}(…)]."
+                )
+    names = [name for name in dir(callback) if name.startswith("on_") and name not in HOOKS]
+    unknown = [name for name in names if callable(getattr(callback, name, None))]
+    known = [name for name in HOOKS if callable(getattr(callback, name, None))]
+    if unknown and known:
+        raise TrainError(
+            f"{_name_of(callback)} has a method {unknown[0]!r}, which is not a hook of a trainer and would "
+            f"never be called. {suggestion(unknown[0], HOOKS, known_as='hooks')} If you call it yourself, "
+            "choose a name without 'on_'."
+        )
+
+
+def _name_of(callback: Any) -> str:
+    return getattr(callback, "__name__", None) or type(callback).__name__
+
+
 def _no_hook(callback: Any) -> TrainError:
     names = [name for name in dir(callback) if name.startswith("on_")]
     names += [callback.__name__] if hasattr(callback, "__name__") else []
     hint = suggestion(names[0], HOOKS, known_as="hooks") if names else f"Hooks: {', '.join(HOOKS)}."
-    what = getattr(callback, "__name__", None) or type(callback).__name__
-    return TrainError(f"{what!r} has none of the hooks of a trainer. {hint}")
+    return TrainError(f"{_name_of(callback)!r} has none of the hooks of a trainer. {hint}")

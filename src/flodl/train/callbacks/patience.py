@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from flodl.core import TrainError
 from flodl.core.integers import is_integer
+from flodl.core.metric_modes import Mode
 from flodl.core.paths import suggestion
-
-Mode = Literal["min", "max"]
 
 
 class Patience:

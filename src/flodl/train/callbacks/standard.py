@@ -6,17 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flodl.core import TrainError
+from flodl.core.formats import counted
+from flodl.core.integers import is_integer
+from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.graph import Graph
 
 from .hooks import TrainerControls
-from .patience import Mode, Patience, metric_of
+from .patience import Patience, metric_of
 
 
-class _MetricWatcher:
+class MetricWatcher:
     """Watch one metric with patience; the patience is saved with the run."""
 
-    def __init__(self, metric: str, patience: Patience) -> None:
-        self.metric, self._patience = metric, patience
+    def __init__(self, metric: str, patience: int, mode: Mode | None, tol: float) -> None:
+        who = type(self).__name__
+        if not isinstance(metric, str):
+            raise TrainError(f"{who}({metric!r}). Pass the name of a metric, for example {who}('eval_loss').")
+        # Whether the name decided that higher values are better.
+        self.mode_is_inferred = mode is None and mode_of_metric(metric) == "max"
+        mode = mode_of_metric(metric) if mode is None else mode
+        self.metric, self._patience = metric, Patience(who, patience, mode, tol)
 
     def on_start(self, trainer: TrainerControls) -> None:
         """Start from scratch if nothing has been trained yet: the callback may have watched another run."""
@@ -39,6 +48,12 @@ class _MetricWatcher:
     def _more_settings(self) -> str:
         return ""
 
+    @property
+    def note(self) -> str:
+        """What was decided by the name of the metric, or ""."""
+        is_told = f"{type(self).__name__}({self.metric!r}): higher is better, judging by the name"
+        return f"{is_told}; mode='min' changes it" if self.mode_is_inferred else ""
+
     def value_in(self, metrics: Mapping[str, float]) -> float:
         """Return the watched metric, or raise an error that lists the existing names."""
         return metric_of(metrics, self.metric, self._patience.who)
@@ -52,11 +67,12 @@ class _MetricWatcher:
         self._patience.load_state_dict(state)
 
 
-class EarlyStopping(_MetricWatcher):
+class EarlyStopping(MetricWatcher):
     """Stop when a metric has not improved by more than `tol` for `patience` epochs.
 
-    A stopped run stays stopped when it is started again. A run that starts from the folder of another one
-    counts from scratch.
+    With mode="max", higher is better. By default that holds for a name such as "eval_accuracy" or "f1", and
+    the run says so; for any other name, lower is better. A stopped run stays stopped when it is started
+    again. A run that starts from the folder of another one counts from scratch.
 
     >>> stopping = EarlyStopping("eval_loss", patience=2)
     >>> [stopping.is_over(value) for value in [1.0, 0.5, 0.6, 0.55]]
@@ -64,9 +80,9 @@ class EarlyStopping(_MetricWatcher):
     """
 
     def __init__(
-        self, metric: str = "eval_loss", *, patience: int = 3, mode: Mode = "min", tol: float = 0.0
+        self, metric: str = "eval_loss", *, patience: int = 3, mode: Mode | None = None, tol: float = 0.0
     ) -> None:
-        super().__init__(metric, Patience("EarlyStopping", patience, mode, tol))
+        super().__init__(metric, patience, mode, tol)
 
     def is_over(self, value: float) -> bool:
         """Add the metric of an epoch, and return whether it is time to stop."""
@@ -88,15 +104,16 @@ class EarlyStopping(_MetricWatcher):
     def _reason(self) -> str:
         best = self._patience.best
         known = "never a number" if best is None else f"best {best:g}"
-        return f"{self.metric} has not improved for {self._patience.epochs} epochs ({known})"
+        return f"{self.metric} has not improved for {counted(self._patience.epochs, 'epoch')} ({known})"
 
 
-class ReduceOnPlateau(_MetricWatcher):
+class ReduceOnPlateau(MetricWatcher):
     """Multiply the learning rate by `factor` when a metric has not improved for `patience` epochs.
 
     As for `EarlyStopping`, a metric improves if it is better than the best so far by more than `tol`: lower
-    or, with mode="max", higher. One that gets worse, oscillates or is NaN does not improve. The count starts
-    again after each reduction, and the rate does not go below `least`.
+    or, with mode="max" or a name such as "eval_accuracy", higher. One that gets worse,
+    oscillates or is NaN does not improve. The count starts again after each reduction, and the rate does not
+    go below `least`.
     """
 
     def __init__(
@@ -105,13 +122,13 @@ class ReduceOnPlateau(_MetricWatcher):
         *,
         factor: float = 0.1,
         patience: int = 3,
-        mode: Mode = "min",
+        mode: Mode | None = None,
         tol: float = 1e-4,
         least: float = 0.0,
     ) -> None:
         if not 0 < factor < 1:
             raise TrainError(f"ReduceOnPlateau: factor={factor}. Use a number between 0 and 1.")
-        super().__init__(metric, Patience("ReduceOnPlateau", patience, mode, tol))
+        super().__init__(metric, patience, mode, tol)
         self.factor, self.least = factor, least
 
     def _more_settings(self) -> str:
@@ -137,6 +154,8 @@ class Phase:
     ) -> None:
         if isinstance(freeze, str) or isinstance(thaw, str):
             raise TrainError("Phase: pass lists of paths, for example thaw=['encoder'].")
+        if not is_integer(epoch, at_least=0):
+            raise TrainError(f"Phase({epoch!r}). Pass the epoch, an integer counted from 0.")
         self.epoch, self.freeze, self.thaw, self.eval_mode = epoch, tuple(freeze), tuple(thaw), eval_mode
 
     def __repr__(self) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from .standard import MetricWatcher
+
 # What a callback uses to add an item to a dictionary.
 _ADDING_METHODS = frozenset({"update", "setdefault", "__setitem__", "__ior__"})
 _HOOKS_WITH_METRICS = ("on_evaluate_end", "on_epoch_end")
@@ -26,6 +28,11 @@ def watched_metrics(callbacks: Iterable[Any]) -> Iterator[tuple[str, str]]:
         names = getattr(callback, "watches", ())
         for name in (names,) if isinstance(names, str) else names:
             yield type(callback).__name__, name
+
+
+def notes_of(callbacks: Iterable[Any]) -> list[str]:
+    """Return what the callbacks of flodl decided by the names of their metrics."""
+    return [callback.note for callback in callbacks if isinstance(callback, MetricWatcher) and callback.note]
 
 
 def may_add_metrics(callbacks: Iterable[Any]) -> bool:

@@ -29,6 +29,8 @@ class AveragedWeights:
         if not 0.0 < decay < 1.0:
             raise TrainError(f"ema={decay}. Use a decay between 0 and 1, such as 0.999.")
         self.decay = decay
+        # Whether the model has the averaged weights, inside `applied`.
+        self.is_applied = False
         moving = {n: p for n, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
         if not moving:
             raise TrainError("ema: the model has no parameters that can be averaged. Omit ema.")
@@ -59,13 +61,27 @@ class AveragedWeights:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Copy the averaged weights into the model inside the context; buffers do not change."""
-        live = [weight.clone() for weight in self._live]
+        """Copy the averaged weights into the model inside the context; buffers do not change.
+
+        Inside, the trainer neither trains, evaluates nor saves: it would take them for its own weights.
+        """
+        live, was_applied = [weight.clone() for weight in self._live], self.is_applied
         try:
             torch._foreach_copy_(self._live, self._average)
+            self.is_applied = True
             yield
         finally:
             torch._foreach_copy_(self._live, live)
+            self.is_applied = was_applied
+
+    def refuse_inside(self, action: str) -> None:
+        """Raise inside `applied`."""
+        if self.is_applied:
+            raise TrainError(
+                f"trainer.{action} was called inside average.applied(), where the model has the averaged "
+                "weights, which the trainer would take for its own. Call it outside the context. An "
+                "evaluation reports the averaged weights anyway, as 'ema_loss' and so on."
+            )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the averages by parameter name."""

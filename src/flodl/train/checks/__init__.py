@@ -1,0 +1,1 @@
+"""Checks of how a trainer is used."""

@@ -1,0 +1,97 @@
+"""Attributes of a trainer that would have no effect, or that do not exist, raise an error with advice."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from inspect import signature
+from typing import Any
+
+from flodl.core import TrainError
+from flodl.core.paths import suggestion
+
+from .calls import ELSEWHERE, UnknownAttributeError
+
+_FIXED = frozenset({"average", "device", "model", "optimizer", "precision", "step_fn", "train_step"})
+_SIMILAR = 0.8
+
+# What to write instead of assigning an attribute.
+_INSTEAD_OF_ASSIGNING = {
+    "model": "Load values into it with trainer.model.load_state_dict(…), or create a new Trainer.",
+    "optimizer": "Change its settings in trainer.optimizer.param_groups, its rate with trainer.scale_lr(…), "
+    "or create a new Trainer.",
+    **dict.fromkeys(
+        ("lr", "learning_rate"),
+        "Multiply the rate with trainer.scale_lr(factor), or set it for each group: "
+        "group['lr'] = … for group in trainer.optimizer.param_groups.",
+    ),
+}
+# What to write instead of reading an attribute that does not exist.
+_INSTEAD_OF_READING = {
+    **dict.fromkeys(("lr", "learning_rate"), "The rate is trainer.optimizer.param_groups[0]['lr']."),
+    **dict.fromkeys(
+        ("hooks", "callbacks"),
+        "Hooks are passed to Trainer(hooks=[…]) and cannot be changed later; keep the list.",
+    ),
+    **dict.fromkeys(("schedule", "scheduler"), "The schedule is trainer.train_step.schedule."),
+    **dict.fromkeys(("predict", "forward"), "Call the model: trainer.model(x)."),
+    **dict.fromkeys(("train", "train_model"), "Write trainer.fit(data, epochs=…)."),
+    **dict.fromkeys(("test", "validate"), "Write trainer.evaluate(data)."),
+    **dict.fromkeys(("metrics", "logged_metrics"), "The metrics of each epoch are rows of trainer.history."),
+    **dict.fromkeys(("global_step", "steps"), "The number of updates is trainer.updates."),
+    **dict.fromkeys(("current_epoch",), "The number of completed epochs is trainer.epochs."),
+    **dict.fromkeys(
+        ("state_dict", "load_state_dict", "save_checkpoint"),
+        "A trainer saves itself: Trainer(checkpoint_dir=…), trainer.save(), trainer.resume(data).",
+    ),
+}
+
+
+class CheckedAttributes:
+    """The base of `Trainer`: attributes with a meaning cannot be assigned in vain."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_run" in vars(self) and not name.startswith("_"):
+            _check_assignment(type(self), name)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        message = f"a {type(self).__name__} has no attribute {name!r}."
+        if name.startswith("_"):
+            raise AttributeError(message, name=name, obj=self)
+        hint = _INSTEAD_OF_READING.get(name) or suggestion(name, _public(type(self)), known_as="attributes")
+        raise UnknownAttributeError(f"{message} {hint}")
+
+
+def _check_assignment(kind: type, name: str) -> None:
+    arguments = frozenset(signature(kind).parameters) if kind.__module__.startswith("flodl.") else frozenset()
+    if name in _FIXED or name in arguments:
+        advice = _INSTEAD_OF_ASSIGNING.get(name, f"Create a new Trainer({name}=…).")
+        raise TrainError(
+            f"trainer.{name} was assigned, and a trainer keeps what it was created with: the new value "
+            f"would be ignored. {advice}"
+        )
+    if isinstance(getattr(kind, name, None), property):
+        if getattr(kind, name).fset is None:
+            raise TrainError(f"trainer.{name} was assigned, which can only be read: {_doc(kind, name)}")
+        return
+    if hasattr(kind, name) or not arguments:
+        return  # a method of a subclass or a test; an attribute of a subclass
+    advice = _INSTEAD_OF_ASSIGNING.get(name) or ELSEWHERE.get(name, "")
+    similar = [other for other in (*arguments, *_public(kind)) if _are_similar(name, other)]
+    if advice or similar:
+        hint = advice or f"Did you mean {similar[0]!r}?"
+        raise TrainError(
+            f"trainer.{name} was assigned, which a trainer does not have: it has no effect. {hint}"
+        )
+
+
+def _doc(kind: type, name: str) -> str:
+    return (getattr(kind, name).__doc__ or "").split("\n")[0]
+
+
+def _public(kind: type) -> list[str]:
+    return [name for name in dir(kind) if not name.startswith("_")] + sorted(_FIXED)
+
+
+def _are_similar(one: str, other: str) -> bool:
+    return SequenceMatcher(None, one, other).ratio() >= _SIMILAR

@@ -1,0 +1,24 @@
+"""The name of a metric tells whether higher values are better."""
+
+import pytest
+
+from flodl.core.metric_modes import mode_of_metric
+
+HIGHER = (
+    "accuracy acc acc1 eval_acc eval_ema_accuracy val/auc AUROC roc_auc f1 F1 f1_macro BinaryF1Score "
+    "precision recall recall@5 bleu rougeL mAP mAP50 iou mIoU dice r2 R2Score top1 top-5 ndcg@10"
+)
+LOWER = (
+    "loss eval_loss accuracy_loss top5_error feature_map_loss mse mae perplexity kl_div acc_std lr size "
+    "mapped acceleration topology score anything"
+)
+
+
+@pytest.mark.parametrize("name", HIGHER.split())
+def test_higher_is_better_for_names_of_accuracies_and_scores(name):
+    assert mode_of_metric(name) == "max"
+
+
+@pytest.mark.parametrize("name", LOWER.split())
+def test_lower_is_better_for_losses_errors_and_names_that_say_nothing(name):
+    assert mode_of_metric(name) == "min"

@@ -1,0 +1,45 @@
+"""The callbacks of flodl know which direction of a metric is better."""
+
+import pytest
+
+from flodl.core import TrainError
+from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping, ReduceOnPlateau])
+def test_the_mode_follows_the_name_of_the_metric_unless_it_is_given(callback):
+    assert "mode='max'" in repr(callback("eval_accuracy"))
+    assert "mode='min'" in repr(callback("eval_loss"))
+    assert "mode='min'" in repr(callback("eval_accuracy", mode="min"))
+    assert "mode='max'" in repr(callback("eval_loss", mode="max"))
+
+
+def test_early_stopping_waits_for_an_accuracy_to_rise():
+    stopping = EarlyStopping("eval_accuracy", patience=2)
+    assert [stopping.is_over(value) for value in (0.1, 0.2, 0.3, 0.25, 0.2)] == [False] * 4 + [True]
+
+
+def test_a_run_says_that_it_waits_for_a_metric_to_rise(make, data, capsys):
+    def with_accuracy(model, x, y):
+        loss = (model(x) - y).square().mean()
+        return loss, {"accuracy": -loss}
+
+    hooks = [EarlyStopping("accuracy"), EarlyStopping("loss")]
+    make(step_fn=with_accuracy, hooks=hooks, monitor=None).fit(data, epochs=1, batch_size=8)
+    shown = capsys.readouterr().out
+    assert (
+        shown.count("EarlyStopping('accuracy'): higher is better, judging by the name; mode='min' changes it")
+        == 1
+    )
+    assert shown.count("higher is better") == 1
+
+
+def test_a_metric_that_is_not_a_name_is_an_error():
+    with pytest.raises(TrainError, match=r"EarlyStopping\(5\)\. Pass the name of a metric"):
+        EarlyStopping(5)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "a"])
+def test_a_phase_needs_an_epoch_that_can_come(epoch):
+    with pytest.raises(TrainError, match="Pass the epoch, an integer counted from 0"):
+        Phase(epoch)

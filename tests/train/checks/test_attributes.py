@@ -1,0 +1,56 @@
+"""Attributes of a trainer that would have no effect, or do not exist."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import Trainer
+from flodl.core import TrainError
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lr", r"trainer.lr was assigned, .* trainer.scale_lr\(factor\)"),
+        ("max_epochs", r"trainer.max_epochs was assigned, .* trainer.fit\(data, epochs=…\)"),
+        ("clipnorm", "trainer.clipnorm was assigned, .* Did you mean 'clip_norm'"),
+        ("epochs", "trainer.epochs was assigned, which can only be read: The number of completed epochs"),
+        ("history", "trainer.history was assigned, which can only be read"),
+    ],
+)
+def test_an_assignment_without_effect_is_an_error_with_the_right_way(make, name, message):
+    trainer = make()
+    with pytest.raises(TrainError, match=message):
+        setattr(trainer, name, 1)
+
+
+def test_a_subclass_has_attributes_of_its_own(data):
+    class Mine(Trainer):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            self.lr = 3
+
+    trainer = Mine(
+        nn.Linear(3, 1),
+        lambda model, x, y: (model(x) - y).square().mean(),
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+        device="cpu",
+        monitor=False,
+    )
+    assert trainer.lr == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hooks", r"a Trainer has no attribute 'hooks'. Hooks are passed to Trainer\(hooks="),
+        ("lr", r"a Trainer has no attribute 'lr'. The rate is trainer.optimizer.param_groups\[0\]\['lr'\]"),
+        ("evalute", "a Trainer has no attribute 'evalute'. Did you mean 'evaluate'"),
+    ],
+)
+def test_an_attribute_that_does_not_exist_is_an_error_with_the_place_of_the_value(make, name, message):
+    trainer = make()
+    with pytest.raises(TrainError, match=message):
+        getattr(trainer, name)
+    assert not hasattr(trainer, name)
+    assert getattr(trainer, name, None) is None

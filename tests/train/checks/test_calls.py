@@ -1,0 +1,64 @@
+"""A wrong call of a trainer says how to write it."""
+
+import pytest
+
+from flodl import Trainer
+from flodl.core import TrainError
+
+WRONG = [
+    ({"epoch": 3}, "fit has no argument 'epoch'. Did you mean 'epochs'"),
+    ({"epochs": 1, "batchsize": 5}, "fit has no argument 'batchsize'. Did you mean 'batch_size'?"),
+    ({"epochs": 1, "validation_data": 5}, "fit has no argument 'validation_data'. Write eval_data="),
+    ({"epochs": 1, "lr": 5}, "fit has no argument 'lr'. The learning rate belongs to the optimizer"),
+    ({}, "fit needs 'epochs'. Write trainer.fit"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_a_wrong_argument_of_fit_is_an_error_with_the_right_one(make, data, arguments, message):
+    with pytest.raises(TrainError, match=message) as caught:
+        make().fit(data, **arguments)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_inputs_and_targets_as_two_arguments_of_fit_are_an_error(make, data):
+    with pytest.raises(
+        TrainError, match=r"fit got Tensor, Tensor by position, .* Write fit\(\(x, y\), epochs=…\)"
+    ):
+        make().fit(*data, epochs=1)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "epoch"])
+def test_targets_in_place_of_a_batch_size_are_an_error(make, data, method):
+    with pytest.raises(TrainError, match=r"batch_size is a Tensor. .* as one dataset: \(x, y\)"):
+        list(getattr(make(), method)(*data))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("optimiser", "Trainer has no argument 'optimiser'. Did you mean 'optimizer'"),
+        ("max_epochs", r"Trainer has no argument 'max_epochs'. Write trainer.fit\(data, epochs=…\)"),
+        ("callbacks", r"Trainer has no argument 'callbacks'. Write Trainer\(…, hooks="),
+        ("compile", "Trainer has no argument 'compile'. Choose a tier"),
+        ("shedule", "Trainer has no argument 'shedule'. Did you mean 'schedule'"),
+    ],
+)
+def test_a_wrong_argument_of_a_trainer_is_an_error_with_the_right_one(make, name, message):
+    with pytest.raises(TrainError, match=message):
+        make(**{name: None})
+
+
+def test_a_trainer_without_an_optimizer_is_an_error(make):
+    trainer = make()
+    with pytest.raises(TrainError, match=r"Trainer needs 'optimizer'. Write Trainer"):
+        Trainer(trainer.model, trainer.step_fn)
+
+
+def test_a_type_error_of_the_step_function_is_not_taken_for_a_wrong_call(make, data):
+    def broken(model, x, y):
+        return model(x) + "1"
+
+    with pytest.raises(TypeError) as caught:
+        make(step_fn=broken).fit(data, epochs=1, batch_size=8)
+    assert not isinstance(caught.value, TrainError)

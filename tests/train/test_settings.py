@@ -1,0 +1,15 @@
+"""Settings of a trainer that would have no effect."""
+
+import pytest
+
+from flodl.checkpoint import last
+
+
+@pytest.mark.parametrize("setting", [{"keep": last(2)}, {"save_every_steps": 10}])
+def test_a_setting_for_saves_without_a_folder_is_reported(make, capsys, setting, tmp_path):
+    make(**setting)
+    ((name, value),) = setting.items()
+    warning = f"{name}={value} has no effect without a checkpoint_dir: nothing will be saved."
+    assert capsys.readouterr().err.count(warning) == 1
+    make(**setting, checkpoint_dir=tmp_path)
+    assert capsys.readouterr().err == ""
