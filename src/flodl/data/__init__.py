@@ -4,6 +4,7 @@ from .augment.augmentation import Compose
 from .augment.images import Normalize, RandomCrop, RandomFlip
 from .datasets import cifar10, digits, fashion_mnist, mnist, read_idx, tiny_shakespeare
 from .loader import Loader
+from .sampling.by_length import LengthGroupedSampler
 from .sampling.random_numbers import Chance
 from .sampling.samplers import RandomSampler, SequentialSampler, WeightedSampler
 from .sources import TokenShards
@@ -11,6 +12,7 @@ from .sources import TokenShards
 __all__ = [
     "Chance",
     "Compose",
+    "LengthGroupedSampler",
     "Loader",
     "Normalize",
     "RandomCrop",

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from flodl.core.plain import describe, plain, short_hash
 
-from .sources import Columns, Samples, Stream
+from .sources import Batches, Columns, Samples, Stream
 
 # How many rows of each column are hashed.
 NUM_ROWS = 64
@@ -26,6 +26,8 @@ def describe_source(source: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(source, Columns):
         found |= {"source": _columns(source), "content": _content(source)}
+    elif isinstance(source, Batches):
+        found |= source.maker.description
     elif isinstance(source, Samples):
         found["source"] = _dataset(source.dataset)
     elif isinstance(source, Stream):

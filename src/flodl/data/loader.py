@@ -33,7 +33,7 @@ from .sampling.samplers import (
     order_name,
     sampler_for_cursor,
 )
-from .sources import Columns, Stream, open_source
+from .sources import Batches, Columns, Stream, open_source
 from .validation import OrderArguments, check_counts, check_flags, resolve_device
 
 
@@ -97,6 +97,10 @@ class Loader:
         )
         self.batch_size, self.drop_last = batch_size, bool(drop_last)
         self.seed, self._seed_was_given = default_seed() if seed is None else seed, seed is not None
+        self.device = resolve_device(device, self._source)
+        if isinstance(self._source, Batches) and batch_size is not None:
+            self._source.prepare(batch_size, self.device)
+            sampler = self._source.maker.sampler if sampler is None and shuffle is not False else sampler
         self._sampler = as_sampler(sampler, shuffle=shuffle)
         self._epoch = self._position = self._iteration = 0
         self._source_state: Any = None
@@ -105,13 +109,10 @@ class Loader:
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
         self._reads_in_workers = num_workers > 0
         self._check_not_empty()
-        options = BackendOptions(
-            resolve_device(device, self._source), mode, num_workers, prefetch, memory_cap
-        )
+        options = BackendOptions(self.device, mode, num_workers, prefetch, memory_cap)
         self._placement, self._backend = create_backend(
             self._source, as_augmentation(augment), options, obstacle=obstacle
         )
-        self.device = options.device
         self._versions = self._source.versions if isinstance(self._source, Columns) else ()
 
     @property

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from flodl.core.device import parse_device
 from flodl.core.errors import DataError
 
-from .sources import Samples, Source, Stream
+from .sources import Batches, Samples, Source, Stream
 from .sources.source import GatherSource
 
 
@@ -118,7 +118,7 @@ class OrderArguments:
                 "transform= for a function of the whole batch, or pass a batch_size."
             )
 
-    def _check_sized(self, source: GatherSource | Samples) -> None:
+    def _check_sized(self, source: GatherSource | Samples | Batches) -> None:
         if self.shuffle_buffer:
             raise DataError(
                 "shuffle_buffer= is only for iterables; a source with a length is shuffled as a whole."

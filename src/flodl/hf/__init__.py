@@ -16,7 +16,12 @@ _HOME = {
     "Head": "heads",
     "LoadReport": "files.report",
     "PretrainedModel": "models",
+    "TextDataset": "data.dataset",
+    "Tokenizer": "text.tokenizer",
     "VerifyReport": "verify",
+    "compute_loss": "finetune",
+    "label_names": "data.labels",
+    "outputs": "finetune",
     "verify_export": "verify",
 }
 
@@ -30,7 +35,12 @@ __all__ = [
     "Head",
     "LoadReport",
     "PretrainedModel",
+    "TextDataset",
+    "Tokenizer",
     "VerifyReport",
+    "compute_loss",
+    "label_names",
+    "outputs",
     "verify_export",
 ]
 
@@ -42,10 +52,14 @@ if TYPE_CHECKING:
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
     )
+    from .data.dataset import TextDataset
+    from .data.labels import label_names
     from .files.export import ExportReport
     from .files.report import LoadReport
+    from .finetune import compute_loss, outputs
     from .heads import Head
     from .models import PretrainedModel
+    from .text.tokenizer import Tokenizer
     from .verify import VerifyReport, verify_export
 else:
 

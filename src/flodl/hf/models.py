@@ -59,6 +59,8 @@ class PretrainedModel(nn.Module):
         self.stored = stored or Stored()
         self.load_report = load_report
         self._tokenizer: Tokenizer | None = None
+        # The last batch of an evaluation, and what the model returned for it.
+        self._evaluated: tuple[Any, Any] | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -145,7 +147,26 @@ class PretrainedModel(nn.Module):
         """
         from .losses import compute_loss
 
-        return compute_loss(self, inputs, labels, head=self.head, config=self.config)
+        if self.training or torch.is_grad_enabled():
+            return compute_loss(self, inputs, labels, head=self.head, config=self.config)
+
+        def forward(**inputs_: Any) -> Any:
+            output = self(**inputs_)
+            self._evaluated = inputs, output
+            return output
+
+        return compute_loss(forward, inputs, labels, head=self.head, config=self.config)
+
+    def outputs(self, inputs: Mapping[str, Any], labels: Any) -> tuple[Any, Any]:
+        """Return the predictions of a batch and its labels, for metrics; `Trainer(outputs=…)` takes it.
+
+        An evaluation computes the loss of the batch first; its forward pass is used again.
+        """
+        from .finetune import outputs_of
+
+        evaluated, self._evaluated = self._evaluated, None
+        known = evaluated[1] if evaluated is not None and evaluated[0] is inputs else None
+        return outputs_of(self, inputs, labels, known)
 
     def extra_repr(self) -> str:
         return (

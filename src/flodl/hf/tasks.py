@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from flodl.core import HFError
+
 from .heads import Head
 from .models import PretrainedModel
+
+if TYPE_CHECKING:
+    from .data import TextDataset
 
 
 class Encoder(PretrainedModel):
@@ -56,6 +61,36 @@ class SequenceClassifier(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return classify_texts(runner, texts, pairs, **options)
 
+    def dataset(
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        labels: Sequence[Any] | None = None,
+        *,
+        pairs: Sequence[str] | None = None,
+        max_length: int | None = None,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> TextDataset:
+        """Tokenize texts, or pairs of texts, for training and evaluation.
+
+        Labels are names of the model's labels, class ids, or numbers for a regression; several labels per
+        text are rows of 0 and 1. `options` are `pack` ("auto", True, False) and `group_by_length`.
+        """
+        from .data.build import classification_data
+
+        return classification_data(
+            self, texts, labels, pairs, max_length=max_length, progress=progress, **options
+        )
+
+    def metrics(self, dataset: TextDataset | None = None) -> dict[str, Any]:
+        """Return the usual metrics: accuracy, F1 of several labels per text, none of a regression."""
+        from .metrics import Accuracy, MultilabelF1
+
+        if self.config.problem_type == "multi_label_classification":
+            return {"f1": MultilabelF1()}
+        is_regression = self.config.problem_type == "regression" or self.config.num_labels == 1
+        return {} if is_regression else {"accuracy": Accuracy()}
+
 
 class TokenClassifier(PretrainedModel):
     """A model that labels tokens, such as names of persons and places."""
@@ -75,6 +110,39 @@ class TokenClassifier(PretrainedModel):
 
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return tag_texts(runner, texts, **{"labels": self.config.labels, **options})
+
+    def dataset(
+        self,
+        words: Sequence[Sequence[str]],
+        tags: Sequence[Sequence[Any]] | None = None,
+        *,
+        max_length: int | None = None,
+        label_all_pieces: bool = False,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> TextDataset:
+        """Tokenize texts that are split into words, with a tag (name or id) per word.
+
+        The first piece of a word has its tag and the others −100, unless `label_all_pieces` is True.
+        `options` are `pack` ("auto", True, False) and `group_by_length`.
+        """
+        from .data.build import tagging_data
+
+        return tagging_data(
+            self,
+            words,
+            tags,
+            max_length=max_length,
+            label_all_pieces=label_all_pieces,
+            progress=progress,
+            **options,
+        )
+
+    def metrics(self, dataset: TextDataset | None = None) -> dict[str, Any]:
+        """Return the usual metrics: precision, recall and F1 of entities, and the accuracy of tokens."""
+        from .metrics import Accuracy, EntityF1
+
+        return {"entity": EntityF1(self.config.labels), "token_accuracy": Accuracy()}
 
 
 class QuestionAnswerer(PretrainedModel):
@@ -97,6 +165,44 @@ class QuestionAnswerer(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return answer_questions(runner, question, context, **options)
 
+    def dataset(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        answers: Sequence[Any] | None = None,
+        *,
+        max_length: int = 384,
+        stride: int = 128,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> TextDataset:
+        """Tokenize questions with their contexts, in windows that overlap by `stride` tokens.
+
+        An answer is `{"text": ["Paris"], "answer_start": [42]}` as in SQuAD, or None. A window without the
+        answer has the position of the first token. `options` are `pack` ("auto", True, False) and
+        `group_by_length`.
+        """
+        from .data.build import question_data
+
+        return question_data(
+            self,
+            questions,
+            contexts,
+            answers,
+            max_length=max_length,
+            stride=stride,
+            progress=progress,
+            **options,
+        )
+
+    def metrics(self, dataset: TextDataset | None = None) -> dict[str, Any]:
+        """Return exact match and F1 of SQuAD over the questions of the data set of the evaluation."""
+        from .metrics import SquadScore
+
+        if dataset is None:
+            raise HFError("the scores of answers need the data of the evaluation: model.metrics(dataset).")
+        return {"squad": SquadScore(dataset)}
+
 
 class MaskedLM(PretrainedModel):
     """A model that predicts masked tokens."""
@@ -116,6 +222,37 @@ class MaskedLM(PretrainedModel):
 
         with self.running(batch_size=batch_size, progress=progress, takes_positions=True) as runner:
             return fill_masks(runner, texts, **options)
+
+    def dataset(
+        self,
+        texts: Sequence[str],
+        *,
+        mask_probability: float = 0.15,
+        max_length: int | None = None,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> TextDataset:
+        """Tokenize texts whose tokens are masked when a batch is made; long texts are split.
+
+        The masks depend on seed, epoch and position of the loader, so a resumed run sees the same ones.
+        `options` are `pack` ("auto", True, False) and `group_by_length`.
+        """
+        from .data.build import masked_data
+
+        return masked_data(
+            self,
+            texts,
+            mask_probability=mask_probability,
+            max_length=max_length,
+            progress=progress,
+            **options,
+        )
+
+    def metrics(self, dataset: TextDataset | None = None) -> dict[str, Any]:
+        """Return the accuracy at masked positions."""
+        from .metrics import Accuracy
+
+        return {"accuracy": Accuracy()}
 
 
 TASKS: dict[Head, type[PretrainedModel]] = {

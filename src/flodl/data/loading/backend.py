@@ -16,7 +16,7 @@ from flodl.core.rng_state import preserve_rng_state
 from ..augment.augmentation import Augmentation
 from ..batch import PositionedBatch
 from ..sampling.epoch import Epoch
-from ..sources import Samples, Source, Stream
+from ..sources import Batches, Samples, Source, Stream
 from ..sources.source import GatherSource
 from .placement import Placement, allowed_bytes, choose_mode, free_device_bytes
 from .resident import Resident
@@ -100,6 +100,8 @@ def _to_device(source: Source, placement: Placement, device: torch.device) -> tu
     """Copy the whole source to the device, unless it is there already."""
     if isinstance(source, Stream):
         raise DataError("mode='resident' needs a source with a length, but this one is an iterable.")
+    if isinstance(source, Batches):
+        raise DataError(f"mode='resident' cannot be used here: {source.maker.reason}.")
     if isinstance(source, Samples):
         with preserve_rng_state():
             source = source.read_all()
@@ -115,6 +117,8 @@ def _why_streaming(source: Source, obstacle: str) -> str:
     if isinstance(source, Stream):
         order = "" if source.buffer else ", in its own order (shuffle_buffer= shuffles it)"
         return f"an iterable is read sequentially{order}"
+    if isinstance(source, Batches):
+        return source.maker.reason
     assert isinstance(source, Samples)
     if obstacle:
         return f"{obstacle}, so samples are created one by one"

@@ -13,6 +13,7 @@ from ..batch import PositionedBatch, tensors_in
 from ..sampling.epoch import Epoch
 from ..sampling.order import sample_keys
 from ..sampling.random_numbers import Chance, StreamChance
+from ..sources.batches import Batches
 from ..sources.columns import Columns
 from ..sources.samples import Samples
 from ..sources.source import GatherSource
@@ -30,7 +31,7 @@ class Streaming:
 
     def __init__(
         self,
-        source: GatherSource | Samples | Stream,
+        source: GatherSource | Samples | Stream | Batches,
         augment: Augmentation | None,
         *,
         device: torch.device,
@@ -74,7 +75,7 @@ class Streaming:
     def _has_fresh_memory(self, batch_size: int | None) -> bool:
         """Return whether each batch has its own memory; user code may reuse the same memory."""
         source = self.source
-        if self._in_workers or isinstance(source, Columns):
+        if self._in_workers or isinstance(source, Columns | Batches):
             return True
         if isinstance(source, GatherSource):
             return False
@@ -100,6 +101,11 @@ class Streaming:
         if isinstance(self._host, InProcess) and isinstance(self.source, GatherSource):
             for start, stop in spans:
                 yield PositionedBatch(self.source.take(order[start:stop].to(self.source.device)), stop)
+            return
+        if isinstance(self._host, InProcess) and isinstance(self.source, Batches):
+            for start, stop in spans:
+                keys = sample_keys(epoch.key, torch.arange(start, stop))
+                yield PositionedBatch(self.source.maker.make(order[start:stop], keys), stop)
             return
         batches = self._host.batches(batch_requests(order, epoch.key, spans))
         for (_, stop), batch in zip(spans, batches):

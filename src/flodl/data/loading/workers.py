@@ -21,6 +21,7 @@ from flodl.core.rng_state import preserve_rng_state
 
 from ..sampling.lazy_order import Order
 from ..sampling.order import sample_keys
+from ..sources.batches import Batches
 from ..sources.samples import Samples
 from ..sources.source import GatherSource
 
@@ -35,11 +36,13 @@ _PROGRAM_SIGNALS = {
 class Fetcher(Dataset[Any]):
     """Makes a batch from the indices and keys of its samples."""
 
-    def __init__(self, source: GatherSource | Samples) -> None:
+    def __init__(self, source: GatherSource | Samples | Batches) -> None:
         self.source = source
 
     def __getitem__(self, request: Request) -> Any:
         indices, keys = request
+        if isinstance(self.source, Batches):
+            return self.source.maker.make(torch.tensor(indices), torch.tensor(keys))
         if isinstance(self.source, Samples):
             try:
                 return self.source.fetch(indices, keys)
@@ -77,7 +80,7 @@ class WorkerFetcher(Fetcher):
 class InProcess:
     """Makes each batch in this process when it is requested."""
 
-    def __init__(self, source: GatherSource | Samples) -> None:
+    def __init__(self, source: GatherSource | Samples | Batches) -> None:
         self._fetcher = Fetcher(source)
 
     def batches(self, requests: Iterator[Request]) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from flodl.core.errors import DataError
 
 from ..sampling.indices import check_no_generator, check_not_mask
 from .arrow import arrow_columns, is_arrow, is_hugging_face
+from .batches import Batches, BatchSource
 from .columns import Columns, is_columns
 from .samples import Collate, Samples, Transform
 from .streams import Stream
@@ -44,7 +45,7 @@ class GatherSource(Protocol):
         ...
 
 
-Source = GatherSource | Samples | Stream
+Source = GatherSource | Samples | Stream | Batches
 
 
 def open_source(
@@ -65,6 +66,13 @@ def open_source(
     """
     if isinstance(source, type):
         raise DataError(f"the source is the class {source.__name__}. Pass an object: {source.__name__}(…).")
+    if isinstance(source, BatchSource):
+        if transform is not None or collate is not None or names is not None:
+            raise DataError(
+                f"transform=, collate= and names= cannot be used with a {type(source).__name__}, which makes "
+                "its own batches."
+            )
+        return Batches(source), ""
     if isinstance(source, DataLoader):
         check_no_generator(source)
     is_batch_list = whole_batches and isinstance(source, list)

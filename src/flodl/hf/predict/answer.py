@@ -10,6 +10,7 @@ import numpy as np
 
 from flodl.core import HFError
 
+from ..text.windows import read_windows
 from .results import Answer
 from .runner import CHUNK, Rows, Runner, as_list, to_float
 
@@ -116,31 +117,7 @@ def _run(
     runner: Runner, questions: Sequence[str], contexts: Sequence[str], max_seq_len: int, doc_stride: int
 ) -> list[list[Window]]:
     tokenizer = runner.tokenizer
-    limit = max_seq_len if tokenizer.max_length is None else min(max_seq_len, tokenizer.max_length)
-    specials = tokenizer.backend.num_special_tokens_to_add(True)
-    encoded = tokenizer.encode(questions, special_tokens=False, offsets=False)
-    lengths = [len(item) + sum(map(len, item.overflowing)) for item in encoded]
-    # A long question leaves less room, so it may need a smaller stride; that of the others stays the same.
-    by_stride: dict[int, list[int]] = {}
-    for index, length in enumerate(lengths):
-        room = limit - specials - length
-        if room < 2:
-            raise HFError(
-                f"question {index} has {length} tokens, which leaves no room for the context: a window has "
-                f"{limit} tokens, {specials} of them special. Shorten the question, or increase max_seq_len."
-            )
-        by_stride.setdefault(min(doc_stride, room // 2), []).append(index)
-    groups: list[list[Encoding]] = [[] for _ in questions]
-    for stride, indices in by_stride.items():
-        encodings = tokenizer.encode(
-            [questions[index] for index in indices],
-            [contexts[index] for index in indices],
-            max_length=limit,
-            truncation="only_second",
-            stride=stride,
-        )
-        for index, item in zip(indices, encodings):
-            groups[index] = [item, *item.overflowing]
+    groups = read_windows(tokenizer, questions, contexts, max_length=max_seq_len, stride=doc_stride)
 
     def interpret(rows: Rows) -> list[Window]:
         start, end = (to_float(values) for values in rows.output)

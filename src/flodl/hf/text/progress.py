@@ -1,4 +1,4 @@
-"""A progress bar for predictions that take a while."""
+"""A progress bar for predictions and tokenization that take a while."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def progress_bar(
     total: int,
     *,
     show: bool | None = None,
+    title: str = "predict",
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[[int], None]]:
@@ -35,7 +36,7 @@ def progress_bar(
     if not show:
         yield lambda count: None
         return
-    bar = _Bar(total, stream, start_s=clock() + delay_s, clock=clock)
+    bar = _Bar(total, stream, title, start_s=clock() + delay_s, clock=clock)
     try:
         yield bar.advance
     finally:
@@ -45,9 +46,12 @@ def progress_bar(
 class _Bar:
     """A bar of rich that is created when it is first drawn."""
 
-    def __init__(self, total: int, stream: TextIO, *, start_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, total: int, stream: TextIO, title: str, *, start_s: float, clock: Callable[[], float]
+    ) -> None:
         self._total = total
         self._stream = stream
+        self._title = title
         self._start_s = start_s
         self._clock = clock
         self._done = 0
@@ -66,9 +70,9 @@ class _Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("predict"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn(self._title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         progress = Progress(*columns, console=Console(file=self._stream, force_terminal=True), transient=True)
-        task = progress.add_task("predict", total=self._total)
+        task = progress.add_task(self._title, total=self._total)
         progress.start()
         self._close = progress.stop
         self._update = lambda done: progress.update(task, completed=done)

@@ -1,0 +1,151 @@
+"""Data sets from raw text, one function per head; `model.dataset` calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flodl.core import HFError
+
+from .dataset import TextDataset
+from .labels import align_tags, class_labels, tag_ids
+from .layout import Layout
+from .masking import Masking
+from .spans import encode_questions
+from .targets import NoTargets, SpanTargets, TextTargets, TokenTargets
+from .tokens import Array, Truncated, collect, encoded, flat
+
+if TYPE_CHECKING:
+    from ..models import PretrainedModel
+
+
+def classification_data(
+    model: PretrainedModel,
+    texts: Sequence[Any],
+    labels: Sequence[Any] | None,
+    pairs: Sequence[str] | None,
+    *,
+    max_length: int | None,
+    progress: bool | None,
+    **options: Any,
+) -> TextDataset:
+    """Return texts, or pairs of texts, with a label each."""
+    texts, pairs = _split_pairs(_listed(texts, "texts"), pairs)
+    tokenizer = model.tokenizer
+    limit = tokenizer.limits.checked(max_length)
+    targets = None if labels is None else class_labels(
+        _listed(labels, "labels"), len(texts), model.config.labels, model.config.problem_type
+    )  # fmt: skip
+    cut = Truncated(limit)
+    found = encoded(
+        texts,
+        pairs,
+        progress=progress,
+        encode=lambda part, second: tokenizer.encode(part, second, max_length=max_length, offsets=False),
+    )
+    types = tokenizer.limits.has_token_types and pairs is not None
+    tokens = collect(cut.watch(found), types=types)
+    cut.warn()
+    return TextDataset(
+        tokens,
+        Layout.of(model),
+        NoTargets() if targets is None else TextTargets(targets),
+        model.config.labels,
+        **options,
+    )
+
+
+def tagging_data(
+    model: PretrainedModel,
+    words: Sequence[Sequence[str]],
+    tags: Sequence[Sequence[Any]] | None,
+    *,
+    max_length: int | None,
+    label_all_pieces: bool,
+    progress: bool | None,
+    **options: Any,
+) -> TextDataset:
+    """Return texts that are split into words, with a tag per word."""
+    words = _listed(words, "words")
+    tokenizer = model.tokenizer
+    ids = None if tags is None else tag_ids(_listed(tags, "tags"), words, model.config.labels)
+    cut = Truncated(tokenizer.limits.checked(max_length))
+    found = encoded(
+        words,
+        progress=progress,
+        encode=lambda part, _: tokenizer.encode(part, max_length=max_length, split_into_words=True),
+    )
+    rows: list[Array] = []
+
+    def align() -> Iterable[Any]:
+        for index, encoding in enumerate(cut.watch(found)):
+            if ids is not None:
+                rows.append(align_tags(encoding, ids[index], label_all_pieces=label_all_pieces))
+            yield encoding
+
+    tokens = collect(align(), types=False)
+    cut.warn()
+    targets = NoTargets() if ids is None else TokenTargets(flat(rows, "int32"))
+    return TextDataset(tokens, Layout.of(model), targets, model.config.labels, **options)
+
+
+def question_data(
+    model: PretrainedModel,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    answers: Sequence[Any] | None,
+    *,
+    max_length: int,
+    stride: int,
+    progress: bool | None,
+    **options: Any,
+) -> TextDataset:
+    """Return questions with their contexts, in windows, and the positions of the answers."""
+    windows = encode_questions(
+        model.tokenizer,
+        _listed(questions, "questions"),
+        _listed(contexts, "contexts"),
+        None if answers is None else _listed(answers, "answers"),
+        max_length=max_length,
+        stride=stride,
+        progress=progress,
+    )
+    targets = NoTargets() if windows.spans is None else SpanTargets(windows.spans)
+    return TextDataset(windows.tokens, Layout.of(model), targets, questions=windows.questions, **options)
+
+
+def masked_data(
+    model: PretrainedModel,
+    texts: Sequence[str],
+    *,
+    mask_probability: float,
+    max_length: int | None,
+    progress: bool | None,
+    **options: Any,
+) -> TextDataset:
+    """Return texts whose tokens are masked anew in each epoch; long texts are split, and nothing is lost."""
+    tokenizer = model.tokenizer
+    masking = Masking.of(tokenizer, mask_probability)
+    found = encoded(
+        _listed(texts, "texts"),
+        progress=progress,
+        encode=lambda part, _: tokenizer.encode(part, max_length=max_length, offsets=False),
+    )
+    tokens = collect((window for item in found for window in (item, *item.overflowing)), types=False)
+    return TextDataset(tokens, Layout.of(model), masking=masking, **options)
+
+
+def _listed(values: Any, name: str) -> Any:
+    """Return a sequence; a single text is a mistake."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise HFError(f"{name} is a {type(values).__name__}; expected a list with an item per text.")
+    return values if isinstance(values, Sequence) else list(values)
+
+
+def _split_pairs(texts: Sequence[Any], pairs: Any) -> tuple[Sequence[Any], Any]:
+    """Return first and second texts, which may have been passed as pairs."""
+    if pairs is not None:
+        return texts, _listed(pairs, "pairs")
+    if len(texts) and all(isinstance(text, tuple | list) and len(text) == 2 for text in texts):
+        return [text[0] for text in texts], [text[1] for text in texts]
+    return texts, None

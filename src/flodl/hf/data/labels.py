@@ -1,0 +1,157 @@
+"""Labels of texts and of words as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flodl.core import HFError
+from flodl.core.paths import suggestion
+
+from ..losses import IGNORED
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Array = np.ndarray[Any, Any]
+
+
+def label_names(labels: Sequence[Any]) -> list[str]:
+    """Return the distinct labels of a data set, sorted; for tags of words, O comes first.
+
+    Pass the result to `from_pretrained(…, labels=…)`, so that ids and names agree and are exported.
+
+    >>> label_names(["pos", "neg", "pos"]), label_names([["O", "B-PER"], ["O", "B-LOC"]])
+    (['neg', 'pos'], ['O', 'B-LOC', 'B-PER'])
+    """
+    names: set[str] = set()
+    for label in labels:
+        names.update([label] if isinstance(label, str) else label)
+    if not all(isinstance(name, str) for name in names):
+        raise HFError("the labels are not texts. Numbers need no names: pass num_labels=… instead.")
+    return sorted(names, key=lambda name: (name != "O", name))
+
+
+def class_labels(labels: Sequence[Any], count: int, names: Sequence[str], problem_type: str | None) -> Array:
+    """Return one label per text: class ids, values, or a row of numbers per text.
+
+    Names become ids; with several labels per text (multi-label), a list of names becomes a row of 0 and 1.
+    """
+    if len(labels) != count:
+        raise HFError(f"there are {count} texts and {len(labels)} labels; expected one label per text.")
+    values = list(labels)
+    if count and problem_type == "multi_label_classification" and _is_name_list(values[0]):
+        rows = np.zeros((count, len(names)), np.float32)
+        for index, chosen in enumerate(values):
+            for name in chosen:
+                rows[index, _id_of(name, names, f"label of text {index}")] = 1
+        return rows
+    if any(isinstance(value, str) for value in values):
+        known = {name: index for index, name in enumerate(names)}
+        return np.array(
+            [
+                known[value]
+                if isinstance(value, str) and value in known
+                else _id_of(value, names, f"label of text {index}")
+                for index, value in enumerate(values)
+            ],
+            np.int64,
+        )
+    return _numbers(values, names, problem_type)
+
+
+def _numbers(values: Any, names: Sequence[str], problem_type: str | None) -> Array:
+    try:
+        array = np.asarray([value.tolist() if hasattr(value, "tolist") else value for value in values])
+    except ValueError:
+        raise HFError(
+            "the labels have rows of unequal lengths. Pass one number per label and text."
+        ) from None
+    if array.dtype.kind == "b":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iuf" or array.ndim not in (1, 2):
+        kinds = sorted({type(value).__name__ for value in values})
+        raise HFError(
+            f"the labels are {', '.join(kinds)}; expected names, class ids, or numbers with one row per text."
+        )
+    if array.ndim == 2:
+        if array.shape[1] != len(names):
+            raise HFError(
+                f"a row of labels has {array.shape[1]} numbers, but the model has {len(names)} labels. Pass "
+                "one number per label."
+            )
+        return array.astype(np.float32)
+    if problem_type == "regression" or len(names) == 1 or array.dtype.kind == "f":
+        return array.astype(np.float32)
+    wrong = np.flatnonzero(((array < 0) | (array >= len(names))) & (array != IGNORED))
+    if len(wrong):
+        raise HFError(
+            f"the label of text {wrong[0]} is {array[wrong[0]]}, but the model has {len(names)} labels, 0 to "
+            f"{len(names) - 1}. Load it with num_labels={int(array.max()) + 1}, or check the labels."
+        )
+    return array.astype(np.int64)
+
+
+def tag_ids(
+    tags: Sequence[Sequence[Any]], words: Sequence[Sequence[str]], names: Sequence[str]
+) -> list[Array]:
+    """Return the ids of the tags of each text."""
+    if len(tags) != len(words):
+        raise HFError(f"there are {len(words)} texts and {len(tags)} lists of tags; expected as many.")
+    known: dict[Any, int] = {name: index for index, name in enumerate(names)}
+    known |= {index: index for index in (*range(len(names)), IGNORED)}
+    found = []
+    for index, (row, text) in enumerate(zip(tags, words)):
+        if len(row) != len(text):
+            raise HFError(f"text {index} has {len(text)} words and {len(row)} tags; expected a tag per word.")
+        try:
+            found.append(np.fromiter((known[tag] for tag in row), np.int32, len(text)))
+        except (KeyError, TypeError):
+            at = next(at for at, tag in enumerate(row) if not _is_known(tag, known))
+            _id_of(row[at], names, f"tag of word {at} of text {index}")
+            raise
+    return found
+
+
+def align_tags(encoding: Encoding, tags: Array, *, label_all_pieces: bool = False) -> Array:
+    """Return a label per token: the tag of its word at the first piece, −100 elsewhere.
+
+    With `label_all_pieces`, the other pieces of a word get its tag too.
+    """
+    words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int64)
+    is_labeled = words >= 0
+    if not label_all_pieces:
+        is_labeled[1:] &= words[1:] != words[:-1]
+    return np.where(is_labeled, tags[np.maximum(words, 0)] if len(tags) else IGNORED, IGNORED).astype(
+        np.int32
+    )
+
+
+def _is_known(tag: Any, known: dict[Any, int]) -> bool:
+    try:
+        return tag in known
+    except TypeError:
+        return False
+
+
+def _is_name_list(value: Any) -> bool:
+    return (
+        not isinstance(value, str) and isinstance(value, Sequence) and all(isinstance(v, str) for v in value)
+    )
+
+
+def _id_of(name: Any, names: Sequence[str], what: str) -> int:
+    if isinstance(name, str) and name in names:
+        return list(names).index(name)
+    if isinstance(name, str):
+        raise HFError(
+            f"the {what} is {name!r}, which the model does not have. "
+            f"{suggestion(name, names, known_as='labels')} To give the model the labels of your data, load "
+            "it with from_pretrained(…, labels=label_names(labels))."
+        )
+    raise HFError(
+        f"the {what} is {name!r} ({type(name).__name__}); expected one of the {len(names)} label names, or "
+        f"an id from 0 to {len(names) - 1}."
+    )
