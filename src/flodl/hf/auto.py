@@ -201,7 +201,9 @@ def _read_config(
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Nobody has checked the file, and any field may have any type.
         raise HFError(f"{where} is not the config of a model: {error}. Download it again.") from error
-    unused = [name for name in changes if name not in fields.names and name not in (*raw, "label2id")]
+    # Families may read these from a copy.
+    general = (*raw, "id2label", "label2id", "num_labels", "problem_type")
+    unused = [name for name in changes if name not in fields.names and name not in general]
     if unused:
         known = sorted({*fields.names, *raw})
         raise HFError(

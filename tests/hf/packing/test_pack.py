@@ -94,7 +94,7 @@ def test_no_sentence_gives_a_batch_of_padding():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Slot(100, 4, 32), "tokens is 100; expected a multiple of 64, such as 128"),
+        (lambda: Slot(100, 4, 32), "tokens is 100; expected a multiple of 32, such as 128"),
         (lambda: Slot(64, 0, 32), "sequences is 0; expected an integer of at least 1"),
         (lambda: Slot(64, 4, 65), "longest is 65, but the slot has 64 tokens"),
         (lambda: Slot(64, True, 32), "sequences is True"),

@@ -34,22 +34,17 @@ def batch_lengths(lengths: Array, batch_size: int, sampler: LengthGroupedSampler
     return np.concatenate([lengths[order[:whole]].reshape(-1, batch_size) for order in orders])
 
 
-def choose_sizes(needed: Array, *, largest: int, multiple: int, most: int = MOST_SIZES) -> list[int]:
+def choose_sizes(needed: Array, *, multiple: int, most: int = MOST_SIZES) -> list[int]:
     """Return at most `most` sizes, multiples of a number, that waste the least for batches of these sizes.
 
-    `needed` are the sizes of typical batches; the last size is at least `largest`, so that every batch fits.
-
-    >>> choose_sizes(np.array([100, 120, 130, 250, 260]), largest=400, multiple=64, most=3)
-    [192, 320, 448]
+    >>> choose_sizes(np.array([100, 120, 130, 250, 260]), multiple=64, most=3)
+    [128, 192, 320]
     """
     rounded = -(-np.asarray(needed) // multiple) * multiple
-    top = -(-largest // multiple) * multiple
     values, counts = np.unique(rounded, return_counts=True)
     if len(values) > _CANDIDATES:
         values, counts = _coarser(values, counts)
-    spare = 0 if values[-1] >= top else 1
-    chosen = _least_waste(values.tolist(), counts, max(1, most - spare))
-    return chosen if not spare else [*chosen, top]
+    return _least_waste(values.tolist(), counts, most)
 
 
 def _coarser(values: Array, counts: Array) -> tuple[Array, Array]:

@@ -14,10 +14,11 @@ from flodl.core.formats import format_bytes
 from flodl.core.plain import short_hash
 from flodl.data import LengthGroupedSampler
 
-from .budgets import batch_lengths, choose_sizes
+from .budgets import MOST_SIZES, batch_lengths, choose_sizes
 from .collate import Padded
 from .layout import Layout
 from .masking import Masking
+from .packed import Packed, Slots, why_padded
 from .spans import Questions
 from .targets import NoTargets, Targets
 from .tokens import Array, Tokens
@@ -49,6 +50,10 @@ class TextDataset:
             raise HFError(f"pack={self.pack!r}; expected 'auto', True or False.")
         if not len(self.tokens):
             raise HFError("there are no texts. Pass at least one.")
+        if self.pack is True and self.group_by_length:
+            raise HFError(
+                "pack=True and group_by_length=True exclude each other: packed texts are not padded."
+            )
         object.__setattr__(self, "content", short_hash(self.tokens.ids[: 1 << 16].tobytes()))
 
     @property
@@ -84,27 +89,45 @@ class TextDataset:
 
     def batch_maker(self, batch_size: int, device: torch.device) -> TextBatches:
         """Return what makes batches of this size; `Loader` calls it."""
+        why_not = self._why_padded(device)
+        if not why_not:
+            slots = Slots.choose(self.lengths, batch_size, self.layout.num_positions)
+            packed = Packed(self.tokens, self.targets, self.layout, slots, self.masking)
+            return TextBatches(self, packed, f"texts are packed on the host into {slots}", None)
         sampler = LengthGroupedSampler(self.lengths, batch_size) if self.group_by_length else None
-        widths: list[int] = []
+        widths: tuple[int, ...] = ()
         how = "each batch is padded to its longest text"
         if device.type == "cuda":
             # A few widths, so that a captured step fits all batches.
             longest = batch_lengths(self.lengths, batch_size, sampler).max(axis=1)
-            widths = choose_sizes(longest, largest=int(self.lengths.max()), multiple=8)
-            most = self.layout.num_positions
-            widths = sorted({width if most is None else min(width, most) for width in widths})
+            widths = self._allowed(choose_sizes(longest, multiple=8, most=MOST_SIZES - 1))
             how = f"batches are padded to {len(widths)} widths up to {widths[-1]} tokens"
-        return TextBatches(self, self._padded(widths), f"texts are batched on the host: {how}", sampler)
+        reason = f"texts are batched on the host: {how}; {why_not}"
+        return TextBatches(self, self._padded(widths), reason, sampler)
 
-    def _padded(self, widths: list[int] | None = None) -> Padded:
-        return Padded(self.tokens, self.targets, self.layout, self.masking, widths or ())
+    def _why_padded(self, device: torch.device) -> str:
+        """Return why batches are not packed; "" if they are."""
+        if self.pack is False:
+            return "pack=False was requested"
+        if self.group_by_length:
+            return "group_by_length=True was requested"
+        return "" if self.pack is True else why_padded(self.layout, device, self.precision)
+
+    def _allowed(self, widths: list[int]) -> tuple[int, ...]:
+        """Add the longest text to the widths, and cut them where the model has no more positions."""
+        most = self.layout.num_positions
+        widths = [*widths, -(-int(self.lengths.max()) // 8) * 8]
+        return tuple(sorted({width if most is None else min(width, most) for width in widths}))
+
+    def _padded(self, widths: tuple[int, ...] = ()) -> Padded:
+        return Padded(self.tokens, self.targets, self.layout, self.masking, widths)
 
 
 class TextBatches:
     """Makes the batches of one loader."""
 
     def __init__(
-        self, source: TextDataset, collate: Padded, reason: str, sampler: LengthGroupedSampler | None
+        self, source: TextDataset, collate: Padded | Packed, reason: str, sampler: LengthGroupedSampler | None
     ) -> None:
         self.source, self.collate, self.reason, self.sampler = source, collate, reason, sampler
         self.num_samples = source.num_samples

@@ -104,6 +104,8 @@ def tag_ids(
     known |= {index: index for index in (*range(len(names)), IGNORED)}
     found = []
     for index, (row, text) in enumerate(zip(tags, words)):
+        if isinstance(text, str):
+            raise HFError(f"text {index} is a str; expected a list of words.")
         if len(row) != len(text):
             raise HFError(f"text {index} has {len(text)} words and {len(row)} tags; expected a tag per word.")
         try:

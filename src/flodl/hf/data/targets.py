@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from ..losses import IGNORED
+from ..packing import Slot, pack_values
 from .tokens import Array
 
 
@@ -29,12 +31,19 @@ class Targets(Protocol):
         """Return the labels of these texts for padded rows; None without labels."""
         ...
 
+    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+        """Return the labels of these texts for a slot, given where their tokens are."""
+        ...
+
 
 @dataclass(frozen=True)
 class NoTargets:
     """Texts without labels, or whose labels are made with the batch."""
 
     def padded(self, indices: Array, place: Place) -> Any:
+        return None
+
+    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
         return None
 
 
@@ -47,6 +56,9 @@ class TextTargets:
     def padded(self, indices: Array, place: Place) -> Any:
         return torch.from_numpy(self.values[indices])
 
+    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+        return torch.from_numpy(_filled(self.values[indices], slot))
+
 
 @dataclass(frozen=True)
 class TokenTargets:
@@ -57,6 +69,9 @@ class TokenTargets:
     def padded(self, indices: Array, place: Place) -> Any:
         return torch.from_numpy(place.rows(self.values, IGNORED))
 
+    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+        return pack_values([self.values[start:end] for start, end in spans], slot, fill=IGNORED)
+
 
 @dataclass(frozen=True)
 class SpanTargets:
@@ -65,9 +80,24 @@ class SpanTargets:
     spans: Array
 
     def padded(self, indices: Array, place: Place) -> Any:
-        spans = self.spans[indices] + place.shift[:, None]
-        return {
-            "start_positions": torch.from_numpy(spans[:, 0].copy()),
-            "end_positions": torch.from_numpy(spans[:, 1].copy()),
-            "index": torch.from_numpy(np.array(indices, np.int64)),
-        }
+        return _span_labels(self.spans[indices] + place.shift[:, None], indices)
+
+    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+        # Positions count from the start of each sentence.
+        index = _filled(np.asarray(indices, np.int64), slot)
+        return _span_labels(_filled(self.spans[indices], slot), np.where(index < 0, -1, index))
+
+
+def _span_labels(spans: Array, index: Array) -> dict[str, torch.Tensor]:
+    return {
+        "start_positions": torch.from_numpy(spans[:, 0].copy()),
+        "end_positions": torch.from_numpy(spans[:, 1].copy()),
+        "index": torch.from_numpy(np.array(index, np.int64)),
+    }
+
+
+def _filled(values: Array, slot: Slot) -> Array:
+    """Return one row for each sequence of a slot, with −100 where there is no sentence."""
+    rows = np.full((slot.sequences, *values.shape[1:]), IGNORED, values.dtype)
+    rows[: len(values)] = values
+    return rows

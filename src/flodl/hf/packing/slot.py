@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flodl.core import HFError
 
 # Kernels are fastest, and slots few, if the number of tokens is a multiple of this.
-MULTIPLE = 64
+MULTIPLE = 32
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Slot:
     """
 
     tokens: int
-    """The number of tokens, a multiple of 64; what the sentences leave free is filled with padding."""
+    """The number of tokens, a multiple of 32; what the sentences leave free is filled with padding."""
     sequences: int
     """The largest number of sentences, and the number of rows of pooled outputs."""
     longest: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import DataLoader
 
@@ -18,6 +18,15 @@ from .samples import Batches, with_num_samples
 
 # The result of an evaluation does not depend on it.
 EVALUATION_BATCH_SIZE = 256
+
+
+@runtime_checkable
+class PreciseData(Protocol):
+    """Data whose batches depend on the precision of the training, such as texts that may be packed."""
+
+    def with_precision(self, precision: str) -> Any:
+        """Return the same data for training with this precision."""
+        ...
 
 
 class Loaders:
@@ -119,6 +128,8 @@ class Loaders:
         return _at_start(self._evaluation)
 
     def _build(self, data: Any, batch_size: int | None, **order: Any) -> Loader:
+        if isinstance(data, PreciseData):
+            data = data.with_precision(self._session.train_step.settings.precision)
         return Loader(data, batch_size, device=self._session.device, **order)
 
     def _is_list_of_batches(self, data: Any) -> bool:

@@ -1,0 +1,164 @@
+"""Tests of data sets from raw text: tokens, labels and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flodl.core import HFError
+from flodl.data import Loader
+from flodl.hf import label_names
+
+from ..tiny_models import TEXTS, tiny
+
+LABELS = ["pos", "neg"] * 4
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+def test_a_padded_batch_is_what_the_tokenizer_returns(tmp_path: Path, model_type: str) -> None:
+    model = tiny("seqcls", tmp_path, model_type=model_type, labels=["neg", "pos"])
+    inputs, labels = model.dataset(TEXTS, LABELS).batch([5, 0, 3])
+    expected = model.tokenizer([TEXTS[5], TEXTS[0], TEXTS[3]])
+    assert inputs.keys() == expected.keys()
+    for name, values in expected.items():
+        assert torch.equal(inputs[name], values), name
+    assert labels.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_on_the_side_of_the_tokenizer(tmp_path: Path, side: str) -> None:
+    model = tiny("seqcls", tmp_path)
+    model.tokenizer.padding_side = side
+    pairs = [(text, text[::-1]) for text in TEXTS]
+    inputs, _ = model.dataset(pairs, [0, 1] * 4).batch(range(8))
+    expected = model.tokenizer(*zip(*pairs))
+    for name, values in expected.items():
+        assert torch.equal(inputs[name], values), name
+
+
+def test_second_texts_may_be_a_list_of_their_own(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path)
+    one = model.dataset(TEXTS, [0] * 8, pairs=TEXTS).batch([2, 3])
+    two = model.dataset(list(zip(TEXTS, TEXTS)), [0] * 8).batch([2, 3])
+    assert all(torch.equal(one[0][name], two[0][name]) for name in one[0])
+    assert one[0]["token_type_ids"].max() == 1
+
+
+def test_long_texts_are_cut_with_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = tiny("seqcls", tmp_path).dataset(TEXTS, [0] * 8, max_length=6)
+    assert dataset.lengths.max() == 6
+    assert "5 of 8 texts are longer than 6 tokens; the rest of each is ignored" in capsys.readouterr().err
+
+
+def test_tokens_are_stored_as_flat_arrays(tmp_path: Path) -> None:
+    dataset = tiny("seqcls", tmp_path).dataset(TEXTS * 100, [0] * 800)
+    assert dataset.tokens.ids.dtype == np.int32
+    assert dataset.tokens.types is None
+    assert dataset.tokens.num_bytes == 4 * int(dataset.lengths.sum()) + 8 * 801
+    assert repr(dataset).startswith("TextDataset(800 texts, ")
+
+
+def test_texts_without_labels_give_batches_for_predictions(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path)
+    (inputs,) = model.dataset(TEXTS).batch([0, 1])
+    assert model(**inputs).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "dtype", "shape"),
+    [
+        ([0, 1] * 4, {}, torch.int64, (8,)),
+        (["neg", "pos"] * 4, {"labels": ["neg", "pos"]}, torch.int64, (8,)),
+        ([0.5, 1] * 4, {"num_labels": 1}, torch.float32, (8,)),
+        ([3, 1] * 4, {"num_labels": 1}, torch.float32, (8,)),
+        ([[0, 1, 1], [1, 0, 0]] * 4, {"num_labels": 3}, torch.float32, (8, 3)),
+        (torch.tensor([0, 1] * 4), {}, torch.int64, (8,)),
+        (np.array([True, False] * 4), {}, torch.int64, (8,)),
+        (
+            [["a", "c"], []] * 4,
+            {"labels": ["a", "b", "c"], "problem_type": "multi_label_classification"},
+            torch.float32,
+            (8, 3),
+        ),
+    ],
+)
+def test_labels_of_texts_become_what_the_loss_expects(tmp_path: Path, labels, options, dtype, shape) -> None:
+    model = tiny("seqcls", tmp_path, **options)
+    inputs, found = model.dataset(TEXTS, labels).batch(range(8))
+    assert (found.dtype, found.shape) == (dtype, shape)
+    assert model.compute_loss(inputs, found).isfinite()
+
+
+def test_names_of_several_labels_become_zeros_and_ones(tmp_path: Path) -> None:
+    options = {"labels": ["a", "b", "c"], "problem_type": "multi_label_classification"}
+    dataset = tiny("seqcls", tmp_path, **options).dataset(TEXTS[:2], [["a", "c"], []])
+    assert dataset.batch([0, 1])[1].tolist() == [[1, 0, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["pos"], "there are 8 texts and 1 labels"),
+        (["pos", "bad"] * 4, "the label of text 1 is 'bad', which the model does not have"),
+        (
+            [0, 2] * 4,
+            "the label of text 1 is 2, but the model has 2 labels, 0 to 1. Load it with num_labels=3",
+        ),
+        (["pos", 1] * 4, r"the label of text 1 is 1 \(int\); expected one of the 2 label names"),
+        ([None] * 8, "the labels are NoneType; expected names, class ids"),
+        ([[0], [1, 2]] * 4, "the labels have rows of unequal lengths"),
+        ([[0, 1, 1]] * 8, "a row of labels has 3 numbers, but the model has 2 labels"),
+        ("positive", "labels is a str; expected a list"),
+    ],
+)
+def test_wrong_labels_are_named(tmp_path: Path, labels, message) -> None:
+    model = tiny("seqcls", tmp_path, labels=["neg", "pos"])
+    with pytest.raises(HFError, match=message):
+        model.dataset(TEXTS, labels)
+
+
+def test_wrong_texts_and_options_are_named(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path)
+    with pytest.raises(HFError, match="texts is a str; expected a list"):
+        model.dataset("one text", [0])
+    with pytest.raises(HFError, match="text 1 is a int"):
+        model.dataset(["a", 3], [0, 1])
+    with pytest.raises(HFError, match="there are no texts"):
+        model.dataset([], [])
+    with pytest.raises(HFError, match="pack='yes'; expected 'auto', True or False"):
+        model.dataset(TEXTS, [0] * 8, pack="yes")
+    with pytest.raises(HFError, match="exclude each other"):
+        model.dataset(TEXTS, [0] * 8, pack=True, group_by_length=True)
+    with pytest.raises(HFError, match="indices from 0 to 7"):
+        model.dataset(TEXTS, [0] * 8).batch([8])
+    with pytest.raises(HFError, match="max_length=100 is out of range"):
+        model.dataset(TEXTS, [0] * 8, max_length=100)
+
+
+def test_the_names_of_labels_are_exported(tmp_path: Path) -> None:
+    names = label_names(["pos", "neg", "pos"])
+    model = tiny("seqcls", tmp_path, labels=names)
+    report = model.export(tmp_path / "export")
+    config = (report.folder / "config.json").read_text()
+    assert '"0": "neg"' in config
+    assert '"pos": 1' in config
+    with pytest.raises(HFError, match="Numbers need no names"):
+        label_names([[1, 2]])
+
+
+def test_a_loader_groups_texts_by_length(tmp_path: Path) -> None:
+    dataset = tiny("seqcls", tmp_path).dataset(TEXTS * 20, [0] * 160, group_by_length=True)
+    plain = tiny("seqcls", tmp_path / "b").dataset(TEXTS * 20, [0] * 160)
+
+    def padding(dataset) -> int:
+        batches = [inputs["attention_mask"] for inputs, _ in Loader(dataset, 16, seed=0)]
+        return sum(int((mask == 0).sum()) for mask in batches)
+
+    assert padding(dataset) * 5 < padding(plain)
+    assert "group_by_length=True was requested" in Loader(dataset, 16).reason
+    # An evaluation reads the texts in their order.
+    first = next(iter(Loader(dataset, 3, shuffle=False)))[0]
+    assert torch.equal(first["input_ids"], dataset.batch([0, 1, 2])[0]["input_ids"])
