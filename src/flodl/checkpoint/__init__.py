@@ -3,10 +3,11 @@
 from .background.snapshot import Snapshot, snapshot_cpu
 from .background.writer import BackgroundWriter, Saved
 from .bundles.bundle import check_parts, clean_bundles, read_bundle, save_bundle, verify_bundle
-from .bundles.listing import Latest, latest_bundle, list_bundles, prune_bundles
-from .bundles.manifest import Bundle, is_bundle, read_manifest, step_and_revision
+from .bundles.listing import latest_bundle, list_bundles, prune_bundles
+from .bundles.manifest import Bundle, Latest, is_bundle, read_manifest, step_and_revision
 from .bundles.retention import Policy, best, every, keep, last
 from .codec import decode, encode
+from .files.keywords import suggest_keywords
 from .files.matching import check_loadable
 from .files.migrate import migrate_checkpoint
 from .files.report import LoadReport, MigrateReport
@@ -47,5 +48,6 @@ __all__ = [
     "save_checkpoint",
     "snapshot_cpu",
     "step_and_revision",
+    "suggest_keywords",
     "verify_bundle",
 ]

@@ -15,6 +15,7 @@ from flodl.checkpoint import (
     load_checkpoint,
     save_checkpoint,
     snapshot_cpu,
+    suggest_keywords,
 )
 
 from .hashing.hashes import GraphHashes
@@ -24,6 +25,7 @@ from .metrics import GraphMetrics
 class GraphCheckpoints(GraphMetrics, GraphHashes):
     """Save and load parameters and buffers, and take snapshots of them."""
 
+    @suggest_keywords
     def save_checkpoint(self, target: PathOrStream, *, format: Format = "safetensors") -> None:
         """Write parameters and buffers to a path or a binary stream, atomically.
 
@@ -39,6 +41,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
         metadata = {"structural_hash": self.structural_hash}
         save_checkpoint(target, self._named_tensors(), metadata=metadata, format=format)
 
+    @suggest_keywords
     def load_checkpoint(
         self,
         source: PathOrStream,

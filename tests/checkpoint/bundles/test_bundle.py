@@ -20,6 +20,7 @@ from flodl.checkpoint import (
     read_bundle,
     read_checkpoint,
     save_bundle,
+    verify_bundle,
 )
 from flodl.checkpoint.durable_files import shared_lock
 from flodl.checkpoint.formats.checksum import digest
@@ -107,12 +108,54 @@ def test_the_latest_bundle_has_the_highest_step(tmp_path):
 
 
 def test_a_folder_without_bundles(tmp_path):
-    for root in (tmp_path, tmp_path / "none"):
-        assert latest_bundle(root) == (None, [])
-        assert list_bundles(root) == []
+    assert latest_bundle(tmp_path) == (None, [])
+    assert list_bundles(tmp_path) == []
+    assert latest_bundle(tmp_path / "none", missing_ok=True) == (None, [])
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="cannot list"):
         list_bundles(tmp_path / "file")
+
+
+@pytest.mark.parametrize("function", [list_bundles, latest_bundle, lambda root: prune_bundles(root, last(1))])
+def test_a_folder_that_cannot_be_that_of_bundles_raises(tmp_path, function):
+    with pytest.raises(CheckpointError, match=r"cannot list '.*none': No such file .* missing_ok=True"):
+        function(tmp_path / "none")
+    bundle = save_bundle(tmp_path / "bundles", 1, {"data": {"epoch": 1}})
+    with pytest.raises(
+        CheckpointError, match=rf"is a bundle, not a folder of bundles\. .* '{bundle.parent}'"
+    ):
+        function(bundle)
+    with pytest.raises(CheckpointError, match=rf"the bundles of .* are in '{bundle.parent}'"):
+        function(tmp_path)
+
+
+def test_what_latest_bundle_returns_can_be_read(tmp_path):
+    assert latest_bundle(tmp_path).bundle is None
+    with pytest.raises(CheckpointError, match="latest_bundle found no bundle to read"):
+        read_bundle(latest_bundle(tmp_path))
+    path = save_bundle(tmp_path, 1, {"data": {"epoch": 1}, "rng": {"seed": 2}})
+    verify_bundle(str(path))
+    assert read_bundle(latest_bundle(tmp_path)) == {"data": {"epoch": 1}, "rng": {"seed": 2}}
+    assert read_bundle(latest_bundle(tmp_path), parts="rng") == {"rng": {"seed": 2}}
+    with pytest.raises(CheckpointError, match=rf"contains some\. Pass one of them, such as '{path}'"):
+        read_bundle(tmp_path)
+    with pytest.raises(CheckpointError, match="got a NoneType"):
+        read_bundle(None)
+    with pytest.raises(CheckpointError, match=r"is a file, .* load_checkpoint"):
+        read_bundle(path / "data.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parts": [1]}, r"the parts are a list\. Pass a dict"),
+        ({"metrics": 0.5}, r"metrics=0\.5\. Pass a dict of numbers"),
+        ({"metadata": "mine"}, r"metadata='mine'\. Pass a dict"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_named(tmp_path, options, message):
+    with pytest.raises(CheckpointError, match=message):
+        save_bundle(tmp_path, 1, **{"parts": {}, **options})
 
 
 def cut(path):
@@ -215,7 +258,9 @@ def test_leftovers_are_deleted_unless_a_save_is_in_progress(tmp_path):
 
 def test_a_root_that_is_a_file_raises(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(WriteError, match=r"cannot save step 3 in '.*file': File exists\. Earlier bundles"):
+    with pytest.raises(
+        WriteError, match=r"cannot save step 3 in '.*file': .* is a file, not a folder\. Earlier"
+    ):
         save_bundle(tmp_path / "file", 3, {})
 
 

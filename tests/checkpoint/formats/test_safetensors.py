@@ -25,7 +25,7 @@ def test_the_file_is_a_safetensors_file_that_others_can_read(tmp_path):
 def test_a_file_truncated_anywhere_raises():
     data = stored({"a": torch.ones(3), "b": torch.ones(2)})
     target = {"a": torch.zeros(3), "b": torch.zeros(2)}
-    for length in range(len(data)):
+    for length in range(1, len(data)):
         with pytest.raises(
             CheckpointError, match=r"is not a complete checkpoint: .* Use an earlier checkpoint"
         ):
@@ -64,7 +64,7 @@ LIES = {
     "aliases that are no JSON": with_header({"__metadata__": {"flodl_aliases": "{"}, "a": ENTRY}, bytes(8)),
     "a picture": b"\x89PNG\r\n\x1a\n" + bytes(64),
     "a pickle": b"\x80\x04\x95" + bytes(64),
-    "text": b"epoch 1 loss 0.5\n" * 9,
+    "few bytes": b"hi",
 }
 
 

@@ -280,8 +280,8 @@ MESSAGES = {
     ),
     WriteError: (
         write_error,
-        "cannot write '{}/file/model.fdl': File exists. An existing file is unchanged. "
-        "Free some disk space or choose a writable folder.",
+        "cannot write '{}/file/model.fdl': '{}/file' is a file, not a folder. An existing file is unchanged. "
+        "Choose another path.",
     ),
     MonitorError: (
         monitor_error,

@@ -27,6 +27,7 @@ from ..durable_files import (
     DiskFile,
     delete_folder,
     exclusive_lock,
+    explain_write,
     hidden_sibling,
     is_hidden_sibling,
     shared_lock,
@@ -36,7 +37,7 @@ from ..formats.checksum import Buffer, digest, start_digest
 from ..formats.serialization import open_safetensors, serialize_safetensors
 from ..formats.storable import check_storable
 from . import manifest
-from .manifest import Bundle, FileInfo, folder_name, step_and_revision
+from .manifest import Bundle, FileInfo, Latest, folder_name, open_bundle, step_and_revision
 
 Encoded = tuple[Json, Mapping[str, Tensor]]
 
@@ -69,15 +70,20 @@ def save_bundle(
 
 
 def read_bundle(
-    bundle: Bundle | str | os.PathLike[str], *, parts: Iterable[str] | None = None, verify: bool = True
+    bundle: Bundle | Latest | str | os.PathLike[str],
+    *,
+    parts: Iterable[str] | None = None,
+    verify: bool = True,
 ) -> dict[str, Any]:
     """Return the parts of a bundle, all or only those named, with tensors on the CPU.
+
+    `bundle` is a folder, or what `list_bundles` and `latest_bundle` return.
 
     Checksums are compared with the manifest unless `verify` is False, which is safe right after
     `latest_bundle` has compared them.
     """
-    bundle = bundle if isinstance(bundle, Bundle) else manifest.read_manifest(expand_user(bundle))
-    names = bundle.parts if parts is None else list(parts)
+    bundle = open_bundle(bundle)
+    names = bundle.parts if parts is None else [parts] if isinstance(parts, str) else list(parts)
     for name in names:
         if name not in bundle.parts:
             hint = suggestion(name, bundle.parts, known_as="parts")
@@ -99,8 +105,9 @@ def _read_part(bundle: Bundle, file: str, verify: bool) -> Any:
         return decode(json.loads(contents.metadata[_STRUCTURE]), contents.read())
 
 
-def verify_bundle(bundle: Bundle) -> None:
+def verify_bundle(bundle: Bundle | Latest | str | os.PathLike[str]) -> None:
     """Compare every file with its checksum; raise DamagedError if one differs."""
+    bundle = open_bundle(bundle)
     for file, info in bundle.files.items():
         with _raise_damaged(bundle, file):
             _check_file(map_file(bundle.path / file), info)
@@ -133,6 +140,11 @@ def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
     """Encode the parts of a run; raise for anything that cannot be saved, before any file is created."""
     if not is_integer(step, at_least=0):
         raise CheckpointError(f"step={step!r}. Pass the number of updates so far, an integer >= 0.")
+    if not isinstance(parts, Mapping):
+        raise CheckpointError(
+            f"the parts are a {type(parts).__name__}. Pass a dict of states by name: "
+            "{'model': model.state_dict()}."
+        )
     encoded: dict[str, Encoded] = {}
     for name, state in parts.items():
         if not isinstance(name, str) or not manifest.PART_NAME.match(name) or name == "manifest":
@@ -163,6 +175,10 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 def as_floats(metrics: Mapping[str, Any] | None) -> dict[str, float]:
     """Return metrics as floats; synchronizes if one is a tensor on a device."""
+    if not isinstance(metrics, Mapping | None):
+        raise CheckpointError(
+            f"metrics={metrics!r}. Pass a dict of numbers by name, such as {{'loss': 0.5}}."
+        )
     try:
         return {str(name): float(value) for name, value in (metrics or {}).items()}
     except (TypeError, ValueError, RuntimeError) as error:
@@ -171,6 +187,8 @@ def as_floats(metrics: Mapping[str, Any] | None) -> dict[str, float]:
 
 def as_texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
     """Return metadata as strings."""
+    if not isinstance(metadata, Mapping | None):
+        raise CheckpointError(f"metadata={metadata!r}. Pass a dict of texts by name.")
     return {str(key): str(value) for key, value in (metadata or {}).items()}
 
 
@@ -195,10 +213,10 @@ def write_bundle(
                 if revision.is_dir():
                     delete_folder(revision)
     except OSError as error:
-        raise WriteError(
-            f"cannot save step {step} in {str(folder)!r}: {error.strerror or error}. "
-            "Earlier bundles are unchanged. Free some disk space or choose a writable folder."
-        ) from error
+        reason = explain_write(
+            error, folder / folder_name(step, 1), unchanged="Earlier bundles are unchanged."
+        )
+        raise WriteError(f"cannot save step {step} in {str(folder)!r}: {reason}") from error
     return target
 
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
 from flodl.core.files import expand_user
 
 from ..durable_files import delete_folder, shared_lock
 from .bundle import verify_bundle
-from .manifest import Bundle, read_manifest, step_and_revision
+from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
 from .retention import Policy, apply_policy, keep
 
 
-class Latest(NamedTuple):
-    """The newest undamaged bundle, or None, and why newer ones were skipped."""
-
-    bundle: Bundle | None
-    skipped: list[str]
-
-
 def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
-    """Return the bundles in a folder, sorted by step; file contents are not read."""
+    """Return the bundles in a folder, sorted by step; file contents are not read.
+
+    A folder that does not exist raises, and so does one that is a bundle itself or a run with a folder of
+    bundles.
+    """
     found: dict[int, Bundle] = {}
     for folder in _newest_first(expand_user(root)):
         try:
@@ -35,9 +31,14 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     return sorted(found.values(), key=lambda bundle: bundle.step)
 
 
-def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True) -> Latest:
-    """Return the newest undamaged bundle, and log and list the damaged ones that were skipped."""
+def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_ok: bool = False) -> Latest:
+    """Return the newest undamaged bundle, and log and list the damaged ones that were skipped.
+
+    A folder that does not exist raises, unless `missing_ok`, for the first start of a run.
+    """
     skipped: list[str] = []
+    if missing_ok and not expand_user(root).exists():
+        return Latest(None, skipped)
     for folder in _newest_first(expand_user(root)):
         try:
             bundle = read_manifest(folder)
@@ -57,6 +58,8 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
     With `verify`, the checksums of the newest bundle are compared before older ones are deleted. A policy
     with a metric that no bundle has raises an error, and nothing is deleted.
     """
+    if not isinstance(policy, Policy):
+        raise CheckpointError(f"the policy is {policy!r}. Pass one such as last(3) | best('loss').")
     folder = expand_user(root)
     bundles = list_bundles(folder)
     while verify and bundles:
@@ -104,12 +107,26 @@ def _folders_to_delete(root: Path, kept: list[Bundle], dropped: list[Bundle]) ->
 def _newest_first(root: Path) -> Iterator[Path]:
     try:
         names = os.listdir(root)
-    except FileNotFoundError:
-        return
     except OSError as error:
-        raise CheckpointError(
-            f"cannot list {str(root)!r}: {error.strerror}. Pass the folder that bundles are saved in."
-        ) from error
+        advice = "Pass the folder that bundles are saved in"
+        if isinstance(error, FileNotFoundError):
+            advice += ", or latest_bundle(…, missing_ok=True) if it may not exist yet"
+        raise CheckpointError(f"cannot list {str(root)!r}: {error.strerror}. {advice}.") from error
     saves = {name: save for name in names if (save := step_and_revision(name)) is not None}
+    if not saves:
+        _check_nearby(root)
     for name in sorted(saves, key=saves.__getitem__, reverse=True):
         yield root / name
+
+
+def _check_nearby(root: Path) -> None:
+    """Raise if a folder without bundles is a bundle itself, or has a folder `bundles`, as a run has."""
+    if is_bundle(root) and step_and_revision(root.name) is not None:
+        raise CheckpointError(
+            f"{str(root)!r} is a bundle, not a folder of bundles. Read it with read_bundle, or pass "
+            f"{str(root.parent)!r}."
+        )
+    if newest_folder(root / "bundles") is not None:
+        raise CheckpointError(
+            f"the bundles of {str(root)!r} are in {str(root / 'bundles')!r}. Pass that folder."
+        )

@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from flodl.core import DamagedError
-from flodl.core.files import open_regular
+from flodl.core import CheckpointError, DamagedError
+from flodl.core.files import expand_user, open_regular
 
 from ..codec import decode, encode
 from ..formats.checksum import ALGORITHM, digest
@@ -54,6 +54,13 @@ class Bundle:
         return sum(info.num_bytes for info in self.files.values())
 
 
+class Latest(NamedTuple):
+    """The newest undamaged bundle, or None, and why newer ones were skipped."""
+
+    bundle: Bundle | None
+    skipped: list[str]
+
+
 def folder_name(step: int, revision: int) -> str:
     """Return the folder name of a save; a step that is saved again gets a revision.
 
@@ -69,9 +76,18 @@ def step_and_revision(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 1)) if found else None
 
 
-def is_bundle(folder: Path) -> bool:
+def is_bundle(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder has a manifest, readable or not."""
-    return (folder / MANIFEST_NAME).exists()
+    return (expand_user(folder) / MANIFEST_NAME).exists()
+
+
+def newest_folder(root: Path) -> Path | None:
+    """Return the folder in `root` that is named like a bundle and has the highest step, or None."""
+    try:
+        saves = {save: name for name in os.listdir(root) if (save := step_and_revision(name)) is not None}
+    except OSError:
+        return None
+    return root / saves[max(saves)] if saves else None
 
 
 def serialize_manifest(step: int, metrics: Mapping[str, float], files: Mapping[str, FileInfo]) -> bytes:
@@ -87,8 +103,9 @@ def serialize_manifest(step: int, metrics: Mapping[str, float], files: Mapping[s
     return json.dumps(content | {"digest": _content_digest(content)}, indent=1).encode()
 
 
-def read_manifest(folder: Path) -> Bundle:
+def read_manifest(folder: str | os.PathLike[str]) -> Bundle:
     """Read the manifest of a bundle and compare file lengths; raise DamagedError if anything is wrong."""
+    folder = expand_user(folder)
     try:
         bundle = parse_manifest(folder)
         for name, info in bundle.files.items():
@@ -104,6 +121,34 @@ def read_manifest(folder: Path) -> Bundle:
         what = f"the bundle {str(folder)!r} is damaged: {error}"
         raise DamagedError(what, advice="Use another bundle.") from error
     return bundle
+
+
+def open_bundle(bundle: Bundle | Latest | str | os.PathLike[str]) -> Bundle:
+    """Return the bundle that a user passed in any form, with its manifest read; raise if there is none."""
+    if isinstance(bundle, Bundle):
+        return bundle
+    if isinstance(bundle, Latest):
+        if bundle.bundle is not None:
+            return bundle.bundle
+        damaged = f": all are damaged ({'; '.join(bundle.skipped)})" if bundle.skipped else ""
+        raise CheckpointError(
+            f"latest_bundle found no bundle to read{damaged}. Check its folder, and test for it first: "
+            "bundle, _ = latest_bundle(root); if bundle is not None."
+        )
+    if not isinstance(bundle, str | os.PathLike):
+        raise CheckpointError(
+            f"expected a bundle, got a {type(bundle).__name__}. Pass its folder, or what latest_bundle found."
+        )
+    folder = expand_user(bundle)
+    if folder.is_file():
+        raise CheckpointError(f"{str(folder)!r} is a file, and a bundle is a folder. Use load_checkpoint.")
+    for root in (folder, folder / "bundles"):
+        if not is_bundle(folder) and (newest := newest_folder(root)) is not None:
+            raise CheckpointError(
+                f"{str(folder)!r} is not a bundle, but contains some. Pass one of them, such as "
+                f"{str(newest)!r}, or latest_bundle({str(root)!r})."
+            )
+    return read_manifest(folder)
 
 
 def parse_manifest(folder: Path) -> Bundle:

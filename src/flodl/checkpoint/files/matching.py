@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from flodl.core import CheckpointError
-from flodl.core.paths import matches, suggestion
+from flodl.core import CheckpointError, log
+from flodl.core.paths import matches, nearest, suggestion
 
-from ..formats.storable import kind_of, storage_key
+from ..formats.storable import kind_of
+from .values import check_copies, check_ties, check_values_fit
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,12 @@ def match_names(
     other_names: Mapping[str, str] | None = None,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
+    verify: Callable[[], object] | None = None,
 ) -> Match:
-    """Match the names of file and model; raise at the first mismatch of a name, shape or type."""
+    """Match the names of file and model; raise at the first mismatch of a name, shape or type.
+
+    `verify` raises if the file does not match its checksum, and is None if it has none.
+    """
     start = f"{prefix.rstrip('.')}." if prefix else ""
     available = {name[len(start) :]: name for name in stored if name.startswith(start)}
     if start and not available:
@@ -46,6 +51,9 @@ def match_names(
     missing = [name for name in wanted if name not in sources]
     skipped = [name for name, full in available.items() if full not in used]
     found_under = _common_prefix(missing, stored)
+    wrong = _not_allowed(missing, allow_missing), _not_allowed(skipped, allow_unexpected)
+    if len(wrong[0]) == len(wrong[1]) == 1 and not found_under:
+        _check_renamed(available[wrong[1][0]], wrong[0][0], stored, wanted, where, verify)
     _check_allowed(missing, allow_missing, available, f"{where} lacks", "allow_missing", found_under)
     extra = f"{where} has names that the model lacks:"
     _check_allowed(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
@@ -67,102 +75,6 @@ def check_loadable(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], w
     check_ties(sources, stored, wanted, where)
 
 
-def check_copies(
-    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
-) -> None:
-    """Raise if a stored tensor has no values, or if torch cannot copy its type to the tensor of the model."""
-    tried: set[tuple[torch.dtype, torch.dtype, torch.device]] = set()
-    for name, source in sources.items():
-        value, target = stored[source], wanted[name]
-        if value.is_meta:
-            raise CheckpointError(
-                f"{where} has a tensor on the meta device, which has no values. Nothing was loaded. "
-                "Initialize the model before saving it, or leave this name out.",
-                path=name,
-            )
-        pair = value.dtype, target.dtype, target.device
-        if pair in tried:
-            continue
-        tried.add(pair)
-        try:
-            one = torch.empty(1, dtype=value.dtype)
-            torch.empty(1, dtype=target.dtype, device=target.device).copy_(one)
-        except (RuntimeError, TypeError) as error:
-            raise CheckpointError(
-                f"{where} has {value.dtype}, which torch cannot copy to {target.dtype} of the model. Nothing "
-                "was loaded. Convert one of them, or leave this name out.",
-                path=name,
-            ) from error
-
-
-def check_ties(
-    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
-) -> None:
-    """Raise if the file has different values for two names that are tied in the model."""
-    first_name: dict[tuple[object, ...], str] = {}
-    for name, source in sources.items():
-        if not wanted[name].numel():
-            continue
-        twin = first_name.setdefault(storage_key(wanted[name]), name)
-        if stored[source] is stored[sources[twin]]:
-            continue
-        dtype = wanted[name].dtype
-        if not _same_bits(stored[source].to(dtype), stored[sources[twin]].to(dtype)):
-            raise CheckpointError(
-                f"{where} has different values for it and for {twin!r}, but the model ties the two. "
-                "Nothing was loaded. Build the model without tying them, or make them equal in the file.",
-                path=name,
-            )
-
-
-def check_values_fit(
-    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
-) -> None:
-    """Raise if a value would overflow in the dtype of the model."""
-    for name, source in sources.items():
-        value = _out_of_range(stored[source], wanted[name].dtype)
-        if value is not None:
-            raise CheckpointError(
-                f"{where} has the value {value}, which {wanted[name].dtype} cannot represent. "
-                f"Nothing was loaded. Convert the model's tensor to {stored[source].dtype}, or leave this "
-                "name out.",
-                path=name,
-            )
-
-
-def _out_of_range(values: Tensor, dtype: torch.dtype) -> int | float | complex | None:
-    """Return a finite value that the type cannot represent, or None.
-
-    >>> _out_of_range(torch.tensor([1.0, 1e6, torch.inf]), torch.float16)
-    1000000.0
-    >>> _out_of_range(torch.tensor([-1]), torch.uint8)
-    -1
-    """
-    if values.dtype in (dtype, torch.bool) or not values.numel():
-        return None
-    if not (dtype.is_floating_point or dtype.is_complex):
-        limits, array = torch.iinfo(dtype), values.numpy()  # torch has no min() for unsigned types
-        extremes = int(array.min()), int(array.max())
-        return next((value for value in extremes if not limits.min <= value <= limits.max), None)
-    if torch.finfo(dtype).max >= _max_value(values.dtype):
-        return None
-    cast = values.to(dtype)
-    lost = values[~(cast.float() if cast.element_size() == 1 else cast).isfinite()]
-    lost = lost.to(torch.complex128 if values.is_complex() else torch.float64)
-    lost = lost[lost.isfinite()]
-    return lost[0].item() if len(lost) else None
-
-
-def _max_value(dtype: torch.dtype) -> float:
-    return (torch.finfo if dtype.is_floating_point or dtype.is_complex else torch.iinfo)(dtype).max
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    # Not by value: NaN does not equal itself, and -0.0 equals 0.0.
-    flat = [tensor.resolve_conj().resolve_neg().contiguous().reshape(-1) for tensor in (one, other)]
-    return torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8))
-
-
 def _check_allowed(
     names: Sequence[str],
     allowed: Sequence[str],
@@ -171,8 +83,7 @@ def _check_allowed(
     option: str,
     found_under: str = "",
 ) -> None:
-    patterns = [allowed] if isinstance(allowed, str) else allowed
-    wrong = [name for name in names if not any(_matches(pattern, name) for pattern in patterns)]
+    wrong = _not_allowed(names, allowed)
     if not wrong:
         return
     shown = ", ".join(map(repr, wrong[:4])) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
@@ -186,6 +97,52 @@ def _check_allowed(
         f"{what} {shown}. {hint} Nothing was loaded. If this is intended, pass "
         f"{option}=[{wrong[0]!r}] or a pattern."
     )
+
+
+def _not_allowed(names: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    return [name for name in names if not any(_matches(pattern, name) for pattern in as_list(allowed))]
+
+
+def _check_renamed(
+    old: str,
+    new: str,
+    stored: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    where: str,
+    verify: Callable[[], object] | None,
+) -> None:
+    """Raise if the only name that is missing and the only unexpected one have the same shape and type."""
+    tensor = wanted[new]
+    if not isinstance(tensor, Tensor) or is_lazy(tensor):
+        return
+    if (stored[old].shape, stored[old].dtype) != (tensor.shape, tensor.dtype):
+        return
+    damaged = " If it was not renamed, the file may be damaged: use another copy."
+    if verify is not None:
+        verify()
+        damaged = ""
+    raise CheckpointError(
+        f"{where} has {old!r} where the model has {new!r}, both of shape {tuple(tensor.shape)}. Nothing was "
+        f"loaded. If it was renamed, write a new file with migrate_checkpoint and "
+        f"rename={{{old!r}: {new!r}}}.{damaged}"
+    )
+
+
+def warn_of_unused(
+    option: str, patterns: Sequence[str], names: Mapping[str, object], others: Mapping[str, object], who: str
+) -> None:
+    """Warn about patterns that match no name of the file and none of the model, as if misspelled."""
+    for pattern in as_list(patterns):
+        if not any(_matches(pattern, name) for name in (*names, *others)):
+            parts = {name[:end] for name in names for end, mark in enumerate(name) if mark == "."}
+            close = nearest(pattern.rstrip(".*"), sorted({*parts, *names}), limit=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            log.warn("%s has %r, which matches no name of %s.%s", option, pattern, who, hint)
+
+
+def as_list(patterns: Sequence[str]) -> Sequence[str]:
+    """Return a single pattern as a list."""
+    return [patterns] if isinstance(patterns, str) else patterns
 
 
 def _common_prefix(missing: Sequence[str], stored: Mapping[str, object]) -> str:

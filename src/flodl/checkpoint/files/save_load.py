@@ -16,21 +16,24 @@ from flodl.core import CheckpointError, WriteError
 from flodl.core.files import expand_user, replace_atomic
 from flodl.core.paths import suggestion
 
-from ..bundles.bundle import verify_part_file
-from ..durable_files import DiskFile
+from ..bundles.bundle import as_texts, verify_part_file
+from ..durable_files import DiskFile, explain_write
 from ..forked import safe_after_fork
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.checksum import Buffer
-from ..formats.compression import UNSUPPORTED_SUFFIXES, compress, compression_of, without_compression_suffix
+from ..formats.compression import compress, compression_of
 from ..formats.serialization import Contents, open_checkpoint, serialize_fdlc, serialize_safetensors
-from .matching import check_copies, check_ties, check_values_fit, match_names
+from .keywords import suggest_keywords
+from .locations import check_file, check_suffix
+from .matching import Match, match_names, warn_of_unused
 from .report import LoadReport
+from .values import check_copies, check_ties, check_values_fit, warn_of_underflow
 
 Format = Literal["safetensors", "fdlc"]
 FORMATS: tuple[Format, ...] = ("safetensors", "fdlc")
-_TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin")
 
 
+@suggest_keywords
 def save_checkpoint(
     target: PathOrStream,
     named_tensors: Mapping[str, Tensor],
@@ -45,7 +48,7 @@ def save_checkpoint(
     `torch.save` files, such as `.pt`, raise an error.
     """
     target = resolve_location(target, "write")
-    _check_suffix(target)
+    check_suffix(target)
     check_tensor_dict(named_tensors)
     if format not in FORMATS:
         hint = suggestion(str(format), FORMATS, known_as="formats")
@@ -55,7 +58,7 @@ def save_checkpoint(
     if format == "fdlc":
         pieces = serialize_fdlc(named_tensors)
     else:
-        texts = {str(key): str(value) for key, value in (metadata or {}).items()}
+        texts = as_texts(metadata)
         pieces = serialize_safetensors(named_tensors, texts, checksum=True)
     try:
         if isinstance(target, str | os.PathLike):
@@ -64,12 +67,12 @@ def save_checkpoint(
         else:
             _write(target, "", pieces)
     except OSError as error:
-        raise WriteError(
-            f"cannot write {display_name(target)}: {error.strerror or error}. An existing file is unchanged. "
-            "Free some disk space or choose a writable folder."
-        ) from error
+        path = Path(target) if isinstance(target, str | os.PathLike) else None
+        reason = explain_write(error, path, unchanged="An existing file is unchanged.")
+        raise WriteError(f"cannot write {display_name(target)}: {reason}") from error
 
 
+@suggest_keywords
 def load_checkpoint(
     source: PathOrStream,
     named_tensors: Mapping[str, Tensor],
@@ -107,11 +110,14 @@ def load_checkpoint(
             other_names=fdlc_names if is_fdlc else None,
             allow_missing=allow_missing,
             allow_unexpected=allow_unexpected,
+            verify=contents.read if contents.has_checksum else None,
         )
         stored = contents.read()
         check_copies(match.sources, stored, named_tensors, display_name(source))
         check_values_fit(match.sources, stored, named_tensors, display_name(source))
         check_ties(match.sources, stored, named_tensors, display_name(source))
+        warn_of_underflow(match.sources, stored, named_tensors, display_name(source))
+    _warn_of_unused(match, named_tensors, allow_missing, allow_unexpected, display_name(source))
     with torch.no_grad(), safe_after_fork():
         for name, stored_name in match.sources.items():
             named_tensors[name].copy_(stored[stored_name])
@@ -168,6 +174,18 @@ def _check_structure(stored: str | None, own: str | None, where: str) -> None:
     )
 
 
+def _warn_of_unused(
+    match: Match,
+    wanted: Mapping[str, Tensor],
+    allow_missing: Sequence[str],
+    allow_unexpected: Sequence[str],
+    where: str,
+) -> None:
+    in_file = dict.fromkeys([*match.sources, *match.skipped])
+    warn_of_unused("allow_missing", allow_missing, wanted, in_file, f"the model or {where}")
+    warn_of_unused("allow_unexpected", allow_unexpected, in_file, wanted, f"{where} or the model")
+
+
 def _write(stream: BinaryIO, name: str, pieces: Iterable[Buffer]) -> None:
     with compress(stream, compression_of(name)) as output:
         for piece in pieces:
@@ -179,31 +197,16 @@ def resolve_location(location: PathOrStream, method: str) -> PathOrStream:
     if isinstance(location, io.TextIOBase):
         raise CheckpointError("this is a text stream. Open it in binary mode: open(path, 'rb') or 'wb'.")
     if isinstance(location, str | os.PathLike):
-        return expand_user(location)
+        path = expand_user(location)
+        if method == "read":
+            check_file(path)
+        return path
     if not callable(getattr(location, method, None)):
         raise CheckpointError(
             f"expected a path or a binary stream, got a {type(location).__name__}. Pass the path first, "
             "then the tensors: save_checkpoint('model.fdl', model.state_dict())."
         )
     return location
-
-
-def _check_suffix(location: PathOrStream) -> None:
-    """Raise if the suffix of a path stands for a file of `torch.save` or an unsupported compression."""
-    if not isinstance(location, str | os.PathLike):
-        return
-    path = Path(without_compression_suffix(os.fspath(location)))
-    if path.suffix.lower() in UNSUPPORTED_SUFFIXES:
-        raise CheckpointError(
-            f"{display_name(location)} has the suffix of a compression that flodl does not write. "
-            f"Write '{path.stem}.gz', '{path.stem}.zst' or '{path.stem}', and compress it afterwards."
-        )
-    if path.suffix.lower() in _TORCH_SUFFIXES:
-        raise CheckpointError(
-            f"{display_name(location)} has the suffix of a torch.save file, but this would be a safetensors "
-            f"file. Write '{path.stem}.fdl' or '{path.stem}.safetensors', or use "
-            f"torch.save(tensors, {path.name!r})."
-        )
 
 
 def check_tensor_dict(named_tensors: object) -> None:

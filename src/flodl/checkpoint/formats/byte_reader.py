@@ -18,6 +18,7 @@ from typing import BinaryIO, Protocol, cast
 
 from flodl.core import CheckpointError, DamagedError
 from flodl.core.files import open_regular
+from flodl.core.paths import nearest
 
 from .compression import GZIP_MAGIC, ZSTD_MAGIC, check_zstd_end, decompress_zstd, is_zstd_error
 
@@ -193,9 +194,10 @@ def open_reader(source: PathOrStream) -> Iterator[ByteReader]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged_error(source, error) from error
     except OSError as error:
+        hint = _similar_file(source) if isinstance(error, FileNotFoundError) else ""
         raise CheckpointError(
             f"cannot read {display_name(source)}: {error.strerror or error}. "
-            "Pass a file that save_checkpoint wrote."
+            f"{hint or 'Pass a file that save_checkpoint wrote.'}"
         ) from error
     except Exception as error:
         # A damaged file can make the parsers raise any of these.
@@ -203,6 +205,19 @@ def open_reader(source: PathOrStream) -> Iterator[ByteReader]:
         if isinstance(error, expected) or is_zstd_error(error):
             raise _damaged_error(source, error) from error
         raise
+
+
+def _similar_file(source: object) -> str:
+    """Return a hint with the file whose name is closest to that of a missing one."""
+    if not isinstance(source, str | os.PathLike):
+        return ""
+    path = Path(source)
+    try:
+        names = [entry.name for entry in os.scandir(path.parent) if entry.is_file()]
+    except OSError:
+        return ""
+    close = nearest(path.name, names, limit=1)
+    return f"Did you mean {str(path.parent / close[0])!r}?" if close else ""
 
 
 def _damaged_error(source: object, reason: object) -> DamagedError:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flodl.core import CheckpointError
+from flodl.core import CheckpointError, DamagedError
 
 from . import fdlc, torch_save
 from .byte_reader import ZIP_MAGIC, ByteReader, MemoryReader, PathOrStream, display_name, open_reader
 from .checksum import Buffer, digest
+from .foreign import describe_foreign
 from .safetensors import (
     DTYPE_NAMES,
     MAX_HEADER_BYTES,
@@ -93,6 +94,12 @@ def open_checkpoint(source: PathOrStream, *, only_shapes: bool = False) -> Itera
             yield Contents(tensors, {"flodl_layout": "torch"}, lambda: tensors)
         elif reader.first_bytes.startswith(torch_save.LEGACY_MAGIC):
             raise torch_save.legacy_error(display_name(source))
+        elif kind := describe_foreign(
+            reader.first_bytes, is_stream=not isinstance(source, str | os.PathLike)
+        ):
+            raise DamagedError(
+                f"{display_name(source)} {kind}", advice="Pass a file that save_checkpoint wrote."
+            )
         else:
             yield open_safetensors(reader)
 

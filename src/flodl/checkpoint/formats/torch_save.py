@@ -85,6 +85,11 @@ def _check_members(path: str | os.PathLike[str], where: str) -> None:
             ]
     except Exception as error:  # a damaged file can raise any error
         raise ValueError(f"torch cannot read it safely ({error})") from error
+    if members and not any(member.filename.endswith("data.pkl") for member in members):
+        raise CheckpointError(
+            f"{where} is an archive that torch.save did not write: it contains {members[0].filename!r:.80}. "
+            "Nothing was loaded. Extract it, and pass the file with the weights."
+        )
     # The code of a TorchScript program is compressed; it is never loaded.
     if any(m.compress_type != zipfile.ZIP_STORED for m in members if "/data" in f"/{m.filename}"):
         raise CheckpointError(

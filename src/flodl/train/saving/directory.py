@@ -100,7 +100,7 @@ class RunDirectory:
             write_atomic(self._config, (text + "\n").encode())
         except OSError as error:
             why = f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}."
-            if self._errors == "raise" or not list_bundles(self.bundles):
+            if self._errors == "raise" or not (self.bundles.is_dir() and list_bundles(self.bundles)):
                 raise TrainError(f"{why} Choose a checkpoint_dir that can be written.") from error
             self._write_error = f"{why} Free some space: training continues from the existing bundles."
 
