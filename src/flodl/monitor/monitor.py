@@ -20,7 +20,7 @@ from .events import Event, View
 from .fork_safety import register_after_fork
 from .journal import Entry, Journal
 from .live_page import LivePage
-from .metrics import Metrics, as_numbers
+from .metrics import Metrics
 from .sinks import Guarded, Sink
 
 _PROGRESS_INTERVAL_S = 0.2
@@ -29,6 +29,10 @@ _STEP_ADVICE = "Pass an integer, counted from the start of the run in log_step a
 _STEPS_RESTART = (
     "the steps restart at 0 in each epoch, so they are renumbered. "
     "Pass log_step the step since the start of the run."
+)
+_STEPS_GO_BACK = (
+    "step {} was logged after step {}: in charts and tables, the values from there on replace the earlier "
+    "ones. Pass log_step steps that increase."
 )
 
 
@@ -79,7 +83,8 @@ class Monitor:
         self.rank = rank
         self.run_dir = recorder.run_folder(self, run_dir)
         self._journal = Journal.open(self.run_dir)
-        self._epochs = recorder.EpochTracker(recorder.previous_epochs(self._journal, rank=rank))
+        self._epochs = recorder.EpochTracker(recorder.previous_epochs(self._journal, rank=rank), self._alert)
+        self._graph_metrics = recorder.GraphMetrics(self._alert)
         if console and rank == 0:
             from .console import Console
 
@@ -97,7 +102,10 @@ class Monitor:
         self._progress_limit = recorder.RateLimit(_PROGRESS_INTERVAL_S)
         last = recorder.previous_step(self._journal, rank=rank)
         self._steps = recorder.StepSampler(
-            step_rate, last=last, on_restart=lambda: self._alert(_STEPS_RESTART)
+            step_rate,
+            last=last,
+            on_restart=lambda: self._alert(_STEPS_RESTART),
+            on_rewind=lambda *steps: self._alert(_STEPS_GO_BACK.format(*steps)),
         )
         self._finished = False
         # Whether events are ignored: in a forked child, and while the monitor is muted.
@@ -159,14 +167,17 @@ class Monitor:
     def log(self, epoch: int, metrics: Metrics, duration: float | None = None) -> None:
         """Record the end of an epoch, counted from 0: a dict of metrics, or a graph that recorded them.
 
-        Without a `duration` in seconds, the time since the last epoch is used.
+        Without a `duration` in seconds, the time since the last epoch is used. Logging the last epoch again
+        adds metrics to it. Of a graph, only the metrics are logged that it closed since it was logged last.
         """
         self._raise_if_finished("Log epochs")
         epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)
         if duration is not None:
             duration = validation.seconds("duration", duration)
+        numbers = self._graph_metrics.read(epoch, metrics)
+        self._emit_last_steps()
         event = self._epochs.end(
-            epoch, as_numbers(metrics), duration=duration, total_epochs=self.total_epochs, rank=self.rank
+            epoch, numbers, duration=duration, total_epochs=self.total_epochs, rank=self.rank
         )
         self.emit(event)
         self._non_finite.check(event)
@@ -175,8 +186,9 @@ class Monitor:
     def log_step(self, step: int, metrics: Metrics, *, epoch: int | None = None) -> None:
         """Record metrics within an epoch: call it at every step; `step_rate` limits how many are kept.
 
-        It may be called several times per step with different metrics. Steps count from the start of the run;
-        if they restart at 0 with each `epoch`, they are renumbered and an alert says so. It never waits for a
+        It may be called several times per step with different metrics, and the last value before the end of
+        an epoch or of the run is always kept. Steps count from the start of the run; if they restart at 0 in
+        each epoch, they are renumbered and an alert says so. It never waits for a
         device: tensors are copied on their device and read in the background.
         """
         if self._is_forked:
@@ -242,6 +254,7 @@ class Monitor:
         atexit.unregister(self._finish_at_exit)
         for source in self._sources:
             source.stop()
+        self._emit_last_steps()
         self._emit_all(self._watched.new_decisions())
         self._watched.draw_profile()
         self._journal.flush()
@@ -256,8 +269,8 @@ class Monitor:
         if self._archive is not None:
             try:
                 log.msg("  saved: %s", exports.save_html(self._archive, [self._journal.reader()]))
-            except OSError as error:  # a full disk must not fail a run that has ended
-                log.warn("%s is not up to date: %s", self._archive, error.strerror or error)
+            except MonitorError as error:  # a full disk must not fail a run that has ended
+                log.warn("the saved page is not up to date: %s", error)
 
     def close(self) -> None:
         """Finish the run if it has not finished, and close the page immediately."""
@@ -295,6 +308,11 @@ class Monitor:
         validation.one_of("level", level, validation.LEVELS)
         where = {} if path is None else {"path": path}
         self.emit(Event("alert", {"message": message, "level": level, **where}, rank=self.rank))
+
+    def _emit_last_steps(self) -> None:
+        for step, epoch, metrics in self._steps.take_skipped():
+            data = {"step": step, "metrics": metrics, **({"epoch": epoch} if epoch >= 0 else {})}
+            self.emit(Event("metrics", data, rank=self.rank))
 
     def _emit_all(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from flodl.core import MonitorError
-from flodl.monitor import Event
+from flodl.monitor import Event, Monitor
 
 
 def test_the_table_has_a_column_for_every_metric_of_any_epoch(monitor, tmp_path):
@@ -54,3 +54,14 @@ def test_large_numbers_and_names_in_any_script_stay_readable(monitor, tmp_path):
     line = monitor.write_log(tmp_path / "run.log").read_text().splitlines()[1]
     assert "norm=1.00e+30  bytes=3.44e+10  🏳️‍🌈=1.0000" in line
     assert '"a\\u202eb"=2.0000' in line
+
+
+@pytest.mark.parametrize("method", ["export_csv", "write_log", "save_html"])
+def test_an_export_to_a_path_that_cannot_be_written_raises(tmp_path, method):
+    (tmp_path / "file").touch()
+    with Monitor(1, tmp_path / "run", console=False, resources=False) as monitor:
+        monitor.log(0, {"loss": 0.5})
+        with pytest.raises(
+            MonitorError, match=r"cannot write '.*/file/x': '.*/file' is a file, not a folder\."
+        ):
+            getattr(monitor, method)(tmp_path / "file" / "x")

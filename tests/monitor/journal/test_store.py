@@ -100,7 +100,7 @@ def test_a_failing_archive_does_not_fail_the_run(tmp_path, monitor, capsys):
     (tmp_path / "run.html").unlink()
     (tmp_path / "run.html").mkdir()
     monitor.finish()
-    assert "is not up to date: Is a directory" in capsys.readouterr().err
+    assert "page is not up to date: cannot write" in capsys.readouterr().err
 
 
 def test_a_deleted_journal_is_recovered_completely(tmp_path, monitor):

@@ -65,3 +65,71 @@ def test_a_repeated_epoch_replaces_all_epochs_after_it(tmp_path, capsys):
         monitor.log(1, {"loss": 8.0}, duration=1.0)
         assert [record["metrics"]["loss"] for record in monitor.history] == [9.0, 8.0]
     assert [record["metrics"]["loss"] for record in snapshot(tmp_path)["history"]] == [9.0, 8.0]
+
+
+def test_metrics_of_an_epoch_that_is_logged_twice_are_merged(monitor, recorded):
+    monitor.log(0, {"train.loss": 0.5}, duration=3.0)
+    monitor.log(0, {"val.loss": 0.75})
+    monitor.log(1, {"train.loss": 0.25}, duration=1.0)
+    first, second = monitor.history
+    assert first["metrics"] == {"train.loss": 0.5, "val.loss": 0.75}
+    assert second["metrics"] == {"train.loss": 0.25}
+    assert 3.0 <= first["duration"] < 4.0
+    monitor.finish()
+    assert [record["metrics"] for record in snapshot(monitor.run_dir)["history"]] == [
+        first["metrics"],
+        second["metrics"],
+    ]
+    assert recorded("alert") == []
+
+
+def test_a_metric_that_is_logged_twice_with_different_values_is_reported_once(monitor, recorded):
+    for epoch in range(2):
+        monitor.log(epoch, {"loss": 0.5, "same": 1.0, "nan": float("nan")})
+        monitor.log(epoch, {"loss": 0.25, "same": 1.0, "nan": float("nan")})
+    messages = [data["message"] for data in recorded("alert") if "nan" not in data["message"]]
+    (message,) = messages
+    assert message.startswith("loss of epoch 1 was logged twice, as 0.5000 and as 0.2500")
+    assert monitor.history[0]["metrics"]["loss"] == 0.25
+
+
+def test_epochs_that_start_again_in_one_process_are_reported_once(monitor, recorded):
+    for _ in range(3):
+        for epoch in range(3):
+            monitor.log(epoch, {"loss": 0.5})
+    (alert,) = recorded("alert")
+    assert alert["message"].startswith("epoch 1 was logged again after epoch 3")
+    assert "separate Monitor" in alert["message"]
+
+
+def test_only_metrics_that_a_graph_closed_since_the_last_log_are_logged(monitor, recorded):
+    model = FlowBuilder(nn.Linear(2, 2)).build()
+    model.record("loss", 1.0)
+    model.record("rare", 2.0)
+    model.end_epoch()
+    monitor.log(0, model)
+    model.record("loss", 1.0)
+    model.end_epoch()
+    monitor.log(1, model)
+    assert [record["metrics"] for record in monitor.history] == [{"loss": 1.0, "rare": 2.0}, {"loss": 1.0}]
+    assert recorded("alert") == []
+
+
+def test_flushed_metrics_of_a_graph_are_logged_without_end_epoch(monitor, recorded):
+    model = FlowBuilder(nn.Linear(2, 2)).build()
+    for epoch in range(2):
+        model.record("loss", epoch + 1.0)
+        model.flush()
+        monitor.log(epoch, model)
+    assert [record["metrics"] for record in monitor.history] == [{"loss": 1.0}, {"loss": 2.0}]
+    assert recorded("alert") == []
+
+
+def test_a_graph_without_new_metrics_is_reported_once(monitor, recorded):
+    model = FlowBuilder(nn.Linear(2, 2)).build()
+    for epoch in range(3):
+        model.record("loss", 1.0)
+        monitor.log(epoch, model)
+    (alert,) = recorded("alert")
+    assert alert["message"].startswith("the graph has no new metrics for epoch 1.")
+    assert "end_epoch() before" in alert["message"]

@@ -18,7 +18,8 @@ from flodl.monitor.snapshot import snapshot
 
 
 def steps_in(folder):
-    return [bundle.step for bundle in list_bundles(folder / "bundles")]
+    bundles = folder / "bundles"
+    return [bundle.step for bundle in list_bundles(bundles)] if bundles.is_dir() else []
 
 
 def graph():

@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from flodl.core.files import write_atomic
 from flodl.core.pages import Page
 
 from ..journal import dumps
 from ..snapshot import Run, graph_svg, snapshot
+from .files import write_export
 
 _SCRIPTS = (
     "format",
@@ -61,4 +61,4 @@ def archive(runs: Sequence[Run], *, max_points: int = _MAX_POINTS) -> str:
 
 def save_html(path: str | os.PathLike[str], runs: Sequence[Run]) -> Path:
     """Write the archive of one run, or of several runs for comparison."""
-    return write_atomic(path, archive(runs).encode("utf-8", "backslashreplace"))
+    return write_export(path, archive(runs))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from flodl.core.errors import MonitorError
-from flodl.core.files import write_atomic
 from flodl.core.formats import format_duration
 
 from ..journal import Reader
 from ..metrics import format_value
 from ..snapshot import Run, metric_series, snapshot
+from .files import write_export
 
 # Spreadsheet programs run a cell that starts with one of these as a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -32,7 +32,7 @@ def export_csv(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path
 
     A run that recorded only step metrics gets a row for each step.
     """
-    return write_atomic(path, csv_text(run, rank=rank).encode("utf-8", "backslashreplace"))
+    return write_export(path, csv_text(run, rank=rank))
 
 
 def csv_text(run: Run, *, rank: int = 0) -> str:
@@ -55,7 +55,7 @@ def csv_text(run: Run, *, rank: int = 0) -> str:
 
 def write_log(path: str | os.PathLike[str], run: Run, *, rank: int = 0) -> Path:
     """Write a line for each epoch, and the total duration at the end."""
-    return write_atomic(path, log_text(run, rank=rank).encode("utf-8", "backslashreplace"))
+    return write_export(path, log_text(run, rank=rank))
 
 
 def log_text(run: Run, *, rank: int = 0) -> str:

@@ -43,8 +43,9 @@ def journal_file(run: str | os.PathLike[str]) -> Path:
         raise MonitorError(f"{str(found)!r} is not a regular file. Pass the folder of a run.")
     problem = "has no journal" if path.is_dir() else "does not exist"
     nearby = sorted(str(inner.parent) for inner in path.glob(f"*/{FILE}")) if path.is_dir() else []
+    more = f" and {len(nearby) - 3} more" if len(nearby) > 3 else ""
     advice = (
-        f"Its folders {', '.join(nearby[:3])} have one: pass one of them."
+        f"Its folders {', '.join(nearby[:3])}{more} have one: pass one of them."
         if nearby
         else "Pass the folder of a run: the run_dir of Monitor(…), which contains a journal.jsonl."
     )

@@ -2,6 +2,7 @@
 
 from .background import start_sources
 from .epochs import EpochTracker
+from .graph_metrics import GraphMetrics
 from .non_finite import NonFiniteAlert
 from .rate_limit import RateLimit
 from .run_end import end_status
@@ -19,6 +20,7 @@ from .watched import Watched
 
 __all__ = [
     "EpochTracker",
+    "GraphMetrics",
     "NonFiniteAlert",
     "RateLimit",
     "StepSampler",

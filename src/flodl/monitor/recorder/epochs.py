@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flodl.core.eta import seconds_left
 
 from ..events import Event
+from ..metrics import format_value
 from ..snapshot import epoch_record, merge_history
 
 
@@ -21,12 +23,17 @@ class EpochTracker:
     (2.0, 4.0, 1)
     """
 
-    def __init__(self, previous: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, previous: Iterable[Mapping[str, Any]], alert: Callable[[str], object] = lambda message: None
+    ) -> None:
         self._records = [dict(record) for record in previous]
         self.durations = {int(old["epoch"]) - 1: old["duration"] for old in self._records if old["duration"]}
         self.total_s = 0.0  # only the epochs of this process, not those from before a resume
         self._started_s = time.monotonic()
         self._in_loop = False
+        # What was logged by this process: the last epoch, and the messages that were sent once.
+        self._last: int | None = None
+        self._alert, self._sent = alert, set[str]()
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -48,10 +55,25 @@ class EpochTracker:
         total_epochs: int,
         rank: int = 0,
     ) -> Event:
-        """End an epoch, counted from 0, and return its event."""
+        """End an epoch, counted from 0, and return its event.
+
+        If the last epoch is ended again, its metrics are merged, and the event has all of them.
+        """
         now_s = time.monotonic()
         duration_s = now_s - self._started_s if duration is None else float(duration)
         self._started_s, self._in_loop = now_s, True
+        if epoch == self._last:
+            earlier = self._records[-1]
+            metrics = self._merge(epoch, earlier["metrics"], metrics)
+            duration_s += earlier["duration"] if duration is None else 0.0
+            self.total_s -= earlier["duration"]
+        elif self._last is not None and epoch < self._last:
+            self._alert_once(
+                "again",
+                f"epoch {epoch + 1} was logged again after epoch {self._last + 1}: it replaces the earlier "
+                "one and all epochs after it. Use a separate Monitor, with its own run_dir, for each run.",
+            )
+        self._last = epoch
         self.total_s += duration_s
         self.durations[epoch] = duration_s
         eta_s = seconds_left(self.durations, done=epoch + 1, total_epochs=total_epochs)
@@ -59,3 +81,21 @@ class EpochTracker:
         event = Event("epoch", data, rank=rank)
         self._records.append(epoch_record(event, total_epochs))
         return event
+
+    def _merge(
+        self, epoch: int, earlier: Mapping[str, float], metrics: Mapping[str, float]
+    ) -> dict[str, float]:
+        for name, value in metrics.items():
+            before = earlier.get(name, value)
+            if before != value and not (math.isnan(before) and math.isnan(value)):
+                self._alert_once(
+                    name,
+                    f"{name} of epoch {epoch + 1} was logged twice, as {format_value(before)} and as "
+                    f"{format_value(value)}: the later value is kept. Use different names to keep both.",
+                )
+        return {**earlier, **metrics}
+
+    def _alert_once(self, key: str, message: str) -> None:
+        if key not in self._sent:
+            self._sent.add(key)
+            self._alert(message)
