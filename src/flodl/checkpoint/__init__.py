@@ -3,7 +3,7 @@
 from .background.snapshot import Snapshot, snapshot_cpu
 from .background.writer import BackgroundWriter, Saved
 from .bundles.bundle import check_parts, clean_bundles, read_bundle, save_bundle, verify_bundle
-from .bundles.listing import latest_bundle, list_bundles, prune_bundles
+from .bundles.listing import best_bundle, latest_bundle, list_bundles, prune_bundles
 from .bundles.manifest import Bundle, Latest, is_bundle, read_manifest, step_and_revision
 from .bundles.retention import Policy, best, every, keep, last
 from .codec import decode, encode
@@ -26,6 +26,7 @@ __all__ = [
     "Saved",
     "Snapshot",
     "best",
+    "best_bundle",
     "check_loadable",
     "check_parts",
     "checkpoint_keys",

@@ -11,8 +11,9 @@ from torch import Tensor
 from flodl.core import HFError
 
 from .heads import Head
-from .losses import select_masked
+from .losses import IGNORED, select_masked
 from .models import PretrainedModel
+from .packing import to_rows
 
 
 def compute_loss(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any = None) -> Tensor:
@@ -42,8 +43,20 @@ def outputs_of(
         found = model(**inputs, positions=masked.positions) if known is None else known
         return found, masked.labels
     found = model(**inputs) if known is None else known
+    if "cu_seqlens" in inputs:
+        return _as_rows(model.head, inputs, found, labels)
     if model.head is Head.QUESTION_ANSWERING and model.tokenizer.padding_side == "left":
         found = tuple(_padding_last(logits, inputs["attention_mask"]) for logits in found)
+    return found, labels
+
+
+def _as_rows(head: Head, inputs: Mapping[str, Any], found: Any, labels: Any) -> tuple[Any, Any]:
+    """Return the values of packed tokens as one row per text."""
+    place = inputs["cu_seqlens"], inputs["longest"]
+    if head is Head.QUESTION_ANSWERING:
+        return tuple(to_rows(logits, *place) for logits in found), labels
+    if head is Head.TOKEN_CLASSIFICATION:
+        return to_rows(found, *place), to_rows(labels, *place, fill=IGNORED)
     return found, labels
 
 

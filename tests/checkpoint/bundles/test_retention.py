@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flodl.checkpoint import Bundle, best, every, keep, last, list_bundles, prune_bundles, save_bundle
+from flodl.checkpoint import (
+    Bundle,
+    best,
+    best_bundle,
+    every,
+    keep,
+    last,
+    list_bundles,
+    prune_bundles,
+    read_bundle,
+    save_bundle,
+)
 from flodl.checkpoint.bundles.retention import apply_policy
 from flodl.core import CheckpointError
 
@@ -127,3 +138,20 @@ def test_saves_without_metrics_are_not_selected_by_metric(tmp_path):
         prune_bundles(tmp_path, best("loss"))
     (tmp_path / "none").mkdir()
     assert prune_bundles(tmp_path / "none", best("loss")) == []
+
+
+def test_the_best_bundle_of_a_run_is_found_by_a_metric(tmp_path):
+    for step, (loss, accuracy) in enumerate([(3.0, 0.5), (1.0, 0.9), (2.0, 0.8)]):
+        metrics = {"eval_loss": loss, "eval_accuracy": accuracy}
+        save_bundle(tmp_path / "bundles", step, {"model": {"step": step}}, metrics=metrics)
+    for root in (tmp_path, tmp_path / "bundles"):
+        assert best_bundle(root, "eval_accuracy").step == 1
+        assert read_bundle(best_bundle(root, "eval_loss"))["model"] == {"step": 1}
+        assert best_bundle(root, "eval_loss", mode="max").step == 0
+    with pytest.raises(CheckpointError, match="none of 3 bundles has a value of 'eval_los'"):
+        best_bundle(tmp_path, "eval_los")
+    with pytest.raises(CheckpointError, match="nothing"):
+        best_bundle(tmp_path / "nothing", "eval_loss")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="has no bundles"):
+        best_bundle(tmp_path / "empty", "eval_loss")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
 from flodl.core.files import expand_user
+from flodl.core.metric_modes import Mode
+from flodl.core.paths import suggestion
 
 from ..durable_files import delete_folder, shared_lock
 from .bundle import verify_bundle
 from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
-from .retention import Policy, apply_policy, keep
+from .retention import Policy, apply_policy, best, keep
 
 
 def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
@@ -50,6 +52,24 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_
             continue
         return Latest(bundle, skipped)
     return Latest(None, skipped)
+
+
+def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None = None) -> Bundle:
+    """Return the bundle with the best value of a metric, by default as its name says; see `best`.
+
+    `root` is the folder of a run, or the folder with its bundles. `read_bundle(bundle)["model"]` has the
+    weights.
+    """
+    folder = expand_user(root)
+    bundles = list_bundles(folder / "bundles" if (folder / "bundles").is_dir() else folder)
+    if not bundles:
+        raise CheckpointError(f"{str(root)!r} has no bundles. Pass the folder of a run.")
+    chosen = best(metric, mode=mode).choose(bundles)
+    if not chosen:
+        known = sorted({name for bundle in bundles for name in bundle.metrics})
+        hint = suggestion(metric, known, known_as="metrics")
+        raise CheckpointError(f"none of {len(bundles)} bundles has a value of {metric!r}. {hint}")
+    return chosen[0]
 
 
 def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool = True) -> list[Bundle]:

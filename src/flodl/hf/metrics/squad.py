@@ -103,7 +103,7 @@ class SquadScore:
 
     def update(self, predictions: tuple[Tensor, Tensor], labels: Mapping[str, Tensor]) -> None:
         """Add the logits of starts and ends, each [windows, tokens]; `labels["index"]` names the windows."""
-        start, end = (to_float(logits) for logits in predictions)
+        start, end = (to_float(logits.detach()) for logits in predictions)
         for row, index in enumerate(labels["index"].tolist()):
             if index >= 0:
                 length = int(self._offsets[index + 1] - self._offsets[index])
