@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import ArgmaxSelector, FlowBuilder, LearnedHalt, SoftmaxRouter, ThresholdHalt, TopKRouter
-from flodl.core import BuildError
+from flodl.core import BuildError, InputError
 
 from .nodes import Blend, Double, Remember, Shift, Total
 
@@ -271,3 +271,23 @@ def test_lazy_modules_get_their_shapes_at_the_first_call():
     model(torch.zeros(2, 3))
     assert model.structural_hash != before
     assert "16 parameters" in model.tree_summary()
+
+
+@pytest.mark.parametrize("named", [{}, {"input": 1}, {"x": 1}])
+def test_a_call_without_the_stream_says_how_to_call(named):
+    got = "0 by position" + (f" and {next(iter(named))} by name" if named else "")
+    words = f"the graph takes 1 input, got {got}. The first input is passed by position. Call it as model.x.."
+    with pytest.raises(InputError, match=words):
+        FlowBuilder(nn.Linear(2, 2)).build()(**named)
+
+
+def test_a_module_assigned_under_an_unknown_name_is_noted_once(capsys):
+    model = FlowBuilder(nn.Linear(2, 2)).through(nn.Linear(2, 3)).tag("head").build()
+    x = torch.zeros(1, 2)
+    model.heads = nn.Linear(2, 5)
+    model.loss = nn.MSELoss()
+    assert model(x).shape == model(x).shape == (1, 3)
+    assert capsys.readouterr().err.count("note: 'heads' is not a node of this graph") == 1
+    model.head = nn.Linear(2, 5)
+    assert model(x).shape == (1, 5)
+    assert capsys.readouterr().err == ""

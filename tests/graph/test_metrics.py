@@ -1,6 +1,7 @@
 """Metrics of a graph by dotted name, recorded without waiting for the device."""
 
 import csv
+import math
 
 import pytest
 import torch
@@ -182,7 +183,7 @@ def test_trends_are_found_by_name_pattern_and_group(model):
 
 
 def test_the_eta_follows_the_epochs(model):
-    assert model.eta(10) == 0.0
+    assert math.isnan(model.eta(10))
     model.record("loss", 1.0)
     model.end_epoch()
     assert model.eta(10) > 0.0
@@ -258,3 +259,67 @@ def test_a_metric_whose_name_looks_like_a_pattern_is_read_by_its_name(model):
     model.record("loss[a]", 1.0)
     model.end_epoch()
     assert model.trends("loss[a]")["loss[a]"].latest == 1.0
+
+
+def test_two_reductions_of_a_tag_are_not_averaged(model):
+    model(X)
+    model.collect("out", reduce="max")
+    with pytest.raises(MetricError, match=r"'out' has values from collect\(…, reduce='max'\), and now from "):
+        model.collect("out", reduce="min")
+    model.collect("out", reduce="max")
+    model.end_epoch()
+    assert model.latest_metrics() == {"out": 60.0}
+
+
+@pytest.mark.parametrize("first", ["record", "collect"])
+def test_recorded_and_collected_values_of_one_name_are_not_averaged(model, first):
+    model(X)
+    calls = {"record": lambda: model.record("out", 1.0), "collect": lambda: model.collect("out")}
+    calls.pop(first)()
+    with pytest.raises(
+        MetricError, match=r"the metric 'out' has values from .* and now from .* different name"
+    ):
+        next(iter(calls.values()))()
+
+
+def test_a_graph_and_its_subgraph_end_an_epoch_once(model):
+    encoder = model.subgraph("encoder")
+    for order in ((model, encoder), (encoder, model)):
+        model.record("loss", 1.0)
+        model.record("encoder.penalty", 2.0)
+        for graph in order:
+            graph.end_epoch()
+    assert (model.epoch_count, encoder.epoch_count) == (2, 2)
+    assert model.trend("loss").epochs == encoder.trend("penalty").epochs == [0, 1]
+
+
+def test_an_empty_trend_with_recorded_values_is_explained_once(model, capsys):
+    model.record("loss", 1.0)
+    assert not model.trend("loss")
+    assert not model.trend("loss")
+    assert capsys.readouterr().err.count("note: the trend 'loss' is empty, because no epoch has ended") == 1
+    model.end_epoch()
+    model.record("other", 1.0)
+    assert model.trend("loss").latest == 1.0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m.collect(), r"collect\(\) names no tag. .* collect\('heads_0'\)"),
+        (lambda m: m.record("encoder.*", 1.0), "the metric 'encoder.*' is a pattern"),
+        (
+            lambda m: m.trends(["loss"]),
+            "a metric is named by a string, got list. Pass several names one by one",
+        ),
+        (lambda m: m.eta("3"), "eta got total_epochs='3'"),
+        (lambda m: m.write_log("run.log", ["loss"]), "the log got total_epochs="),
+    ],
+)
+def test_a_wrong_call_says_what_to_do(model, call, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model.record("loss", 1.0)
+    model.end_epoch()
+    with pytest.raises(MetricError, match=words):
+        call(model)

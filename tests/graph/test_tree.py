@@ -320,3 +320,38 @@ def test_freezing_drops_the_gradient_that_an_optimizer_would_still_apply():
     before = model.body.weight.clone()
     optimizer.step()
     assert torch.equal(before, model.body.weight)
+
+
+def test_thaw_notes_parameters_that_were_frozen_before_freeze(capsys):
+    model = FlowBuilder(nn.Sequential(Shift(3), Shift(3))).tag("pair").build()
+    model.pair[0].requires_grad_(False)
+    model.freeze("pair")
+    model.thaw("pair")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert "note: thaw('pair') also unfreezes 1 of 2 parameters that were already" in capsys.readouterr().err
+    model.freeze("pair")
+    model.thaw("pair")
+    assert capsys.readouterr().err == ""
+
+
+def test_thaw_is_silent_about_what_freeze_froze_or_what_is_frozen_as_a_whole(capsys):
+    model = FlowBuilder(nn.Sequential(Shift(3), Shift(3))).tag("pair").build()
+    model.freeze("pair.0")
+    model.freeze("pair")
+    model.thaw("pair")
+    model.requires_grad_(False)
+    model.freeze("pair")
+    model.thaw("pair")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert capsys.readouterr().err == ""
+
+
+def test_a_mode_must_be_a_bool():
+    with pytest.raises(PathError, match=r"set_training\('a', 'eval'\): the mode is True for training"):
+        FlowBuilder(Shift(3)).tag("a").build().set_training("a", "eval")
+
+
+def test_a_long_value_in_place_of_a_path_is_named_by_its_type():
+    model = FlowBuilder(Shift(3)).build()
+    with pytest.raises(PathError, match=r"\(Tensor\) is not a path"):
+        model.freeze(torch.zeros(100))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from flodl.core.errors import MetricError
@@ -28,7 +30,7 @@ def epochs_of(book: Book, clock: Clock, *seconds: float) -> None:
 def test_the_estimate_is_the_median_of_five_epochs_times_the_rest() -> None:
     clock = Clock()
     book = Book(clock=clock)
-    assert book.eta(10) == 0.0
+    assert math.isnan(book.eta(10))
     epochs_of(book, clock, 100.0, 1.0, 2.0, 500.0, 2.0, 3.0)
     assert book.eta(10) == 4 * 2.0
     assert book.eta(6) == 0.0
@@ -117,5 +119,56 @@ def test_an_epoch_must_be_an_integer_of_at_least_zero(epoch: object) -> None:
         Book().epoch = epoch
 
 
-def test_nothing_finished_leaves_no_estimate() -> None:
-    assert Book().eta(10) == 0.0
+def test_the_estimate_is_nan_until_an_epoch_has_ended() -> None:
+    assert math.isnan(Book().eta(10))
+    assert Book().eta(0) == 0.0
+
+
+@pytest.mark.parametrize("total", ["3", None, -1, 2.5, True])
+def test_the_number_of_epochs_must_be_an_integer(total: object) -> None:
+    with pytest.raises(MetricError, match=r"eta got total_epochs=.* an integer of at least 0"):
+        Book().eta(total)
+
+
+def test_a_child_that_ends_the_epoch_of_its_parent_again_changes_nothing() -> None:
+    parent, child = Book(), Book()
+    for value in (1.0, 2.0, 3.0):
+        parent.record("loss", value)
+        child.record("penalty", value)
+        parent.end_epoch(children=[child])
+        child.end_epoch()
+    assert (parent.epoch, child.epoch) == (3, 3)
+    assert parent.history("loss") == child.history("penalty") == {0: 1.0, 1: 2.0, 2: 3.0}
+
+
+def test_a_child_may_end_the_epoch_before_its_parent() -> None:
+    parent, child = Book(), Book()
+    for value in (1.0, 2.0, 3.0):
+        parent.record("loss", value)
+        child.record("penalty", value)
+        child.end_epoch()
+        parent.end_epoch(children=[child])
+    assert (parent.epoch, child.epoch) == (3, 3)
+    assert parent.history("loss") == child.history("penalty") == {0: 1.0, 1: 2.0, 2: 3.0}
+
+
+def test_a_child_that_is_trained_alone_after_its_parent_counts_its_epochs() -> None:
+    parent, child = Book(), Book()
+    parent.end_epoch(children=[child])
+    for value in (1.0, 2.0):
+        child.record("penalty", value)
+        child.end_epoch()
+    assert (child.epoch, child.history("penalty")) == (3, {1: 1.0, 2: 2.0})
+
+
+def test_a_child_that_was_trained_before_its_parent_existed_keeps_its_epochs_apart() -> None:
+    clock = Clock()
+    child = Book(clock=clock)
+    child.record("penalty", 1.0)
+    clock.now += 5.0
+    child.end_epoch()
+    clock.now += 5.0
+    parent = Book(clock=clock)
+    parent.record("loss", 2.0)
+    parent.end_epoch(children=[child])
+    assert (parent.history("loss"), child.history("penalty")) == ({1: 2.0}, {0: 1.0})

@@ -166,3 +166,40 @@ def test_a_group_is_a_mapping_that_suggests_names() -> None:
     assert group.get("lost") is None
     with pytest.raises(KeyError, match="Did you mean 'loss'"):
         group["los"]
+
+
+def test_the_slope_is_per_epoch_where_epochs_are_missing():
+    sparse = Trend([0.0, 10.0, 20.0], epochs=[3, 13, 23])
+    assert sparse.slope() == sparse.slope(2) == 1.0
+    assert sparse.stalled(3, tol=1.5)
+    assert not Trend([0.0, 10.0, 20.0]).stalled(3, tol=1.5)
+    uneven = Trend([0.0, 1.0, 10.0], epochs=[0, 1, 10])
+    assert uneven.slope() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("epochs", [None, [7, 8, 9, 10, 11]])
+def test_the_slope_of_consecutive_epochs_does_not_depend_on_the_first(epochs):
+    values = [0.1, 0.7, 0.3, 0.9, 0.2]
+    assert Trend(values, epochs=epochs).slope() == Trend(values).slope()
+
+
+@pytest.mark.parametrize("values", ["abc", "12", ["a"], 3.0, None, [[1.0, 2.0]]])
+def test_a_trend_needs_numbers(values):
+    with pytest.raises(MetricError, match=r"the trend 'loss' got .* Pass a list of numbers"):
+        Trend(values, name="loss")
+
+
+@pytest.mark.parametrize("epochs", [[1, 1], [2, 1]])
+def test_the_epochs_of_a_trend_must_increase(epochs):
+    with pytest.raises(MetricError, match="got epochs that do not increase"):
+        Trend([1.0, 2.0], epochs=epochs)
+
+
+def test_a_group_needs_trends_by_name():
+    with pytest.raises(MetricError, match=r"TrendGroup got a list. Pass a dict of trends by name"):
+        TrendGroup([Trend([1.0])])
+
+
+def test_a_tolerance_must_be_a_number():
+    with pytest.raises(MetricError, match="stalled got tol='small'"):
+        Trend([1.0, 2.0]).stalled(2, "small")

@@ -42,7 +42,9 @@ Use letters, digits, '_' and '-', for example 'a_b'.
     elif isinstance(name, str):
         why = "is not a name"
     else:
-        why = f"is a {type(name).__name__}, not a string"
+        raise TagError(
+            f"the {what} {_short(name)} is a {type(name).__name__}. Pass a string, such as 'hidden'."
+        )
     # A leading underscore would hide the tag from parent graphs.
     usable = re.sub(r"[^A-Za-z0-9_\-]", "_", str(name)).strip("_") or what
     if not _NAME.match(usable):
@@ -54,8 +56,16 @@ def split(path: str) -> list[str]:
     """Split a path into its segments; raise if the path or a segment is empty."""
     segments = path.split(".") if isinstance(path, str) else []
     if not segments or not all(segments):
-        raise PathError(f"{path!r} is not a path. Join the names with dots, outermost first: 'encoder.scan'.")
+        raise PathError(
+            f"{_short(path)} is not a path. Join the names with dots, outermost first: 'encoder.scan'."
+        )
     return segments
+
+
+def _short(value: object) -> str:
+    """Return a value for a message: the type alone if its text is long, as that of a module or tensor."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"({type(value).__name__})"
 
 
 def is_glob(path: str) -> bool:

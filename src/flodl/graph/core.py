@@ -10,20 +10,22 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from flodl.core import BuildError, InputError, StateError
+from flodl.core import BuildError, InputError, StateError, log
+from flodl.core.paths import suggestion
 
 from .control.control import Control
 from .control.traces import Traces
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
 from .plan.memory import Memory, restore_all_where
-from .plan.shapes import MergeShapeError
+from .plan.shapes import MergeShapeError, explain_cat
 from .plan.signature import Accepts, method
 from .plan.spec import Spec
 
 Initial = Any
 # This string enters the structural hash, so it must not change.
 _STORED = "held as a parameter or buffer"
+_NO_INPUT: Any = object()
 
 
 class GraphCore(nn.Module):
@@ -42,6 +44,7 @@ class GraphCore(nn.Module):
         self._stopwatch: Any = None
         self._initial = {tag: _without_tensor(value) for tag, value in (initial or {}).items()}
         self._num_inputs = 1 + len(spec.input_names)
+        self._noted: frozenset[str] = frozenset()
         self._modules.update(modules)
         for tag, value in (initial or {}).items():
             if isinstance(value, nn.Parameter):
@@ -77,16 +80,20 @@ class GraphCore(nn.Module):
             graph._memory.forget_tags()
             graph._replan()
 
-    def forward(self, input: Any, /, *others: Any, **named: Any) -> Any:
+    def forward(self, input: Any = _NO_INPUT, /, *others: Any, **named: Any) -> Any:
         if others or named or self._num_inputs != 1:
-            others = self._ordered(others, named)
+            others = self._ordered(input, others, named)
+        elif input is _NO_INPUT:
+            raise self._wrong_inputs(0, named)
         # Other code may replace modules in the table (quantization does). Dynamo guards the table itself.
         if not torch.compiler.is_dynamo_compiling() and [*self._modules.values()] != self._bound:
             self._rebind()
         try:
             return self._program(self, input, *others)
         except Exception as error:
-            self._add_error_path(error, error.__traceback__)
+            clearer = self._add_error_path(error, error.__traceback__)
+            if clearer is not None:
+                raise clearer from error
             raise
 
     def reset_state(self) -> None:
@@ -144,6 +151,22 @@ class GraphCore(nn.Module):
         targets = {key: self.target(key) for _, key in self._source.bound}
         self._program = bind(self._source, targets)
         self._bound = [*self._modules.values()]
+        self._note_modules_without_node()
+
+    def _note_modules_without_node(self) -> None:
+        """Log, once, a module that was assigned under a name of no node: the forward does not call it."""
+        names = frozenset(self._modules) - self._spec.key_index.keys() - self._noted
+        for name in sorted(names):
+            module = self._modules[name]
+            if module is not None and any(True for _ in module.parameters()):
+                known = [node.key for node in self._spec.nodes if node.has_module]
+                log.warn(
+                    "note: '%s' is not a node of this graph, so the forward does not call the module that "
+                    "was assigned to it. To replace a node, assign to its name. %s",
+                    name,
+                    suggestion(name, known, known_as="nodes"),
+                )
+        self._noted |= names
 
     def _modules_inside(self) -> list[nn.Module]:
         """Return the modules inside, without this graph itself, which would be a reference cycle."""
@@ -171,46 +194,58 @@ class GraphCore(nn.Module):
         has_batch = isinstance(graph_input, Tensor) and graph_input.dim() > 0
         self._memory.batch = graph_input.shape[0] if has_batch else None
 
-    def _ordered(self, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def _ordered(self, input: Any, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the inputs after the stream in the order of their declaration."""
         names = self._spec.input_names
         missing = names[len(others) :]
         if (
-            len(missing) == len(named)
+            input is not _NO_INPUT
+            and len(missing) == len(named)
             and len(others) <= len(names)
             and all(name in named for name in missing)
         ):
             return others + tuple(named[name] for name in missing)
-        wanted = ", ".join(["x", *(f"{name}=…" for name in names)])
-        got = f"{1 + len(others)} by position" + (f" and {', '.join(named)} by name" if named else "")
-        raise InputError(
-            f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}. "
+        raise self._wrong_inputs((input is not _NO_INPUT) + len(others), named)
+
+    def _wrong_inputs(self, by_position: int, named: dict[str, Any]) -> InputError:
+        wanted = ", ".join(["x", *(f"{name}=…" for name in self._spec.input_names)])
+        got = f"{by_position} by position" + (f" and {', '.join(named)} by name" if named else "")
+        stream = "" if by_position else " The first input is passed by position."
+        return InputError(
+            f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}.{stream} "
             f"Call it as model({wanted})."
         )
 
-    def _add_error_path(self, error: Exception, traceback: TracebackType | None) -> None:
-        """Add the key of the node that raised to the path of the error."""
+    def _add_error_path(self, error: Exception, traceback: TracebackType | None) -> Exception | None:
+        """Add the key of the node that raised to the path of the error; return a clearer error, if any."""
         while traceback is not None:
             if traceback.tb_frame.f_code.co_filename == self._source.filename:
                 index = self._source.node_at_line.get(traceback.tb_lineno)
                 if index is not None:
-                    self._add_node(error, index, traceback.tb_frame.f_locals)
-                return
+                    return self._add_node(error, index, traceback.tb_frame.f_locals)
+                return None
             traceback = traceback.tb_next
+        return None
 
-    def _add_node(self, error: Exception, index: int, values: Mapping[str, Any]) -> None:
+    def _add_node(self, error: Exception, index: int, values: Mapping[str, Any]) -> Exception | None:
         node = self._spec.nodes[index]
         target = self._modules.get(node.key)
         if isinstance(target, Control | GraphCore):
             prepend_path(error, node.key)
-            return
+            return None
+        sources = [self._spec.nodes[source].key for source in node.sources]
         if isinstance(error, MergeShapeError):
-            error.name_values([self._spec.nodes[source].key for source in node.sources])
+            error.name_values(sources)
             prepend_path(error, node.key)
-            return
-        inputs = ", ".join(describe_value(values.get(self._source.names[source])) for source in node.inputs)
+            return None
+        given = [values.get(self._source.names[source]) for source in node.inputs]
+        if node.merge_op == "cat" and (clearer := explain_cat(given, sources, node.merge_dim)) is not None:
+            return clearer.under(node.key)
+        inputs = ", ".join(map(describe_value, given))
         module = "" if target is None else one_line_repr(target) + ", "
-        prepend_path(error, node.key, f"{module}given {inputs}")
+        a_list = "" if node.spread else "the list "
+        prepend_path(error, node.key, f"{module}given {a_list}{inputs}")
+        return None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -224,6 +259,7 @@ class GraphCore(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.__dict__.setdefault("_noted", frozenset())
         self._stopwatch = None
         self._replan()
 

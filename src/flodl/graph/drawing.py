@@ -70,6 +70,11 @@ class GraphDrawing(GraphCore):
         return write_dot(sketch(self, self._last_profile(example, "dot_with_profile")))
 
     def _svg(self, profile: Profile | None, path: str | os.PathLike[str] | None) -> str:
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise PictureError(
+                f"the picture cannot be written to a {type(path).__name__}. Pass the path of a file, such as "
+                "'model.svg', or nothing. Example inputs are passed as example=x."
+            )
         suffix = os.path.splitext(path)[1].lower() if path is not None else ""
         if suffix in (".png", ".jpg", ".jpeg", ".pdf", ".gif", ".webp"):
             raise PictureError(

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from flodl.core import MetricError, PathError, paths
+from flodl.core import MetricError, PathError, log, paths
 from flodl.observe import Book, Trend, TrendGroup, export, unknown_metric
 
 from .core import Initial
@@ -31,6 +31,8 @@ _REDUCTIONS = {
 class GraphMetrics(GraphTree):
     """Record metrics; the name of a subgraph's metric starts with the subgraph's path."""
 
+    _has_noted_empty_trend = False
+
     def __init__(
         self, spec: Spec, modules: Mapping[str, nn.Module], initial: Mapping[str, Initial] | None = None
     ) -> None:
@@ -46,17 +48,20 @@ class GraphMetrics(GraphTree):
 
     def record(self, path: str, value: Any, *, weight: float = 1.0) -> None:
         """Record a value of this step (a number or a tensor) without synchronizing with the device."""
-        book, name = self._book_of(path)
+        book, name = self._book_to_record(path)
         book.record(name, value, weight=weight)
 
     def collect(self, *tags: str, reduce: Reduction = "mean", weight: float = 1.0) -> None:
         """Record the last values of tags or tag groups, each reduced to one number on the device."""
         if reduce not in _REDUCTIONS:
-            raise MetricError(f"reduce={reduce!r}. Use one of {', '.join(map(repr, _REDUCTIONS))}.")
+            raise MetricError(f"reduce={reduce!r:.60}. Use one of {', '.join(map(repr, _REDUCTIONS))}.")
+        if not tags:
+            raise MetricError(f"collect() names no tag. Name those to collect, for example {self._a_tag()}.")
         selected = [tag for name in tags for tag in self._group_members(name) or (name,)]
         values = [(tag, self._reduced(tag, reduce)) for tag in selected]
         for tag, value in values:
-            self.record(tag, value, weight=weight)
+            book, name = self._book_of(tag)
+            book.record(name, value, weight=weight, origin=f"collect(…, reduce={reduce!r})")
 
     def flush(self, *names: str) -> None:
         """Close the values recorded so far, of all or of some metrics, into one row of the history."""
@@ -78,7 +83,10 @@ class GraphMetrics(GraphTree):
         self._book.end_step()
 
     def end_epoch(self) -> None:
-        """End an epoch: flush all metrics, including those of subgraphs, into the row of this epoch."""
+        """End an epoch: flush all metrics, including those of subgraphs, into the row of this epoch.
+
+        A graph ends the epoch of its subgraphs too; calling it on both ends the epoch once.
+        """
         self._book.end_epoch(children=self._other_books())
 
     @property
@@ -94,6 +102,13 @@ class GraphMetrics(GraphTree):
     def trend(self, path: str) -> Trend:
         """Return the history of a metric; once there are metrics, an unknown name raises."""
         book, name = self._recorded(path) if self._known_metrics() else self._book_of(path)
+        if book.has_pending_only(name) and not self._has_noted_empty_trend:
+            self._has_noted_empty_trend = True
+            log.warn(
+                "note: the trend '%s' is empty, because no epoch has ended since its values were recorded. "
+                "Call end_epoch() after each epoch, or flush() without epochs.",
+                path,
+            )
         return book.trend(name)
 
     def trends(self, *names: str) -> TrendGroup:
@@ -109,7 +124,7 @@ class GraphMetrics(GraphTree):
         }
 
     def eta(self, total_epochs: int) -> float:
-        """Estimate the remaining seconds from the recent epochs."""
+        """Estimate the remaining seconds from the recent epochs; NaN before the first has ended."""
         return self._book.eta(total_epochs)
 
     def plot_html(self, path: str | os.PathLike[str], names: tuple[str, ...] | list[str] = ()) -> Path:
@@ -156,6 +171,16 @@ class GraphMetrics(GraphTree):
                 f"{error.message}"
             ) from None
 
+    def _book_to_record(self, path: str) -> tuple[Book, str]:
+        book, name = self._book_of(path)
+        if "*" in name:
+            raise MetricError(f"the metric {path!r} is a pattern. Record each metric under its own name.")
+        return book, name
+
+    def _a_tag(self) -> str:
+        tag = next((name for name in self.tags if name not in self._spec.internal_tags), "hidden")
+        return f"collect({tag!r})"
+
     def _recorded(self, path: str) -> tuple[Book, str]:
         """Return the book of a metric and its name there, or raise with the most similar names."""
         book, name = self._book_of(path)
@@ -198,6 +223,11 @@ class GraphMetrics(GraphTree):
             return known
         found: list[str] = []
         for name in names:
+            if not isinstance(name, str):
+                raise MetricError(
+                    f"a metric is named by a string, got {type(name).__name__}. Pass several names one by "
+                    "one: trends('loss', 'accuracy')."
+                )
             if name in known:
                 found.append(name)
             elif members := self._group_members(name):

@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from flodl.core import PathError, paths
+from flodl.core import PathError, log, paths
 from flodl.core.formats import format_count
 
 from .control.loop import Loop
@@ -106,6 +106,7 @@ class GraphTree(GraphCore):
         later calls of `train()` leave them there until `thaw`.
         """
         for parameter in self._parameters_to_change(path, "freeze"):
+            mark_frozen(parameter)
             parameter.requires_grad_(False)
             parameter.grad = None  # an optimizer would still apply it
         if eval_mode:
@@ -114,8 +115,19 @@ class GraphTree(GraphCore):
                 module.eval()
 
     def thaw(self, path: str) -> None:
-        """Set `requires_grad=True` for the parameters under a path, and undo `eval_mode`."""
-        for parameter in self._parameters_to_change(path, "thaw"):
+        """Set `requires_grad=True` for all parameters under a path, and undo `eval_mode`."""
+        parameters = self._parameters_to_change(path, "thaw")
+        by_hand = [parameter for parameter in parameters if unmark_frozen(parameter)]
+        if 0 < len(by_hand) < len(parameters):
+            log.warn(
+                "note: thaw(%r) also unfreezes %d of %d parameters that were already frozen, but not by "
+                "freeze, when freeze was called. If they should stay frozen, set requires_grad_(False) "
+                "again, or use 'with model.frozen(path):'.",
+                path,
+                len(by_hand),
+                len(parameters),
+            )
+        for parameter in parameters:
             parameter.requires_grad_(True)
         for module in self.modules_at(path):
             for inner in module.modules():
@@ -150,6 +162,10 @@ class GraphTree(GraphCore):
 
     def set_training(self, path: str, mode: bool) -> None:
         """Switch the modules under a path to training or evaluation mode."""
+        if not isinstance(mode, bool):
+            raise PathError(
+                f"set_training({path!r}, {mode!r:.60}): the mode is True for training, False for evaluation."
+            )
         found = self.modules_at(path)
         if not found:
             raise PathError(
@@ -239,6 +255,20 @@ def _summary_lines(graph: GraphTree, name: str, lead: str, branch: str) -> list[
 
 
 _KEPT_IN_EVAL = "_flodl_stilled"
+_FROZEN_BY = "_flodl_frozen_by"
+
+
+def mark_frozen(parameter: nn.Parameter) -> None:
+    """Note on a parameter, before it is frozen, whether it was frozen already, by something else."""
+    if parameter.requires_grad:
+        setattr(parameter, _FROZEN_BY, "freeze")
+    elif not hasattr(parameter, _FROZEN_BY):
+        setattr(parameter, _FROZEN_BY, "hand")
+
+
+def unmark_frozen(parameter: nn.Parameter) -> bool:
+    """Remove the note; return whether the parameter is frozen, and was frozen before `freeze`."""
+    return parameter.__dict__.pop(_FROZEN_BY, None) == "hand" and not parameter.requires_grad
 
 
 def is_kept_in_eval(module: nn.Module) -> bool:

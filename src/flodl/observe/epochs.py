@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
 from flodl.core.errors import MetricError
 from flodl.core.eta import seconds_left
+
+
+def check_total_epochs(total_epochs: object, question: str) -> int:
+    """Return a number of epochs if it is an integer of at least 0; otherwise raise."""
+    is_number = isinstance(total_epochs, SupportsIndex) and not isinstance(total_epochs, bool)
+    if not is_number or operator.index(total_epochs) < 0:  # type: ignore[arg-type]
+        raise MetricError(
+            f"{question} got total_epochs={total_epochs!r:.60}. Pass the number of epochs of the whole run, "
+            "an integer of at least 0."
+        )
+    return operator.index(total_epochs)  # type: ignore[arg-type]
 
 
 class EpochTimer:
@@ -55,6 +67,16 @@ class EpochTimer:
             durations[self._epoch] = self._mark_s - self._start_s
         return durations
 
+    @property
+    def start_s(self) -> float:
+        """The time at which the current epoch started."""
+        return self._start_s
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no values were flushed into the current epoch."""
+        return self._mark_s is None
+
     def start(self) -> None:
         """Start timing the current epoch now instead of at construction; only the first call counts."""
         if not self._started:
@@ -84,10 +106,14 @@ class EpochTimer:
         self._epoch = min(first, self._epoch)
 
     def eta(self, total_epochs: int) -> float:
-        """Estimate the seconds until `total_epochs` epochs are finished; 0.0 if unknown."""
+        """Estimate the seconds until `total_epochs` epochs are finished; NaN if unknown."""
         durations = self.durations
         done = self._epoch + (self._epoch in durations)
-        return seconds_left(durations, done=done, total_epochs=total_epochs) or 0.0
+        total = check_total_epochs(total_epochs, "eta")
+        if done >= total:
+            return 0.0
+        left = seconds_left(durations, done=done, total_epochs=total)
+        return math.nan if left is None else left
 
     def _close(self, *, at_s: float | None) -> None:
         if at_s is not None:

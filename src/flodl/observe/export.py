@@ -17,6 +17,7 @@ from flodl.core.eta import seconds_left
 from flodl.core.files import write_atomic
 from flodl.core.formats import format_duration, format_metric
 
+from .epochs import check_total_epochs
 from .plot import page
 
 Histories = Mapping[str, Mapping[int, float]]
@@ -54,6 +55,7 @@ def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: i
     epoch   1  loss=0.5000  [1.5s  ETA 3s]
     epoch   2  loss=0.2500  [1.5s  ETA 1.5s]
     """
+    check_total_epochs(total_epochs, "the log")
     lines = ["# flodl training log"]
     for epoch in _epochs(histories):
         parts = [f"epoch {epoch + 1:3d}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from torch import Tensor
 
@@ -39,6 +39,8 @@ class Book:
         self._history: dict[str, dict[int, Mean]] = {}
         self._pending: dict[str, Mean] = {}
         self._unread: list[Mean] = []
+        self._origins: dict[str, str] = {}
+        self._ended_by: Literal["itself", "parent"] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -73,10 +75,18 @@ class Book:
         """Start timing the current epoch now instead of at construction; only the first call counts."""
         self._timer.start()
 
-    def record(self, name: str, value: Value, *, weight: float | Tensor = 1.0) -> None:
-        """Add a value, or each value of a sequence, to the mean of the current epoch."""
+    def record(
+        self, name: str, value: Value, *, weight: float | Tensor = 1.0, origin: str = "record"
+    ) -> None:
+        """Add a value, or each value of a sequence, to the mean of the current epoch.
+
+        `origin` says what the values are. Values of different origin have no common mean, so they need
+        different names.
+        """
         if not isinstance(name, str) or not name:
             raise MetricError(f"the metric name is {name!r}. Expected a non-empty string such as 'loss'.")
+        if self._origins.setdefault(name, origin) != origin:
+            raise _two_origins(name, self._origins[name], origin)
         measured, factor = measure(name, value), check_weight(name, weight)
         self._num_records += 1
         self._history.setdefault(name, {})
@@ -120,14 +130,39 @@ class Book:
         self._step += 1
 
     def end_epoch(self, *, children: Sequence[Book] = ()) -> None:
-        """Reduce all pending values to means for the current epoch, and start the next one."""
-        books = dict.fromkeys((self, *children))
+        """Reduce all pending values to means for the current epoch, and start the next one.
+
+        An epoch ends once: after the end of a parent's epoch, the same call on a child does nothing, and a
+        child that ended the epoch itself is left out of the parent's.
+        """
+        if self._ended_by == "parent" and self._has_nothing_new:
+            self._ended_by = None
+            return
+        books = [book for book in dict.fromkeys((self, *children)) if not book._ended_before(self)]
         _align_epochs(books)
         first = self._timer.first_unended
         for book in books:
             book._close(list(book._pending))
             book._merge_epochs(first)
             book._timer.end()
+            book._ended_by = "itself" if book is self else "parent"
+        for book in {*children} - {*books}:
+            book._ended_by = None
+
+    @property
+    def _has_nothing_new(self) -> bool:
+        """Whether nothing was recorded since the last epoch ended."""
+        return not self._pending and self._timer.is_untouched
+
+    def _ended_before(self, parent: Book) -> bool:
+        """Return whether this book has already ended the parent's current epoch."""
+        return (
+            self._ended_by is not None
+            and self is not parent
+            and self._has_nothing_new
+            and self.epoch == parent.epoch + 1
+            and self._timer.start_s >= parent._timer.start_s
+        )
 
     def history(self, name: str) -> dict[int, float]:
         """Return the values by epoch, counted from 0; once there are metrics, an unknown name raises."""
@@ -155,6 +190,10 @@ class Book:
         history = self.history(name)
         return Trend(list(history.values()), epochs=list(history), name=name)
 
+    def has_pending_only(self, name: str) -> bool:
+        """Return whether a metric has recorded values, but none of a finished epoch."""
+        return name in self._pending and not self._history[name]
+
     def trends(self, names: Sequence[str] = ()) -> TrendGroup:
         """Return the trends of these names, or of all, as a group."""
         return TrendGroup({name: self.trend(name) for name in self._select(names)})
@@ -165,13 +204,14 @@ class Book:
         return {name: means[max(means)].value for name, means in self._history.items() if means}
 
     def eta(self, total_epochs: int) -> float:
-        """Estimate the remaining seconds from the median of the last five epochs; 0.0 if unknown."""
+        """Estimate the remaining seconds from the median of the last five epochs; NaN if unknown."""
         return self._timer.eta(total_epochs)
 
     def reset(self, names: Sequence[str] = ()) -> None:
         """Delete these metrics (all if empty) and their pending values; epoch and step stay."""
         for name in self._select(names):
             self._pending.pop(name, None)
+            self._origins.pop(name, None)
             del self._history[name]
         self._unread = [mean for means in self._history.values() for mean in means.values()]
 
@@ -237,7 +277,7 @@ class Book:
                 "Load the result of Book.state_dict()."
             ) from error
         self._history, self._pending, self._step, self._timer = history, pending, step, timer
-        self._unread = []
+        self._unread, self._origins, self._ended_by = [], {}, None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()
@@ -260,6 +300,13 @@ def _align_epochs(books: Collection[Book]) -> None:
     epoch = max(book.epoch for book in books)
     for book in books:
         book.epoch = epoch
+
+
+def _two_origins(name: str, first: str, second: str) -> MetricError:
+    return MetricError(
+        f"the metric {name!r} has values from {first}, and now from {second}: their mean would mix both. "
+        f"Record one of them under a different name, for example record('{name}_2', value)."
+    )
 
 
 def _saved(mean: Mean) -> list[float | str]:

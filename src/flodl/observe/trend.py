@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from flodl.core.errors import MetricError
 from flodl.core.formats import format_metric
@@ -30,13 +33,18 @@ class Trend:
     def __init__(
         self, values: Sequence[float], *, epochs: Sequence[int] | None = None, name: str = ""
     ) -> None:
-        self._values = [float(value) for value in values]
+        self._values = _numbers(values, name)
         self._epochs = list(range(len(self._values))) if epochs is None else [int(epoch) for epoch in epochs]
         self.name = name
         if len(self._epochs) != len(self._values):
             raise MetricError(
                 f"the trend {name!r} has {len(self._values)} values but {len(self._epochs)} epochs. "
                 "Pass one epoch for each value, or leave the epochs out."
+            )
+        if any(later <= earlier for earlier, later in itertools.pairwise(self._epochs)):
+            raise MetricError(
+                f"the trend {name!r} got epochs that do not increase: {self._epochs!r:.80}. "
+                "Pass the values in the order of their epochs, one value for each."
             )
 
     @property
@@ -89,15 +97,17 @@ class Trend:
         return self._values[-count:] if count else []
 
     def slope(self, n: int = 0) -> float:
-        """Fit a line through the last `n` values (all for 0) and return its slope per value.
+        """Fit a line through the last `n` values (all for 0) and return its slope per epoch.
 
         Fewer than two values have no slope: it is NaN.
 
         >>> Trend([1, 5, 10, 8, 6]).slope() > 0, Trend([1, 5, 10, 8, 6]).slope(3)
         (True, -2.0)
+        >>> Trend([0, 10, 20], epochs=[0, 5, 10]).slope()
+        2.0
         """
         count = _count(n, "slope")
-        return _slope(self._values[-count:] if count else self._values)
+        return self._slope(self._values[-count:] if count else self._values)
 
     def stalled(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
         """Return whether the last `n` values neither rise nor fall: the slope is within ±`tol`.
@@ -110,7 +120,7 @@ class Trend:
         (False, True)
         """
         window, bound = self._window(n, "stalled"), _tolerance(tol, "stalled")
-        return window is not None and abs(_slope(_scaled(window, relative))) < bound
+        return window is not None and abs(self._slope(_scaled(window, relative))) < bound
 
     def improving(self, n: int, mode: str = "min") -> bool:
         """Return whether the last `n` values fall (`mode="min"`) or rise (`mode="max"`)."""
@@ -122,7 +132,7 @@ class Trend:
         window = self._window(n, "improving")
         if window is None:
             return False
-        slope = _slope(window)
+        slope = self._slope(window)
         return slope < 0 if mode == "min" else slope > 0
 
     def converged(self, n: int, tol: float = 1e-4, *, relative: bool = False) -> bool:
@@ -134,6 +144,10 @@ class Trend:
         """
         window, bound = self._window(n, "converged"), _tolerance(tol, "converged")
         return window is not None and _variance(_scaled(window, relative)) < bound
+
+    def _slope(self, window: Sequence[float]) -> float:
+        """Return the slope per epoch of values that belong to the last epochs."""
+        return _slope(self._epochs[len(self._epochs) - len(window) :], window)
 
     def _window(self, n: int, question: str) -> list[float] | None:
         """Return the last `n` values, or None if there are fewer."""
@@ -157,6 +171,11 @@ class TrendGroup(Mapping[str, Trend]):
     """
 
     def __init__(self, trends: Mapping[str, Trend]) -> None:
+        if not isinstance(trends, Mapping):
+            raise MetricError(
+                f"TrendGroup got a {type(trends).__name__}. Pass a dict of trends by name: "
+                "TrendGroup({'loss': trend})."
+            )
         self._trends = dict(trends)
 
     def __getitem__(self, name: str) -> Trend:
@@ -235,14 +254,25 @@ def _without_nan(values: Sequence[float]) -> Iterator[float]:
     return (value for value in values if not math.isnan(value))
 
 
-def _slope(values: Sequence[float]) -> float:
+def _numbers(values: Any, name: str) -> list[float]:
+    if not isinstance(values, str):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return [float(value) for value in values]
+    raise MetricError(
+        f"the trend {name!r} got {values!r:.60}. Pass a list of numbers, one for each epoch; "
+        "model.trend('loss') returns the trend of a metric."
+    )
+
+
+def _slope(epochs: Sequence[int], values: Sequence[float]) -> float:
     # Least squares with x and y centered first, which stays precise when the values are large and nearly
     # equal, unlike (nΣxy − ΣxΣy) / (nΣx² − (Σx)²).
     if len(values) < 2:
         return math.nan
-    x_mean, y_mean = (len(values) - 1) / 2, _mean(values)
-    covariance = sum((x - x_mean) * (y - y_mean) for x, y in enumerate(values))
-    return covariance / sum((x - x_mean) ** 2 for x in range(len(values)))
+    since = [epoch - epochs[0] for epoch in epochs]
+    x_mean, y_mean = _mean(since), _mean(values)
+    covariance = sum((x - x_mean) * (y - y_mean) for x, y in zip(since, values))
+    return covariance / sum((x - x_mean) ** 2 for x in since)
 
 
 def _variance(values: Sequence[float]) -> float:
@@ -265,7 +295,7 @@ def _count(n: int, question: str) -> int:
     return count
 
 
-def _tolerance(tol: float, question: str) -> float:
-    if not tol >= 0:
+def _tolerance(tol: Any, question: str) -> float:
+    if isinstance(tol, str | None) or not tol >= 0:
         raise MetricError(f"{question} got tol={tol!r}. Expected a small positive number.")
-    return tol
+    return tol  # type: ignore[no-any-return]

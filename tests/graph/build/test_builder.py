@@ -1,5 +1,6 @@
 """The builder: what each call adds; a wrong call raises immediately and changes nothing."""
 
+import copy
 import functools
 
 import pytest
@@ -157,7 +158,7 @@ def test_a_call_on_open_streams_says_what_to_do(needs_one_stream):
         (lambda: FlowBuilder().split([Double()]), BuildError, "split got 1 branch. Pass at least 2"),
         (lambda: FlowBuilder().split([]), BuildError, "split got 0 branches. Pass at least 2"),
         (lambda: FlowBuilder().split(Double()), BuildError, "split got one module. Pass a list"),
-        (lambda: FlowBuilder().split(3), BuildError, "split got a int. Pass a list of modules."),
+        (lambda: FlowBuilder().split(3), BuildError, "split got an int. Pass a list of modules."),
         (lambda: FlowBuilder().gate(Double(), [Double()]), BuildError, "gate got 1 expert."),
         (lambda: FlowBuilder().switch(Double(), [Double()]), BuildError, "switch got 1 branch."),
         (lambda: FlowBuilder(nn.Linear), BuildError, "the class Linear, not an instance. Write Linear(…)."),
@@ -192,7 +193,7 @@ def test_a_call_on_open_streams_says_what_to_do(needs_one_stream):
         ),
         (lambda: FlowBuilder().tag("a.b"), TagError, "the tag 'a.b' has a dot"),
         (lambda: FlowBuilder().tag(""), TagError, "the tag '' is empty"),
-        (lambda: FlowBuilder().tag(3), TagError, "the tag 3 is a int, not a string"),
+        (lambda: FlowBuilder().tag(3), TagError, "the tag 3 is a int. Pass a string"),
         (
             lambda: FlowBuilder(Double()).tag("x").through(Triple()).tag("x"),
             TagError,
@@ -377,3 +378,128 @@ def test_a_loop_cannot_be_completed_twice():
     loop.for_n(2)
     with pytest.raises(BuildError, match="is already complete"):
         loop.for_n(2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: FlowBuilder(3), "FlowBuilder got an int. Pass an nn.Module or a function."),
+        (
+            lambda: FlowBuilder(Double(), Double()),
+            "FlowBuilder got 1 argument too many. Write FlowBuilder(first)",
+        ),
+        (lambda: FlowBuilder().through(Double(), Double()), "through got 1 argument too many."),
+        (lambda: FlowBuilder().split(Double(), Double()), "too many. Write split([first, second])."),
+        (
+            lambda: FlowBuilder().gate(SoftmaxRouter(2, 2), Double(), Double()),
+            "Write gate(router, [first, second])",
+        ),
+        (
+            lambda: FlowBuilder().switch(FixedSelector(0), Double(), Double()),
+            "Write switch(selector, [first, ",
+        ),
+        (lambda: open_streams().merge("mean", dim=1), "merge('mean', dim=1): only 'cat' has a dimension."),
+        (
+            lambda: open_streams().merge(double, dim=0),
+            "merge(a function, dim=0): only 'cat' has a dimension.",
+        ),
+        (lambda: open_streams().merge("cat", dim=True), "merge got dim=True."),
+        (
+            lambda: open_streams().merge(lambda a, b, c: a),
+            "merge joins 2 streams, but lambda takes 3 values.",
+        ),
+        (
+            lambda: open_streams().merge(lambda a, b=None: a),
+            "merge cannot tell whether lambda takes the 2 values",
+        ),
+        (lambda: open_streams().merge(nn.Linear(2, 2)), "linear, which takes one tensor. Merge first"),
+        (
+            lambda: FlowBuilder(Double()).trough(Double()),
+            "FlowBuilder has no method 'trough'. Did you mean 'through'?",
+        ),
+        (
+            lambda: FlowBuilder(Double()).parameters(),
+            ".parameters belongs to the model, and this is a builder.",
+        ),
+        (
+            lambda: FlowBuilder().also(nn.ReLU(inplace=True)).build(),
+            "at 'relu_1': the module writes into its input",
+        ),
+        (
+            lambda: FlowBuilder(Double()).fork(nn.ReLU(inplace=True)).tag("side").build(),
+            "at 'side': the module writes into its input (inplace=True), which is also read by the output",
+        ),
+        (
+            lambda: (
+                FlowBuilder().also(nn.Sequential(nn.Identity(), nn.Dropout(inplace=True), Double())).build()
+            ),
+            "at 'sequential_1': the module writes into its input (inplace=True), which is also read",
+        ),
+    ],
+)
+def test_a_mistake_of_the_chain_is_explained(wrong, words):
+    with pytest.raises(BuildError) as caught:
+        wrong()
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("merge", "expected"),
+    [
+        (lambda a, b, scale=2.0: scale * (a + b), 10 * X),
+        (lambda values, dim=0: torch.stack(values, dim).sum(dim), 5 * X),
+        (lambda values, *, mask=None: values[1], 3 * X),
+        (lambda a, *others: a, 2 * X),
+    ],
+)
+def test_options_of_a_merge_function_keep_their_defaults(merge, expected):
+    assert torch.equal(open_streams().merge(merge).build()(X), expected)
+
+
+def test_an_in_place_module_in_a_chain_is_accepted(capsys):
+    model = (
+        FlowBuilder(Shift(2)).through(nn.ReLU(inplace=True)).split([Double(), Triple()]).merge("add").build()
+    )
+    assert torch.equal(model(X), 5 * X)
+    branches = [nn.Sequential(Double(), nn.ReLU(inplace=True)), Triple()]
+    assert torch.equal(FlowBuilder().split(branches).merge("add").build()(X), 5 * X)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_tag_that_a_module_overwrites_is_noted(capsys):
+    FlowBuilder(Shift(2)).tag("before").through(nn.ReLU(inplace=True)).build()
+    assert "tagged('before') returns the overwritten value. Use inplace=False" in capsys.readouterr().err
+
+
+def test_branches_that_are_one_module_are_noted(capsys):
+    shared = Shift(2)
+    FlowBuilder().split([shared] * 3)
+    assert (
+        "note: the 3 branches of split are one module, so they share their weights" in capsys.readouterr().err
+    )
+    FlowBuilder().gate(SoftmaxRouter(2, 2), [shared, shared])
+    assert "note: the 2 experts of gate are one module" in capsys.readouterr().err
+    FlowBuilder().split([nn.Sequential(shared, nn.Dropout())] * 2).merge("add").split([shared, Shift(2)])
+    FlowBuilder().split([Double()] * 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_building_again_notes_that_the_graphs_share_their_modules(capsys):
+    flow = FlowBuilder(Shift(2))
+    flow.build()
+    assert capsys.readouterr().err == ""
+    flow.build()
+    assert capsys.readouterr().err.startswith(
+        "note: this builder was built before. Both graphs contain the same"
+    )
+
+
+def test_a_builder_can_be_copied_before_its_chain_is_complete():
+    copied = copy.deepcopy(FlowBuilder(Double()).loop_body(Triple()))
+    assert torch.equal(copied.for_n(2).build()(X), 18 * X)
+    assert not hasattr(FlowBuilder(), "parameters")
+
+
+def test_a_module_dict_names_the_branches_of_a_split():
+    flow = FlowBuilder().split(nn.ModuleDict({"left": Double(), "right": Triple()})).merge("add")
+    assert flow.build().tags == ("left", "right")

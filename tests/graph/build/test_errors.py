@@ -23,6 +23,7 @@ from flodl.core import (
     DownloadError,
     FlodlError,
     GraphError,
+    HFError,
     InputError,
     LoopError,
     ManifestError,
@@ -46,6 +47,7 @@ from flodl.core import (
 from flodl.core.files import write_atomic
 from flodl.data import Loader, read_idx
 from flodl.data.datasets.download import download
+from flodl.hf import AutoModel
 from flodl.monitor.journal import journal_file
 from flodl.optim import CosineScheduler
 
@@ -154,6 +156,10 @@ def write_error(folder):
 
 def monitor_error(folder):
     journal_file(folder)
+
+
+def hf_error(folder):
+    AutoModel.from_pretrained(folder)
 
 
 def picture_error(_):
@@ -282,6 +288,10 @@ MESSAGES = {
         write_error,
         "cannot write '{}/file/model.fdl': '{}/file' is a file, not a folder. An existing file is unchanged. "
         "Choose another path.",
+    ),
+    HFError: (
+        hf_error,
+        "{} has no config.json. Pass the folder that contains it and the weights.",
     ),
     MonitorError: (
         monitor_error,

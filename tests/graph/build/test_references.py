@@ -171,11 +171,13 @@ def test_several_readers_share_one_carried_value():
     assert sum(node.kind == "state" for node in model.spec.nodes) == 1
 
 
-def test_a_declared_input_can_be_carried_to_a_node_before_its_declaration():
+def test_an_input_that_is_declared_after_it_is_used_is_an_error_and_not_carried():
     flow = FlowBuilder(Remember()).using("memory").through(Double())
-    model = flow.input("memory").build()
-    assert torch.equal(model(X, memory=5 * X), 2 * X)
-    assert torch.equal(model(X, memory=0 * X), 12 * X)
+    with pytest.raises(RefError, match=r"using\('memory'\) comes before input\('memory'\), .* previous call"):
+        flow.input("memory")
+    model = FlowBuilder().input("memory").through(Remember()).using("memory").build()
+    assert torch.equal(model(X, memory=5 * X), 6 * X)
+    assert torch.equal(model(X, memory=0 * X), X)
 
 
 def test_a_member_of_a_tag_group_can_be_carried():

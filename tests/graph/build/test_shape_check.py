@@ -174,3 +174,19 @@ def test_a_node_that_needs_real_values_ends_the_check_without_an_error(capsys):
         set_verbosity("normal")
     assert capsys.readouterr().out == "shape check stopped at 'peeks_1': it needs real values.\n"
     assert model.tags == ()
+
+
+def test_a_list_of_sizes_is_not_an_example():
+    with pytest.raises(
+        InputError, match=r"the example \[4, 8\] is a shape. Pass a tensor: torch.zeros\(4, 8\)."
+    ):
+        FlowBuilder(nn.Linear(8, 2)).build(example=[4, 8])
+
+
+@pytest.mark.parametrize("example", [8, [torch.zeros(4, 8)]])
+def test_an_example_of_the_wrong_type_is_named(example):
+    words = (
+        f"The example is of type {type(example).__name__}: pass a tensor, a tuple of all inputs, or a dict."
+    )
+    with pytest.raises(ShapeError, match=words):
+        FlowBuilder(nn.Linear(8, 2)).build(example=example)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flodl import FlowBuilder, SigmoidRouter, SoftmaxRouter, TopKRouter
 from flodl.core import RouteError
@@ -56,11 +56,26 @@ def test_weights_broadcast_over_outputs_of_any_shape():
     torch.testing.assert_close(model(steps), weights[..., :1] * 2 * steps + weights[..., 1:] * 3 * steps)
 
 
-def test_one_row_of_weights_may_apply_to_the_whole_batch():
-    def router(x: Tensor) -> Tensor:
-        return torch.tensor([0.25, 0.75])
+@pytest.mark.parametrize("weights", [torch.tensor([0.25, 0.75]), torch.tensor([[0.25, 0.75]])])
+def test_one_row_of_weights_is_not_repeated_for_the_batch(weights):
+    model = FlowBuilder().gate(lambda x: weights, [Double(), Triple()]).build()
+    with pytest.raises(RouteError, match=r"at 'gate_1.router': .* all samples would share them") as caught:
+        model(ROWS)
+    assert f"Return one row per sample, ({len(ROWS)}, 2)." in str(caught.value)
+    assert torch.equal(model(ROWS[:1]), 2.75 * ROWS[:1])
+    expanded = FlowBuilder().gate(lambda x: weights.expand(len(x), -1), [Double(), Triple()]).build()
+    assert torch.equal(expanded(ROWS), 2.75 * ROWS)
 
-    assert torch.equal(FlowBuilder().gate(router, [Double(), Triple()]).build()(ROWS), 2.75 * ROWS)
+
+def test_a_sample_without_a_batch_dimension_may_have_weights_without_one():
+    model = FlowBuilder().gate(lambda x: torch.tensor([0.25, 0.75]), [Double(), Triple()]).build()
+    assert torch.equal(model(ROWS[0]), 2.75 * ROWS[0])
+
+
+def test_weights_may_be_shared_by_the_time_steps_of_a_sample():
+    steps = torch.ones(2, 5, 3)
+    model = FlowBuilder().gate(lambda x: torch.full((len(x), 1, 2), 0.5), [Double(), Triple()]).build()
+    assert torch.equal(model(steps), 2.5 * steps)
 
 
 def test_an_empty_batch_passes():
@@ -120,10 +135,10 @@ def test_a_router_that_does_not_match_the_experts_is_rejected(router, experts, m
 def test_errors_inside_name_the_part():
     with pytest.raises(ValueError, match="broken") as caught:
         FlowBuilder().gate(Equal(), [Double(), Broken()]).build()(ROWS)
-    assert caught.value.__notes__ == ["flodl: at 'gate_1.expert_1'"]
+    assert caught.value.__notes__ == [f"flodl: at 'gate_1.expert_1', Broken(), given {tuple(ROWS.shape)}"]
     with pytest.raises(ValueError, match="broken") as caught:
         FlowBuilder().gate(Broken(), [Double(), Double()]).build()(ROWS)
-    assert caught.value.__notes__ == ["flodl: at 'gate_1.router'"]
+    assert caught.value.__notes__ == [f"flodl: at 'gate_1.router', Broken(), given {tuple(ROWS.shape)}"]
 
 
 @pytest.mark.parametrize(

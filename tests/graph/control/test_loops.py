@@ -234,7 +234,7 @@ def test_an_error_in_the_body_names_the_iteration():
 def test_an_error_in_the_condition_names_the_condition():
     with pytest.raises(ValueError, match="broken on purpose") as caught:
         FlowBuilder().loop_body(Double()).while_cond(Broken(), 2).build()(ROWS)
-    assert caught.value.__notes__ == ["flodl: at 'loop_1.condition'"]
+    assert caught.value.__notes__ == [f"flodl: at 'loop_1.condition', Broken(), given {tuple(ROWS.shape)}"]
 
 
 @pytest.mark.parametrize(
@@ -273,3 +273,44 @@ def test_a_learned_halt_needs_a_floating_point_state_and_logits():
         FlowBuilder().loop_body(Double()).while_cond(counted, 2).build()(ROWS)
     with pytest.raises(LoopError, match=r"LearnedHalt got in_features=0. Pass the width"):
         LearnedHalt(0)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [lambda s: s.max() * torch.nan, lambda s: s[:, 0] * torch.nan, lambda s: float("nan")],
+    ids=["batch", "per sample", "number"],
+)
+@pytest.mark.parametrize("method", ["while_cond", "until_cond"])
+def test_a_condition_that_is_nan_is_an_error(condition, method):
+    flow = getattr(FlowBuilder().loop_body(Double()), method)(condition, 3)
+    with pytest.raises(
+        LoopError, match=r"at 'loop_1.condition': the condition returned NaN before iteration 3"
+    ):
+        flow.build()(ROWS)
+
+
+def test_a_long_loop_finds_a_nan_condition_before_its_last_iteration():
+    model = FlowBuilder().loop_body(Double()).until_cond(lambda s: s.max() * torch.nan, 10**9).build()
+    with pytest.raises(LoopError, match="NaN before iteration 64"):
+        model(ROWS)
+
+
+def test_a_finished_sample_may_have_any_condition():
+    values = iter([torch.tensor([1.0, -1.0, -1.0]), torch.tensor([torch.nan, -1.0, -1.0])])
+    model = FlowBuilder().loop_body(Double()).while_cond(lambda s: next(values), 2).build()
+    assert torch.equal(model(ROWS), torch.tensor([[1.0], [4.0], [4.0]]) * ROWS)
+
+
+def test_a_while_condition_that_is_true_at_once_is_explained_in_the_first_call(capsys):
+    def small(state):
+        return state.max() < 1e6
+
+    model = FlowBuilder().loop_body(Double()).while_cond(small, 3).build()
+    assert torch.equal(model(ROWS), ROWS)
+    assert torch.equal(model(ROWS), ROWS)
+    assert (
+        capsys.readouterr().err.count("note: the condition small of while_cond is true before the first") == 1
+    )
+    FlowBuilder().loop_body(Double()).until_cond(small, 3).build()(ROWS)
+    FlowBuilder().loop_body(Double()).while_cond(small, 3, masked=True).build()(ROWS)
+    assert capsys.readouterr().err == ""

@@ -126,4 +126,34 @@ def test_a_stream_that_cannot_be_mapped_is_rejected(stream, end, message):
 def test_errors_inside_name_the_body():
     with pytest.raises(ValueError, match="broken") as caught:
         FlowBuilder().map(Broken()).each().build()(torch.zeros(2, 2))
-    assert caught.value.__notes__ == ["flodl: at 'map_1.body'"]
+    assert caught.value.__notes__ == ["flodl: at 'map_1.body', Broken(), given (1, 2)"]
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "words"),
+    [
+        (lambda row: row.repeat(2, 1), {}, "returned shape (2, 2) for 1 row. Return a tensor whose first"),
+        (lambda row: row[0], {}, "returned shape (2,) for 1 row."),
+        (lambda row: row.sum(), {}, "returned shape () for 1 row."),
+        (lambda row: (row, row), {}, "returned a tuple for 1 row."),
+        (lambda rows: rows.sum(0), {"batched": True}, "returned shape (2,) for 3 rows."),
+        (
+            lambda row: row[:, : 1 + int(row[0, 0])],
+            {},
+            "shape (1, 1) for row 0 and (1, 2) for row 1. All rows",
+        ),
+    ],
+)
+def test_a_body_returns_one_row_for_each_row(body, options, words):
+    model = FlowBuilder().map(body, **options).each().build()
+    with pytest.raises(ShapeError) as caught:
+        model(torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 1.0]]))
+    assert str(caught.value).startswith("at 'map_1.body': the body of a map returned ")
+    assert words in str(caught.value)
+
+
+def test_a_body_that_does_not_fit_the_slices_is_shown_with_its_input():
+    with pytest.raises(RuntimeError) as caught:
+        FlowBuilder().map(torch.nn.Linear(5, 5, bias=False)).slices(4).build()(torch.zeros(2, 8))
+    module = "Linear(in_features=5, out_features=5, bias=False)"
+    assert caught.value.__notes__ == [f"flodl: at 'map_1.body', {module}, given (1, 2)"]

@@ -245,12 +245,17 @@ def test_errors_inside_name_the_part():
     ):
         with pytest.raises(ValueError, match="broken") as caught:
             FlowBuilder().switch(*parts).build()(ROWS)
-        assert caught.value.__notes__ == [f"flodl: at 'switch_1.{path}'"]
+        assert caught.value.__notes__ == [f"flodl: at 'switch_1.{path}', Broken(), given {tuple(ROWS.shape)}"]
 
 
 def test_selectors_check_their_arguments():
-    with pytest.raises(RouteError, match=r"FixedSelector got index -1. Branches are numbered from 0."):
-        FixedSelector(-1)
+    for index in (-1, "1", 1.0):
+        with pytest.raises(RouteError, match=f"FixedSelector got index {index!r}. Pass an integer; branches"):
+            FixedSelector(index)
+    with pytest.raises(
+        RouteError, match=r"ArgmaxSelector got in_features='8'. Pass the width of the stream."
+    ):
+        ArgmaxSelector("8", 2)
     with pytest.raises(RouteError, match=r"gradient='soft'. Use None, 'straight_through' or 'gumbel'"):
         ArgmaxSelector(2, 2, gradient="soft")
 

@@ -14,13 +14,17 @@ def narrow():
     return nn.Linear(16, 1)
 
 
+def wide():
+    return nn.Linear(16, 8)
+
+
 MERGES = {
-    "also": (lambda: FlowBuilder().also(narrow()), "at 'add_1': cannot add 'input' of shape (4, 16), "),
-    "also_with": (lambda: FlowBuilder().also_with(narrow(), nn.Linear(16, 8)), "at 'add_1': cannot add "),
-    "add": (lambda: split().merge("add"), "at 'merge_1': cannot add "),
-    "mean": (lambda: split().merge("mean"), "at 'merge_1': cannot average "),
-    "max": (lambda: split().merge("max"), "at 'merge_1': cannot take the maximum of "),
-    "mul": (lambda: split(lambda x: x[:, 0]).merge("mul"), "at 'merge_1': cannot multiply "),
+    "also": (lambda: FlowBuilder().also(narrow()), "at 'add_1': cannot add 'input' of shape", "a + b"),
+    "also_with": (lambda: FlowBuilder().also_with(narrow(), wide()), "at 'add_1': cannot add ", "a + b"),
+    "add": (lambda: split().merge("add"), "at 'merge_1': cannot add ", "a + b"),
+    "mean": (lambda: split().merge("mean"), "at 'merge_1': cannot average ", "(a + b) / 2"),
+    "max": (lambda: split().merge("max"), "at 'merge_1': cannot take the maximum of ", "torch.maximum(a, b)"),
+    "mul": (lambda: split(lambda x: x[:, 0]).merge("mul"), "at 'merge_1': cannot multiply ", "a * b"),
 }
 
 
@@ -30,12 +34,12 @@ def split(other=None):
 
 @pytest.mark.parametrize("merge", MERGES)
 def test_merging_different_shapes_raises_with_both_shapes_and_the_path(merge):
-    make, words = MERGES[merge]
+    make, words, broadcast = MERGES[merge]
     with pytest.raises(ShapeError) as caught:
         make().build()(X)
     assert str(caught.value).startswith(words)
     assert "of shape (4," in str(caught.value)
-    assert "merge(lambda a, b: a + b)" in str(caught.value)
+    assert f"merge(lambda a, b: {broadcast})" in str(caught.value)
     with pytest.raises(ShapeError, match="cannot"):
         make().build(example=X)
 
@@ -131,3 +135,49 @@ def test_a_learned_halt_does_not_add_up_states_of_different_shapes():
     with pytest.raises(LoopError, match=r"at 'loop_1.body': the body changes the state from shape"):
         model(X[:, :2])
     assert issubclass(LoopError, GraphError)
+
+
+@pytest.mark.parametrize("other", [lambda x: (x, x), lambda x: [x], lambda x: None, nn.LSTM(16, 16)])
+@pytest.mark.parametrize("merge", ["add", "mean", "max", "mul"])
+def test_a_branch_that_returns_no_tensor_is_named(merge, other):
+    model = FlowBuilder().split({"one": nn.Identity(), "two": other}).merge(merge).build()
+    with pytest.raises(
+        ShapeError, match=r"at 'merge_1': cannot .* 'two' \(.*\). Each branch has to return one"
+    ):
+        model(X)
+
+
+def test_tuples_are_not_concatenated_by_a_sum():
+    with pytest.raises(ShapeError, match=r"at 'add_1': cannot add 'lambda_1' \(a tuple of 1 value\), "):
+        FlowBuilder(lambda x: (x,)).also(lambda x: (x[0], x[0])).build()(X)
+
+
+@pytest.mark.parametrize(
+    ("other", "dim", "rule"),
+    [
+        (nn.Identity(), 2, r"along dimension 2. They have 2 dimensions: use dim from -2 to 1."),
+        (
+            nn.Linear(16, 3),
+            0,
+            r"'linear_1' of shape \(4, 3\) along dimension 0. All other dimensions need the same",
+        ),
+        (
+            lambda x: x.sum(),
+            -1,
+            r"of shape \(\) .* All of them need the same number of dimensions, at least 1.",
+        ),
+        (lambda x: (x, x), -1, r"'lambda_1' \(a tuple of 2 values\). Each branch has to return one tensor"),
+    ],
+)
+def test_values_that_cannot_be_concatenated_are_named(other, dim, rule):
+    flow = FlowBuilder().split([nn.Identity(), other]).merge("cat", dim=dim)
+    with pytest.raises(ShapeError, match=rf"at 'merge_1': cannot concatenate 'identity_1' of shape .*{rule}"):
+        flow.build()(X)
+    with pytest.raises(ShapeError, match="cannot concatenate"):
+        FlowBuilder().split([nn.Identity(), other]).merge("cat", dim=dim).build(example=X)
+
+
+def test_an_error_of_a_merge_function_says_that_it_got_a_list():
+    with pytest.raises(TypeError) as caught:
+        FlowBuilder().split([nn.Identity(), nn.Identity()]).merge(lambda values: values + 1).build()(X)
+    assert caught.value.__notes__ == ["flodl: at 'merge_1', given the list (4, 16), (4, 16)"]

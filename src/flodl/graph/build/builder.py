@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from flodl.core import BuildError, RefError, TagError, log
+from flodl.core import BuildError, RefError, TagError
 from flodl.core.paths import check_name, suggestion
 
 from ..control import Gate, Loop, Map, Switch
 from ..core import Initial, check_initial
 from ..graph import Graph
-from ..plan.signature import takes_one_sequence
 from ..plan.spec import Kind, MergeOp
 from .continuations import LoopBuilder, Make, MapBuilder
 from .draft import (
@@ -22,6 +21,7 @@ from .draft import (
     Target,
     Unfinished,
     check_no_references,
+    check_one_argument,
     check_required,
     check_target,
     check_targets,
@@ -29,10 +29,13 @@ from .draft import (
     explain_rejection,
     freeze,
     name_drafts,
+    no_such_method,
     type_name,
 )
 from .labels import Labels
+from .merging import takes_values_one_by_one
 from .names import check_child_name, check_initial_names
+from .notes import check_in_place, note_one_module, note_second_build, note_unread
 from .shape_check import check_shapes
 
 Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
@@ -55,7 +58,8 @@ class FlowBuilder(Unfinished):
     ('output',)
     """
 
-    def __init__(self, entry: Target | None = None) -> None:
+    def __init__(self, entry: Target | None = None, *more: Target) -> None:
+        check_one_argument("FlowBuilder", more, "FlowBuilder(first).through(second)")
         self._drafts: list[Draft] = []
         self._tagged: dict[str, Draft] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
@@ -67,13 +71,15 @@ class FlowBuilder(Unfinished):
         self._bindable: list[Draft] = []
         self._fresh_fork: Draft | None = None
         self._unclosed: Unfinished | None = None
+        self._was_built = False
         self._input = self._add("input", "input")
         self._streams = [self._input]
         if entry is not None:
-            self.through(entry)
+            self.through(check_target(entry, "FlowBuilder"))
 
-    def through(self, module: Target) -> FlowBuilder:
+    def through(self, module: Target, *more: Target) -> FlowBuilder:
         """Send the stream through a module or function."""
+        check_one_argument("through", more, "through(first).through(second)")
         node = self._call(check_target(module, "through"), self._stream("through"))
         return self._flow([node], bindable=[node])
 
@@ -99,8 +105,12 @@ class FlowBuilder(Unfinished):
         self._fresh_fork = node
         return self
 
-    def split(self, modules: Sequence[Target] | Mapping[str, Target]) -> FlowBuilder:
+    def split(
+        self, modules: Sequence[Target] | Mapping[str, Target] | nn.ModuleDict, *more: Target
+    ) -> FlowBuilder:
         """Send the stream through several modules in parallel; a dict also tags each branch with its key."""
+        check_one_argument("split", more, "split([first, second])")
+        modules = dict(modules.items()) if isinstance(modules, nn.ModuleDict) else modules
         names = list(modules) if isinstance(modules, Mapping) else []
         targets = modules.values() if isinstance(modules, Mapping) else modules
         branches = check_targets(targets, "split", each="branch", plural="branches")
@@ -112,6 +122,7 @@ class FlowBuilder(Unfinished):
         self._flow(nodes, bindable=nodes)
         for name, node in zip(names, nodes):
             self._name(node, name)
+        note_one_module(branches, "split", "branches")
         return self
 
     def merge(self, op: Merge, dim: int = -1) -> FlowBuilder:
@@ -183,6 +194,11 @@ class FlowBuilder(Unfinished):
                     f"the input {name!r} cannot be a keyword argument. Use a different name, such as 'ctx'."
                 )
             self._check_free(name)
+            if name in self._pending:
+                raise RefError(
+                    f"using({name!r}) comes before input({name!r}), so it would read the value of the "
+                    f"previous call. Call input({name!r}) first, right after FlowBuilder(…)."
+                )
         if len(set(names)) != len(names):
             raise TagError(f"input({', '.join(map(repr, names))}) declares a name twice. Name each once.")
         for name in names:
@@ -197,17 +213,25 @@ class FlowBuilder(Unfinished):
         self._unclosed = loop
         return loop
 
-    def gate(self, router: Target, experts: Sequence[Target]) -> FlowBuilder:
+    def gate(self, router: Target, experts: Sequence[Target], *more: Target) -> FlowBuilder:
         """Run every expert and sum the outputs, weighted by the router."""
+        check_one_argument("gate", more, "gate(router, [first, second])")
         found = check_targets(experts, "gate", each="expert", plural="experts")
         experts = [check_no_references(expert, "an expert") for expert in found]
-        return self._control("gate", Gate(check_target(router, "gate"), experts))
+        flow = self._control("gate", Gate(check_target(router, "gate"), experts))
+        note_one_module(experts, "gate", "experts")
+        return flow
 
-    def switch(self, selector: Target, branches: Sequence[Target], *, masked: bool = False) -> FlowBuilder:
+    def switch(
+        self, selector: Target, branches: Sequence[Target], *more: Target, masked: bool = False
+    ) -> FlowBuilder:
         """Run the branch that the selector chooses, for the batch or for each sample."""
+        check_one_argument("switch", more, "switch(selector, [first, second])")
         found = check_targets(branches, "switch", each="branch", plural="branches")
         branches = [check_no_references(branch, "a branch") for branch in found]
-        return self._control("switch", Switch(check_target(selector, "switch"), branches, masked=masked))
+        flow = self._control("switch", Switch(check_target(selector, "switch"), branches, masked=masked))
+        note_one_module(branches, "switch", "branches")
+        return flow
 
     def map(self, body: Target, batched: bool = False) -> MapBuilder[FlowBuilder]:
         """Apply a body to parts of the stream; each, over or slices must follow."""
@@ -233,6 +257,7 @@ class FlowBuilder(Unfinished):
         order = execution_order(self._drafts)
         keys = name_drafts(order)
         check_required(order, keys)
+        check_in_place(order, keys, self._streams[0])
         check_initial_names((tag for tag, value in self._initial.items() if isinstance(value, Tensor)), keys)
         spec = freeze(
             order,
@@ -247,7 +272,10 @@ class FlowBuilder(Unfinished):
             key: draft.target for key, draft in zip(keys, order) if isinstance(draft.target, nn.Module)
         }
         graph = Graph(spec, modules, self._initial)
-        self._log_unread_nodes(order, keys)
+        note_unread(order, keys, self._streams[0], self._input)
+        if self._was_built:
+            note_second_build()
+        self._was_built = True
         if example is not None:
             check_shapes(graph, example)
         return graph
@@ -285,14 +313,8 @@ class FlowBuilder(Unfinished):
             hint = suggestion(unknown[0], self._tagged, known_as="tags")
             raise TagError(f"internal({unknown[0]!r}) hides a tag that does not exist. {hint}")
 
-    def _log_unread_nodes(self, order: list[Draft], keys: list[str]) -> None:
-        used = {source for draft in order for source in [*draft.sources, *draft.refs.values()]}
-        for draft, key in zip(order, keys):
-            ends_here = draft not in used and draft is not self._streams[0] and not draft.tags
-            if ends_here and draft.kind not in ("input", "state"):
-                log.warn("note: nothing reads '%s', but it runs in every call. Tag it to read it.", key)
-            elif draft.kind == "input" and draft not in used and draft is not self._input:
-                log.warn("note: nothing reads the input '%s'. Bind it with using, or remove it.", key)
+    def __getattr__(self, name: str) -> Any:
+        raise no_such_method(name, Graph, [method for method in vars(FlowBuilder) if method[0] != "_"])
 
     def _add(self, kind: Kind, prefix: str, **fields: Any) -> Draft:
         draft = Draft(kind, prefix, position=len(self._drafts), **fields)
@@ -306,8 +328,14 @@ class FlowBuilder(Unfinished):
 
     def _merged(self, op: Merge, streams: list[Draft], dim: int = -1) -> Draft:
         sources = list(streams)
-        if not isinstance(dim, int):
+        if not isinstance(dim, int) or isinstance(dim, bool):
             raise BuildError(f"merge got dim={dim!r}. Pass the index of a dimension, such as -1.")
+        if dim != -1 and op != "cat":
+            name = repr(op) if isinstance(op, str) else "a function"
+            raise BuildError(
+                f"merge({name}, dim={dim}): only 'cat' has a dimension. The others merge the values of all "
+                "branches element by element. Remove dim, or use a function of your own."
+            )
         if isinstance(op, str):
             if op not in _MERGE_OPS:
                 hint = suggestion(op, _MERGE_OPS, known_as="operations")
@@ -315,15 +343,8 @@ class FlowBuilder(Unfinished):
             prefix = "add" if op == "add" and len(sources) == 2 and len(self._streams) == 1 else "merge"
             merge_op: MergeOp = op
             return self._add("merge", prefix, sources=sources, merge_op=merge_op, merge_dim=dim)
-        sequence = takes_one_sequence(check_target(op, "merge"))
-        if sequence is None:
-            raise BuildError(
-                f"merge cannot read the parameters of {type_name(op)}. Wrap it in a function of the list "
-                f"(lambda values: {type_name(op)}(values)) or of the values (lambda a, b: …)."
-            )
-        return self._add(
-            "merge", "merge", target=op, sources=sources, merge_op="callable", spread=not sequence
-        )
+        spread = takes_values_one_by_one(op, len(sources))
+        return self._add("merge", "merge", target=op, sources=sources, merge_op="callable", spread=spread)
 
     def _flow(self, streams: list[Draft], *, bindable: Sequence[Draft] = ()) -> FlowBuilder:
         self._streams = streams

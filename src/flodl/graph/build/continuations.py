@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from flodl.core import BuildError, LoopError, RefError
-from flodl.core.paths import suggestion
+from flodl.core.paths import check_name, suggestion
 
 from ..control import Loop, Map
 from ..control.loop import Asked
 from ..control.map import MapMode
-from .draft import Draft, Target, Unfinished, check_target
+from .draft import Draft, NoSuchMethod, Target, Unfinished, check_target
 
 Flow = TypeVar("Flow")
 # Called by the builder once the loop or map may be closed: returns it, and its source if not the stream.
@@ -45,7 +45,7 @@ class LoopBuilder(Unfinished, Generic[Flow]):
         return self._close(self, make)
 
     def __getattr__(self, name: str) -> Any:
-        raise BuildError(
+        raise NoSuchMethod(
             f".{name} comes before the end of the loop. Call for_n, while_cond or until_cond first."
         )
 
@@ -70,7 +70,7 @@ class MapBuilder(Unfinished, Generic[Flow]):
         """Map the rows of a tagged value. The result becomes the stream."""
 
         def make() -> tuple[Map, Draft]:
-            source = self._tagged.get(tag)
+            source = self._tagged.get(check_name(tag, "tag"))
             if source is None:
                 hint = suggestion(tag, self._tagged, known_as="tags")
                 raise RefError(f"map over {tag!r}: this tag does not exist yet. {hint}")
@@ -92,7 +92,7 @@ class MapBuilder(Unfinished, Generic[Flow]):
         return Map(self._body, mode=mode, count=count, batched=self._batched)
 
     def __getattr__(self, name: str) -> Any:
-        raise BuildError(f".{name} comes before the source of the map. Call each, over or slices first.")
+        raise NoSuchMethod(f".{name} comes before the source of the map. Call each, over or slices first.")
 
 
 def _check_count(n: int, method: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from flodl.core import BuildError, RefError, TagError
+from flodl.core.paths import suggestion
 
 from ..control.control import Control
 from ..core import GraphCore
@@ -16,6 +17,10 @@ from ..plan.signature import Accepts, accepts
 from ..plan.spec import Kind, MergeOp, Node, Spec
 
 Target = Callable[..., Any]
+
+
+class NoSuchMethod(BuildError, AttributeError):
+    """A builder has no attribute of this name; `hasattr` and `copy` need an AttributeError."""
 
 
 class Unfinished:
@@ -189,6 +194,20 @@ def freeze(
     )
 
 
+def no_such_method(name: str, model: type, methods: list[str]) -> NoSuchMethod:
+    """Return the error for an attribute that the builder does not have."""
+    if hasattr(model, name) and not name.startswith("_"):
+        return NoSuchMethod(f".{name} belongs to the model, and this is a builder. Call .build() first.")
+    hint = suggestion(name, methods, known_as="methods")
+    return NoSuchMethod(f"FlowBuilder has no method {name!r}. {hint}")
+
+
+def check_one_argument(method: str, more: tuple[Any, ...], right: str) -> None:
+    """Raise if a method got its modules as separate arguments."""
+    if more:
+        raise BuildError(f"{method} got {len(more)} argument{'s' * (len(more) > 1)} too many. Write {right}.")
+
+
 def check_target(target: Any, where: str) -> Target:
     """Raise if a value cannot be a node."""
     if isinstance(target, Unfinished):
@@ -198,7 +217,7 @@ def check_target(target: Any, where: str) -> Target:
             f"{where} got the class {target.__name__}, not an instance. Write {target.__name__}(…)."
         )
     if not callable(target):
-        raise BuildError(f"{where} got a {type(target).__name__}. Pass an nn.Module or a function.")
+        raise BuildError(f"{where} got {_kind_of(target)}. Pass an nn.Module or a function.")
     return target  # type: ignore[no-any-return]
 
 
@@ -209,12 +228,19 @@ def check_targets(targets: Any, method: str, *, each: str, plural: str) -> list[
     if isinstance(targets, Mapping):
         raise BuildError(f"{method} got a dict, but its {plural} have fixed names. Pass a list.")
     if not isinstance(targets, Iterable):
-        raise BuildError(f"{method} got a {type(targets).__name__}. Pass a list of modules.")
+        raise BuildError(f"{method} got {_kind_of(targets)}. Pass a list of modules.")
     found = [check_target(target, method) for target in targets]
     if len(found) < 2:
         count = f"{len(found)} {each if found else plural}"
         raise BuildError(f"{method} got {count}. Pass at least 2, or use through.")
     return found
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
 
 def check_no_references(target: Target, where: str) -> Target:

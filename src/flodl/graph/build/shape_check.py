@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,9 +41,13 @@ def check_shapes(graph: GraphCore, example: Any) -> None:
             log.verbose("shape check stopped at '%s': it needs real values.", path or "the input")
             return
         message = f"{_first_line(error)} ({details})" if details else _first_line(error)
-        raise ShapeError(
-            f"{message}. Change the node to accept this shape, or fix the node before it.", path=path
-        ) from error
+        advice = "Change the node to accept this shape, or fix the node before it."
+        if not isinstance(example, Tensor | tuple | Mapping):
+            advice = (
+                f"The example is of type {type(example).__name__}: pass a tensor, a tuple of all inputs, "
+                "or a dict."
+            )
+        raise ShapeError(f"{message}. {advice}", path=path) from error
 
 
 def _meta_copy(graph: GraphCore) -> GraphCore:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from flodl.core import RouteError
 
-from ..plan.error_path import prepend_path
+from ..plan.error_path import details_of_part, prepend_path
+from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts
 from .control import Control, Target, combine
 
@@ -18,7 +19,8 @@ class Gate(Control):
     """Sum the experts' outputs, weighted by the router; references go to the router.
 
     The router returns `[..., experts]`. Its leading dimensions must match those of the experts' outputs:
-    `[batch, experts]` weights whole samples of any shape, `[batch, time, experts]` time steps.
+    `[batch, experts]` weights whole samples of any shape, `[batch, time, experts]` time steps. Weights are
+    not repeated for the batch; later dimensions may have size 1.
     """
 
     kind = "gate"
@@ -47,7 +49,7 @@ class Gate(Control):
         try:
             weights = self.router(stream, **refs)
         except Exception as error:
-            prepend_path(error, "router")
+            prepend_path(error, "router", details_of_part(error, self.router, stream))
             raise
         if not isinstance(weights, Tensor) or weights.dim() == 0:
             raise RouteError(
@@ -57,13 +59,14 @@ class Gate(Control):
             raise _wrong_width(weights.shape[-1], self.num_experts)
         outputs = [self._run(name, stream) for name in self._expert_names]
         _check_shapes(weights, outputs)
+        _check_batch(weights, outputs[0], stream)
         return combine(weights, outputs)
 
     def _run(self, name: str, stream: Any) -> Tensor:
         try:
             output = getattr(self, name)(stream)
         except Exception as error:
-            prepend_path(error, name)
+            prepend_path(error, name, details_of_part(error, getattr(self, name), stream))
             raise
         if not isinstance(output, Tensor):
             raise RouteError(
@@ -104,3 +107,20 @@ def _check_shapes(weights: Tensor, outputs: list[Tensor]) -> None:
             f"{tuple(first.shape)}. Every dimension before the last must match the experts' shape: "
             "one weight per expert for each sample, or for each step."
         )
+
+
+def _check_batch(weights: Tensor, output: Tensor, stream: Any) -> None:
+    """Raise if the samples of a batch would share one row of weights."""
+    is_batch = output.dim() > 1 or (isinstance(stream, Tensor) and stream.dim() > 1)
+    lead = weights.shape[:-1] or (1,)
+    if is_batch and output.dim() > 0 and differ(lead[:1], output.shape[:1]):
+        raise RouteError(
+            f"the router returned weights of shape {tuple(weights.shape)} for a batch of {output.shape[0]}: "
+            f"all samples would share them. Return one row per sample, {_per_sample_shape(weights, output)}. "
+            "If they should share them, write weights.expand(len(x), -1).",
+            path="router",
+        )
+
+
+def _per_sample_shape(weights: Tensor, output: Tensor) -> tuple[int, ...]:
+    return (output.shape[0], *weights.shape[1:]) if weights.dim() > 1 else (output.shape[0], *weights.shape)

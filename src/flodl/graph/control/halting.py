@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flodl.core import LoopError
+from flodl.core.integers import is_index
 
 from ..plan.memory import tensors
 
@@ -23,6 +24,8 @@ class ThresholdHalt(nn.Module):
 
     def __init__(self, threshold: float, *, per_sample: bool = False) -> None:
         super().__init__()
+        if isinstance(threshold, str | None | nn.Module):
+            raise LoopError(f"ThresholdHalt got the threshold {threshold!r:.60}. Pass a number.")
         self.threshold = threshold
         self.per_sample = per_sample
 
@@ -47,8 +50,10 @@ class LearnedHalt(nn.Module):
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
-        if in_features < 1:
-            raise LoopError(f"LearnedHalt got in_features={in_features}. Pass the width of the loop's state.")
+        if not is_index(in_features, at_least=1):
+            raise LoopError(
+                f"LearnedHalt got in_features={in_features!r:.60}. Pass the width of the loop's state."
+            )
         self.linear = nn.Linear(in_features, 1)
 
     def forward(self, state: Any) -> Tensor:

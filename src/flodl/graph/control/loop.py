@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flodl.core import LoopError
+from flodl.core import LoopError, log
 
-from ..plan.error_path import prepend_path
+from ..plan.error_path import details_of_part, prepend_path
 from ..plan.memory import tensors
 from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts, method
+from ..plan.titles import title_of
 from .control import Control, Target, batch_size, on_meta, one_or_per_sample, per_sample
 from .traces import Emit, Traces
 
@@ -65,6 +66,7 @@ class Loop(Control):
         return f"{word}, at most {self.turns}" + (", masked" if self.masked else "")
 
     def forward(self, stream: Any, /, **refs: Any) -> Any:
+        is_first_while = self._reads_while_condition() and not self.traces.has_run
         self.traces.begin()
         if reset := method(self.body, "reset"):
             reset()
@@ -74,7 +76,33 @@ class Loop(Control):
         ask = self._bind_condition(refs)
         if getattr(self.condition, "weighs_turns", False):
             return self._run_weighted(stream, turn, ask)
-        return self._run_until_halt(stream, turn, ask)
+        return self._run_until_halt(stream, turn, self._noting_an_early_stop(ask) if is_first_while else ask)
+
+    def _reads_while_condition(self) -> bool:
+        """Return whether the host reads a condition before the first iteration."""
+        is_while = self.condition is not None and self.asked == "before" and not self.masked
+        return is_while and not torch.compiler.is_compiling()
+
+    def _noting_an_early_stop(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the condition for the first call: it logs if `while_cond` is true before any iteration.
+
+        That is what a condition for continuing does.
+        """
+        num_asked = 0
+
+        def ask_and_note(state: Any) -> Any:
+            nonlocal num_asked
+            num_asked += 1
+            answer = ask(state)
+            if num_asked == 1 and _is_plainly_true(answer):
+                log.warn(
+                    "note: the condition %s of while_cond is true before the first iteration, so the loop "
+                    "stops there. True means stop; for a condition to continue, return its opposite.",
+                    title_of(self.condition) if self.condition else "",
+                )
+            return answer
+
+        return ask_and_note
 
     def _bind(self, refs: dict[str, Any]) -> Callable[[Any, int], Any]:
         """Return the function that runs one iteration."""
@@ -90,7 +118,8 @@ class Loop(Control):
                 else:
                     state = body(state, **own_refs)
             except Exception as error:
-                prepend_path(error, "body", f"iteration {number + 1} of {self.turns}")
+                details = [details_of_part(error, body, state), f"iteration {number + 1} of {self.turns}"]
+                prepend_path(error, "body", ", ".join(filter(None, details)))
                 raise
             if published is not None:
                 for name, value in published():
@@ -113,7 +142,7 @@ class Loop(Control):
             try:
                 return condition(state, **own_refs)
             except Exception as error:
-                prepend_path(error, "condition")
+                prepend_path(error, "condition", details_of_part(error, condition, state))
                 raise
 
         return ask
@@ -124,7 +153,10 @@ class Loop(Control):
         active: Tensor | None = None
         for number in range(self.turns):
             if self.asked == "before" or number > 0:
-                running = _still_running(ask(state), state)
+                answer = ask(state)
+                running = _still_running(answer, state)
+                if not self.masked and not is_meta and self._is_nan_checked_at(number):
+                    _check_not_nan(answer, active, number)
                 if not isinstance(running, Tensor):
                     if not running:
                         break
@@ -138,6 +170,13 @@ class Loop(Control):
             after = turn(state, number)
             state = after if active is None else _keep_finished(active, after, state)
         return state
+
+    def _is_nan_checked_at(self, number: int) -> bool:
+        """Return whether to check the condition for NaN, which is never above zero.
+
+        A check waits for the device, so it is left to the last iteration and to one in 64.
+        """
+        return (number + 1 == self.turns or number % 64 == 63) and not torch.compiler.is_compiling()
 
     def _run_weighted(self, state: Any, turn: Callable[[Any, int], Any], ask: Callable[[Any], Any]) -> Any:
         """Return the expected state: each iteration is weighted by the probability of stopping after it."""
@@ -171,6 +210,32 @@ def _still_running(value: Any, state: Any) -> Tensor | bool:
     if value.dtype != torch.bool:
         value = value > 0
     return ~_scalar_or_per_sample(value, state)
+
+
+def _is_plainly_true(answer: Any) -> bool:
+    """Return whether a condition returned True, or a boolean tensor of nothing else."""
+    if isinstance(answer, Tensor):
+        is_known = answer.dtype == torch.bool and not answer.is_meta and answer.numel() > 0
+        return is_known and bool(answer.all())
+    return answer is True
+
+
+def _check_not_nan(answer: Any, active: Tensor | None, number: int) -> None:
+    """Raise if the condition is NaN for the batch, or for a sample that has not finished."""
+    if not isinstance(answer, Tensor):
+        is_nan = answer != answer
+    else:
+        nans = answer.isnan()
+        if active is not None and nans.numel() == active.numel():
+            nans = nans.reshape(active.shape) & active
+        is_nan = bool(nans.any())
+    if is_nan:
+        raise LoopError(
+            f"the condition returned NaN before iteration {number + 1}. NaN is never above zero, so the loop "
+            "would not stop. Find out where the state becomes NaN: torch.autograd.set_detect_anomaly(True), "
+            "or return torch.nan_to_num(value, nan=1.0) to stop.",
+            path="condition",
+        )
 
 
 def _per_sample_logit(value: Any, state: Any) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from flodl.core import ShapeError
 
-from ..plan.error_path import prepend_path
+from ..plan.error_path import details_of_part, prepend_path
+from ..plan.shapes import differ
 from .control import Control, Target
 
 MapMode = Literal["each", "slices"]
@@ -46,13 +47,19 @@ class Map(Control):
         return self._rows(stream) if self.mode == "each" else self._slices(stream)
 
     def _rows(self, rows: Tensor) -> Tensor:
+        if self.batched or rows.shape[0] == 0:
+            return _check_rows(self._run(rows), rows.shape[0])
+        mapped = [_check_rows(self._run(row), 1) for row in torch.split(rows, 1)]
         try:
-            if self.batched or rows.shape[0] == 0:
-                mapped: Tensor = self.body(rows)
-                return mapped
-            return torch.cat([self.body(row) for row in torch.split(rows, 1)])
+            return torch.cat(mapped)
+        except RuntimeError as error:
+            raise _unequal_rows(mapped) from error
+
+    def _run(self, rows: Tensor) -> Any:
+        try:
+            return self.body(rows)
         except Exception as error:
-            prepend_path(error, "body")
+            prepend_path(error, "body", details_of_part(error, self.body, rows))
             raise
 
     def _slices(self, stream: Tensor) -> Tensor:
@@ -65,3 +72,28 @@ class Map(Control):
         lead = stream.shape[:-1]
         mapped = self._rows(stream.reshape(math.prod(lead) * self.count, width // self.count))
         return mapped.reshape(*lead, self.count * math.prod(mapped.shape[1:]))
+
+
+def _check_rows(mapped: Any, num_rows: int) -> Tensor:
+    """Return what the body returned if it has as many rows as the body was given."""
+    if isinstance(mapped, Tensor) and mapped.dim() > 0 and not differ(mapped.shape[:1], (num_rows,)):
+        return mapped
+    got = f"shape {tuple(mapped.shape)}" if isinstance(mapped, Tensor) else f"a {type(mapped).__name__}"
+    rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
+    raise ShapeError(
+        f"the body of a map returned {got} for {rows}. Return a tensor whose first dimension is {num_rows}: "
+        "one row for each row.",
+        path="body",
+    )
+
+
+def _unequal_rows(mapped: list[Tensor]) -> ShapeError:
+    first = mapped[0]
+    number, other = next(
+        ((number, row) for number, row in enumerate(mapped) if row.shape != first.shape), (0, first)
+    )
+    return ShapeError(
+        f"the body of a map returned shape {tuple(first.shape)} for row 0 and {tuple(other.shape)} for row "
+        f"{number}. All rows need the same shape.",
+        path="body",
+    )

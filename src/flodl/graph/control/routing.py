@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flodl.core import RouteError
+from flodl.core.integers import is_index
 
 from ..plan.shapes import differ
 
@@ -21,8 +23,12 @@ class _Projection(nn.Module):
 
     def __init__(self, in_features: int, num_choices: int, *, dim: int = -1) -> None:
         super().__init__()
-        if num_choices < 2:
-            raise RouteError(f"{type(self).__name__} got {num_choices} choices. Pass at least 2.")
+        if not is_index(num_choices, at_least=2):
+            raise RouteError(f"{type(self).__name__} got {num_choices!r:.60} choices. Pass at least 2.")
+        if not is_index(in_features, at_least=1):
+            raise RouteError(
+                f"{type(self).__name__} got in_features={in_features!r:.60}. Pass the width of the stream."
+            )
         self.num_choices = num_choices
         self.dim = dim
         self.linear = nn.Linear(in_features, num_choices)
@@ -38,6 +44,11 @@ class _Projection(nn.Module):
                     )
                 x = x + ref
         if self.dim != -1:
+            if not -x.dim() <= self.dim < x.dim():
+                raise RouteError(
+                    f"{type(self).__name__} got dim={self.dim} for a stream of shape {tuple(x.shape)}, "
+                    f"which has {x.dim()} dimensions."
+                )
             features = self.dim % x.dim()
             others = [dim for dim in range(1, x.dim()) if dim != features]
             x = x.mean(others) if others else x
@@ -79,9 +90,9 @@ class TopKRouter(_Projection):
 
     def __init__(self, in_features: int, num_choices: int, k: int = 2, *, dim: int = -1) -> None:
         super().__init__(in_features, num_choices, dim=dim)
-        if not 1 <= k <= num_choices:
+        if not is_index(k, at_least=1) or k > num_choices:
             raise RouteError(
-                f"TopKRouter got k={k} for {num_choices} choices. Use k from 1 to {num_choices}."
+                f"TopKRouter got k={k!r:.60} for {num_choices} choices. Use k from 1 to {num_choices}."
             )
         self.k = k
 
@@ -99,9 +110,11 @@ class FixedSelector(nn.Module):
 
     def __init__(self, index: int) -> None:
         super().__init__()
-        if index < 0:
-            raise RouteError(f"FixedSelector got index {index}. Branches are numbered from 0.")
-        self.index = index
+        if not is_index(index, at_least=0):
+            raise RouteError(
+                f"FixedSelector got index {index!r:.60}. Pass an integer; branches are numbered from 0."
+            )
+        self.index = operator.index(index)
 
     def forward(self, x: Any) -> int:
         return self.index

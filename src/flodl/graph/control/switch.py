@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flodl.core import RouteError
 
-from ..plan.error_path import prepend_path
+from ..plan.error_path import details_of_part, prepend_path
 from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts
 from .control import Control, Target, batch_size, combine, on_meta, one_or_per_sample, per_sample
@@ -56,7 +56,7 @@ class Switch(Control):
         try:
             choice = self.selector(stream, **refs)
         except Exception as error:
-            prepend_path(error, "selector")
+            prepend_path(error, "selector", details_of_part(error, self.selector, stream))
             raise
         if isinstance(choice, int):
             number = self._check_range(int(choice))
@@ -83,7 +83,7 @@ class Switch(Control):
         try:
             return getattr(self, name)(stream)
         except Exception as error:
-            prepend_path(error, name)
+            prepend_path(error, name, details_of_part(error, getattr(self, name), stream))
             raise
 
     def _check_range(self, index: int) -> int:

@@ -54,6 +54,18 @@ def one_line_repr(module: nn.Module) -> str:
     return f"{type(module).__name__}(…)" if "\n" in text else text
 
 
+def details_of_part(error: Exception, part: Any, value: Any) -> str:
+    """Return the details about a part of a control node and its input, unless the error has a path already.
+
+    >>> details_of_part(ValueError("shapes differ"), nn.ReLU(), torch.zeros(2, 3))
+    'ReLU(), given (2, 3)'
+    """
+    if isinstance(error, FlodlError) or path_of_error(error)[0]:
+        return ""
+    module = f"{one_line_repr(part)}, " if isinstance(part, nn.Module) else ""
+    return f"{module}given {describe_value(value)}"
+
+
 def describe_value(value: Any) -> str:
     """Describe an input of a node: shape and non-default dtype of a tensor, else the type.
 

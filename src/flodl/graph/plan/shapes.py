@@ -12,6 +12,10 @@ from flodl.core import ShapeError
 
 _is_tracing = torch.compiler.is_compiling
 _EQUAL = "All of them need the same shape."
+_NAMES = "abcdefgh"
+_ONE_TENSOR = "Each branch has to return one tensor: select it, for example with lambda x: lstm(x)[0]."
+# Python would concatenate or reject these, in words of its own.
+_CONTAINERS = (tuple, list, dict, str, type(None))
 _EQUAL_OR_ONE = "All of them need the same number of dimensions, and each dimension the same size, or 1."
 
 
@@ -19,7 +23,9 @@ class MergeShapeError(ShapeError):
     """The values of a sum, mean, product or maximum have different shapes."""
 
     def __init__(self, verb: str, rule: str, values: Sequence[Any]) -> None:
-        self._verb, self._rule, self._values = verb, rule, [*map(_describe, values)]
+        self._verb, self._values = verb, [*map(_describe, values)]
+        are_tensors = not any(isinstance(value, _CONTAINERS) for value in values)
+        self._advice = f"{rule} {_broadcasting(verb, len(values))}" if are_tensors else _ONE_TENSOR
         super().__init__(self._text([f"value {position}" for position in range(len(values))]))
 
     def name_values(self, names: Sequence[str]) -> None:
@@ -28,10 +34,7 @@ class MergeShapeError(ShapeError):
 
     def _text(self, names: Sequence[str]) -> str:
         values = ", ".join(f"{name} {value}" for name, value in zip(names, self._values))
-        return (
-            f"cannot {self._verb} {values}. {self._rule} If you want torch to broadcast, call split, and "
-            "merge with a function of your own: merge(lambda a, b: a + b)."
-        )
+        return f"cannot {self._verb} {values}. {self._advice}"
 
 
 def add(first: Any, *others: Any) -> Any:
@@ -61,11 +64,29 @@ def maximum(first: Any, *others: Any) -> Any:
 def mul(first: Any, *others: Any) -> Any:
     """Return the product of values; a dimension may have size 1 in some of them, as a gate has."""
     for other in others:
-        if _have_shapes(first, other) and not _fit_but_for_ones(first.shape, other.shape):
+        is_container = isinstance(first, _CONTAINERS) or isinstance(other, _CONTAINERS)
+        if is_container or (_have_shapes(first, other) and not _fit_but_for_ones(first.shape, other.shape)):
             raise MergeShapeError("multiply", _EQUAL_OR_ONE, [first, *others])
     for other in others:
         first = first * other
     return first
+
+
+def explain_cat(values: Sequence[Any], names: Sequence[str], dim: int) -> ShapeError | None:
+    """Return the error for values that torch cannot concatenate; None if their shapes fit."""
+    shown = ", ".join(f"{name!r} {_describe(value)}" for name, value in zip(names, values))
+    if not all(isinstance(value, Tensor) for value in values):
+        return ShapeError(f"cannot concatenate {shown}. {_ONE_TENSOR}")
+    dims = values[0].dim()
+    if any(value.dim() != dims or dims == 0 for value in values):
+        rule = "All of them need the same number of dimensions, at least 1."
+    elif not -dims <= dim < dims:
+        rule = f"They have {dims} dimension{'s' * (dims != 1)}: use dim from {-dims} to {dims - 1}."
+    elif len({value.shape[: dim % dims] + value.shape[dim % dims + 1 :] for value in values}) > 1:
+        rule = "All other dimensions need the same size."
+    else:
+        return None
+    return ShapeError(f"cannot concatenate {shown} along dimension {dim}. {rule}")
 
 
 def differ(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -95,6 +116,8 @@ def _check_equal(verb: str, first: Any, others: Sequence[Any]) -> None:
                     continue
             except RuntimeError:  # a nested tensor without a shape
                 continue
+        elif isinstance(first, _CONTAINERS) or isinstance(other, _CONTAINERS):
+            pass
         elif not _have_shapes(first, other) or not differ(first.shape, other.shape):
             continue
         raise MergeShapeError(verb, _EQUAL, [first, *others])
@@ -112,4 +135,29 @@ def _fit_but_for_ones(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"(a {type(value).__name__} of {len(value)} value{'s' * (len(value) != 1)})"
+    if value is None:
+        return "(None)"
     return f"of shape {tuple(value.shape)}" if _have_shapes(value) else f"(a {type(value).__name__})"
+
+
+def _broadcasting(verb: str, count: int) -> str:
+    """Return how to write the operation with torch's broadcasting."""
+    if count > len(_NAMES):
+        return "If you want torch to broadcast, merge with a function of your own."
+    names = list(_NAMES[:count])
+    if verb == "multiply":
+        result = " * ".join(names)
+    elif verb == "average":
+        result = f"({' + '.join(names)}) / {count}"
+    elif verb == "add":
+        result = " + ".join(names)
+    else:
+        result = names[0]
+        for name in names[1:]:
+            result = f"torch.maximum({result}, {name})"
+    return (
+        "If you want torch to broadcast, call split, and merge with a function of your own: "
+        f"merge(lambda {', '.join(names)}: {result})."
+    )

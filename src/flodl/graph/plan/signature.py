@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,35 @@ def method(target: object, name: str) -> Callable[..., Any] | None:
     return getattr(target, name) if callable(getattr(type(target), name, None)) else None
 
 
-def takes_one_sequence(target: Callable[..., Any]) -> bool | None:
-    """Return whether a merge function takes one list instead of single values; None if unknown."""
+@dataclass(frozen=True)
+class MergeParameters:
+    """The positional parameters of a merge function: how many it needs and takes at most."""
+
+    needed: int
+    most: int
+    any_number: bool
+    defaults: tuple[Any, ...]
+    first_is_tensor: bool
+
+
+def merge_parameters(target: Callable[..., Any]) -> MergeParameters | None:
+    """Return the positional parameters of a merge function; None if they are unknown.
+
+    >>> merge_parameters(lambda a, b=None: a)
+    MergeParameters(needed=1, most=2, any_number=False, defaults=(None,), first_is_tensor=False)
+    """
     parameters = _parameters(target)
     if parameters is None:
         return None
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    spreads = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    needed = [p for p in positional if p.default is p.empty]
-    return not spreads and len(needed) <= 1 and bool(positional)
+    defaults = tuple(p.default for p in positional if p.default is not p.empty)
+    return MergeParameters(
+        needed=len(positional) - len(defaults),
+        most=len(positional),
+        any_number=any(p.kind is p.VAR_POSITIONAL for p in parameters),
+        defaults=defaults,
+        first_is_tensor=bool(positional) and positional[0].annotation in (Tensor, "Tensor", "torch.Tensor"),
+    )
 
 
 def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter] | None:

@@ -101,6 +101,8 @@ def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
             names = ", ".join(map(repr, named)) or "nothing"
             raise InputError(f"the example names {names}. Pass the stream as 'input'.")
         return (named.pop("input"),), named
-    if isinstance(example, tuple) and example and all(isinstance(size, int) for size in example):
-        raise InputError(f"the example {example} is a shape. Pass a tensor: torch.zeros{example}.")
+    if isinstance(example, tuple | list) and example and all(isinstance(size, int) for size in example):
+        raise InputError(
+            f"the example {example} is a shape. Pass a tensor: torch.zeros({', '.join(map(str, example))})."
+        )
     return (example if isinstance(example, tuple) else (example,)), {}

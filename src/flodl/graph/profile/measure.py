@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from flodl.core import InputError
+from flodl.core.integers import is_index
 
 from ..core import GraphCore
 from ..plan.memory import tensors
@@ -28,8 +29,8 @@ def measure(graph: GraphCore, inputs: tuple[Any, ...], named: dict[str, Any], *,
     """Time the nodes of a graph on example inputs, and restore the graph and the inputs afterwards."""
     if not inputs and not named:
         raise InputError("profile has no input to run the model on. Pass an example: model.profile(x).")
-    if repeats < 1:
-        raise InputError(f"profile got repeats={repeats}. Pass at least 1.")
+    if not is_index(repeats, at_least=1):
+        raise InputError(f"profile got repeats={repeats!r:.60}. Pass an integer of at least 1.")
     if any(is_lazy(value) for value in [*graph.parameters(), *graph.buffers()]):
         raise InputError("some parameters have no shape yet. Call the model once, then profile it.")
     device = _device(graph, (inputs, named))
