@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flodl.core import HFError
 from flodl.graph import FlowBuilder, Graph
 
 from ..config import EncoderConfig
+from .masks import attention_dtype, hiding_bias
+from .packed import Packed, attend
 
 
 class SelfAttention(nn.Module):
     """Project the hidden states to queries, keys and values, and attend.
 
-    `mask` is added to the attention scores; None means that every token attends to every token.
+    `mask` is added to the attention scores, or says where the sentences of a packed batch are; None means
+    that every token attends to every token.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -27,13 +28,12 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(hidden, hidden)
         self.dropout = config.dropout.attention
 
-    def forward(self, hidden: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, *, mask: Tensor | Packed | None = None) -> Tensor:
         query, key, value = (
             split_heads(project(hidden), self.num_heads) for project in (self.query, self.key, self.value)
         )
         dropout = self.dropout if self.training else 0.0
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-        return join_heads(context)
+        return join_heads(attend(query, key, value, mask, dropout=dropout))
 
 
 def split_heads(value: Tensor, num_heads: int) -> Tensor:
@@ -46,11 +46,16 @@ def join_heads(value: Tensor) -> Tensor:
     return value.transpose(-3, -2).flatten(-2)
 
 
-def padding_bias(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor | None:
+def padding_bias(
+    hidden: Tensor, *, attention_mask: Tensor | None, packed: Packed | None = None
+) -> Tensor | Packed | None:
     """Return what to add to attention scores, [batch, 1, 1, length]: the lowest number hides a token.
 
-    Without an attention mask there is nothing to add. The mask is never read on the host.
+    Without an attention mask there is nothing to add. The mask is never read on the host. For a packed batch,
+    return where its sentences are.
     """
+    if packed is not None:
+        return packed.with_mask(hidden)
     if attention_mask is None:
         return None
     if attention_mask.dim() != 2:
@@ -58,22 +63,7 @@ def padding_bias(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor | N
             f"attention_mask has shape {tuple(attention_mask.shape)}. Pass one value for each token: "
             f"{tuple(hidden.shape[:2])}."
         )
-    dtype = attention_dtype(hidden)
-    hides = attention_mask[:, None, None, :] == 0
-    return torch.zeros(hides.shape, dtype=dtype, device=hidden.device).masked_fill(hides, lowest(dtype))
-
-
-def attention_dtype(hidden: Tensor) -> torch.dtype:
-    """Return the type that attention runs in, which autocast may lower."""
-    device = hidden.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return hidden.dtype
-
-
-def lowest(dtype: torch.dtype) -> float:
-    """Return a number that hides a token and stays finite if it is cast to bfloat16."""
-    return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
+    return hiding_bias(attention_mask[:, None, None, :] == 0, attention_dtype(hidden))
 
 
 def attention(config: EncoderConfig, core: nn.Module, *refs: str, dropout: bool = True) -> Graph:

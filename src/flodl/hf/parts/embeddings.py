@@ -48,11 +48,19 @@ class Embeddings(nn.Module):
             positions: Tensor = self.position(position_ids)
             return total + positions
         length = input_ids.shape[-1]
+        self._check_length(length)
         if self.numbering == "from_zero":
-            self._check_length(length, self.position.num_embeddings)
             return total + self.position.weight[:length]
-        positions = self.position(self._positions_after_padding(input_ids, length))
+        positions = self.position(self._positions_after_padding(input_ids))
         return total + positions
+
+    @property
+    def longest(self) -> int | None:
+        """The number of positions for tokens; None without a limit."""
+        if self.position is None:
+            return None
+        first = 0 if self.numbering == "from_zero" else (self.word.padding_idx or 0) + 1
+        return self.position.num_embeddings - first
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -60,16 +68,15 @@ class Embeddings(nn.Module):
         tables = {"token_type_ids": self.token_type, "position_ids": self.position}
         return tuple(name for name, table in tables.items() if table is not None)
 
-    def _positions_after_padding(self, input_ids: Tensor, length: int) -> Tensor:
-        assert self.position is not None
+    def _positions_after_padding(self, input_ids: Tensor) -> Tensor:
         padding = self.word.padding_idx
         assert padding is not None
-        self._check_length(length, self.position.num_embeddings - padding - 1)
         real = input_ids.ne(padding).int()
         return (torch.cumsum(real, dim=-1) * real).long() + padding
 
-    def _check_length(self, length: int, longest: int) -> None:
-        if length > longest:
+    def _check_length(self, length: int) -> None:
+        longest = self.longest
+        if longest is not None and length > longest:
             raise HFError(
                 f"the batch has sequences of {length} tokens, but the model has positions for {longest}. "
                 "Truncate the texts, or split them."

@@ -9,18 +9,25 @@ from flodl.graph import FlowBuilder, Graph
 
 from ..config import EncoderConfig
 from .activation import Activation
+from .packed import Packed
 
 
-def first_token(hidden: Tensor) -> Tensor:
-    """The hidden state of the first token: [batch, length, hidden] to [batch, hidden]."""
-    return hidden[:, 0]
+def first_token(hidden: Tensor, *, packed: Packed | None) -> Tensor:
+    """The hidden state of the first token: [batch, length, hidden] to [batch, hidden].
+
+    For a packed batch, that is one row for each sequence in the slot.
+    """
+    return hidden[:, 0] if packed is None else hidden[0].index_select(0, packed.starts)
 
 
 def pooler(config: EncoderConfig, *, activation: str = "tanh", dropout: float = 0.0) -> Graph:
     """Summarize a sequence by its first token: dropout, linear, activation."""
     hidden = config.sizes.hidden
     return (
-        FlowBuilder(first_token)
+        FlowBuilder()
+        .input("packed")
+        .through(first_token)
+        .using("packed")
         .through(nn.Dropout(dropout))
         .through(nn.Linear(hidden, hidden))
         .through(Activation(activation))
@@ -31,7 +38,7 @@ def pooler(config: EncoderConfig, *, activation: str = "tanh", dropout: float = 
 
 def classify_pooled(flow: FlowBuilder, config: EncoderConfig, pool: Graph) -> None:
     """Sequence classification on the pooled first token."""
-    flow.through(pool).tag("pooler")
+    flow.through(pool).using("packed").tag("pooler")
     classify(flow, config, config.dropout.classifier)
 
 

@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import EncoderConfig
-from .attention import attention_dtype, join_heads, lowest, split_heads
+from .attention import join_heads, split_heads
+from .masks import attention_dtype, hiding_bias
+from .packed import Packed, drop_values, in_rows, out_of_rows
 
 
 def log_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -38,8 +40,9 @@ class RelativePositions(nn.Module):
         super().__init__()
         self.register_buffer("table", _rows(span, num_buckets, max_distance), persistent=False)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        length, reach = hidden.shape[1], len(self.table) // 2
+    def forward(self, hidden: Tensor, *, packed: Packed | None) -> Tensor:
+        length = hidden.shape[1] if packed is None else packed.longest
+        reach = len(self.table) // 2
         distance = torch.arange(length - 1, -length, -1, device=hidden.device)
         return self.table[distance.clamp(-reach, reach) + reach]
 
@@ -87,12 +90,18 @@ class DisentangledAttention(nn.Module):
         *,
         mask: Tensor | None,
         real: Tensor | None,
+        packed: Packed | None = None,
         relative: Tensor | None = None,
         distance: Tensor | None = None,
     ) -> Tensor:
         query, key, value = (
             split_heads(project(hidden), self.num_heads) for project in (self.query, self.key, self.value)
         )
+        dropout = self.dropout if self.training else 0.0
+        rows = None if packed is None else packed.rows
+        if rows is not None:
+            value, dropout = drop_values(value, dropout), 0.0
+            query, key, value = (in_rows(part, rows) for part in (query, key, value))
         if real is not None:
             query = query * real
         bias = mask
@@ -100,11 +109,10 @@ class DisentangledAttention(nn.Module):
             bias = self._bias(query, key, self.position_dropout(relative), distance)
             if mask is not None and real is not None:
                 bias = torch.addcmul(mask, bias, real)
-        dropout = self.dropout if self.training else 0.0
         context = F.scaled_dot_product_attention(
             query, key, value, attn_mask=bias, dropout_p=dropout, scale=self.scale
         )
-        return join_heads(context)
+        return join_heads(context if rows is None else out_of_rows(context, rows))
 
     def _bias(self, query: Tensor, key: Tensor, relative: Tensor, distance: Tensor) -> Tensor:
         """Return the scores of positions, [batch, heads, length, length]."""
@@ -142,8 +150,10 @@ def align(scores: Tensor) -> Tensor:
     return flat.view(*flat.shape[:-1], length, 2 * length - 2).narrow(-1, 0, length)
 
 
-def real_tokens(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor | None:
+def real_tokens(hidden: Tensor, *, attention_mask: Tensor | None, packed: Packed | None) -> Tensor | None:
     """Return 1 for real tokens and 0 for padding, [batch, 1, length, 1]."""
+    if packed is not None and packed.rows is not None:
+        attention_mask = packed.rows.real
     return (
         None
         if attention_mask is None
@@ -160,7 +170,7 @@ def pair_bias(hidden: Tensor, *, real: Tensor | None) -> Tensor | None:
     if real is None:
         return None
     hides = (real != 0) & (real.mT == 0)
-    return torch.zeros_like(hides, dtype=real.dtype).masked_fill(hides, lowest(real.dtype))
+    return hiding_bias(hides, real.dtype)
 
 
 def _rows(span: int, num_buckets: int, max_distance: int) -> Tensor:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import EncoderConfig
-from .attention import attention_dtype, join_heads, lowest
+from .attention import join_heads
+from .masks import attention_dtype, hiding_bias
+from .packed import Packed, attend
 
 
 class Rotation(nn.Module):
@@ -57,7 +58,12 @@ class RotaryAttention(nn.Module):
         self.dropout = config.dropout.attention
 
     def forward(
-        self, hidden: Tensor, *, mask: Tensor | None, rotation: Tensor, sees: Tensor | None = None
+        self,
+        hidden: Tensor,
+        *,
+        mask: Tensor | Packed | None,
+        rotation: Tensor,
+        sees: Tensor | None = None,
     ) -> Tensor:
         parts = self.joint(hidden).unflatten(-1, (3, self.num_heads, -1)).unbind(dim=-3)
         query, key, value = (part.transpose(-3, -2) for part in parts)
@@ -65,15 +71,19 @@ class RotaryAttention(nn.Module):
         if sees is not None:
             query = query * sees
         dropout = self.dropout if self.training else 0.0
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-        return join_heads(context)
+        return join_heads(attend(query, key, value, mask, dropout=dropout))
 
 
 class LocalRotaryAttention(RotaryAttention):
     """The same with the mask and the rotation of local layers; queries that see no real token become zero."""
 
     def forward(  # type: ignore[override]
-        self, hidden: Tensor, *, window: Tensor | None, sees: Tensor | None, local_rotation: Tensor
+        self,
+        hidden: Tensor,
+        *,
+        window: Tensor | Packed | None,
+        sees: Tensor | None,
+        local_rotation: Tensor,
     ) -> Tensor:
         return super().forward(hidden, mask=window, rotation=local_rotation, sees=sees)
 
@@ -88,15 +98,18 @@ class Window(nn.Module):
         super().__init__()
         self.reach = reach
 
-    def forward(self, hidden: Tensor, *, mask: Tensor | None, sees: Tensor | None) -> Tensor | None:
+    def forward(
+        self, hidden: Tensor, *, mask: Tensor | Packed | None, sees: Tensor | None
+    ) -> Tensor | Packed | None:
+        if isinstance(mask, Packed):
+            return mask.within(self.reach)
         length = hidden.shape[1]
         if length - 1 <= self.reach:
             return mask
-        dtype = attention_dtype(hidden)
         hides = far(length, self.reach, hidden.device)[None, None]
         if mask is not None and sees is not None:
             hides = (hides | (mask != 0)) & (sees != 0)
-        return torch.zeros(hides.shape, dtype=dtype, device=hidden.device).masked_fill(hides, lowest(dtype))
+        return hiding_bias(hides, attention_dtype(hidden))
 
     def extra_repr(self) -> str:
         return f"reach={self.reach}"
@@ -113,9 +126,9 @@ class Sight(nn.Module):
         super().__init__()
         self.reach = reach
 
-    def forward(self, hidden: Tensor, *, mask: Tensor | None) -> Tensor | None:
+    def forward(self, hidden: Tensor, *, mask: Tensor | Packed | None) -> Tensor | None:
         length = hidden.shape[1]
-        if mask is None or length - 1 <= self.reach:
+        if mask is None or isinstance(mask, Packed) or length - 1 <= self.reach:
             return None
         hides = far(length, self.reach, hidden.device) | (mask != 0)
         return (~hides.all(dim=-1, keepdim=True)).to(attention_dtype(hidden))

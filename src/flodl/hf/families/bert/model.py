@@ -22,7 +22,7 @@ def build(config: EncoderConfig, head: Head) -> Graph:
     match head:
         case Head.BASE:
             if config.pooler:
-                flow.fork(pooler(config)).tag("pooler")
+                flow.fork(pooler(config)).using("packed").tag("pooler")
         case Head.SEQUENCE_CLASSIFICATION:
             classify_pooled(flow, config, pooler(config))
         case Head.TOKEN_CLASSIFICATION:

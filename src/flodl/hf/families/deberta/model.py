@@ -10,9 +10,11 @@ from ...config import EncoderConfig
 from ...heads import Head
 from ...parts.activation import Activation
 from ...parts.attention import attention
+from ...parts.backbone import read_packed
 from ...parts.embeddings import Embeddings
 from ...parts.heads import Decoder, answer, classify, classify_pooled, pooler, predict_words
 from ...parts.layers import feed_forward, layer, norm
+from ...parts.packed import Packed, Packing
 from ...parts.relative import (
     DisentangledAttention,
     RelativeEmbeddings,
@@ -34,14 +36,20 @@ def build(config: EncoderConfig, head: Head) -> Graph:
         .input("attention_mask", *tokens.input_names)
         .through(embeddings(config, tokens))
         .using("attention_mask", *tokens.input_names)
-        .fork(real_tokens)
-        .using("attention_mask")
+    )
+    # No kernel for packed tokens adds scores of relative positions.
+    read_packed(
+        flow, Packing(config, positions=tokens.longest, numbered=options.absolute_positions, kernel=False)
+    )
+    flow = (
+        flow.fork(real_tokens)
+        .using("attention_mask", "packed")
         .tag("real")
         .fork(pair_bias)
         .using("real")
         .tag("mask")
         .through(encoder(config))
-        .using("mask", "real", *["attention_mask"] * bool(options.conv_kernel))
+        .using("mask", "real", "packed", *["attention_mask"] * bool(options.conv_kernel))
         .tag("encoder")
     )
     match head:
@@ -83,26 +91,26 @@ def clear_padding(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor:
 def encoder(config: EncoderConfig) -> Graph:
     """All layers; a convolution over the embeddings may follow the first."""
     options: Options = config.options
-    refs = ["mask", "real"]
-    inputs = ["mask", "real", *["attention_mask"] * bool(options.conv_kernel)]
+    refs = ["mask", "real", "packed"]
+    inputs = [*refs, *["attention_mask"] * bool(options.conv_kernel)]
     flow = FlowBuilder().input(*inputs)
     if options.relative_attention or options.normalizes_relative:
         rows = 2 * options.span if options.relative_attention else None
         flow.fork(RelativeEmbeddings(config, rows, normalized=options.normalizes_relative)).tag("relative")
     if options.relative_attention:
-        flow.fork(RelativePositions(options.span, options.num_buckets, options.max_distance)).tag("distance")
+        flow.fork(RelativePositions(options.span, options.num_buckets, options.max_distance))
+        flow.using("packed").tag("distance")
         refs += ["relative", "distance"]
-    layers = FlowBuilder().input(*refs, *inputs[2:])
+    layers = FlowBuilder().input(*refs, *inputs[3:])
     if options.conv_kernel:
         layers.through(nn.Identity()).tag("embedded")
     for index in range(config.sizes.layers):
         layers.through(deberta_layer(config, str(index), *refs)).using(*refs).tag(str(index))
         if index == 0 and options.conv_kernel:
-            layers.through(Convolution(config, options)).using("embedded", "attention_mask").tag(
-                "convolution"
-            )
+            layers.through(Convolution(config, options))
+            layers.using("embedded", "attention_mask", "packed").tag("convolution")
     stack = layers.label("layer").build()
-    return flow.through(stack).using(*refs, *inputs[2:]).label("encoder").build()
+    return flow.through(stack).using(*refs, *inputs[3:]).label("encoder").build()
 
 
 def deberta_layer(config: EncoderConfig, name: str, *refs: str) -> Graph:
@@ -125,7 +133,13 @@ class Convolution(nn.Module):
         self.dropout = nn.Dropout(config.dropout.hidden)
         self.activation = Activation(options.conv_activation)
 
-    def forward(self, hidden: Tensor, *, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
-        mixed = clear_padding(self.conv(embedded.mT).mT, attention_mask=attention_mask)
+    def forward(
+        self, hidden: Tensor, *, embedded: Tensor, attention_mask: Tensor | None, packed: Packed | None
+    ) -> Tensor:
+        rows = None if packed is None else packed.rows
+        if rows is not None:
+            embedded = clear_padding(rows.spread(embedded), attention_mask=rows.real)
+        mixed = self.conv(embedded.mT).mT
+        mixed = clear_padding(mixed if rows is None else rows.join(mixed), attention_mask=attention_mask)
         mixed = self.norm(hidden + self.activation(self.dropout(mixed)))
         return clear_padding(mixed, attention_mask=attention_mask)

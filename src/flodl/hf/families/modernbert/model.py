@@ -8,11 +8,14 @@ from flodl.graph import FlowBuilder, Graph
 
 from ...config import EncoderConfig
 from ...heads import Head
+from ...packing.rows import rows_of
 from ...parts.activation import Activation
 from ...parts.attention import padding_bias
+from ...parts.backbone import read_packed
 from ...parts.embeddings import Embeddings
 from ...parts.heads import Decoder, classify, first_token, predict_words, start_and_end
 from ...parts.layers import inputs_of, stack
+from ...parts.packed import KERNEL_HAS_WINDOW, Packed, Packing
 from ...parts.rotary import LocalRotaryAttention, RotaryAttention, Rotation, Sight, Window
 from .options import Options
 
@@ -21,12 +24,11 @@ def build(config: EncoderConfig, head: Head) -> Graph:
     """Embeddings, encoder and one head."""
     options: Options = config.options
     tokens = Embeddings(config, numbering="none")
+    flow = FlowBuilder().input("attention_mask", "position_ids").through(embeddings(config, tokens))
+    read_packed(flow, Packing(config, kernel=KERNEL_HAS_WINDOW))
     flow = (
-        FlowBuilder()
-        .input("attention_mask", "position_ids")
-        .through(embeddings(config, tokens))
-        .fork(padding_bias)
-        .using("attention_mask")
+        flow.fork(padding_bias)
+        .using("attention_mask", "packed")
         .tag("mask")
         .through(encoder(config))
         .using("mask", "position_ids")
@@ -35,9 +37,9 @@ def build(config: EncoderConfig, head: Head) -> Graph:
     match head:
         case Head.SEQUENCE_CLASSIFICATION:
             if options.classifier_pooling == "cls":
-                flow.through(first_token)
+                flow.through(first_token).using("packed")
             else:
-                flow.through(mean_of_tokens).using("attention_mask")
+                flow.through(mean_of_tokens).using("attention_mask", "packed")
             flow.through(transform(config)).tag("pooler")
             classify(flow, config, config.dropout.classifier)
         case Head.TOKEN_CLASSIFICATION:
@@ -144,12 +146,15 @@ def transform(config: EncoderConfig) -> Graph:
     )
 
 
-def mean_of_tokens(hidden: Tensor, *, attention_mask: Tensor | None) -> Tensor:
-    """The mean of the hidden states of real tokens."""
+def mean_of_tokens(hidden: Tensor, *, attention_mask: Tensor | None, packed: Packed | None) -> Tensor:
+    """The mean of the hidden states of real tokens; zero for a row without any."""
+    if packed is not None:
+        rows = packed.rows or rows_of(packed.cu_seqlens, hidden.shape[1], packed.longest)
+        hidden, attention_mask = rows.spread(hidden), rows.real
     if attention_mask is None:
         return hidden.mean(dim=1)
     real = attention_mask.to(hidden.dtype).unsqueeze(-1)
-    return (hidden * real).sum(dim=1) / real.sum(dim=1)
+    return (hidden * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 def norm(config: EncoderConfig) -> nn.LayerNorm:

@@ -25,9 +25,9 @@ def build(config: EncoderConfig, head: Head) -> Graph:
     match head:
         case Head.BASE:
             if config.pooler:
-                flow.fork(pooler(config)).tag("pooler")
+                flow.fork(pooler(config)).using("packed").tag("pooler")
         case Head.SEQUENCE_CLASSIFICATION:
-            flow.through(classifier(config)).tag("classifier")
+            flow.through(classifier(config)).using("packed").tag("classifier")
         case Head.TOKEN_CLASSIFICATION:
             classify(flow, config, config.dropout.classifier)
         case Head.QUESTION_ANSWERING:
@@ -41,7 +41,10 @@ def classifier(config: EncoderConfig) -> Graph:
     """Two linear layers on the first token."""
     hidden, dropout = config.sizes.hidden, config.dropout.classifier
     return (
-        FlowBuilder(first_token)
+        FlowBuilder()
+        .input("packed")
+        .through(first_token)
+        .using("packed")
         .through(nn.Dropout(dropout))
         .through(nn.Linear(hidden, hidden))
         .through(nn.Tanh())

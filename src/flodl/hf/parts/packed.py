@@ -1,0 +1,170 @@
+"""Attention inside the sentences of a packed batch, where all tokens lie in one row."""
+
+from __future__ import annotations
+
+import inspect
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+
+from flodl.core import HFError
+
+from ..config import EncoderConfig
+from ..packing.rows import Rows, num_sequences, rows_of
+from .masks import attention_dtype, hiding_bias
+
+# The first versions of the kernel cannot limit the distance between tokens.
+KERNEL_HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
+
+
+class Packed(NamedTuple):
+    """Where the sentences of a packed batch are; attention takes it in place of a mask."""
+
+    cu_seqlens: Tensor
+    longest: int
+    starts: Tensor
+    """The first token of each sentence, [sequences]; some token where there is no sentence."""
+    rows: Rows | None
+    """The sentences as padded rows, if something needs them."""
+    mask: Tensor | None = None
+    """What to add to the attention scores of rows; None if torch's kernel for packed tokens runs."""
+    reach: int = -1
+    """How far away a token may be to be seen; −1 for any distance."""
+
+    def with_mask(self, hidden: Tensor) -> Packed:
+        """Add the mask of rows where no kernel for packed tokens runs."""
+        if self.rows is None:
+            return self
+        # A row without a sentence sees one token: fused kernels cannot normalize a row without any.
+        hides = torch.arange(self.longest, device=hidden.device) >= self.rows.length[:, None].clamp(min=1)
+        return self._replace(mask=hiding_bias(hides[:, None, None, :], attention_dtype(hidden)))
+
+    def within(self, reach: int) -> Packed:
+        """Limit attention to tokens at most `reach` apart."""
+        if self.longest - 1 <= reach:
+            return self
+        if self.mask is None or self.rows is None:
+            return self._replace(reach=reach)
+        place = torch.arange(self.longest, device=self.mask.device)
+        far = (place[:, None] - place).abs() > reach
+        # Padding sees all tokens, for the same reason.
+        hides = (far | (self.mask != 0)) & self.rows.real[:, None, :, None]
+        return self._replace(mask=hiding_bias(hides, self.mask.dtype), reach=reach)
+
+
+class Packing(nn.Module):
+    """Read `cu_seqlens` and `longest`, the inputs of a packed batch; None for a padded batch.
+
+    `positions` is the number of positions that the model has, None without a limit; `numbered` says whether
+    it reads `position_ids`. If attention has no `kernel` for packed tokens, it runs on padded rows.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        positions: int | None = None,
+        numbered: bool = True,
+        kernel: bool = True,
+    ) -> None:
+        super().__init__()
+        self.positions, self.numbered, self.kernel = positions, numbered, kernel
+        self.width = config.sizes.hidden // config.sizes.heads
+
+    def forward(
+        self,
+        hidden: Tensor,
+        *,
+        cu_seqlens: Tensor | None,
+        longest: int | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None = None,
+    ) -> Packed | None:
+        if cu_seqlens is None and longest is None:
+            return None
+        if cu_seqlens is None or longest is None:
+            raise HFError("a packed batch has cu_seqlens and longest. Make both with flodl.hf.packing.pack.")
+        self._check(hidden, longest, attention_mask, position_ids)
+        tokens = hidden.shape[1]
+        starts = cu_seqlens[: num_sequences(cu_seqlens, tokens, longest)].clamp(max=tokens - 1)
+        if self.kernel and has_kernel(hidden, self.width):
+            return Packed(cu_seqlens, longest, starts, None)
+        return Packed(cu_seqlens, longest, starts, rows_of(cu_seqlens, tokens, longest))
+
+    def _check(
+        self, hidden: Tensor, longest: int, attention_mask: Tensor | None, position_ids: Tensor | None
+    ) -> None:
+        if attention_mask is not None:
+            raise HFError("a packed batch takes no attention_mask: cu_seqlens says where the sentences are.")
+        if self.numbered and position_ids is None:
+            raise HFError("a packed batch needs position_ids, which start again with each sentence.")
+        if self.positions is not None and longest > self.positions:
+            raise HFError(
+                f"a packed batch has room for sentences of {longest} tokens, but the model has positions for "
+                f"{self.positions}. Use a Slot with longest={self.positions} or less."
+            )
+        if hidden.shape[0] != 1:
+            raise HFError(f"a packed batch has one row of tokens, but input_ids has {hidden.shape[0]} rows.")
+
+    def extra_repr(self) -> str:
+        return f"positions={self.positions}, kernel={self.kernel}"
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Packed | None, *, dropout: float
+) -> Tensor:
+    """Attention of [batch, heads, length, width], within each sequence of a padded or a packed batch."""
+    if not isinstance(mask, Packed):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    value = drop_values(value, dropout)
+    if mask.mask is None or mask.rows is None:
+        return _attend_packed(query, key, value, mask)
+    query, key, value = (in_rows(part, mask.rows) for part in (query, key, value))
+    return out_of_rows(F.scaled_dot_product_attention(query, key, value, attn_mask=mask.mask), mask.rows)
+
+
+def drop_values(value: Tensor, dropout: float) -> Tensor:
+    """Dropout of values [batch, heads, length, width], for whole tokens of a head.
+
+    The kernel for packed tokens cannot drop attention weights. With values, outputs have the same mean and
+    variance, but the queries of a sentence share what is dropped.
+    """
+    return value * F.dropout(torch.ones_like(value[..., :1]), dropout) if dropout else value
+
+
+def in_rows(value: Tensor, rows: Rows) -> Tensor:
+    """[1, heads, tokens, width] to [sequences, heads, longest, width]."""
+    return rows.spread(value.transpose(1, 2)).transpose(1, 2)
+
+
+def out_of_rows(value: Tensor, rows: Rows) -> Tensor:
+    """[sequences, heads, longest, width] to [1, heads, tokens, width]."""
+    return rows.join(value.transpose(1, 2)).transpose(1, 2)
+
+
+def _attend_packed(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
+    query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
+    bounds, longest = packed.cu_seqlens, packed.longest
+    window = {"window_size": (packed.reach, packed.reach)} if packed.reach >= 0 else {}
+    context = varlen_attn(query, key, value, bounds, bounds, longest, longest, **window)  # type: ignore[arg-type]
+    assert isinstance(context, Tensor)
+    return context.transpose(0, 1)[None]
+
+
+def has_kernel(hidden: Tensor, width: int) -> bool:
+    """Return whether torch's kernel for packed tokens runs here: CUDA, 16 bits, and heads of this width."""
+    return (
+        hidden.is_cuda
+        and attention_dtype(hidden) in (torch.bfloat16, torch.float16)
+        and width % 8 == 0
+        and width <= 256
+        and _has_flash_attention(hidden.device)
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_flash_attention(device: torch.device) -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
