@@ -16,6 +16,7 @@ from flodl.core import HFError
 
 from .config import EncoderConfig
 from .heads import Head
+from .packing.rows import Rows, rows_of
 
 # The label of a token that does not count.
 IGNORED = -100
@@ -25,7 +26,7 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 
 def compute_loss(
     forward: Callable[..., Any],
-    inputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Any],
     labels: Any,
     *,
     head: Head,
@@ -34,19 +35,24 @@ def compute_loss(
 ) -> Tensor:
     """Run the model on its inputs and return the loss of its head.
 
-    Masked LM computes logits at masked positions only, up to this fraction of all positions.
+    Masked LM computes logits at masked positions only, up to this fraction of all positions. In a packed
+    batch, rows of pooled outputs without a sentence do not count, whatever their labels are.
     """
     match head:
         case Head.SEQUENCE_CLASSIFICATION:
             # With float labels, DeBERTa expects the probabilities of classes, the others several labels.
             soft = config.model_type == "deberta-v2"
             kind = config.problem_type
-            return sequence_loss(forward(**inputs), labels, problem_type=kind, soft_labels=soft)
+            rows = _packed_rows(inputs)
+            present = None if rows is None else rows.length > 0
+            return sequence_loss(
+                forward(**inputs), labels, problem_type=kind, soft_labels=soft, present=present
+            )
         case Head.TOKEN_CLASSIFICATION:
             return token_loss(forward(**inputs), labels)
         case Head.QUESTION_ANSWERING:
             start_logits, end_logits = forward(**inputs)
-            return span_loss(start_logits, end_logits, labels)
+            return span_loss(start_logits, end_logits, labels, rows=_packed_rows(inputs))
         case Head.MASKED_LM:
             masked = select_masked(labels, fraction=masked_fraction)
             loss = masked_lm_loss(forward(**inputs, positions=masked.positions), masked.labels)
@@ -58,13 +64,19 @@ def compute_loss(
 
 
 def sequence_loss(
-    logits: Tensor, labels: Tensor, *, problem_type: str | None = None, soft_labels: bool = False
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    problem_type: str | None = None,
+    soft_labels: bool = False,
+    present: Tensor | None = None,
 ) -> Tensor:
     """Return the loss of a sequence classifier for logits [B, L].
 
     Class ids [B] use cross-entropy. Floats [B, L] use binary cross-entropy, because several labels may apply;
     with `soft_labels` or the problem type "single_label_classification", they are probabilities of classes. A
-    model with a single output predicts a value, with the mean squared error.
+    model with a single output predicts a value, with the mean squared error. With `present` [B], only the
+    rows count where it is true.
 
     >>> logits = torch.zeros(2, 4)
     >>> round(sequence_loss(logits, torch.tensor([0, 3])).item(), 4)
@@ -73,14 +85,16 @@ def sequence_loss(
     kind = _problem(logits, labels, problem_type, soft_labels=soft_labels)
     if kind == "regression":
         _expect(logits.numel() == labels.numel(), "regression", logits, labels, "as many values")
-        return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+        return _mean(F.mse_loss, logits, labels.reshape_as(logits), present)
     if kind == "multi_label_classification":
         _expect(logits.shape == labels.shape, kind, logits, labels, "a 0 or 1 per label")
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return _mean(F.binary_cross_entropy_with_logits, logits, labels, present)
     if labels.is_floating_point():
         _expect(logits.shape == labels.shape, kind, logits, labels, "a probability per class")
-        return F.cross_entropy(logits, labels.to(logits.dtype))
+        return _mean(F.cross_entropy, logits, labels, present)
     _expect(labels.numel() == logits.shape[0], kind, logits, labels, "a class id per text")
+    if present is not None:
+        labels = labels.flatten().masked_fill(~present, IGNORED)
     return F.cross_entropy(logits, labels.flatten().long(), ignore_index=IGNORED)
 
 
@@ -90,18 +104,23 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(_wide(logits).flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED)
 
 
-def span_loss(start_logits: Tensor, end_logits: Tensor, labels: Any) -> Tensor:
+def span_loss(start_logits: Tensor, end_logits: Tensor, labels: Any, *, rows: Rows | None = None) -> Tensor:
     """Return the mean of the losses of starts and ends, for logits [B, S].
 
     The labels are a pair of positions [B], a mapping with `start_positions` and `end_positions`, or a tensor
     [B, 2]. Positions after the end of the sequence do not count; negative ones count as 0, as in
     transformers.
+
+    The logits of a packed batch are [1, tokens], and `rows` says where its sentences are. Positions count
+    from the first token of a sentence, and each softmax is over the tokens of one sentence.
     """
     start, end = span_labels(labels)
-    length = start_logits.shape[1]
     losses = []
     for logits, positions in ((start_logits, start), (end_logits, end)):
         positions = positions.flatten()
+        if rows is not None:
+            logits = torch.where(rows.real, rows.spread(logits), torch.finfo(logits.dtype).min)
+        length = logits.shape[1]
         _expect(
             len(positions) == len(logits),
             "question answering",
@@ -109,7 +128,10 @@ def span_loss(start_logits: Tensor, end_logits: Tensor, labels: Any) -> Tensor:
             positions,
             "a start and an end per text",
         )
-        losses.append(F.cross_entropy(logits, positions.long().clamp(0, length), ignore_index=length))
+        positions = positions.long().clamp(0, length)
+        if rows is not None:
+            positions = torch.where(positions < rows.length, positions, length)
+        losses.append(F.cross_entropy(logits, positions, ignore_index=length))
     return (losses[0] + losses[1]) / 2
 
 
@@ -209,6 +231,22 @@ def _problem(logits: Tensor, labels: Tensor, problem_type: str | None, *, soft_l
         return "regression"
     is_multi_label = labels.is_floating_point() and not soft_labels
     return "multi_label_classification" if is_multi_label else "single_label_classification"
+
+
+def _packed_rows(inputs: Mapping[str, Any]) -> Rows | None:
+    bounds = inputs.get("cu_seqlens")
+    return None if bounds is None else rows_of(bounds, inputs["input_ids"].shape[1], inputs["longest"])
+
+
+def _mean(loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, present: Tensor | None) -> Tensor:
+    """Return the mean loss, over all rows or those that are present."""
+    labels = labels.to(logits.dtype)
+    if present is None:
+        return loss(logits, labels)
+    counts = present.view(-1, *[1] * (labels.dim() - 1))
+    losses = loss(logits, torch.where(counts, labels, 0), reduction="none")
+    weights = (counts if losses.dim() > 1 else present).expand_as(losses)
+    return torch.where(weights, losses, 0).sum() / weights.sum()
 
 
 def _wide(logits: Tensor) -> Tensor:

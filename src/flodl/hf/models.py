@@ -102,7 +102,7 @@ class PretrainedModel(nn.Module):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
-        **inputs: Tensor,
+        **inputs: Any,
     ) -> Any:
         """Return logits, `(start_logits, end_logits)` for questions, or hidden states without a head."""
         given = {
@@ -140,10 +140,11 @@ class PretrainedModel(nn.Module):
         """Predict on raw text; what it returns depends on the head."""
         raise NotImplementedError
 
-    def compute_loss(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
+    def compute_loss(self, inputs: Mapping[str, Any], labels: Any) -> Tensor:
         """Return the loss of a batch: cross-entropy, or what the problem type asks for.
 
-        Tokens with the label -100 do not count. The labels of question answering are `(starts, ends)`.
+        Tokens with the label -100 do not count. The labels of question answering are `(starts, ends)`,
+        counted from the first token of each text, in a packed batch too.
         """
         from .losses import compute_loss
 
@@ -173,7 +174,7 @@ class PretrainedModel(nn.Module):
             f"{self.family.class_name(self.head)}, {sum(p.numel() for p in self.parameters()):,} parameters"
         )
 
-    def _inputs(self, given: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+    def _inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs of the graph; token types are dropped in families that have none."""
         known = self.graph.accepted_refs().names
         for name, value in given.items():
