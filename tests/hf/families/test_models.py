@@ -120,6 +120,43 @@ def test_a_sequence_of_padding_stays_finite_in_lower_precision(family):
         assert run(graph, ids, mask).isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bf16
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sequence_of_padding_gets_no_gradient_and_disturbs_none(family, precision):
+    graph = create(family).eval()
+    ids, mask = batch()
+    ids, others = ids % 45 + 5, torch.arange(50, 59)
+    found = []
+    for rows in ([0, 1, 2], [0, 2]):
+        ids[1], mask[1] = others, 0
+        graph.zero_grad()
+        with torch.autocast("cpu", precision, enabled=precision is not torch.float32):
+            hidden = run(graph, ids[rows], mask[rows])[[0, -1]].float()
+        (hidden * mask[[0, 2], :, None]).square().sum().backward()
+        found.append({name: value.grad for name, value in graph.named_parameters() if value.grad is not None})
+    word = found[0]["embeddings.tokens.word.weight"]
+    assert word[5:50].any()
+    assert not word[50:].any()
+    bound = 1e-5 if precision is torch.float32 else 0.05
+    scale = max(float(value.abs().max()) for value in found[1].values())
+    for name, reference in found[1].items():
+        assert found[0][name].isfinite().all(), name
+        torch.testing.assert_close(found[0][name], reference, rtol=bound, atol=bound * scale)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_computed_tables_follow_the_model_and_keep_their_numbers(family):
+    graph = create(family)
+    tables = {name: value.clone() for name, value in graph.named_buffers()}
+    assert bool(tables) == (family in ("deberta-v2", "modernbert"))
+    graph.to("meta")
+    assert all(value.is_meta for value in graph.buffers())
+    graph.to_empty(device="cpu").bfloat16()
+    for name, value in graph.named_buffers():
+        assert torch.equal(value, tables[name]), name
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_forward_reads_no_tensor_on_the_host(family, masked):

@@ -1,13 +1,18 @@
 """Packed batches give what padded batches give, gradients included, in every family and with every head."""
 
+import inspect
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.attention.varlen import varlen_attn
 
 from flodl import TrainStep
 from flodl.core import HFError
 from flodl.hf.heads import Head
 from flodl.hf.packing import Slot, pack, unpack
+from flodl.hf.parts import packed as parts
 
 from .test_models import CONFIGS, WITHOUT_DROPOUT, create
 
@@ -158,6 +163,41 @@ def test_a_packed_forward_reads_no_tensor_on_the_host(family):
     graph.to("meta")
     inputs = {name: value if isinstance(value, int) else value.to("meta") for name, value in inputs.items()}
     assert run(graph, inputs)[0].shape == (SLOT.sequences, 2)
+
+
+def kernel(query, key, value, starts, same, longest, longest_too, *, window_size=(-1, -1)):
+    """Compute what torch's kernel for packed tokens computes, sequence by sequence."""
+    assert starts is same
+    assert starts.dtype == torch.int32
+    assert longest == longest_too
+    assert query.shape == key.shape == value.shape
+    assert query.dim() == 3
+    assert starts[-1] == len(query)
+    found = []
+    for start, end in pairwise(starts.tolist()):
+        assert 0 <= end - start <= longest
+        place = torch.arange(end - start)
+        distance = place - place[:, None]
+        left, right = (reach if reach >= 0 else longest for reach in window_size)
+        parts = (part[start:end].transpose(0, 1) for part in (query, key, value))
+        mask = (distance >= -left) & (distance <= right)
+        found.append(F.scaled_dot_product_attention(*parts, attn_mask=mask).transpose(0, 1))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("family", [family for family in CONFIGS if family != "deberta-v2"])
+@pytest.mark.parametrize("head", [Head.BASE, Head.SEQUENCE_CLASSIFICATION])
+def test_the_kernel_for_packed_tokens_gives_the_same(family, head, monkeypatch):
+    monkeypatch.setattr(parts, "varlen_attn", kernel)
+    monkeypatch.setattr(parts, "has_kernel", lambda hidden, width: True)
+    compare(create(family, head, initializer_range=0.2).double(), 1e-10)
+
+
+def test_the_kernel_for_packed_tokens_exists_in_this_torch():
+    """With the arguments that it gets here; it only runs on CUDA."""
+    names = list(inspect.signature(varlen_attn).parameters)
+    assert names[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
+    assert not parts.has_kernel(torch.zeros(1, 4, 64, dtype=torch.bfloat16), 64)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -12,6 +12,7 @@ from ..config import EncoderConfig
 from .attention import join_heads, split_heads
 from .masks import attention_dtype, hiding_bias
 from .packed import Packed, drop_values, in_rows, out_of_rows
+from .tables import ComputedTable
 
 
 def log_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -27,18 +28,15 @@ def log_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor
     return torch.where(size <= half, distance.to(far.dtype), far * distance.sign()).long()
 
 
-class RelativePositions(nn.Module):
+class RelativePositions(ComputedTable):
     """The rows of the relative embedding for the distances in a sequence.
 
     Returns an index with an entry for each distance key − query, from 1 − length to length − 1. It depends on
     the length only; its table is computed once, on the CPU, so that every device uses the same buckets.
     """
 
-    table: Tensor
-
     def __init__(self, span: int, num_buckets: int, max_distance: int) -> None:
-        super().__init__()
-        self.register_buffer("table", _rows(span, num_buckets, max_distance), persistent=False)
+        super().__init__(_rows(span, num_buckets, max_distance))
 
     def forward(self, hidden: Tensor, *, packed: Packed | None) -> Tensor:
         length = hidden.shape[1] if packed is None else packed.longest

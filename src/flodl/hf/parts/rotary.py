@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
@@ -12,29 +9,20 @@ from ..config import EncoderConfig
 from .attention import join_heads
 from .masks import attention_dtype, hiding_bias
 from .packed import Packed, attend
+from .tables import ComputedTable
 
 
-class Rotation(nn.Module):
+class Rotation(ComputedTable):
     """Cosines and sines of the angles by which positions rotate: [2, batch, 1, length, width]."""
 
-    frequency: Tensor
-
     def __init__(self, width: int, theta: float) -> None:
-        super().__init__()
         exponent = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
-        self._exact = 1.0 / theta**exponent
-        self.register_buffer("frequency", self._exact, persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the frequencies, but keep them in float32 whatever the type of the model."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.frequency = self._exact.to(self.frequency.device)
-        return self
+        super().__init__(1.0 / theta**exponent)
 
     def forward(self, hidden: Tensor, *, position_ids: Tensor | None) -> Tensor:
         if position_ids is None:
             position_ids = torch.arange(hidden.shape[1], device=hidden.device)[None]
-        angle = position_ids[:, None, :, None].float() * self.frequency
+        angle = position_ids[:, None, :, None].float() * self.table
         angle = torch.cat([angle, angle], dim=-1)
         return torch.stack([angle.cos(), angle.sin()]).to(hidden.dtype)
 
