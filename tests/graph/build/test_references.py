@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl import FlowBuilder, ThresholdHalt
+from flodl import FlowBuilder, GraphError, ThresholdHalt
 from flodl.core import RefError, StateError, TagError
 
 from ..nodes import Blend, Double, Equal, Remember, Shift, Total, Triple
@@ -286,3 +286,27 @@ def test_a_condition_without_references_leaves_them_to_the_body():
         FlowBuilder().tag("ctx").loop_body(Blend()).until_cond(ThresholdHalt(5.0), 10).using("ctx").build()
     )
     assert torch.equal(model(X), 3 * X)
+
+
+def test_a_tag_can_be_passed_under_another_name():
+    model = FlowBuilder(Double()).tag("doubled").through(Blend()).using(ctx="doubled").build()
+    assert torch.equal(model(X), 4 * X)
+    two = FlowBuilder().input("goal").tag("start").through(Total()).using("goal", first="start").build()
+    assert torch.equal(two(X, goal=X), 3 * X)
+    carried = FlowBuilder(Remember()).using(memory="last").tag("last").build()
+    assert torch.equal(carried(X), X)
+    assert torch.equal(carried(X), 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda flow: flow.using(context="doubled"), "blend takes no reference 'context': it takes 'ctx'"),
+        (lambda flow: flow.using(ctx=3), "the tag 3 is a int. Pass a string"),
+        (lambda flow: flow.using("ctx", ctx="doubled"), "names a tag twice"),
+        (lambda flow: flow.using(ctx="dubled").build(), r"no tag has this name. .* Did you mean 'doubled'"),
+    ],
+)
+def test_a_wrong_name_of_a_renamed_tag_is_explained(wrong, words):
+    with pytest.raises(GraphError, match=words):
+        wrong(FlowBuilder(Double()).tag("doubled").through(Blend()))

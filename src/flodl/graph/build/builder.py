@@ -160,8 +160,10 @@ class FlowBuilder(Unfinished):
         self._groups[name] = members
         return self
 
-    def using(self, *names: str, init: Initial = None) -> FlowBuilder:
+    def using(self, *names: str, init: Initial = None, **renamed: str) -> FlowBuilder:
         """Pass tagged values to the last node, as keyword arguments with the names of the tags.
+
+        `using(key="memory")` passes the tag `memory` as the parameter `key`.
 
         A tag that does not exist yet is carried: the node gets its value of the previous call, and in the
         first call `init` (None, "zeros", a tensor, a parameter to learn, or a function of the stream).
@@ -171,16 +173,17 @@ class FlowBuilder(Unfinished):
                 "using has no node to bind to: a sum, a merge and the input take no references. "
                 "Call it right after through, also, fork, split, a loop, a gate or a switch."
             )
-        for name in names:
-            check_name(name, "tag")
-        if len(set(names)) != len(names):
+        bound = [*zip(names, names), *renamed.items()]
+        for _, tag in bound:
+            check_name(tag, "tag")
+        if len(dict(bound)) != len(bound):
             raise RefError(f"using({', '.join(map(repr, names))}) names a tag twice. Name each tag once.")
         for node in self._bindable:
-            for name in names:
-                self._check_reference(node, name, init)
+            for parameter, tag in bound:
+                self._check_reference(node, parameter, tag, init)
         for node in self._bindable:
-            for name in names:
-                node.refs[name] = self._tagged.get(name) or self._carried(node, name, init)
+            for parameter, tag in bound:
+                node.refs[parameter] = self._tagged.get(tag) or self._carried(node, tag, init)
         return self
 
     def input(self, *names: str) -> FlowBuilder:
@@ -376,11 +379,11 @@ class FlowBuilder(Unfinished):
             node.tags.append(name)
         self._pending.pop(name, None)
 
-    def _check_reference(self, node: Draft, name: str, init: Initial) -> None:
-        if name in node.refs:
-            raise RefError(f"{node.describe()} already uses {name!r}. Name each reference once.")
-        if not node.accepted().takes(name):
-            raise RefError(explain_rejection(node, name))
+    def _check_reference(self, node: Draft, parameter: str, name: str, init: Initial) -> None:
+        if parameter in node.refs:
+            raise RefError(f"{node.describe()} already uses {parameter!r}. Name each reference once.")
+        if not node.accepted().takes(parameter):
+            raise RefError(explain_rejection(node, parameter))
         known = self._tagged.get(name)
         if known is None:
             check_initial(init, name)
