@@ -15,8 +15,9 @@ from flodl.monitor import Monitor
 
 from .batches.loaders import preserve_position
 from .callbacks.watched import may_add_metrics, watched_metrics
+from .checks.gradients import check_gradients
 from .evaluation.evaluator import as_arguments
-from .evaluation.names import check_names, check_number
+from .evaluation.names import SKIPPED, check_names, check_number
 from .run import Run
 
 
@@ -58,7 +59,7 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
     The step comes next, and raises the same error, or splits a batch for which memory ran out.
     """
     try:
-        _, values = rehearse(run.session.train_step, as_arguments(batch))
+        loss, values = rehearse(run.session.train_step, as_arguments(batch))
     except Exception as error:
         log.debug("the dry pass of a training batch: %s: %s", type(error).__name__, error)
         if isinstance(error, torch.OutOfMemoryError) and run.session.device.type == "cuda":
@@ -67,7 +68,11 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
     check_names(values)
     for name, value in values.items():
         check_number(name, value)
-    return {"loss", "lr", *values}
+    session = run.session
+    if warning := check_gradients(session.model, session.optimizer, run.evaluator.step_fn, loss):
+        run.reports.warn(warning)
+    skipped = {SKIPPED} if session.settings.nan == "skip" else set()
+    return {"loss", "lr", *skipped, *values}
 
 
 def _check_watched(run: Run, names: set[str]) -> None:

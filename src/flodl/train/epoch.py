@@ -6,8 +6,10 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from typing import Any, cast
+from weakref import ref
 
 from flodl.core import TrainError
+from flodl.core.formats import counted
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
@@ -15,10 +17,11 @@ from flodl.graph import Graph
 from .batches.loaders import num_batches
 from .dry_pass import dry_pass
 from .evaluation.modes import modes_of
-from .evaluation.names import check_names, check_number
+from .evaluation.names import SKIPPED, as_number, check_names, check_number
+from .faults.skipped import num_skipped_in_epoch, skipped_alert
 from .learning_rate import learning_rate, optimizer_settings, reset_schedule
 from .limit import check_limit
-from .run import Run
+from .run import Run, Stage
 
 MAX_EMPTY_EPOCHS = 1000
 
@@ -37,12 +40,14 @@ def run_epoch(
         return
     if step.is_between_updates:
         run.exit_if_asked()
+    _check_not_complete(run)
     limit = run.progress.limit if limit is None else limit
     check_limit(session, limit)
     session.start.limit = limit
     run.start()
     if session.position.open_row is None:
         _begin_epoch(run, loader)
+        steps = step.steps
         batches, failed = run.cursor.batches(loader), False
         while limit is None or session.position.epoch_step < limit:
             try:
@@ -65,6 +70,11 @@ def run_epoch(
                 return
         else:
             _cut_epoch(run, loader, batches)
+        if session.position.epoch_step == 0 and step.steps == steps:
+            raise TrainError(
+                "an epoch ended, and none of its batches was passed to trainer.step: nothing was trained. "
+                "Write `for batch in trainer.epoch(…): trainer.step(batch)`."
+            )
         _end_training(run)
     run.begin()
     _end_epoch(run, eval_data)
@@ -118,6 +128,16 @@ def _is_stopped(run: Run) -> bool:
     return True
 
 
+def _check_not_complete(run: Run) -> None:
+    """Raise if an open run has all of its epochs already: the next one would not be part of it."""
+    total, done = run.progress.total_epochs, run.session.epochs
+    if run.stage is not Stage.CLOSED and total is not None and done >= total:
+        raise TrainError(
+            f"running({total}) was opened for {counted(total, 'epoch')}, and this run has completed {done}. "
+            f"Write `while trainer.epochs < {total} and not trainer.stop_reason:`, or running({done + 1})."
+        )
+
+
 def _begin_epoch(run: Run, loader: Loader) -> None:
     """Prepare for the batches of an epoch, or for the rest of them.
 
@@ -139,9 +159,27 @@ def _begin_epoch(run: Run, loader: Loader) -> None:
         session.model.train()
     if loader.position == 0:
         session.position.epoch_step = 0
+        _report_other_size(run, loader, count)
         run.hooks.call("on_epoch_start", epoch=session.epochs)
     session.check_parameters()
     run.progress.epoch_start_s = time.perf_counter()
+
+
+def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
+    """Report that a trainer continues with data of a different size, which a schedule does not know."""
+    session, before = run.session, run.last_epoch
+    run.last_epoch = ref(loader), count
+    if before is None or not session.updates or before[0]() is loader or before[1] == count:
+        return
+    parts, level = "the optimizer goes on", "info"
+    if session.schedule is not None:
+        parts, level = "the optimizer and the schedule, which counts updates, go on", "warning"
+    message = (
+        f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with other "
+        f"data: an epoch has {count} batches instead of {before[1]}, and {parts} from there. Create a new "
+        "Trainer to start over."
+    )
+    run.reports.event("alert", message=message, level=level)
 
 
 def _end_training(run: Run) -> None:
@@ -165,6 +203,8 @@ def _take_means(run: Run) -> None:
         check_number(name, value)
     step.reset_means()
     row = {"epoch": session.epochs + 1, **means, "lr": learning_rate(session.optimizer)}
+    if session.settings.nan == "skip":
+        row[SKIPPED] = num_skipped_in_epoch(session)
     session.position.open_row = row
 
 
@@ -182,16 +222,28 @@ def _end_epoch(run: Run, eval_data: Any) -> None:
     metrics = {name: value for name, value in row.items() if name != "epoch"}
     _record(session.model, metrics)
     run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
+    _take_from_hooks(row, metrics)
     if (rate := learning_rate(session.optimizer)) != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
     if run.reports.current is not None:
         run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.progress.epoch_start_s)
+    if alert := skipped_alert(session, row.get(SKIPPED, 0)):
+        run.reports.event("alert", message=f"epoch {row['epoch']}: {alert[0]}", level=alert[1])
     every = session.settings.save_every
     if run.saver is not None and every is not None and session.epochs % every == 0:
         run.saver.save(wait=False, reason=f"epoch {session.epochs}")
     if run.collector is not None:
         run.collector.collect()
+
+
+def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any]) -> None:
+    """Take what hooks added to the metrics into the row of the epoch, as plain numbers."""
+    if "epoch" in metrics:
+        raise TrainError("a hook adds the metric 'epoch', which is reserved for the history. Rename it.")
+    for name, value in metrics.items():
+        if name != "lr" and (name not in row or row[name] is not value):
+            row[name] = metrics[name] = as_number(name, value)
 
 
 def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
@@ -214,7 +266,7 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
     if metrics is None:
         run.save_and_exit()
     run.hooks.call("on_evaluate_end", epoch=epoch, metrics=metrics)
-    return {f"eval_{name}": value for name, value in metrics.items()}
+    return {f"eval_{name}": as_number(name, value) for name, value in metrics.items()}
 
 
 def _record(model: Any, metrics: Mapping[str, float]) -> None:

@@ -34,7 +34,8 @@ class RunReporter:
         self._owns_monitor = not isinstance(monitor, Monitor)
         if isinstance(monitor, Monitor):
             self._monitor = monitor
-            monitor.total_epochs = monitor.total_epochs or total_epochs
+            # A monitor may see several calls of fit, with more epochs each.
+            monitor.total_epochs = max(monitor.total_epochs, total_epochs)
             values, origins = _with_origins(config)
             monitor.describe(values, origins=origins)
         elif monitor or (run_dir is not None and monitor is None):

@@ -34,6 +34,11 @@ class FitResult:
         """The metrics of the last epoch."""
         return dict(self.history[-1]) if self.history else {}
 
+    @property
+    def skipped(self) -> int:
+        """How many of the `steps` updates were skipped because the loss or a gradient was not finite."""
+        return 0 if self.report is None else self.report.skipped
+
     def best(self, metric: str, *, mode: Mode | None = None) -> dict[str, Any]:
         """Return the epoch with the best value of a metric, the first of equal ones; an unknown name raises.
 

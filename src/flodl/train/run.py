@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from os import PathLike
 from typing import Any, NoReturn
+from weakref import ReferenceType
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError
 from flodl.core.formats import counted
 from flodl.core.integers import is_integer
+from flodl.data import Loader
 from flodl.engine import Collector, calm_collector
 from flodl.monitor import Monitor
 
@@ -24,6 +26,7 @@ from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
 from .callbacks.watched import notes_of
+from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
 from .faults.rollback import NonFinitePolicy
@@ -107,6 +110,8 @@ class Run:
         self.progress = Progress()
         # What changes the folder besides the record, done when the run begins.
         self.at_begin: list[Callable[[], object]] = []
+        # The loader of the last epoch in this process, and the number of its batches.
+        self.last_epoch: tuple[ReferenceType[Loader], int | None] | None = None
         follows_loss(session.train_step.schedule)
         self._has_step_hooks = hooks.has("on_step_end")
 
@@ -160,13 +165,20 @@ class Run:
             if session.epochs < epochs or (saver is not None and saver.is_behind):
                 self.begin()
             if self.stage is not Stage.BEGUN:
-                done = counted(session.epochs, "epoch")
-                message = f"nothing is left to train: {done} {'is' if session.epochs == 1 else 'are'} done"
-                self.reports.event("alert", message=message, level="info")
+                self._report_nothing_left(epochs)
             elif saver is not None:
                 saver.save_end()
             self.exit_if_asked()
             self.hooks.call("on_end", result=self.result())
+
+    def _report_nothing_left(self, epochs: int) -> None:
+        done = f"{counted(self.session.epochs, 'epoch')} {'is' if self.session.epochs == 1 else 'are'} done"
+        message, level = f"nothing is left to train: {done}", "info"
+        if self.last_epoch is not None and self.last_epoch[0]() is not self.session.loader:
+            message += f". epochs={epochs} is a total, and the data of this call was not used"
+            message += f": write epochs={self.session.epochs + 1} for one more epoch, or use a new Trainer."
+            level = "warning"
+        self.reports.event("alert", message=message, level=level)
 
     @property
     def is_pending(self) -> bool:
@@ -180,6 +192,13 @@ class Run:
             self.hooks.call("on_start")
             if self.saver is not None:
                 self.hooks.check_states()
+
+    def report_unused_metrics(self) -> None:
+        """Report that there is no evaluation for the metrics; a later call of `evaluate` may use them."""
+        if metrics := self.evaluator.metrics:
+            names = ", ".join(map(repr, metrics))
+            message = f"no eval_data, so metrics ({names}) are computed by trainer.evaluate only"
+            self.reports.event("alert", message=message, level="info")
 
     def when_begun(self, action: Callable[[], object]) -> None:
         """Call a function that changes the folder once the start is recorded."""
@@ -209,6 +228,8 @@ class Run:
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all):
             self.reports.event("alert", message=note, level="info")
+        for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):
+            self.reports.warn(warning)
         while self.at_begin:
             self.at_begin.pop(0)()
         if saver is not None:

@@ -27,11 +27,12 @@ from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
 from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
+from .checks.step_function import check_step_function
 from .epoch import run_epoch
+from .evaluation.batch_errors import explain_error
 from .evaluation.ema import AveragedWeights
 from .evaluation.evaluator import Evaluator, Outputs, as_arguments
 from .evaluation.metrics import check_metrics
-from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
 from .record.user_settings import user_settings
@@ -108,6 +109,7 @@ class Trainer(CheckedAttributes):
             dry_pass=dry_pass,
         )
         unused = [] if checkpoint_dir is not None else unused_without_folder(settings, keep)
+        check_step_function(step_fn, model)
         self.device = select_device(device)
         self.model = model.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.model)
@@ -219,6 +221,8 @@ class Trainer(CheckedAttributes):
                 )
             if epochs - self.epochs > 1:
                 check_repeatable(eval_data)
+            if eval_data is None:
+                self._run.report_unused_metrics()
             while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)
@@ -273,8 +277,8 @@ class Trainer(CheckedAttributes):
         try:
             loss = self.train_step.call(arguments, samples=samples)
         except BaseException as error:
-            if isinstance(error, TypeError):
-                check_signature(self.step_fn, arguments, error)
+            if isinstance(error, Exception):
+                explain_error(self.step_fn, self.model, arguments, error)
             if self.train_step.steps > steps:
                 # The interrupt came too late: the batch was trained on and must not be repeated.
                 run.session.position.epoch_step += 1

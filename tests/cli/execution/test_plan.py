@@ -52,8 +52,13 @@ def test_a_typo_fails_before_anything_is_started(project, capfd):
     [
         (
             "training: {epochs: many}",
-            r"fdl\.yml:2: training\.epochs: 'many' is not allowed here\. Expected an integer\.",
+            r"fdl\.yml:2: training\.epochs: 'many' is not allowed here\. Expected an integer of at least 1\.",
         ),
+        (
+            "training: {epochs: 0}",
+            r"fdl\.yml:2: training\.epochs: 0 is not allowed here\. Expected an integer of at least 1\.",
+        ),
+        ("training: {lr: -1}", r"training\.lr: -1 is not allowed here\. Expected a number of at least 0\."),
         ("ddp: {speed_hint: {slow_rank: 1}}", r"ddp\.speed_hint: `ratio:` is missing"),
         ("ddp: {speed_hint: 3}", r"ddp\.speed_hint: 3 is not allowed here\. Expected a map\."),
         (

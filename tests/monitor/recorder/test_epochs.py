@@ -133,3 +133,12 @@ def test_a_graph_without_new_metrics_is_reported_once(monitor, recorded):
     (alert,) = recorded("alert")
     assert alert["message"].startswith("the graph has no new metrics for epoch 1.")
     assert "end_epoch() before" in alert["message"]
+
+
+def test_an_epoch_after_the_last_one_is_reported_once(monitor, recorded):
+    for epoch in range(5):
+        monitor.log(epoch, {"loss": 1.0})
+    (alert,) = recorded("alert")
+    assert alert["message"] == (
+        "epoch 3 was logged, and the last of 3 epochs is epoch 2. Count epochs from 0, as range does."
+    )

@@ -198,3 +198,36 @@ def test_a_rollback_is_reported_with_the_module(make, data, tmp_path):
     ]
     assert message.startswith("at 'encoder.bad': the loss or the gradients were not finite")
     assert "not finite: sample 7" in message
+
+
+def test_a_target_that_is_not_finite_is_named_with_its_sample(make, data):
+    targets = data[1].clone()
+    targets[3] = torch.nan
+    with pytest.raises(NotFiniteError, match="part 1 of the batch is not finite; every module") as caught:
+        make().fit((data[0], targets), epochs=1, batch_size=5)
+    assert "not finite: sample 3. Remove or repair these samples." in str(caught.value)
+    assert "learning rate" not in str(caught.value)
+
+
+def test_a_masked_target_whose_gradient_is_not_finite_is_named(make, data):
+    targets = data[1].clone()
+    targets[3] = torch.nan
+
+    def masked(model, x, y):
+        # The gradient of the branch that is not chosen is NaN.
+        return torch.where(y.isnan(), 0.0, (model(x) - y).square() * y.sqrt().abs()).mean()
+
+    with pytest.raises(NotFiniteError, match="part 1 of the batch is not finite"):
+        make(step_fn=masked).fit((data[0], targets.abs()), epochs=1, batch_size=5)
+
+
+def test_a_parameter_that_was_never_finite_is_not_called_good(make, data):
+    trainer = make()
+    with torch.no_grad():
+        trainer.model[0].weight[0, 0] = torch.nan
+    with pytest.raises(NotFiniteError) as caught:
+        trainer.fit(data, epochs=1, batch_size=5)
+    assert caught.value.path == "0.weight"
+    assert "Those updates were skipped. When" in str(caught.value)
+    assert "It was so before the first update: check how it is initialized" in str(caught.value)
+    assert "nan='skip'" not in str(caught.value)

@@ -361,3 +361,10 @@ def test_a_run_with_bundles_continues_although_its_folder_is_not_writable(
     assert steps == 6
     reported = "".join(capsys.readouterr())
     assert reported.count("cannot write the run directory") == 1
+
+
+@pytest.mark.parametrize("path", ["file", "file/inside"])
+def test_a_file_in_place_of_the_folder_is_rejected_at_once(make, tmp_path, path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TrainError, match=r"file' is a file. Pass a folder\."):
+        make(checkpoint_dir=tmp_path / path)

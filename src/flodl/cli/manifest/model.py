@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 Scalar = bool | int | float | str
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 Options = dict[str, Scalar | list[Scalar] | None] | None
 
 
@@ -41,10 +42,10 @@ class Ddp(msgspec.Struct, forbid_unknown_fields=True):
 class Training(msgspec.Struct, forbid_unknown_fields=True):
     """Training length, batch size and learning rate."""
 
-    epochs: int | None = None
-    batch_size: int | None = None
-    batches_per_epoch: int | None = None
-    lr: float | None = None
+    epochs: Positive | None = None
+    batch_size: Positive | None = None
+    batches_per_epoch: Positive | None = None
+    lr: Annotated[float, msgspec.Meta(ge=0)] | None = None
     seed: int | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -107,6 +107,9 @@ def _expected_types(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list
     for kind in typing.get_args(annotation):
         if typing.get_origin(kind) is Literal:
             found += [repr(word) for word in typing.get_args(kind)]
+        elif typing.get_origin(kind) is Annotated:
+            base, bound = typing.get_args(kind)
+            found.append(f"{_TYPE_DESCRIPTIONS.get(base, 'a number')} of at least {bound.ge}")
         elif kind is not type(None):
             found.append(_TYPE_DESCRIPTIONS.get(typing.get_origin(kind) or kind, "a map"))
     return found or ["a value, or a list of values"]

@@ -103,6 +103,8 @@ class Console:
             case "run_start":
                 self._run_started_s = self._printed_s = event.time_s
                 self._total_epochs = int(event.data.get("total_epochs") or self._total_epochs)
+            case "config":
+                self._total_epochs = int(event.data.get("total_epochs") or self._total_epochs)
             case "resources":
                 self._gpus = event.data.get("gpus", ())
             case "metrics":

@@ -74,6 +74,12 @@ class EpochTracker:
                 "one and all epochs after it. Use a separate Monitor, with its own run_dir, for each run.",
             )
         self._last = epoch
+        if 0 < total_epochs <= epoch:
+            self._alert_once(
+                "beyond",
+                f"epoch {epoch} was logged, and the last of {total_epochs} epochs is epoch "
+                f"{total_epochs - 1}. Count epochs from 0, as range does.",
+            )
         self.total_s += duration_s
         self.durations[epoch] = duration_s
         eta_s = seconds_left(self.durations, done=epoch + 1, total_epochs=total_epochs)

@@ -15,11 +15,11 @@ from flodl.engine import Precision, ambiguous_samples, computing_in, leading_len
 from flodl.graph import without_carried_values
 
 from ..batches.samples import Batches
+from .batch_errors import explain_error
 from .ema import AveragedWeights
 from .metrics import computed_values, reset_metrics, values_of_one_batch
 from .modes import evaluation_mode
 from .names import check_names, check_number, merge_values
-from .step_errors import check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
 
@@ -68,6 +68,8 @@ class Evaluator:
                 f"outputs={self.outputs!r}. Use a function of the model and the parts of a batch that "
                 "returns predictions and targets."
             )
+        if self.outputs is not None and not self.metrics:
+            raise TrainError("outputs has no effect without metrics, which are computed from it. Omit it.")
 
     def __call__(
         self, read: Callable[[], Batches], *, before_batch: Callable[[], None] = lambda: None
@@ -118,13 +120,26 @@ class Evaluator:
                     check_names(values, metrics=self.metrics)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
-                        predictions, targets = (self.outputs or _pair)(self.model, *arguments)
+                        predictions, targets = self._predict(arguments)
                         for metric in self.metrics.values():
                             metric.update(predictions, targets)
         return merge_values(
             ("a value of the step function", sums.means()),
             ("a metric of metrics=", compute(self.metrics)),
         )
+
+    def _predict(self, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the predictions and targets for the metrics."""
+        if self.outputs is None:
+            return _pair(self.model, *arguments)
+        found: Any = self.outputs(self.model, *arguments)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            kind = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else None
+            raise TrainError(
+                f"outputs returned a {kind or type(found).__name__}. Return predictions and targets: "
+                "outputs=lambda model, x, y: (model(x), y)."
+            )
+        return found[0], found[1]
 
     def _call_step_fn(self, arguments: tuple[Any, ...]) -> Any:
         extra = {}
@@ -133,15 +148,13 @@ class Evaluator:
             extra["mask"] = torch.ones(num_samples(arguments), dtype=torch.bool, device=self.device)
         try:
             return self.step_fn(self.model, *arguments, **extra)
-        except TypeError as error:
-            check_signature(self.step_fn, arguments, error)
-            raise
-        except RuntimeError as error:
-            if "does not require grad" in str(error):
+        except Exception as error:
+            if isinstance(error, RuntimeError) and "does not require grad" in str(error):
                 error.add_note(
                     "Evaluation runs without gradients. A step function that needs them, for example for a "
                     "gradient penalty, can enable them: with torch.enable_grad(): …"
                 )
+            explain_error(self.step_fn, self.model, arguments, error)
             raise
 
 

@@ -9,11 +9,14 @@ from torch import Tensor
 
 from flodl.core import TrainError
 
+# The number of skipped updates in a row of the history, with nan="skip".
+SKIPPED = "skipped_updates"
+
 
 def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = None) -> None:
     """Raise if a value of the step function has a reserved name, or that of a metric object."""
     for name in values:
-        if name in ("loss", "lr", "epoch") or str(name).startswith("eval_"):
+        if name in ("loss", "lr", "epoch", SKIPPED) or str(name).startswith("eval_"):
             raise TrainError(
                 f"the step function returns a value named {name!r}, which is reserved for the history. "
                 "Choose a different name."
@@ -32,6 +35,22 @@ def check_number(name: str, value: Tensor) -> None:
         raise TrainError(
             f"the step function returns {name!r} with shape {tuple(value.shape)}. Return one number per name."
         )
+
+
+def as_number(name: Any, value: Any) -> float:
+    """Return a value that a hook gave to a metric as a plain number, or raise.
+
+    >>> as_number("f1", 0.5), as_number("f1", Tensor([0.5]))
+    (0.5, 0.5)
+    """
+    if not isinstance(name, str):
+        raise TrainError(f"a hook adds the metric {name!r}. Use a string as its name.")
+    try:
+        if not isinstance(value, str | bytes):
+            return value if type(value) in (int, float) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise TrainError(f"a hook sets the metric {name!r} to {value!r:.80}. Set it to one number.")
 
 
 def merge_values(*parts: tuple[str, Mapping[str, float]]) -> dict[str, float]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from flodl.core import log
 from flodl.engine import NonFinite, find_non_finite
@@ -25,6 +29,8 @@ class Cause:
     samples: tuple[int, ...] = ()
     bundle: Path | None = None
     advice: str = "Lower the learning rate or clip the gradients."
+    # Whether a parameter is not finite, so that skipping an update does not help.
+    in_weights: bool = False
 
 
 def explain(
@@ -54,9 +60,39 @@ def explain(
     if bundle is not None:
         sentences.append(f"The last good bundle is {str(bundle)!r}.")
     path = "" if found is None else found.path
+    cause = Cause(" ".join(sentences), path, tuple(samples), bundle)
     if found is not None and found.in_batch:
-        return Cause(" ".join(sentences), path, tuple(samples), bundle, "Remove or repair these samples.")
-    return Cause(" ".join(sentences), path, tuple(samples), bundle)
+        return replace(cause, advice="Remove or repair these samples.")
+    if _is_bad_parameter(session, path):
+        return replace(cause, advice=_advice_for_weights(session), in_weights=True)
+    return cause
+
+
+def _is_bad_parameter(session: Session, path: str) -> bool:
+    parameter = dict(session.model.named_parameters()).get(path)
+    return parameter is not None and not bool(parameter.detach().isfinite().all())
+
+
+def _advice_for_weights(session: Session) -> str:
+    if session.updates <= int(session.train_step.num_skipped):
+        return "It was so before the first update: check how it is initialized or what was loaded into it."
+    return "An earlier update or your own code made it so: lower the learning rate or clip the gradients."
+
+
+def _in_batch(found: NonFinite, batch: tuple[Any, ...]) -> NonFinite:
+    """Blame the batch if one of its parts is not finite though no module shows it, as for targets."""
+    if found.in_batch:
+        return found
+    for index, part in enumerate(batch):
+        for tensor in pytree.tree_leaves(part):
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.is_sparse:
+                continue
+            if bool((bad := tensor.isnan() if found.path else ~tensor.isfinite()).any()):
+                rows = bad.reshape(len(bad), -1).any(1).nonzero().flatten().tolist() if bad.dim() else []
+                seen = found.what if found.path else "every module returned finite values"
+                what = f"part {index} of the batch is not finite; {seen}"
+                return replace(found, what=what, rows=tuple(rows), in_batch=True)
+    return found
 
 
 def _find(
@@ -65,7 +101,10 @@ def _find(
     for place in suspects:
         try:
             batch = recent.read(place) if ends else place.batch
-            found = None if batch is None else find_non_finite(session.train_step, as_arguments(batch))
+            found = None
+            if batch is not None and (found := find_non_finite(session.train_step, as_arguments(batch))):
+                is_weight = _is_bad_parameter(session, found.path)
+                found = found if is_weight else _in_batch(found, as_arguments(batch))
         except Exception as error:
             # The report about the run must not fail because of the search for its cause.
             log.debug("the search for a non-finite value: %s: %s", type(error).__name__, error)

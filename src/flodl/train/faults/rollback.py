@@ -44,8 +44,7 @@ class NonFinitePolicy:
         """
         session, directory = self._session, self._directory
         what = (
-            f"the loss or the gradients were not finite in {skipped} of the updates up to {session.updates}. "
-            "Those updates were skipped, so the weights are good."
+            f"the loss or the gradients were not finite in {skipped} of the updates up to {session.updates}."
         )
         bundle, advice = None, ""
         if session.settings.nan == "rollback":
@@ -53,10 +52,12 @@ class NonFinitePolicy:
             bundle, advice = self._last_intact(directory)
         ends = bundle is None or directory is None
         cause = explain(session, self.recent, directory, since=self._known_before(), ends=ends)
-        explained = f"{what} {cause.text}".rstrip()
+        state = "" if cause.in_weights else ", so the weights are good"
+        explained = f"{what} Those updates were skipped{state}. {cause.text}".rstrip()
         if bundle is None or directory is None:
+            outlook = "" if cause.in_weights else " With nan='skip', training continues."
             raise NotFiniteError(
-                f"{explained} {advice}{cause.advice} With nan='skip', training continues.",
+                f"{explained} {advice}{cause.advice}{outlook}",
                 path=cause.path,
                 samples=cause.samples,
                 bundle=cause.bundle,

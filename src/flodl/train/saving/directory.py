@@ -48,6 +48,9 @@ class RunDirectory:
                 f"keep={keep!r}. Use a policy of flodl.checkpoint, such as last(3) | best('loss')."
             )
         self.path = absolute_path(path, option="checkpoint_dir")
+        for folder in (self.path, *self.path.parents):
+            if folder.is_file():
+                raise TrainError(f"checkpoint_dir={str(path)!r}: {str(folder)!r} is a file. Pass a folder.")
         self.keep = keep or last(2)
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
         self._report, self._on_error = report, on_error

@@ -1,0 +1,60 @@
+"""What a run reports once when it begins: settings that are probably not meant as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flodl.optim import StepSchedule
+
+from ..session import Session
+
+# A rate below this part of the highest one trains nothing.
+NEGLIGIBLE = 1e-4
+NUM_SAMPLES = 32
+
+
+def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
+    """Yield a warning for each setting that is probably a mistake."""
+    rates = [float(group.get("lr", 1.0)) for group in session.optimizer.param_groups]
+    if session.schedule is None and rates and not any(rates):
+        yield "every learning rate of the optimizer is 0, so nothing will be learned."
+    if num_batches is not None and session.epochs == 0:
+        per_epoch = -(-num_batches // session.train_step.settings.accumulate)
+        if text := schedule_ends_early(session.schedule, per_epoch=per_epoch, epochs=epochs):
+            yield text
+
+
+def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
+    """Return a warning if a schedule has decayed completely within the first of several epochs, or "".
+
+    It was then probably written in epochs. Only schedules of flodl are asked: they have no side effects.
+
+    >>> from flodl.optim import CosineScheduler
+    >>> schedule_ends_early(CosineScheduler(0.1, 0.0, 10), per_epoch=1000, epochs=10)[:71]
+    'the schedule counts updates, and an epoch has 1000: within the first ha'
+    >>> schedule_ends_early(CosineScheduler(0.1, 0.0, 10_000), per_epoch=1000, epochs=10)
+    ''
+    """
+    if epochs < 2 or per_epoch < 2 or not isinstance(schedule, StepSchedule):
+        return ""
+    total = per_epoch * epochs
+    # A warm-up that was meant in epochs is over after a few steps.
+    first = {*range(min(per_epoch, 2 * NUM_SAMPLES)), *_spread(0, per_epoch)}
+    highest = max(map(schedule.lr, first))
+    rest = [schedule.lr(step) for step in _spread(per_epoch // 2, total)]
+    is_constant = max(rest) == min(rest) and rest[0] < highest / 2
+    if not is_constant and max(rest) > highest * NEGLIGIBLE:
+        return ""
+    return (
+        f"the schedule counts updates, and an epoch has {per_epoch}: within the first half of the first of "
+        f"{epochs} epochs, the learning rate falls from {highest:g} to {rest[0]:g} and stays "
+        f"there. If {schedule!r} was meant in epochs, multiply its numbers by {per_epoch}; the whole run has "
+        f"{total} updates."
+    )
+
+
+def _spread(first: int, stop: int) -> list[int]:
+    """Return steps that cover a range, its first and last one included."""
+    last = stop - 1
+    return sorted({first + (last - first) * index // (NUM_SAMPLES - 1) for index in range(NUM_SAMPLES)})

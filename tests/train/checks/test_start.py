@@ -1,0 +1,63 @@
+"""What a run reports when it begins."""
+
+import pytest
+import torch
+
+from flodl.optim import (
+    CosineScheduler,
+    CyclicLR,
+    ExponentialLR,
+    MultiStepLR,
+    OneCycleLR,
+    StepDecay,
+    WarmupScheduler,
+)
+from flodl.train.checks.start import schedule_ends_early
+
+IN_EPOCHS = [
+    CosineScheduler(0.1, 0.001, 10),
+    OneCycleLR(0.1, 10),
+    StepDecay(0.1, 3, 0.1),
+    MultiStepLR(0.1, (3, 6), 0.1),
+    ExponentialLR(0.1, 0.9),
+    WarmupScheduler(CosineScheduler(0.1, 0.0, 9), target=0.1, warm=1),
+]
+IN_UPDATES = [
+    CosineScheduler(0.1, 0.001, 10_000),
+    CosineScheduler(0.1, 0.001, 1000),
+    OneCycleLR(0.1, 10_000),
+    StepDecay(0.1, 3000, 0.1),
+    MultiStepLR(0.1, (800, 6000), 0.1),
+    ExponentialLR(0.1, 0.9999),
+    CyclicLR(0.001, 0.01, 10),
+    WarmupScheduler(CosineScheduler(0.1, 0.0, 9_990), target=0.1, warm=10),
+    lambda step: 0.0 if step else 0.1,
+    None,
+]
+
+
+@pytest.mark.parametrize("schedule", IN_EPOCHS, ids=lambda one: type(one).__name__)
+def test_a_schedule_that_was_written_in_epochs_is_recognized(schedule):
+    text = schedule_ends_early(schedule, per_epoch=1000, epochs=10)
+    assert text.startswith("the schedule counts updates, and an epoch has 1000: ")
+    assert "multiply its numbers by 1000; the whole run has 10000 updates." in text
+    assert not schedule_ends_early(schedule, per_epoch=1000, epochs=1)
+
+
+@pytest.mark.parametrize("schedule", IN_UPDATES, ids=lambda one: type(one).__name__)
+def test_a_schedule_in_updates_is_not_reported(schedule):
+    assert not schedule_ends_early(schedule, per_epoch=1000, epochs=10)
+
+
+def test_a_run_warns_once_about_a_schedule_in_epochs(make, data, capsys):
+    make(schedule=CosineScheduler(0.1, 0.0, 4)).fit(data, epochs=4, batch_size=2)
+    assert capsys.readouterr().err.count("the schedule counts updates, and an epoch has 10") == 1
+    make(schedule=CosineScheduler(0.1, 0.0, 40)).fit(data, epochs=4, batch_size=2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_warns_about_a_learning_rate_of_zero(make, data, capsys):
+    make(optimizer=lambda groups: torch.optim.SGD(groups, lr=0)).fit(data, epochs=2, batch_size=8)
+    assert (
+        capsys.readouterr().err == "every learning rate of the optimizer is 0, so nothing will be learned.\n"
+    )

@@ -1,0 +1,130 @@
+"""An epoch is one that was trained, and its metrics include those of hooks."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from flodl.checkpoint import best, list_bundles
+from flodl.core import TrainError
+from flodl.monitor import Monitor
+from flodl.optim import CosineScheduler
+from flodl.train import EarlyStopping
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_epoch_without_a_step_is_an_error(make, data, is_open):
+    trainer = make()
+
+    def loop():
+        for _ in trainer.epoch(data, batch_size=8):
+            pass
+
+    context = trainer.running(1) if is_open else nullcontext()
+    with pytest.raises(TrainError, match=r"none of its batches was passed to trainer.step: "), context:
+        loop()
+    assert trainer.epochs == 0
+
+
+def test_a_loop_may_leave_out_batches_or_use_the_step_underneath(make, data):
+    trainer = make()
+    for index, batch in enumerate(trainer.epoch(data, batch_size=8)):
+        if index == 1:
+            trainer.step(batch)
+    for batch in trainer.epoch(data, batch_size=8):
+        trainer.train_step(*batch)
+    assert trainer.epochs == 2
+
+
+def test_an_epoch_beyond_those_of_an_open_run_is_an_error(make, data):
+    trainer = make()
+
+    def loop():
+        for _ in range(3):
+            for batch in trainer.epoch(data, batch_size=8):
+                trainer.step(batch)
+
+    with pytest.raises(TrainError, match=r"running\(2\) was opened for 2 epochs, and"), trainer.running(2):
+        loop()
+    assert trainer.epochs == 2
+
+
+class Adds:
+    """Add a metric at the end of an epoch."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def on_epoch_end(self, epoch, metrics):
+        metrics["mine"] = self.value(epoch)
+
+
+def test_a_metric_of_a_hook_is_in_the_history_the_bundles_and_the_policy(make, data, tmp_path):
+    hooks = [Adds(lambda epoch: torch.tensor([3.0, 1.0, 2.0][epoch])), EarlyStopping("mine", patience=3)]
+    trainer = make(hooks=hooks, checkpoint_dir=tmp_path, keep=best("mine"))
+    result = trainer.fit(data, epochs=3, batch_size=8)
+    assert [row["mine"] for row in result.history] == [3.0, 1.0, 2.0]
+    assert result.best("mine")["epoch"] == 2
+    assert trainer.trend("mine").values == [3.0, 1.0, 2.0]
+    assert [bundle.metrics["mine"] for bundle in list_bundles(tmp_path / "bundles")] == [1.0, 2.0]
+    assert json.dumps(result.history)
+
+
+@pytest.mark.parametrize("value", ["high", None, torch.ones(2), [1.0]])
+def test_a_metric_of_a_hook_that_is_not_one_number_is_an_error(make, data, value):
+    with pytest.raises(TrainError, match=r"a hook sets the metric 'mine' to .* Set it to one number"):
+        make(hooks=[Adds(lambda _: value)]).fit(data, epochs=1, batch_size=8)
+
+
+def test_continuing_with_data_of_another_size_is_reported(make, data, capsys):
+    more = tuple(part.repeat(2, 1) for part in data)
+    for schedule, stream in ((None, "out"), (CosineScheduler(0.1, 0.01, 100), "err")):
+        trainer = make(schedule=schedule, monitor=False if schedule else None)
+        trainer.fit(data, epochs=1, batch_size=5)
+        trainer.fit(data, epochs=2, batch_size=5)
+        capsys.readouterr()
+        trainer.fit(more, epochs=3, batch_size=5)
+        shown = getattr(capsys.readouterr(), stream)
+        assert (
+            "continues at epoch 3, after 8 updates, with other data: an epoch has 8 batches instead of 4"
+            in shown
+        )
+        assert ("the schedule, which counts updates" in shown) == (schedule is not None)
+
+
+def test_a_fit_on_other_data_that_trains_nothing_is_reported(make, data, capsys):
+    trainer = make()
+    trainer.fit(data, epochs=1, batch_size=5)
+    trainer.fit(data, epochs=1, batch_size=5)
+    assert capsys.readouterr().err == ""
+    trainer.fit(tuple(part.clone() for part in data), epochs=1, batch_size=5)
+    assert "1 epoch is done. epochs=1 is a total, and the data of this call was not used: write epochs=2" in (
+        capsys.readouterr().err
+    )
+
+
+def test_metrics_without_data_for_an_evaluation_are_mentioned(make, data, capsys):
+    class Zero:
+        def reset(self): ...
+        def update(self, predictions, targets): ...
+        def compute(self):
+            return 0.0
+
+    trainer = make(metrics={"zero": Zero()}, monitor=None)
+    trainer.fit(data, epochs=1, batch_size=8)
+    assert (
+        "no eval_data, so metrics ('zero') are computed by trainer.evaluate only" in capsys.readouterr().out
+    )
+    trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    assert "no eval_data" not in capsys.readouterr().out
+
+
+def test_a_monitor_shows_the_epochs_of_a_second_fit(make, data, capsys):
+    with Monitor(resources=False) as monitor:
+        trainer = make(monitor=monitor)
+        trainer.fit(data, epochs=2, batch_size=8)
+        trainer.fit(data, epochs=3, batch_size=8)
+    shown = capsys.readouterr().out
+    assert "epoch 2/2" in shown
+    assert "epoch 3/3" in shown
