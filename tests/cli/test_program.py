@@ -274,3 +274,24 @@ def test_an_unknown_command_of_a_group_gets_a_suggestion(words, capsys):
     errors = capsys.readouterr().err
     assert f"`fdl {words[0]}` has no command {words[1]!r}. Did you mean" in errors
     assert f"Try 'fdl {words[0]} --help'." in errors
+
+
+@pytest.mark.parametrize("module", ["flodl", "flodl.cli"])
+def test_the_package_runs_as_fdl_without_torch(module, tmp_path):
+    words = [sys.executable, "-X", "importtime", "-m", module, "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: fdl ")
+    assert " torch\n" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["monitor", "run", "--csv"], "fdl monitor"),
+        (["-v", "hf", "export", "--out"], "fdl hf export"),
+    ],
+)
+def test_an_option_without_its_value_points_to_the_help_of_its_command(words, command, capsys):
+    assert main(words) != 0
+    assert f"Try '{command} --help'." in capsys.readouterr().err

@@ -16,6 +16,7 @@ from flodl.core import log
 from flodl.core.environment import color_setting
 from flodl.core.errors import FlodlError
 
+from .commands import SUMMARIES
 from .program import program
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = program.main(arguments, prog_name="fdl", standalone_mode=False)
     except click.UsageError as error:
-        name = _command_with_help(error)
+        name = _command_with_help(error, sys.argv[1:] if arguments is None else arguments)
         _print_error(f"{error.format_message()}\nTry '{name} --help'.")
         return error.exit_code
     except click.ClickException as error:
@@ -83,12 +84,28 @@ def _run(arguments: Sequence[str] | None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _command_with_help(error: click.UsageError) -> str:
+def _command_with_help(error: click.UsageError, arguments: Sequence[str]) -> str:
     """Return the command whose help explains the error; it may be a project command."""
-    if error.ctx is None:
-        return "fdl"
+    if error.ctx is None:  # click's parser sets no context when an option lacks its value
+        return " ".join(["fdl", *_builtin_command(arguments)])
     path = error.ctx.command_path
     return path if path.startswith("fdl") else f"fdl {path}"
+
+
+def _builtin_command(arguments: Sequence[str]) -> list[str]:
+    """Return the words that name a built-in command at the start of a command line, such as `hf export`."""
+    names: list[str] = []
+    context = click.Context(program, info_name="fdl")
+    group: click.Command = program
+    for word in arguments:
+        known = SUMMARIES if group is program else getattr(group, "commands", {})
+        if word.startswith("-") and not names:
+            continue
+        if word not in known or not isinstance(group, click.Group):
+            break
+        names.append(word)
+        group = group.get_command(context, word) or group
+    return names
 
 
 def _output_failed(error: OSError) -> int:

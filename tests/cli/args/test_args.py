@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl.cli import Args, argument, option
-from flodl.core import environment
+from flodl.core import ArgsError, environment
 
 
 @dataclass
@@ -273,3 +273,23 @@ def test_an_optional_list_stays_none_and_quotes_protect_commas():
 
     assert Args(Job).parse([]) == Job(None, ("a,b",))
     assert Args(Job).parse(["--maybe", "1", "--tags", 'x,"y,z",""']) == Job([1], ("x", "y,z", ""))
+
+
+def test_numbers_and_paths_in_a_list_of_words_are_converted():
+    assert Args(Train).parse([Path("data"), 3, "--lr", 0.5]).shift == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("data --lr 0.5", r"argv is 'data --lr 0\.5'\. Pass a list of words"),
+        (3, r"argv is 3\. Pass a list"),
+        (["data", None], "argv contains None, which is not a word"),
+        (["data", True], "argv contains True"),
+    ],
+)
+def test_a_command_line_that_is_not_a_list_of_words_raises(argv, message):
+    with pytest.raises(ArgsError, match=message):
+        Args(Train).parse(argv)
+    with pytest.raises(ArgsError, match=r"Call it as Args\(Settings\)\.parse\(\)"):
+        Args.parse(argv)

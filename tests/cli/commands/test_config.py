@@ -304,3 +304,16 @@ def test_no_manifest_causes_a_traceback(document, words, tmp_path_factory):
         assert main(words) in (0, 1, 2)
     finally:
         os.chdir(before)
+
+
+def test_lint_reports_a_number_in_quotes(project, capsys):
+    settings = 'training: {epochs: "5", lr: "1e-3"}\noutput: {timeline: "true"}\n'
+    project({"fdl.yml": f"entry: echo\nschema: {{}}\n{settings}"})
+    assert main(["config", "lint"]) == 1
+    errors = capsys.readouterr().err
+    assert (
+        "fdl.yml:3: training.epochs: '5' is not allowed here. Expected an integer. Remove the quotes."
+        in errors
+    )
+    assert "training.lr: '1e-3' is not allowed here. Expected a number. Remove the quotes." in errors
+    assert "output.timeline: 'true' is not allowed here. Expected true or false. Remove the quotes." in errors

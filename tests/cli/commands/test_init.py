@@ -5,12 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
-from flodl.cli import main
+from flodl.cli import Args, main
 from flodl.cli.scaffold import project as scaffold
 from flodl.cli.scaffold.project import project_files
 
@@ -313,3 +313,40 @@ def test_the_second_of_two_concurrent_inits_is_refused(tmp_path, monkeypatch, ca
     assert main(["init", "twoi"]) == 1
     assert "another `fdl init` has just created" in capsys.readouterr().err
     assert [path.name for path in tmp_path.rglob("*")] == ["twoi", "file"]
+
+
+@pytest.fixture
+def training_script(work, monkeypatch):
+    """The train.py of a new project, as a module."""
+    assert main(["init", "proj"]) == 0
+    monkeypatch.chdir(work / "proj")
+    spec = spec_from_file_location("proj_train", work / "proj/train.py")
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "proj_train", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--resume", "nope"], "--resume is nope, which is not the folder of a saved run"),
+        (["--output", "README.md"], "--output is README.md, which is a file"),
+        (["--seed", str(10**30)], "--seed is"),
+        (["--images", str(10**12)], "It must be at most 1000000"),
+        (["--lr", "nan"], "--lr is nan"),
+    ],
+)
+def test_wrong_options_of_a_new_project_are_named_with_exit_code_2(training_script, words, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        Args(training_script.Settings).parse(words)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_runs_of_a_new_project_that_start_in_one_second_have_different_folders(training_script, tmp_path):
+    folders = {training_script.new_folder(tmp_path / "runs") for _ in range(3)}
+    assert len(folders) == 3
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"error: --output is .*file/runs, where no folder can be created"):
+        training_script.new_folder(tmp_path / "file/runs")

@@ -41,6 +41,7 @@ def test_files_are_written_from_the_journal(run, tmp_path):
 
 def test_epochs_are_printed_as_json(run):
     (epochs,) = json.loads(invoke(run, "--json").output).values()
+    assert invoke(run, "--json", "-").output == invoke(run, "--json").output
     assert [epoch["metrics"] for epoch in epochs] == [{"loss": 0.5}, {"loss": 0.25}]
 
 
@@ -105,3 +106,12 @@ def test_the_page_is_served_until_interrupted_without_importing_torch(run):
     process.send_signal(2)
     assert process.wait(timeout=10) == 0
     process.stdout.close()
+
+
+def test_a_folder_of_runs_names_some_of_them(run):
+    for number in range(4):
+        with Journal.open(run / f"run-{number}"):
+            pass
+    (run / "journal.jsonl").unlink()
+    with pytest.raises(MonitorError, match=r"run-0, .*run-1, .*run-2 and 1 more have one: pass one of them"):
+        invoke(run)

@@ -177,3 +177,27 @@ def test_a_mistake_that_hides_a_command_is_reported(project, capfd, text, messag
     project({"fdl.yml": text})
     assert main(["a"]) == 1
     assert re.search(message, capfd.readouterr().err)
+
+
+LISTS = """
+    entry: tool
+    schema: {options: {sizes: {type: "list[int]"}, lr: {type: float}}}
+    commands: {quick: {options: {sizes: [3, 4], lr: 0.5}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "sizes"),
+    [
+        ([], ["--lr", "0.5", "--sizes", "3,4"], [3, 4]),
+        (["--sizes", "7"], ["--lr", "0.5", "--sizes", "7"], [7]),
+        (["--sizes", "7,8", "--sizes=9"], ["--lr", "0.5", "--sizes", "7,8", "--sizes=9"], [7, 8, 9]),
+        (["--sizes="], ["--lr", "0.5", "--sizes="], []),
+        (["--lr", "1"], ["--lr", "0.5", "--sizes", "3,4", "--lr", "1"], [3, 4]),
+    ],
+)
+def test_a_list_on_the_command_line_replaces_that_of_the_preset(project, words, expected, sizes):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": LISTS})
+    plan = planned("train", "quick", *words)
+    assert plan.command == ["tool", *expected]
+    assert plan.table["sizes"]["value"] == sizes

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from flodl.core import environment
+from flodl.core.errors import ArgsError
 
 from .click_adapter import TypedCommand, click_parameter
 from .dataclass_parser import parameters_of
@@ -87,8 +88,10 @@ class Args(Generic[T]):
         `--help` and `--fdl-schema` exit with code 0. An invalid command line prints an error and the help on
         standard error, and exits with code 2.
         """
+        if not isinstance(self, Args):  # Args.parse([…])
+            raise ArgsError("parse needs a dataclass. Call it as Args(Settings).parse().")
         try:
-            result = self.command.main(argv, prog_name=self.name, standalone_mode=False)
+            result = self.command.main(_words(argv), prog_name=self.name, standalone_mode=False)
         except click.UsageError as error:
             self._exit_with(error)
         except (click.Abort, KeyboardInterrupt):
@@ -136,6 +139,19 @@ class Args(Generic[T]):
                 origin = _origin(source.name if source else "", parameter, value)
                 table[parameter.long] = {"value": value, "origin": origin}
         os.environ[environment.RESOLVED_CONFIG] = json.dumps(table)
+
+
+def _words(argv: Sequence[object] | None) -> list[str] | None:
+    """Return a command line as a list of strings; numbers and paths are converted."""
+    if argv is None:
+        return None
+    if isinstance(argv, str) or not isinstance(argv, Iterable):
+        raise ArgsError(f"argv is {argv!r}. Pass a list of words, such as ['--lr', '0.1'].")
+    words = list(argv)
+    for word in words:
+        if isinstance(word, bool) or not isinstance(word, str | int | float | os.PathLike):
+            raise ArgsError(f"argv contains {word!r}, which is not a word. Pass strings, or leave it out.")
+    return [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
 
 
 def _origin(source: str, parameter: Parameter, value: Any) -> str:

@@ -54,6 +54,8 @@ def command(
     RUNS are run folders, each with a journal.jsonl. Several runs are shown next to each other. Nothing of the
     project is executed.
     """
+    if as_json:  # `--json -` means standard output, as it does for a table
+        runs = tuple(run for run in runs if run != _STANDARD_OUTPUT) or runs
     if (csv or log_file) and len(runs) > 1:
         raise click.UsageError(
             "--csv and --log take one run. Pass one run, or use --html to compare several."

@@ -29,6 +29,7 @@ from .settings import (
     collect_settings,
     overridden_notes,
     resolve_values,
+    without_replaced_lists,
     without_variables,
 )
 from .start_checks import entry_issues, raise_fatal, script_issues
@@ -100,6 +101,7 @@ def _plan_entry(target: Target) -> Plan:
     settings, tail = apply_negations(settings, target.tail, schema)
     target = replace(target, tail=tail)
     schema = _check_values(target, schema, settings, on_host=on_host)
+    settings = without_replaced_lists(settings, target.tail, schema)
     table = {"entry": _value_with_origin(target, document, "entry")}
     if document.get("docker"):
         table["docker"] = _value_with_origin(target, document, "docker")

@@ -146,6 +146,15 @@ def apply_negations(
     return found, (*words, *tail[end:])
 
 
+def without_replaced_lists(
+    settings: list[Setting], tail: tuple[str, ...], schema: Schema | None
+) -> list[Setting]:
+    """Drop lists that the command line sets: a program would append its items to those of the manifest."""
+    options = schema.options if schema else {}
+    replaced = {flag for flag, _ in options_in(tail, schema) if flag in options and options[flag].is_list}
+    return [setting for setting in settings if setting.flag not in replaced]
+
+
 def without_variables(settings: list[Setting], schema: Schema | None) -> list[Setting]:
     """Drop settings that an environment variable overrides. The program reads the variable itself."""
     return [setting for setting in settings if not variable_for(setting.flag, schema)]
@@ -175,8 +184,12 @@ def resolve_values(
     for flag, option in options.items():
         if with_environment and (variable := variable_for(flag, schema)):
             table[flag] = {"value": variable_value(variable, option), "origin": f"${variable}"}
-    for flag, value in options_in(tail, schema):
+    seen: set[str] = set()
+    for flag, text in options_in(tail, schema):
         known = options.get(flag)
-        origin = f"--no-{flag}" if value is False else f"--{flag}"
-        table[flag] = {"value": convert(value, known) if known else value, "origin": origin}
+        value = convert(text, known) if known else text
+        if known and known.is_list and flag in seen and isinstance(value, list):
+            value = [*table[flag]["value"], *value]  # a list option may be repeated
+        seen.add(flag)
+        table[flag] = {"value": value, "origin": f"--no-{flag}" if text is False else f"--{flag}"}
     return table

@@ -25,27 +25,35 @@ _TYPE_DESCRIPTIONS = {
     list: "a list of numbers",
 }
 _MAX_SHOWN = 60
+_NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 _MANIFEST_ONLY = {"entry", "schema", "compile", "arg-name", "commands"}
 
 
 def decode(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
-    """Convert a map to a struct. Raise for an unknown key or a wrong value, with its path, file and line."""
-    for problem in _problems(struct, table, where):
+    """Convert a map to a struct. Raise for an unknown key or a wrong value, with its path, file and line.
+
+    Text is converted: `epochs: "5"` is accepted here, and reported by `problems_in`.
+    """
+    for problem in _problems(struct, table, where, strict=False):
         raise ManifestError(problem)
     return msgspec.convert(plain(table), struct, strict=False)
 
 
 def problems_in(struct: type[msgspec.Struct], table: Table, *, where: tuple[str, ...] = ()) -> list[str]:
     """Return a message for every unknown key and every value of the wrong type."""
-    return list(_problems(struct, table, where))
+    return list(_problems(struct, table, where, strict=True))
 
 
-def _problems(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
+def _problems(
+    struct: type[msgspec.Struct], table: Table, where: tuple[str, ...], *, strict: bool
+) -> Iterator[str]:
     yield from _unknown_keys(struct, table, where)
-    yield from _wrong_values(struct, table, where)
+    yield from _wrong_values(struct, table, where, strict=strict)
 
 
-def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
+def _wrong_values(
+    struct: type[msgspec.Struct], table: Table, where: tuple[str, ...], *, strict: bool
+) -> Iterator[str]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     for key, node in table.entries.items():
         inner = _struct_in(fields[key].type) if key in fields else None
@@ -54,10 +62,10 @@ def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
             and isinstance(node, Table)
             and not any(field.required for field in msgspec.structs.fields(inner))
         ):
-            yield from _wrong_values(inner, node, (*where, key))
+            yield from _wrong_values(inner, node, (*where, key), strict=strict)
         elif key in fields and isinstance(node, Table) and fields[key].type == Options:
             yield from _wrong_options(node, (*where, key))
-        elif key in fields and (problem := _wrong_value(struct, table, key, where)):
+        elif key in fields and (problem := _wrong_value(struct, table, key, where, strict=strict)):
             yield problem
 
 
@@ -71,9 +79,11 @@ def _wrong_options(options: Table, where: tuple[str, ...]) -> Iterator[str]:
             yield f"{node.origin}: {dotted((*where, key))}: {problem}"
 
 
-def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tuple[str, ...]) -> str:
+def _wrong_value(
+    struct: type[msgspec.Struct], table: Table, key: str, where: tuple[str, ...], *, strict: bool
+) -> str:
     try:
-        msgspec.convert({key: table.value(key)}, struct, strict=False)
+        msgspec.convert({key: table.value(key)}, struct, strict=strict)
     except msgspec.ValidationError as error:
         message, _, location = str(error).partition(" - at ")
         if "unknown field" in message:
@@ -93,7 +103,15 @@ def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tu
 def _describe_wrong(value: Any, expected: list[str]) -> str:
     shown = repr(value) if isinstance(value, str) else flow(value)
     shown = f"{shown[:57]}..." if len(shown) > _MAX_SHOWN else shown
-    return f"{shown} is not allowed here. Expected {' or '.join(expected)}."
+    hint = " Remove the quotes." if isinstance(value, str) and _is_quoted(value, expected) else ""
+    return f"{shown} is not allowed here. Expected {' or '.join(expected)}.{hint}"
+
+
+def _is_quoted(text: str, expected: list[str]) -> bool:
+    """Return whether a text would be a valid number, or true or false, without its quotes."""
+    if "true or false" in expected and text in ("true", "false"):
+        return True
+    return {"an integer", "a number"} & set(expected) != set() and _NUMBER.match(text) is not None
 
 
 def _expected_types(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list[str]:
