@@ -11,3 +11,11 @@ class NotCapturable(StepError):
 
 class NotRestorable(StepError):
     """The step may change something that cannot be restored; the message names it."""
+
+
+class StepCallError(StepError, TypeError):
+    """The step function cannot be called with the batch; a TypeError, as in plain Python."""
+
+
+class StepFunctionError(StepError, RuntimeError):
+    """Torch raised an error in the step function or its backward; the message explains it."""

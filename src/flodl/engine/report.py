@@ -25,6 +25,8 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"  # batches are split
     SAMPLE_COUNT = "sample_count"  # the number of samples is ambiguous
     TUNING_LIMIT = "tuning_limit"  # tuning ran out of time
+    OPEN_WINDOW = "open_window"  # an epoch ended within an accumulation window
+    PROBABLE_MISTAKE = "probable_mistake"  # what the loop does is probably not what was meant
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,16 @@ class Journal:
         self.events.append(Event(step, kind, reason, cause))
         log.verbose("step %d: %s: %s", step, kind, reason)
 
+    def has_seen(self, kind: str) -> bool:
+        """Return whether there was an event of this kind."""
+        return any(event.kind == kind for event in self.events)
+
+    def warn(self, step: int, kind: str, cause: Cause, reason: str) -> None:
+        """Record an event and print it as a warning, once."""
+        if (kind, reason) not in self._seen:
+            self.add(step, kind, cause, reason)
+            log.warn("TrainStep: %s.", reason)
+
 
 def split_words(pieces: int) -> str:
     """Return the reason of the event that batches are split because memory ran out."""
@@ -65,7 +77,8 @@ def split_words(pieces: int) -> str:
 class StepReport:
     """Which tier runs, why, what it cost and what it gains.
 
-    `compiles` and `promotion_cost_s` include attempts that failed.
+    `compiles` and `promotion_cost_s` include attempts that failed. `updates` were applied, `skipped` not.
+    `pending` micro-batches wait for the rest of their window; `dropped` batches were left out (tail='drop').
 
     >>> print(StepReport(tier="eager", reason="the model is on cpu", steps=3, updates=3))
     tier      eager: the model is on cpu
@@ -83,6 +96,8 @@ class StepReport:
     promotion_cost_s: float | None = None
     first_step_s: float | None = None
     skipped: int = 0
+    pending: int = 0
+    dropped: int = 0
     memory: MemoryUse | None = None
     events: tuple[Event, ...] = ()
 
@@ -101,11 +116,14 @@ class StepReport:
         return {**plain, "memory": memory, "gain": self.gain, "events": events}
 
     def __str__(self) -> str:
-        skipped = f", {self.skipped} skipped as not finite" if self.skipped else ""
-        lines = [
-            f"tier      {self.tier}: {self.reason}",
-            f"steps     {self.steps} ({self.updates} updates{skipped})",
-        ]
+        parts = [f"{self.updates} updates"]
+        parts += [f"{self.skipped} skipped as not finite"] if self.skipped else []
+        lines = [f"tier      {self.tier}: {self.reason}", f"steps     {self.steps} ({', '.join(parts)})"]
+        if self.pending:
+            what = "micro-batch waits" if self.pending == 1 else "micro-batches wait"
+            lines.append(f"pending   {self.pending} {what} for a full window; step.flush() applies them")
+        if self.dropped:
+            lines.append(f"dropped   {self.dropped} ragged batches, because of tail='drop'")
         if self.promotion_cost_s is not None:
             compiles = f", compiled {_times(self.compiles)}" if self.compiles else ""
             lines.append(

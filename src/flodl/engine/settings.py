@@ -48,7 +48,8 @@ class StepSettings:
             )
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
-            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if limit is not None and not (is_number and limit > 0):
                 raise StepError(f"{name}={limit!r}. Pass a limit above zero, or None for no clipping.")
         if not is_integer(self.accumulate, at_least=1):
             raise StepError(f"accumulate={self.accumulate!r}. Pass an integer of at least 1.")

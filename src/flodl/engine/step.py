@@ -19,6 +19,11 @@ from flodl.optim import Schedule, ScheduleBridge, apply
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples
 from .batch.signature import Signature, signature
 from .device.memory import memory_use
+from .errors import StepCallError
+from .mistakes.explain import explained
+from .mistakes.first_call import check_mode, check_schedulers, refuse_backward
+from .mistakes.parameters import CHECK_EVERY, TrainedParameters
+from .mistakes.step_function import check_step_function
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_takes_mask
@@ -27,6 +32,7 @@ from .program.progress import Stage
 from .program.ragged import UsualSize, padded
 from .program.runner import Micro, Phase, update_strictly
 from .program.saved_state import check_saved
+from .program.update import parameters_of
 from .report import Cause, Journal, StepReport
 from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
 from .tiers.controller import TierController
@@ -77,9 +83,11 @@ class TrainStep:
             guard=guard,
         )
         check_arguments(model, optimizer, step_fn)
+        check_step_function(step_fn, model)
         readiness = prepare(optimizer)
         if tail == "pad":
             check_takes_mask(step_fn)
+        self._window = Window(accumulate)
         self._body = StepBody.create(model, optimizer, step_fn, self._settings, readiness)
         self._bridge = None if schedule is None else apply(schedule, optimizer)
         self._journal = Journal()
@@ -87,10 +95,11 @@ class TrainStep:
         self._controller = TierController(self._body, readiness, self._journal)
         self._steps = 0
         self._updates = 0
-        self._window = Window(accumulate)
         self._usual = UsualSize()
         self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
+        self._trained = TrainedParameters(model, self._body.parameters)
+        self._body.updater.calls.watch(optimizer, self._window)
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither a recording nor compiled code can be copied or pickled; a copy finds its own tier.
@@ -108,6 +117,7 @@ class TrainStep:
         for parameter, grad in zip(self._body.parameters, grads):
             parameter.grad = grad
         self._controller = TierController(self._body, self._readiness, self._journal)
+        self._body.updater.calls.watch(self._body.optimizer, self._window)
 
     @property
     def settings(self) -> StepSettings:
@@ -157,7 +167,7 @@ class TrainStep:
 
     @property
     def updates(self) -> int:
-        """How many optimizer updates there were; an accumulation window counts as one."""
+        """How many updates there were, skipped ones included; an accumulation window counts as one."""
         return self._updates
 
     @property
@@ -175,9 +185,22 @@ class TrainStep:
 
     def reset_means(self) -> None:
         """Reset the means, as at the start of an epoch."""
+        window = self._window
+        if window.position:
+            reason = (
+                f"the means were reset after {window.position} of {window.accumulate} micro-batches of an "
+                "accumulation window, which continues; step.flush() at the end of an epoch applies them"
+            )
+            self._journal.add(self._steps, "window", Cause.OPEN_WINDOW, reason)
         self._body.means.reset()
 
-    def __call__(self, *batch: Any) -> Tensor:
+    def __call__(self, *batch: Any, **named: Any) -> Tensor:
+        if named:
+            names = ", ".join(named)
+            raise StepCallError(
+                f"the step was called with keyword arguments ({names}). Pass the batch by position: "
+                f"step({names})."
+            )
         lane = self._controller.lane
         if lane is None or (loss := lane(batch)) is None:
             return self._run(batch)
@@ -219,6 +242,10 @@ class TrainStep:
     def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0
         controller, usual, progress = self._controller, self._usual, self._body.progress
+        if not self._steps % CHECK_EVERY or self._body.updater.calls.has_lost_gradients:
+            self._check_parameters()
+        if not self._body.model.training:
+            check_mode(self._body.model, self._journal, self._steps)
         form = signature(batch)
         if samples is not None:
             # A recording is not replayed with a different weight.
@@ -231,6 +258,7 @@ class TrainStep:
             if ragged and self._settings.tail == "drop":
                 reason = "a ragged last batch was dropped, because of tail='drop'"
                 self._journal.add(self._steps, "dropped", Cause.RAGGED_BATCH, reason)
+                usual.num_dropped += 1
                 # The next batch must come by here, so that a second small one in a row is recognized.
                 controller.lane = None
                 return torch.full((), torch.nan, device=self._body.device)
@@ -244,6 +272,7 @@ class TrainStep:
                     counted = samples
                 if self.is_between_updates:
                     self._body.means.save()
+                    self._body.updater.calls.left = None
             outcome = controller.run(self._micro_batch(batch, form, samples, ragged=ragged), self._steps)
             self._values = outcome.values
             for carrier in self._body.undo.carriers:
@@ -258,12 +287,16 @@ class TrainStep:
                     self._move_schedule()
             if progress.stage is Stage.UPDATE_COUNTED:
                 self._end_window()
-        except BaseException:
+        except BaseException as error:
+            stage = progress.stage
             with uninterrupted():
                 self._after_error(counted, self._count_micro_batch)
+            if stage in (Stage.FORWARD, Stage.BACKWARD) and (better := self._explained(error, batch)):
+                raise better from error
             raise
         if started:
             self._first_step_s = time.perf_counter() - started
+            refuse_backward(loss)
         return loss
 
     def flush(self) -> None:
@@ -286,7 +319,7 @@ class TrainStep:
 
     def give_up_window(self) -> None:
         """Drop a half-full accumulation window: its gradients, and its part of the means."""
-        self._body.optimizer.zero_grad(set_to_none=True)
+        self._body.updater.drop_gradients()
         if self._window.position:
             self._body.means.restore()
         self._window.close()
@@ -308,6 +341,7 @@ class TrainStep:
             "updates": self._updates,
             "usual_samples": self._usual.samples,
             "after_tail": self._usual.after_tail,
+            "num_dropped": self._usual.num_dropped,
             "num_skipped": int(body.updater.num_skipped),
             "means": [[list(names), total.tolist()] for names, total in body.means.totals.items()],
             "scaler": None if body.scaler is None else [tensor.item() for tensor in body.scaler.state()],
@@ -331,9 +365,10 @@ class TrainStep:
                 raise StepError(f"the state's schedule does not match: {error}") from error
         self._steps, self._updates = int(state["steps"]), int(state["updates"])
         self._window.close()
-        # States of earlier versions do not have this key.
-        after_tail, is_explicit = bool(state.get("after_tail", False)), self._usual.is_explicit
-        self._usual = UsualSize(int(state["usual_samples"]), after_tail, is_explicit=is_explicit)
+        # States of earlier versions do not have these keys.
+        after_tail, num_dropped = bool(state.get("after_tail", False)), int(state.get("num_dropped", 0))
+        usual = UsualSize(int(state["usual_samples"]), after_tail, num_dropped=num_dropped)
+        self._usual = replace(usual, is_explicit=self._usual.is_explicit)
         body.updater.num_skipped.fill_(state["num_skipped"])
         body.means.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
@@ -346,12 +381,12 @@ class TrainStep:
 
     def report(self) -> StepReport:
         """Return which tier runs, why, what it cost and what it gains."""
-        controller = self._controller
+        controller, skipped = self._controller, int(self._body.updater.num_skipped)
         return StepReport(
             tier=controller.tier,
             reason=controller.why,
             steps=self._steps,
-            updates=self._updates,
+            updates=self._updates - skipped,
             captures=controller.captures,
             compiles=controller.num_compiles,
             memory=memory_use(self._body.device),
@@ -359,9 +394,27 @@ class TrainStep:
             step_s=controller.step_s.get(controller.tier),
             promotion_cost_s=controller.cost_s or None,
             first_step_s=self._first_step_s,
-            skipped=int(self._body.updater.num_skipped),
+            skipped=skipped,
+            pending=self._window.position,
+            dropped=self._usual.num_dropped,
             events=tuple(self._journal.events),
         )
+
+    def _check_parameters(self) -> None:
+        """Check that the optimizer has the parameters of the model, and who else sets its learning rates."""
+        body = self._body
+        body.updater.calls.has_lost_gradients = False
+        if added := self._trained.check(body.model, parameters_of(body.optimizer)):
+            self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, added)
+        if self._bridge is not None:
+            check_schedulers(body.optimizer, self._journal, self._steps)
+
+    def _explained(self, error: BaseException, batch: tuple[Any, ...]) -> Exception | None:
+        """Return an error that says more than one of torch; None if there is nothing to add."""
+        if not isinstance(error, Exception):
+            return None
+        extra = ("mask",) if self._settings.tail == "pad" else ()
+        return explained(error, self._body.step_fn, self._body.model, batch, extra)
 
     def _classify(self, batch: tuple[Any, ...], form: Signature, samples: int) -> bool:
         """Return whether a batch of a new form is a ragged last one; report once if its size is ambiguous."""

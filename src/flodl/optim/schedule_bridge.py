@@ -7,13 +7,26 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from flodl.core import ScheduleError
+from flodl.core import ScheduleError, log
 
 from ._arguments import check_integer, check_number
 from .schedule import Schedule
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+# The largest float32 number: torch cannot multiply float32 gradients by a larger one.
+_LARGEST = 3.4028234663852886e38
+
+_LOOKS_LIKE_FACTORS = (
+    "the schedule returns %g at step 0, which replaces the learning rate %g of the optimizer. A schedule "
+    "returns learning rates, not factors as for torch's LambdaLR. If %g is a factor, multiply it by %g."
+)
+_SET_ELSEWHERE = (
+    "a learning rate was set to %g outside the schedule, which had set it to %g and sets it again after "
+    "every update. Use only one of the two: remove the schedule, or the other scheduler or assignment. "
+    "step.schedule.scale(factor) multiplies the rates of a schedule."
+)
 
 
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
@@ -56,7 +69,12 @@ class ScheduleBridge:
         self._step = 0
         self._scale = 1.0
         self._lr = 0.0
+        # The rates as they were written, to notice that something else has set one.
+        self._written: list[Any] = []
+        self._has_warned = False
         self._set_rates(0, 1.0)
+        if self._lr >= 1.0 and self._reference <= self._lr / 10:
+            log.warn(_LOOKS_LIKE_FACTORS, self._lr, self._reference, self._lr, self._reference)
 
     @property
     def lr(self) -> float:
@@ -80,6 +98,9 @@ class ScheduleBridge:
 
     def step(self) -> None:
         """Advance by one update and set the rates for the next one."""
+        for group, written in zip(self._optimizer.param_groups, self._written):
+            if group["lr"] is not written:
+                self._warn_of_other_rate(group["lr"], written)
         self._set_rates(self._step + 1, self._scale)
 
     def add_new_groups(self) -> None:
@@ -170,16 +191,25 @@ class ScheduleBridge:
 
     def _set_rates(self, step: int, scale: float) -> None:
         lr = _rate(self._schedule, self._lr_of(step), step)
-        if not math.isfinite(lr) or lr < 0:
+        rate = lr * scale
+        if not (lr >= 0 and rate <= _LARGEST):
             raise ScheduleError(
-                f"{self._schedule!r} returned the learning rate {lr} at step {step}. "
-                "A learning rate must be finite and not negative. Check the schedule with preview()."
+                f"{self._schedule!r} returned the learning rate {lr} at step {step}"
+                f"{f', times {scale:g}' if scale != 1.0 else ''}. A learning rate must be finite, also as a "
+                "float32, and not negative. Check the schedule with preview()."
             )
         groups = self._optimizer.param_groups
-        self._add_ratios(groups)
-        for group, ratio in zip(groups, self._ratios):
-            _write_lr(group, lr * scale * ratio)
-        self._step, self._scale, self._lr = step, scale, lr * scale
+        if len(groups) != len(self._ratios):
+            self._add_ratios(groups)
+        self._written = [_write_lr(group, rate * ratio) for group, ratio in zip(groups, self._ratios)]
+        self._step, self._scale, self._lr = step, scale, rate
+
+    def _warn_of_other_rate(self, found: Any, written: Any) -> None:
+        """Warn once if something else has set a rate; reading a tensor would synchronize."""
+        if self._has_warned or hasattr(found, "fill_") or hasattr(written, "fill_") or found == written:
+            return
+        self._has_warned = True
+        log.warn(_SET_ELSEWHERE, found, written)
 
     def _add_ratios(self, groups: list[dict[str, Any]]) -> None:
         known = len(self._ratios)
@@ -273,8 +303,10 @@ def _find(schedule: Any, method: str) -> Any:
     return schedule
 
 
-def _write_lr(group: dict[str, Any], value: float) -> None:
+def _write_lr(group: dict[str, Any], value: float) -> Any:
+    """Set the rate of a group, and return the object that it has now."""
     if hasattr(group["lr"], "fill_"):
         group["lr"].fill_(value)
     else:
         group["lr"] = value
+    return group["lr"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
 
-from ..settings import StepFunction
+from ..settings import Precision, StepFunction
 
 
 def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
@@ -31,6 +33,15 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
         raise StepError(
             f"{type(optimizer).__name__}.step() requires {name!r}: it evaluates the model itself during an "
             "update, which a TrainStep does not support. Use another optimizer, or call it in your own loop."
+        )
+
+
+def check_dtypes(parameters: Iterable[Tensor], precision: Precision) -> None:
+    """Raise if mixed precision would update weights that are in half precision already."""
+    if precision == "fp16" and any(p.dtype is torch.float16 for p in parameters):
+        raise StepError(
+            "precision='fp16' with float16 parameters: mixed precision computes in float16 and keeps float32 "
+            "weights, because small updates are lost in float16. Remove model.half()."
         )
 
 

@@ -21,7 +21,7 @@ def split_further(body: StepBody, batch: tuple[Any, ...], samples: int, *, opens
             "torch.utils.checkpoint inside the model."
         )
     if opens:
-        body.optimizer.zero_grad(set_to_none=True)
+        body.updater.drop_gradients()
     elif body.progress.is_writing:
         return (
             "Memory ran out during the backward of a micro-batch that was not the first of its "

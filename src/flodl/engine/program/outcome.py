@@ -76,9 +76,9 @@ def outcome_of(given: Any) -> Outcome:
     loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        hint = " It has one: return its .loss." if isinstance(getattr(loss, "loss", None), Tensor) else ""
         raise StepError(
-            f"the step function returned {what}. Return one scalar loss, or (loss, {{name: value}}).{hint}"
+            f"the step function returned {what}. Return one scalar loss, or (loss, {{name: value}})."
+            f"{_hint_for(loss)}"
         )
     if loss.is_complex():
         raise StepError(
@@ -88,15 +88,47 @@ def outcome_of(given: Any) -> Outcome:
     if type(values) is not dict and not isinstance(values, Mapping):
         raise StepError(
             f"the second item that the step function returned is a {type(values).__name__}. "
-            "Return (loss, {name: value})."
+            "Return (loss, {name: value}): the name is shown with the mean of the value."
         )
     if not loss.requires_grad:
-        raise StepError(
-            "the loss has no gradient. Compute it from the model's output, outside torch.no_grad(), and "
-            "leave at least one parameter unfrozen."
-        )
+        raise StepError(_why_no_gradient(loss))
     named = {name: _on_device(name, value, loss) for name, value in values.items()} if values else {}
     return Outcome(loss.reshape(()) if loss.dim() else loss, named)
+
+
+def _hint_for(returned: Any) -> str:
+    """Return a sentence about what was probably meant."""
+    if isinstance(getattr(returned, "loss", None), Tensor):
+        return " It has one: return its .loss."
+    if returned is None:
+        return " It probably lacks a return statement."
+    if isinstance(returned, float):
+        return " A number has no gradient: return the tensor, without .item() or float()."
+    if isinstance(returned, Mapping):
+        return " Return the loss first, and other values in a dict: (loss, {name: value})."
+    if isinstance(returned, tuple | list):
+        return f" It returned {len(returned)} items: give values after the loss a name, in a dict."
+    if isinstance(returned, Tensor):
+        return " For one loss per sample or element, return loss.mean()."
+    return ""
+
+
+def _why_no_gradient(loss: Tensor) -> str:
+    advice = "Compute it from the model's output"
+    if not torch.is_grad_enabled():
+        return (
+            "the loss has no gradient, because the step was called inside torch.no_grad() or "
+            f"torch.inference_mode(). {advice}, outside torch.no_grad()."
+        )
+    if not loss.is_floating_point():
+        return (
+            f"the loss has no gradient, because it is {loss.dtype}: counts and comparisons, such as an "
+            f"accuracy, cannot be minimized. {advice}, with a differentiable function."
+        )
+    return (
+        f"the loss has no gradient. {advice}, outside torch.no_grad(), without .detach(), .item() or .data, "
+        "and leave at least one parameter unfrozen."
+    )
 
 
 def _on_device(name: Any, value: Any, loss: Tensor) -> Tensor:

@@ -16,9 +16,11 @@ from flodl.observe import LastValues
 
 from ..batch.samples import num_samples, split_batch, why_not_splittable
 from ..device.capturing import report_capturing
+from ..mistakes.parameters import check_first_gradients
 from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import Readiness
 from ..settings import StepFunction, StepSettings
+from .arguments import check_dtypes
 from .outcome import Outcome, Part, Weight, joined, outcome_of, weighed
 from .precision import LossScaler, computing_in
 from .progress import Progress, Stage
@@ -81,6 +83,7 @@ class StepBody:
                 f"clip_value={settings.clip_value} with a complex parameter: complex numbers have no order "
                 "to clamp them by. Use clip_norm, which scales them."
             )
+        check_dtypes(parameters, settings.precision)
         device = parameters[0].device
         scaler = LossScaler(device) if settings.precision == "fp16" else None
         means = RunningMeans(device)
@@ -192,6 +195,8 @@ class StepBody:
         self.progress.stage = Stage.UPDATING
         if quick is not None and not self.updater.can_run(quick):
             quick = None
+        if not self.updater.started:
+            check_first_gradients(self.model, self.updater.parameters)
         self.updater.finish_gradients(correction, quick)
         with uninterrupted():
             self.updater.step(quick)

@@ -31,6 +31,8 @@ class UsualSize:
     signature: Signature | None = None
     # Whether the number of samples was given, or a message has said how it was guessed.
     is_explicit: bool = False
+    # How many ragged batches were dropped.
+    num_dropped: int = 0
 
     def is_ragged(self, samples: int, *, may_grow: bool = True) -> bool:
         """Return whether a batch is a ragged last one; an empty batch is not."""

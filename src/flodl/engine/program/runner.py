@@ -100,6 +100,7 @@ class SplittingRunner(EagerRunner):
         """Run one micro-batch, and the update if its window ends; report if it had to be split."""
         body, opens = self.body, micro.opens
         if not opens:
+            body.updater.calls.check_kept()
             body.undo.start_micro_batch()
         strict = body.settings.strict
         while True:
@@ -123,6 +124,8 @@ class SplittingRunner(EagerRunner):
                 update_strictly(body, micro.correction)
             else:
                 body.update(micro.correction)
+        elif opens:
+            body.updater.remember_gradients(body.updater.with_gradient())
         return outcome
 
 

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 from flodl.optim.clipping import gradient_values
 
+from ..mistakes.optimizer_calls import LeftGradient, OptimizerCalls
 from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import (
     Readiness,
@@ -57,6 +59,7 @@ class Updater:
     ) -> None:
         self.optimizer = optimizer
         self.settings = settings
+        self.calls = OptimizerCalls()
         self.bad = bad
         self.scaler = scaler
         self.parameters = parameters_of(optimizer)
@@ -72,7 +75,7 @@ class Updater:
         self.host_reads_flag = bad.device.type == "cpu" or is_custom(optimizer)
         self._prepared = _Prepared(optimizer.state, [*optimizer.param_groups], self.parameters)
         # Parameters that have been updated, so that their optimizer state started from finite values.
-        self._started: set[Tensor] = set()
+        self.started: set[Tensor] = set()
         self._num_states = 0
         # `requires_grad` of the parameters at the last update; empty if one has yet to start.
         self._learned: list[bool] = []
@@ -103,20 +106,41 @@ class Updater:
             return
         self.reads_flag = prepare(optimizer).gates
         self._prepared = _Prepared(optimizer.state, [*optimizer.param_groups], parameters)
-        self._started.clear()
+        self.started.clear()
         self._learned = []
         self.parameters = parameters
         self.rates = device_rates(optimizer)
 
     def clear_gradients(self) -> None:
         """Drop the gradients before the first micro-batch of a window."""
-        optimizer = self.optimizer
-        if type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer):
-            optimizer.zero_grad(set_to_none=True)
+        optimizer, plain = self.optimizer, self.calls.plain_zero_grad
+        if (
+            type(optimizer).zero_grad is not Optimizer.zero_grad
+            or vars(optimizer).get("zero_grad") is not plain
+        ):
+            self.drop_gradients()
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
+
+    def drop_gradients(self) -> None:
+        """Let the optimizer clear the gradients."""
+        self.calls.is_own = True
+        try:
+            self.optimizer.zero_grad(set_to_none=True)
+        finally:
+            self.calls.is_own = False
+
+    def remember_gradients(self, learning: list[Tensor]) -> None:
+        """Remember a gradient, to notice if it disappears or is applied again, and how many there are."""
+        calls, count = self.calls, len(learning)
+        if count < calls.fewest:
+            calls.has_lost_gradients = True
+        if calls.fewest < 0 or count < calls.fewest:
+            calls.fewest = count
+        if learning and (grad := learning[0].grad) is not None:
+            calls.left = LeftGradient(learning[0], ref(grad), grad._version)
 
     def finish_gradients(self, correction: float, quick: FastAdam | None) -> None:
         """Correct, unscale and clip the gradients, and set the flag if one of them is not finite.
@@ -128,7 +152,7 @@ class Updater:
             parameters += group["params"]
         # A group may have been added within the window.
         self.parameters = parameters
-        if not self._started and not self._with_gradient():
+        if not self.started and not self.with_gradient():
             raise StepError(
                 "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
                 "optimizer has different tensors than the model: pass model.parameters() after the model "
@@ -176,8 +200,8 @@ class Updater:
         if quick is not None:
             quick.run()
             return
-        learning = self._with_gradient()
-        starts = not self._started.issuperset(learning)
+        learning = [parameter for parameter in self.parameters if parameter.grad is not None]
+        starts = not self.started.issuperset(learning)
         if starts and any(p.grad is not None and p.grad.is_sparse for p in learning):
             unfuse(self.optimizer)
             self.reads_flag = False
@@ -194,15 +218,16 @@ class Updater:
         if starts:
             with separate_first_updates(self.optimizer):
                 self._step_optimizer()
-            self._started.update(learning)
+            self.started.update(learning)
         else:
             self._step_optimizer()
+        self.remember_gradients(learning)
         self._num_states = len(self.optimizer.state)
         self._learned = [*map(_REQUIRES_GRAD, self.parameters)]
 
     def starts_parameters(self) -> bool:
         """Return whether the update is the first one of some parameter."""
-        return not self._started.issuperset(self._with_gradient())
+        return not self.started.issuperset(self.with_gradient())
 
     def host_waits(self) -> bool:
         """Return whether the host reads the flag before the update, which waits for the device.
@@ -213,34 +238,38 @@ class Updater:
             return True
         return self.starts_parameters() and not can_skip_first_update(self.optimizer, gates=self.reads_flag)
 
-    def _with_gradient(self) -> list[Tensor]:
+    def with_gradient(self) -> list[Tensor]:
+        """Return the parameters that have a gradient."""
         return [parameter for parameter in self.parameters if parameter.grad is not None]
 
     def _step_optimizer(self) -> None:
-        optimizer = self.optimizer
-        if self.reads_flag:
+        """Step the optimizer; if nothing else reads the flag, restore the old values where it is set.
+
+        That takes no host sync, but a step count that an optimizer keeps on the host advances all the same.
+        """
+        optimizer, calls, reads_flag = self.optimizer, self.calls, self.reads_flag
+        kept = [] if reads_flag or self.host_reads_flag else self._copies()
+        if reads_flag:
             optimizer.found_inf = self.bad  # type: ignore[attr-defined]
             optimizer.grad_scale = None  # type: ignore[attr-defined]
-            try:
+        calls.is_own = True
+        try:
+            if vars(optimizer).get("step") is calls.plain_step:
+                type(optimizer).step(optimizer)
+            else:
                 optimizer.step()
-            finally:
+        finally:
+            calls.is_own = False
+            if reads_flag:
                 del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
-        elif self.host_reads_flag:
-            optimizer.step()
-        else:
-            self._step_masked()
+        if kept:
+            bad = self.bad.bool()
+            for tensor, old in kept:
+                torch.where(bad, old, tensor, out=tensor)
 
-    def _step_masked(self) -> None:
-        """Update everything, then restore the old values if the flag is set, without a host sync.
-
-        A step count that an optimizer keeps on the host advances all the same.
-        """
-        before = [tensor for tensor in self.mutable_state() if tensor.device == self.bad.device]
-        kept = [tensor.clone() for tensor in before]
-        self.optimizer.step()
-        bad = self.bad.bool()
-        for tensor, old in zip(before, kept):
-            torch.where(bad, old, tensor, out=tensor)
+    def _copies(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors on the device that an update changes, each with a copy."""
+        return [(one, one.clone()) for one in self.mutable_state() if one.device == self.bad.device]
 
     def mutable_state(self) -> list[Tensor]:
         """Return the tensors that an update changes: parameters and optimizer state."""

@@ -1,0 +1,156 @@
+"""Explains errors of torch that a step function raises: what the batch was, and what to change."""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flodl.core import FlodlError
+
+from ..batch.tree import leaves_of
+from ..device.autograd_history import attribute_path
+from ..errors import StepCallError, StepFunctionError
+from ..settings import StepFunction
+from .batch_text import batch_text
+from .step_function import signature_mismatch, signature_text
+
+_TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError)
+_TORCH_FILES = str(Path(torch.__file__).parent)
+
+# What torch says, and which advice follows.
+_DEVICES = r"same device|on the expected device|on device .* not|Expected .* device|weight type|device type"
+_DTYPES = (
+    r"same dtype|scalar type|Found dtype|dtype to be|weight type|can't be cast|not implemented for '|"
+    r"expected .* dtype|data type|to have the following scalar types"
+)
+_SHAPES = (
+    r"cannot be multiplied|must match|size mismatch|to match target batch_size|Given groups|Expected \d|"
+    r"expected input|must be equal to|is invalid for input of size|normalized_shape|should contain \d|"
+    r"shape mismatch|Sizes of tensors|inconsistent tensor size|same size"
+)
+_SECOND_BACKWARD = r"backward through the graph a second time|modified by an inplace operation"
+
+
+def explained(
+    error: Exception, step_fn: StepFunction, model: nn.Module, batch: tuple[Any, ...], extra: Iterable[str]
+) -> Exception | None:
+    """Return an error that explains a mistake in calling a step, or None if the error says it all.
+
+    An error of torch that is not recognized gets a note about the batch.
+
+    >>> error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)")
+    >>> batch = torch.zeros(8, 3), torch.zeros(8, 1)
+    >>> print(explained(error, lambda model, x, y: x, nn.Linear(4, 1), batch, ()))
+    mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1), in the step function <lambda>(model, x, y) ...
+    """
+    if isinstance(error, FlodlError | torch.OutOfMemoryError) or not isinstance(error, _TORCH_ERRORS):
+        return None
+    if isinstance(error, TypeError) and (mismatch := signature_mismatch(step_fn, batch, extra)):
+        return StepCallError(mismatch)
+    if not _is_raised_by_torch(error):
+        return None
+    told = str(error)
+    where = (
+        f"in the step function {signature_text(step_fn)}; the model has {_model_text(model)}, and the batch "
+        f"is {batch_text(batch)}"
+    )
+    advice = _advice(told, model, batch)
+    if advice is None:
+        if type(error) in (RuntimeError, IndexError):
+            error.add_note(where[0].upper() + where[1:] + ".")
+        return None
+    first = told.partition("\n")[0].partition(" (or directly")[0].rstrip(".!")
+    return StepFunctionError(f"{first}, {where}. {advice}")
+
+
+def _advice(told: str, model: nn.Module, batch: tuple[Any, ...]) -> str | None:
+    """Return what to change, or None if the message is not known."""
+    leaves = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
+    if re.search(_SECOND_BACKWARD, told):
+        return _second_backward(model)
+    if re.search(_DEVICES, told) and (moved := _other_device(model, leaves)):
+        return moved
+    if re.search(r"must be (a )?Tensor, not|must be Tensor", told):
+        return "Convert the batch to tensors: torch.as_tensor(x)."
+    if re.search(r"multi-target not supported", told):
+        return "Class indices have one dimension: pass y.squeeze(1), or y.argmax(1) for one-hot targets."
+    if re.search(r"Target -?\d+ is out of bounds|index out of range in self", told):
+        return "An index must be at least 0 and below the number of classes or rows; check the largest one."
+    if re.search(_DTYPES, told):
+        return _dtype_advice(model, leaves)
+    if re.search(_SHAPES, told):
+        return (
+            "Check the order of the arguments and their shapes: the first argument after the model is the "
+            "first that you pass to the step."
+        )
+    return None
+
+
+def _second_backward(model: nn.Module) -> str:
+    kept = next((path for path in _attributes_with_history(model) if path), "")
+    if kept:
+        return (
+            f"The attribute {kept!r} of the model keeps its autograd history from one call to the next. Store "
+            "it without: self.state = state.detach(). For the state of a flodl graph, call detach_state()."
+        )
+    return (
+        "Either the step function calls backward() itself: remove it, and only return the loss. Or something "
+        "keeps its autograd history from one call to the next: store it with .detach(), or call "
+        "graph.detach_state() for a flodl graph outside the model."
+    )
+
+
+def _attributes_with_history(model: nn.Module) -> Iterable[str]:
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                yield attribute_path(value, model)
+
+
+def _other_device(model: nn.Module, leaves: list[Tensor]) -> str | None:
+    expected = next((p.device for p in model.parameters()), None)
+    others = sorted({str(leaf.device) for leaf in leaves if leaf.device != expected})
+    if expected is None or not others:
+        return None
+    return (
+        f"The model is on {expected}, and the batch on {', '.join(others)}. Move the batch before the step, "
+        f"x.to({str(expected)!r}), or let a flodl.Loader do it."
+    )
+
+
+def _dtype_advice(model: nn.Module, leaves: list[Tensor]) -> str:
+    expected = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    other = [leaf.dtype for leaf in leaves if leaf.is_floating_point() and leaf.dtype != expected]
+    if other:
+        name = str(expected).removeprefix("torch.")
+        return (
+            f"The model computes in {name}. Convert the data once: x.to(torch.{name}). NumPy's floats are "
+            "float64 unless you convert them."
+        )
+    return (
+        "Inputs and the targets of a regression or of binary_cross_entropy are floats: y.float(). Class "
+        "indices, as for cross_entropy, are integers: y.long()."
+    )
+
+
+def _is_raised_by_torch(error: Exception) -> bool:
+    """Return whether an error comes from torch, not from a `raise` in other code."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return True
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    is_raise = code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return code.co_filename.startswith(_TORCH_FILES) or not is_raise
+
+
+def _model_text(model: nn.Module) -> str:
+    kinds = {f"{p.dtype} parameters on {p.device}".removeprefix("torch.") for p in model.parameters()}
+    return " and ".join(sorted(kinds)) or "no parameters"

@@ -1,0 +1,155 @@
+"""Notices `optimizer.step()` and `optimizer.zero_grad()` in a loop whose `TrainStep` already calls them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from flodl.core import StepError
+
+# Is not any method.
+_NEVER = object()
+
+
+class AccumulationWindow(Protocol):
+    """How many micro-batches of an update there are, and how many there were so far."""
+
+    accumulate: int
+    position: int
+
+
+class LeftGradient(NamedTuple):
+    """A gradient that a step has left in a parameter, and how often it had been written to."""
+
+    parameter: Tensor
+    grad: weakref.ref[Tensor]
+    version: int
+
+    def is_unchanged(self) -> bool:
+        """Return whether the parameter still has this gradient, and nothing has written to it."""
+        grad = self.parameter.grad
+        return grad is not None and grad is self.grad() and grad._version == self.version
+
+
+class OptimizerCalls:
+    """Raises if the user steps or clears the optimizer of a `TrainStep` where that spoils an update.
+
+    The methods of the optimizer are wrapped; the step itself calls the original ones, so a step costs nothing
+    more. An update of your own, from gradients of your own, is allowed between two updates.
+
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    >>> calls = OptimizerCalls()
+    >>> calls.watch(optimizer, SimpleNamespace(accumulate=4, position=1))
+    >>> optimizer.zero_grad()
+    Traceback (most recent call last):
+    flodl.core.errors.StepError: optimizer.zero_grad() was called after 1 of 4 micro-batches ...
+    """
+
+    def __init__(self) -> None:
+        self.window: AccumulationWindow | None = None
+        self.plain_step: object = _NEVER
+        self.plain_zero_grad: object = _NEVER
+        # Whether the step itself makes the call.
+        self.is_own = False
+        self.left: LeftGradient | None = None
+        # The fewest parameters that received a gradient, and whether there are fewer than ever before.
+        self.fewest = -1
+        self.has_lost_gradients = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Neither wrapped methods nor weak references can be copied; `watch` wraps the methods of the copy.
+        return OptimizerCalls, ()
+
+    def watch(self, optimizer: Optimizer, window: AccumulationWindow) -> None:
+        """Wrap the methods of an optimizer; several steps may share it."""
+        self.window = window
+        self.plain_step = _wrapped(optimizer, "step", self)
+        self.plain_zero_grad = _wrapped(optimizer, "zero_grad", self)
+
+    def check_kept(self) -> None:
+        """Raise if the gradients of the earlier micro-batches of the window are gone."""
+        if self.left is not None and self.left.parameter.grad is None:
+            raise StepError(
+                f"the gradients of {self._earlier} were cleared, so they would be missing from the update. "
+                "Remove model.zero_grad() and what else clears gradients: a TrainStep does this itself. To "
+                "drop a window on purpose, call step.give_up_window()."
+            )
+
+    def check(self, name: str) -> None:
+        """Raise if a call by the user would spoil an update."""
+        if self.is_own or self.window is None:
+            return
+        if self.window.position > 0:
+            effect = "applied too early" if name == "step" else "lost"
+            raise StepError(
+                f"optimizer.{name}() was called after {self._earlier}: their gradients would be {effect}. A "
+                f"TrainStep clears the gradients and updates by itself. Remove optimizer.{name}(). To end a "
+                "window early, call step.flush() or step.give_up_window()."
+            )
+        if name == "zero_grad":
+            self.left = None
+        elif self.left is not None and self.left.is_unchanged():
+            raise StepError(
+                "optimizer.step() was called after a TrainStep, which has already applied these gradients: "
+                "they would be applied twice. Remove optimizer.step(), and zero_grad() and backward() too: "
+                "step(x, y) does all of it. For an update of your own, call optimizer.zero_grad() and "
+                "backward() first."
+            )
+
+    @property
+    def _earlier(self) -> str:
+        window = self.window
+        assert window is not None
+        return f"{window.position} of {window.accumulate} micro-batches of an accumulation window"
+
+
+class WatchedMethod:
+    """A method of one optimizer that the user may call; it asks every step that owns the optimizer first."""
+
+    def __init__(self, optimizer: Optimizer, name: str) -> None:
+        # A strong reference would keep the optimizer alive until Python's garbage collector runs.
+        self._optimizer = weakref.ref(optimizer)
+        self._name = name
+        # Of the instance, if something else has wrapped the method, such as one of torch's schedulers.
+        self.inner: Callable[..., Any] | None = vars(optimizer).get(name)
+        self.owners: list[weakref.ref[OptimizerCalls]] = []
+        # Such as the mark of torch's schedulers, which look for it.
+        vars(self).update(vars(self.inner) if hasattr(self.inner, "__dict__") else {})
+        self.__name__ = name
+
+    @property
+    def __func__(self) -> Callable[..., Any]:
+        """The function of the bound method, which torch's schedulers wrap."""
+        return lambda optimizer, *args, **kwargs: self(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the optimizer."""
+        for owner in self.owners:
+            if (calls := owner()) is not None:
+                calls.check(self._name)
+        if self.inner is not None:
+            return self.inner(*args, **kwargs)
+        optimizer = self._optimizer()
+        return getattr(type(optimizer), self._name)(optimizer, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An optimizer that copies all of its attributes gets the method of its class.
+        return getattr, (self._optimizer(), self._name)
+
+
+def _wrapped(optimizer: Optimizer, name: str, calls: OptimizerCalls) -> object:
+    """Add an owner to the wrapped method of an optimizer; return it if the original is that of the class."""
+    mark = f"_flodl_{name}"
+    method = vars(optimizer).get(mark)
+    if not isinstance(method, WatchedMethod):
+        method = WatchedMethod(optimizer, name)
+        vars(optimizer)[mark] = vars(optimizer)[name] = method
+    method.owners[:] = [owner for owner in method.owners if owner() is not None]
+    method.owners.append(weakref.ref(calls))
+    return method if method.inner is None else _NEVER

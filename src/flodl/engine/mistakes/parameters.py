@@ -1,0 +1,85 @@
+"""Notices parameters of a model that its optimizer does not have, although it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+
+from flodl.core import StepError
+
+# The model is searched again after this many steps, and whenever a parameter gets no gradient any more.
+CHECK_EVERY = 1024
+
+
+class TrainedParameters:
+    """The parameters of a model that its optimizer updates, by name.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1)
+    >>> trained = TrainedParameters(model, [*model.parameters()])
+    >>> model.weight = nn.Parameter(torch.zeros(1, 2))
+    >>> trained.check(model, [model.bias])
+    Traceback (most recent call last):
+    flodl.core.errors.StepError: at 'weight': this parameter was replaced after the TrainStep was ...
+    """
+
+    def __init__(self, model: nn.Module, parameters: Iterable[Tensor]) -> None:
+        in_optimizer = set(parameters)
+        self._names = set[str]()
+        self._trained = dict[str, Tensor]()
+        for name, parameter in model.named_parameters():
+            self._names.add(name)
+            if parameter in in_optimizer:
+                self._trained[name] = parameter
+
+    def check(self, model: nn.Module, parameters: Iterable[Tensor]) -> str | None:
+        """Raise if a parameter was replaced by one that the optimizer does not have.
+
+        Return a warning about one that was added, since another optimizer may have it.
+        """
+        in_optimizer, added = set(parameters), ""
+        moved = {id(parameter) for parameter in model.parameters()}
+        for name, parameter in model.named_parameters():
+            before = self._trained.get(name)
+            if before is parameter or parameter in in_optimizer or not parameter.requires_grad:
+                continue
+            if before is not None and id(before) not in moved:
+                raise StepError(
+                    "this parameter was replaced after the TrainStep was created, and the optimizer still "
+                    "has the old one, so nothing would train it. Write the values into the existing one "
+                    "(with torch.no_grad(): parameter.copy_(…)), or create the optimizer and the TrainStep "
+                    "again.",
+                    path=name,
+                )
+            if name not in self._names:
+                added = added or name
+                self._names.add(name)
+        if not added:
+            return None
+        return (
+            f"the parameter {added!r} was added after the TrainStep was created and is not in its optimizer, "
+            "so this step does not train it. Pass it to optimizer.add_param_group, or freeze it"
+        )
+
+
+def check_first_gradients(model: nn.Module, parameters: Sequence[Tensor]) -> None:
+    """Raise if an optimizer has parameters of an earlier model instead of those that get gradients.
+
+    A parameter outside the model is normal, as in a loss function; one without a gradient, while the model
+    has another one that the optimizer lacks, was replaced.
+    """
+    of_model, in_optimizer = set(model.parameters()), set(parameters)
+    old = [p for p in parameters if p not in of_model and p.requires_grad and p.grad is None]
+    if not old:
+        return
+    for name, parameter in model.named_parameters():
+        if parameter not in in_optimizer and parameter.grad is not None and parameter.requires_grad:
+            shapes = ", ".join(str(tuple(p.shape)) for p in old[:3])
+            raise StepError(
+                "the optimizer does not have this parameter, so nothing would train it. Instead, it has "
+                f"{len(old)} that are not in the model and received no gradient (of shape {shapes}): a "
+                "module was replaced after the optimizer was created. Create the optimizer after the model is "
+                "complete, with model.parameters().",
+                path=name,
+            )

@@ -1,0 +1,96 @@
+"""Step functions that cannot be called with the model and the batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..errors import StepCallError
+from ..settings import StepFunction
+from .batch_text import batch_text
+
+
+def check_step_function(step_fn: Callable[..., Any], model: nn.Module) -> None:
+    """Raise if a loss of torch, a class or the model itself was passed as the step function.
+
+    >>> check_step_function(nn.MSELoss(), nn.Linear(2, 1))
+    Traceback (most recent call last):
+    flodl.engine.errors.StepCallError: the step function is MSELoss, a loss. It takes the model and the ...
+    """
+    advice = (
+        "It takes the model and the batch, and returns the loss: lambda model, x, y: "
+        "nn.functional.mse_loss(model(x), y)."
+    )
+    module = getattr(step_fn, "__module__", None) or ""
+    name = getattr(step_fn, "__name__", type(step_fn).__name__)
+    if step_fn is model:
+        raise StepCallError(f"the step function is the model itself. {advice}")
+    if isinstance(step_fn, type):
+        raise StepCallError(f"the step function is the class {name}. {advice}")
+    is_layer = isinstance(step_fn, nn.Module) and type(step_fn).__module__.startswith("torch.nn.modules")
+    if is_layer or module == "torch.nn.functional":
+        is_loss = "loss" in name.lower() or "entropy" in name
+        raise StepCallError(
+            f"the step function is {name}, {'a loss' if is_loss else 'of torch.nn'}. {advice}"
+        )
+
+
+def signature_mismatch(step_fn: StepFunction, batch: tuple[Any, ...], extra: Iterable[str]) -> str | None:
+    """Return what is wrong if a step function cannot be called with such a batch."""
+    function: Any = step_fn.forward if isinstance(step_fn, nn.Module) else step_fn
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(None, *batch, **dict.fromkeys(extra))
+    except TypeError as mismatch:
+        return (
+            f"the step function {signature_text(step_fn)} is called with the model and {_parts(batch)}: "
+            f"{mismatch}. {_how_to_call(signature, batch)}"
+        )
+    return None
+
+
+def _parts(batch: tuple[Any, ...]) -> str:
+    if not batch:
+        return "nothing else"
+    return f"{len(batch)} {'argument' if len(batch) == 1 else 'arguments'} {batch_text(batch)}"
+
+
+def _how_to_call(signature: inspect.Signature, batch: tuple[Any, ...]) -> str:
+    names = [*signature.parameters][1:]
+    if not batch:
+        return f"Pass the batch: step({', '.join(names) or 'x, y'})."
+    if len(batch) == 1 and isinstance(batch[0], tuple | list) and len(batch[0]) == len(names):
+        return f"Write step(*batch), or step({', '.join(names)}), with the parts one by one."
+    if len(batch) == 1 and isinstance(batch[0], Mapping):
+        return f"Pass the parts one by one, step({', '.join(names)}), or write def step_fn(model, batch)."
+    return "Its parameters are the model and then, in order, what you pass to the step."
+
+
+def signature_text(step_fn: StepFunction) -> str:
+    """Return the name and parameters of a step function, and where it is defined.
+
+    >>> signature_text(print)
+    'print'
+    """
+    name = getattr(step_fn, "__qualname__", type(step_fn).__name__).rpartition(".")[2]
+    code = getattr(inspect.unwrap(step_fn), "__code__", None)
+    if code is None:
+        return name
+    where = f" at {Path(code.co_filename).name}:{code.co_firstlineno}"
+    try:
+        parameters = inspect.signature(step_fn).parameters.values()
+    except (TypeError, ValueError):
+        return f"{name}{where}"
+    return f"{name}({', '.join(map(_parameter_text, parameters))}){where}"
+
+
+def _parameter_text(parameter: inspect.Parameter) -> str:
+    stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+    return stars.get(parameter.kind.name, "") + parameter.name
