@@ -61,3 +61,49 @@ def test_an_event_is_recorded_again_only_if_it_repeats() -> None:
     for repeat in (False, False, True):
         journal.add(1, "eager", Cause.SLOWER, "measured slower", repeat=repeat)
     assert len(journal.events) == 2
+
+
+def test_updates_that_were_skipped_are_not_counted_as_updates() -> None:
+    step = new_step(tier="eager")
+    for factor in (1.0, torch.nan, torch.inf, 1.0):
+        step(torch.ones(8, 4) * factor, torch.zeros(8, 2))
+    report = step.report()
+    assert (report.steps, report.updates, report.skipped, step.updates) == (4, 2, 2, 4)
+    assert "steps     4 (2 updates, 2 skipped as not finite)" in str(report)
+
+
+def test_micro_batches_that_wait_for_a_full_window_are_reported() -> None:
+    step = new_step(tier="eager", accumulate=4)
+    for _ in range(6):
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+    report = step.report()
+    assert (report.updates, report.pending, report.to_dict()["pending"]) == (1, 2, 2)
+    assert "pending   2 micro-batches wait for a full window; step.flush() applies them" in str(report)
+    step.flush()
+    assert step.report().pending == 0
+    assert "pending" not in str(step.report())
+
+
+def test_an_epoch_that_ends_within_a_window_is_an_event() -> None:
+    step = new_step(tier="eager", accumulate=2)
+    for number in range(1, 5):
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+        if number % 2 == 0:
+            step.reset_means()
+    assert causes(step) == []
+    step(torch.ones(8, 4), torch.zeros(8, 2))
+    step.reset_means()
+    assert causes(step) == [Cause.OPEN_WINDOW]
+    assert "after 1 of 2 micro-batches" in step.report().events[0].reason
+
+
+def test_every_dropped_batch_is_counted_also_after_a_resume() -> None:
+    step = new_step(tail="drop", tier="eager")
+    for _ in range(3):
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+        step(torch.ones(3, 4), torch.zeros(3, 2))
+    assert (step.report().dropped, step.report().steps) == (3, 3)
+    assert "dropped   3 ragged batches" in str(step.report())
+    resumed = new_step(tail="drop", tier="eager")
+    resumed.load_state_dict(json.loads(json.dumps(step.state_dict())))
+    assert resumed.report().dropped == 3

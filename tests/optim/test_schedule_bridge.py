@@ -1,4 +1,6 @@
 import json
+import math
+import re
 
 import pytest
 import torch
@@ -292,3 +294,71 @@ def test_a_new_group_can_get_the_rate_of_the_next_update_at_once():
     optimizer.param_groups[0]["lr"] = 7.0
     bridge.add_new_groups()
     assert optimizer.param_groups[0]["lr"] == 7.0
+
+
+@pytest.mark.parametrize("rate", [1e39, math.inf, -math.inf, math.nan, -1e-3])
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_rate_that_torch_cannot_use_raises(rate: float, at: int) -> None:
+    optimizer = _optimizer(0.1)
+    with pytest.raises(ScheduleError, match=f"learning rate {re.escape(str(rate))} at step {at}"):  # noqa: PT012
+        bridge = apply(lambda step: rate if step == at else 0.1, optimizer)
+        for _ in range(at):
+            bridge.step()
+
+
+def test_a_scale_that_makes_the_rate_too_large_raises() -> None:
+    bridge = apply(lambda step: 0.5, _optimizer(0.1))
+    with pytest.raises(ScheduleError, match=r"learning rate 0.5 at step 0, times 1e\+300"):
+        bridge.scale(1e300)
+
+
+@pytest.mark.parametrize(
+    ("first", "lr", "warns"),
+    [
+        (1.0, 0.1, True),
+        (1.0, 1e-3, True),
+        (2.0, 0.1, True),
+        (1.0, 1.0, False),
+        (1.0, 0.5, False),
+        (0.5, 1e-3, False),
+    ],
+)
+def test_a_schedule_that_seems_to_return_factors_is_a_warning(first, lr, warns, capsys) -> None:
+    bridge = apply(lambda step: first * 0.95**step, _optimizer(lr))
+    for _ in range(3):
+        bridge.step()
+    told = capsys.readouterr().err
+    assert ("returns learning rates, not factors" in told) == warns
+    if warns:
+        expected = f"returns {first:g} at step 0, which replaces the learning rate {lr:g}"
+        assert told.count("\n") == 1
+        assert expected in told
+
+
+def test_a_rate_that_something_else_sets_is_a_warning_once(capsys) -> None:
+    optimizer = _optimizer(0.1)
+    bridge = apply(lambda step: 0.1 / (step + 1), optimizer)
+    for _ in range(3):
+        bridge.step()
+    assert capsys.readouterr().err == ""
+    for _ in range(3):
+        optimizer.param_groups[0]["lr"] = 0.001
+        bridge.step()
+    told = capsys.readouterr().err
+    assert told.count("a learning rate was set to 0.001 outside the schedule, which had set it to 0.025") == 1
+
+
+def test_loading_a_state_scaling_and_new_groups_are_not_taken_for_another_schedule(capsys) -> None:
+    optimizer = _optimizer(0.1)
+    bridge = apply(lambda step: 0.1 / (step + 1), optimizer)
+    bridge.step()
+    saved = optimizer.state_dict(), bridge.state_dict()
+    bridge.step()
+    optimizer.load_state_dict(saved[0])
+    bridge.load_state_dict(saved[1])
+    bridge.step()
+    bridge.scale(0.5)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.01})
+    bridge.add_new_groups()
+    bridge.step()
+    assert capsys.readouterr().err == ""

@@ -54,10 +54,6 @@ class Journal:
         self.events.append(Event(step, kind, reason, cause))
         log.verbose("step %d: %s: %s", step, kind, reason)
 
-    def has_seen(self, kind: str) -> bool:
-        """Return whether there was an event of this kind."""
-        return any(event.kind == kind for event in self.events)
-
     def warn(self, step: int, kind: str, cause: Cause, reason: str) -> None:
         """Record an event and print it as a warning, once."""
         if (kind, reason) not in self._seen:

@@ -98,6 +98,7 @@ class TrainStep:
         self._usual = UsualSize()
         self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
+        self._is_mode_checked = False
         self._trained = TrainedParameters(model, self._body.parameters)
         self._body.updater.calls.watch(optimizer, self._window)
 
@@ -244,7 +245,8 @@ class TrainStep:
         controller, usual, progress = self._controller, self._usual, self._body.progress
         if not self._steps % CHECK_EVERY or self._body.updater.calls.has_lost_gradients:
             self._check_parameters()
-        if not self._body.model.training:
+        if not self._body.model.training and not self._is_mode_checked:
+            self._is_mode_checked = True
             check_mode(self._body.model, self._journal, self._steps)
         form = signature(batch)
         if samples is not None:

@@ -96,8 +96,8 @@ def _second_backward(model: nn.Module) -> str:
     kept = next((path for path in _attributes_with_history(model) if path), "")
     if kept:
         return (
-            f"The attribute {kept!r} of the model keeps its autograd history from one call to the next. Store "
-            "it without: self.state = state.detach(). For the state of a flodl graph, call detach_state()."
+            f"The attribute {kept!r} of the model keeps its autograd history from one call to the next. "
+            "Store it without: self.state = state.detach(). For a flodl graph, call detach_state()."
         )
     return (
         "Either the step function calls backward() itself: remove it, and only return the loss. Or something "

@@ -39,9 +39,7 @@ def _no_state() -> None:
 
 
 def check_mode(model: nn.Module, journal: Journal, step: int) -> None:
-    """Warn once if a whole model is trained in evaluation mode, and that makes a difference."""
-    if journal.has_seen("mode"):
-        return
+    """Warn if a whole model is trained in evaluation mode, and that makes a difference."""
     for name, module in model.named_modules():
         drops = isinstance(module, _DropoutNd) and module.p > 0
         if not module.training and (drops or isinstance(module, _NormBase)):

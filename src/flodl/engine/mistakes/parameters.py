@@ -48,8 +48,8 @@ class TrainedParameters:
                 raise StepError(
                     "this parameter was replaced after the TrainStep was created, and the optimizer still "
                     "has the old one, so nothing would train it. Write the values into the existing one "
-                    "(with torch.no_grad(): parameter.copy_(…)), or create the optimizer and the TrainStep "
-                    "again.",
+                    "(with torch.no_grad(): parameter.copy_(…), or load_state_dict without assign=True), or "
+                    "create the optimizer and the TrainStep again.",
                     path=name,
                 )
             if name not in self._names:
@@ -71,7 +71,8 @@ def check_first_gradients(model: nn.Module, parameters: Sequence[Tensor]) -> Non
     """
     of_model, in_optimizer = set(model.parameters()), set(parameters)
     old = [p for p in parameters if p not in of_model and p.requires_grad and p.grad is None]
-    if not old:
+    if not old or all(parameter.grad is None for parameter in parameters):
+        # Without any gradient, the update has an error of its own.
         return
     for name, parameter in model.named_parameters():
         if parameter not in in_optimizer and parameter.grad is not None and parameter.requires_grad:
@@ -79,7 +80,7 @@ def check_first_gradients(model: nn.Module, parameters: Sequence[Tensor]) -> Non
             raise StepError(
                 "the optimizer does not have this parameter, so nothing would train it. Instead, it has "
                 f"{len(old)} that are not in the model and received no gradient (of shape {shapes}): a "
-                "module was replaced after the optimizer was created. Create the optimizer after the model is "
-                "complete, with model.parameters().",
+                "module was replaced after the optimizer was created. Create the optimizer after the model "
+                "is complete, with model.parameters().",
                 path=name,
             )

@@ -88,7 +88,7 @@ def outcome_of(given: Any) -> Outcome:
     if type(values) is not dict and not isinstance(values, Mapping):
         raise StepError(
             f"the second item that the step function returned is a {type(values).__name__}. "
-            "Return (loss, {name: value}): the name is shown with the mean of the value."
+            "Return (loss, {name: value})."
         )
     if not loss.requires_grad:
         raise StepError(_why_no_gradient(loss))

@@ -1,0 +1,139 @@
+"""Errors of torch in a step function say which function, which batch, and what to change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flodl.core import StepError
+from flodl.engine import TrainStep
+
+X, Y, LABELS = torch.randn(8, 4), torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
+
+
+def new_step(step_fn, model: nn.Module | None = None, **settings) -> TrainStep:
+    model = model or nn.Linear(4, 3)
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, tier="eager", **settings)
+
+
+def regression(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.mse_loss(model(x), y)
+
+
+def classes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.binary_cross_entropy_with_logits(model(x), y)
+
+
+@pytest.mark.parametrize(
+    ("step_fn", "batch", "message"),
+    [
+        (
+            regression,
+            (Y, X),
+            r"cannot be multiplied.*regression\(model, x, y\) at test_explain.py:\d+.*order",
+        ),
+        (regression, (X[:, :2], Y), r"the batch is \(float32 \[8, 2\], float32 \[8, 3\]\). Check the order"),
+        (regression, (X.double(), Y), r"float32 parameters on cpu.*float64 \[8, 4\].*x.to\(torch.float32\)"),
+        (regression, (X.long(), Y), r"int64 \[8, 4\].*are floats"),
+        (regression, (X, Y[:, :2]), r"must match.*Check the order of the arguments and their shapes"),
+        (regression, (X.to("meta"), Y.to("meta")), r"The model is on cpu, and the batch on meta. Move"),
+        (regression, (X.numpy(), Y.numpy()), r"numpy float32 \[8, 4\].*torch.as_tensor"),
+        (regression, (X.tolist(), Y), r"the batch is \(a list of 8, float32 \[8, 3\]\).*torch.as_tensor"),
+        (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*are integers: y.long\(\)"),
+        (classes, (X, LABELS[:, None]), r"int64 \[8, 1\].*y.squeeze\(1\)"),
+        (classes, (X, LABELS + 3), r"Target 3 is out of bounds.*below the number of classes"),
+        (
+            classes,
+            (X, LABELS[:7]),
+            r"batch_size \(8\) to match target batch_size \(7\), in the step function",
+        ),
+        (binary, (X, Y.long()), r"binary_cross_entropy are floats: y.float\(\)"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_described(step_fn, batch, message: str, recwarn) -> None:
+    step = new_step(step_fn)
+    with pytest.raises(StepError, match=message) as raised:
+        step(*batch)
+    assert isinstance(raised.value, RuntimeError)
+    assert raised.value.__cause__ is not None
+    assert step.steps == 0
+
+
+class Carries(nn.Module):
+    """A cell that keeps its state from call to call, with its history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(4, 3)
+        self.hidden = torch.zeros(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.hidden = self.cell(x, self.hidden)
+        return self.hidden
+
+
+def test_a_state_that_is_carried_with_its_history_is_named() -> None:
+    step = new_step(regression, nn.Sequential(Carries()))
+    step(X, Y)
+    with pytest.raises(StepError, match=r"'0.hidden' of the model keeps its autograd history.*detach\(\)"):
+        step(X, Y)
+
+
+def test_a_backward_in_the_step_function_is_explained() -> None:
+    def twice(model, x, y):
+        loss = regression(model, x, y)
+        loss.backward()
+        return loss
+
+    with pytest.raises(StepError, match=r"second time, in .*calls backward\(\) itself: remove it"):
+        new_step(twice)(X, Y)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("sizes must match"), RuntimeError("must match"), TypeError("same dtype"), KeyError("x")],
+)
+def test_an_error_that_the_step_function_raises_itself_stays_as_it_is(error: Exception) -> None:
+    def broken(model, x, y):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        new_step(broken)(X, Y)
+    assert raised.value is error
+    assert not isinstance(error, StepError)
+    assert not hasattr(error, "__notes__")
+
+
+def test_an_error_of_torch_that_is_not_known_gets_a_note_about_the_batch() -> None:
+    def unknown(model, x, y):
+        return torch.linalg.cholesky(-torch.eye(3)).sum() + model(x).sum()
+
+    with pytest.raises(RuntimeError) as raised:
+        new_step(unknown)(X, Y)
+    assert not isinstance(raised.value, StepError)
+
+
+def test_an_error_in_the_update_is_not_blamed_on_the_batch() -> None:
+    step = new_step(regression)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e39)
+    step = TrainStep(model, optimizer, regression, tier="eager")
+    with pytest.raises(RuntimeError) as raised:
+        step(X, Y)
+    assert not isinstance(raised.value, StepError)
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_failed_micro_batch_does_not_count_in_its_window() -> None:
+    step = new_step(regression, accumulate=2)
+    step(X, Y)
+    with pytest.raises(StepError):
+        step(Y, X)
+    step(X, Y)
+    assert (step.steps, step.updates) == (2, 1)

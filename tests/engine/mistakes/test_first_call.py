@@ -1,0 +1,93 @@
+"""Left-overs of a loop without `TrainStep`: backward on the loss, evaluation mode, torch's schedulers."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import StepError
+from flodl.engine import TrainStep
+from flodl.engine.mistakes.first_call import check_schedulers
+from flodl.engine.report import Cause, Journal
+
+X, Y = torch.ones(8, 4), torch.zeros(8, 2)
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def new_step(*layers: nn.Module, **settings) -> tuple[nn.Module, TrainStep]:
+    model = nn.Sequential(nn.Linear(4, 2), *layers)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="eager", **settings)
+    return model, step
+
+
+def test_a_backward_on_the_first_loss_raises() -> None:
+    _, step = new_step()
+    with pytest.raises(StepError, match=r"loss.backward\(\) was called on.*remove loss.backward\(\)"):
+        step(X, Y).backward()
+
+
+def test_the_first_loss_is_a_plain_tensor_everywhere_else() -> None:
+    _, step = new_step()
+    loss = step(X, Y)
+    assert type(loss) is torch.Tensor
+    file = io.BytesIO()
+    torch.save({"loss": loss}, file)
+    file.seek(0)
+    copies = [
+        torch.load(file, weights_only=True)["loss"],
+        pickle.loads(pickle.dumps(loss)),
+        copy.copy(loss),
+        copy.deepcopy(loss),
+        loss.clone(),
+        loss + 0,
+        torch.from_numpy(loss.numpy()),
+    ]
+    assert all(torch.equal(one, loss) and type(one) is torch.Tensor for one in copies)
+
+
+def test_a_model_in_evaluation_mode_is_a_warning_once(capsys) -> None:
+    model, step = new_step(nn.Dropout(0.5))
+    step(X, Y)
+    assert capsys.readouterr().err == ""
+    model.eval()
+    for _ in range(3):
+        step(X, Y)
+    told = capsys.readouterr().err
+    assert told.count("the model is in evaluation mode, so '1' (Dropout)") == 1
+    assert [event.cause for event in step.report().events] == [Cause.PROBABLE_MISTAKE]
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.LayerNorm(2), nn.Dropout(0.0)])
+def test_evaluation_mode_that_makes_no_difference_is_not_a_warning(layer: nn.Module, capsys) -> None:
+    model, step = new_step(layer)
+    model.eval()
+    step(X, Y)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_part_in_evaluation_mode_is_not_a_warning(capsys) -> None:
+    model, step = new_step(nn.BatchNorm1d(2))
+    model[1].eval()
+    step(X, Y)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_scheduler_of_torch_next_to_a_schedule_is_a_warning_if_rates_are_tensors(capsys) -> None:
+    """As on CUDA, where the scheduler changes them in place."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=torch.tensor(0.1))
+    journal = Journal()
+    check_schedulers(optimizer, journal, 0)
+    assert not journal.events
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(2):
+        check_schedulers(optimizer, journal, 0)
+    assert [event.cause for event in journal.events] == [Cause.PROBABLE_MISTAKE]
+    assert capsys.readouterr().err.count("one of torch's learning rate schedulers is attached") == 1

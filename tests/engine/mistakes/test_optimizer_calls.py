@@ -1,0 +1,252 @@
+"""Left-over calls of the optimizer raise; updates of one's own do not."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
+
+from flodl.core import StepError
+from flodl.engine import TrainStep
+
+X, Y = torch.ones(8, 4), torch.zeros(8, 2)
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def parts(make=torch.optim.SGD, **settings):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = make(model.parameters(), lr=0.1)
+    return model, optimizer, TrainStep(model, optimizer, mse, tier="eager", **settings)
+
+
+def weights_of(model: nn.Module) -> list[list[float]]:
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
+def test_clearing_the_gradients_of_a_half_full_window_raises() -> None:
+    _, optimizer, step = parts(accumulate=4)
+    optimizer.zero_grad()
+    step(X, Y)
+    with pytest.raises(StepError, match=r"zero_grad\(\) was called after 1 of 4 micro-batches.*Remove"):
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_clearing_the_gradients_between_updates_does_no_harm(set_to_none: bool) -> None:
+    plain, cleared = parts(accumulate=2), parts(accumulate=2)
+    for _ in range(3):
+        cleared[1].zero_grad(set_to_none=set_to_none)
+        for _, _, step in (plain, cleared):
+            step(X, Y)
+            step(X, Y)
+    assert weights_of(plain[0]) == weights_of(cleared[0])
+
+
+def test_clearing_the_gradients_through_the_model_raises_at_the_next_micro_batch() -> None:
+    model, _, step = parts(accumulate=3)
+    step(X, Y)
+    model.zero_grad()
+    with pytest.raises(StepError, match=r"gradients of 1 of 3 micro-batches.*were cleared.*give_up_window"):
+        step(X, Y)
+
+
+def test_clearing_the_gradients_in_the_step_function_raises() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def clearing(model, x, y):
+        optimizer.zero_grad()
+        return mse(model, x, y)
+
+    step = TrainStep(model, optimizer, clearing, accumulate=2)
+    step(X, Y)
+    with pytest.raises(StepError, match="after 1 of 2 micro-batches"):
+        step(X, Y)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_second_update_from_the_same_gradients_raises(make, accumulate: int) -> None:
+    model, optimizer, step = parts(make, accumulate=accumulate)
+    optimizer.step()  # without gradients, it does nothing
+    for _ in range(accumulate):
+        step(X, Y)
+    before = weights_of(model)
+    with pytest.raises(StepError, match=r"already applied these gradients.*Remove optimizer.step\(\)"):
+        optimizer.step()
+    assert weights_of(model) == before
+
+
+def test_an_update_within_a_window_raises() -> None:
+    _, optimizer, step = parts(accumulate=2)
+    step(X, Y)
+    with pytest.raises(StepError, match=r"step\(\) was called after 1 of 2 micro-batches.*too early"):
+        optimizer.step()
+    step(X, Y)
+    assert step.updates == 1
+
+
+def test_a_grad_scaler_that_was_left_in_place_raises() -> None:
+    _, optimizer, step = parts()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    step(X, Y)
+    with pytest.raises(StepError, match="already applied"):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize(
+    "clear",
+    [
+        lambda model, optimizer: optimizer.zero_grad(),
+        lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
+        lambda model, optimizer: model.zero_grad(),
+        lambda model, optimizer: model.zero_grad(set_to_none=False),
+    ],
+)
+def test_an_update_of_ones_own_between_two_updates_is_allowed(clear) -> None:
+    model, optimizer, step = parts()
+    for _ in range(3):
+        step(X, Y)
+        clear(model, optimizer)
+        model(X).square().mean().backward()
+        before = weights_of(model)
+        optimizer.step()
+        assert weights_of(model) != before
+
+
+def test_two_steps_may_share_an_optimizer() -> None:
+    model, optimizer, first = parts()
+    second = TrainStep(model, optimizer, lambda model, x: model(x).square().mean(), tier="eager")
+    for _ in range(3):
+        first(X, Y)
+        second(X)
+    assert first.updates == second.updates == 3
+    with pytest.raises(StepError, match="already applied"):
+        optimizer.step()
+
+
+def test_the_optimizer_of_a_step_that_is_gone_may_be_used_freely() -> None:
+    _, optimizer, step = parts(accumulate=2)
+    step(X, Y)
+    calls = weakref.ref(step)
+    del step
+    assert calls() is None
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def test_an_optimizer_is_freed_without_the_garbage_collector() -> None:
+    _, optimizer, step = parts()
+    step(X, Y)
+    gone = weakref.ref(optimizer)
+    del step, optimizer
+    assert gone() is None
+
+
+def test_many_steps_for_one_optimizer_do_not_pile_up() -> None:
+    model, optimizer, _ = parts()
+    for _ in range(2000):
+        step = TrainStep(model, optimizer, mse, tier="eager")
+    step(X, Y)
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "scheduler", [lambda o: StepLR(o, 1, 0.5), lambda o: OneCycleLR(o, 0.1, total_steps=9)]
+)
+def test_torchs_schedulers_work_whether_they_are_created_before_or_after(when: str, scheduler) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    rates = scheduler(optimizer) if when == "before" else None
+    step = TrainStep(model, optimizer, mse, tier="eager")
+    rates = rates or scheduler(optimizer)
+    seen = []
+    for _ in range(4):
+        step(X, Y)
+        rates.step()  # warns, which is an error here, if it does not notice the update
+        seen.append(optimizer.param_groups[0]["lr"])
+    assert len(set(seen)) == 4
+    with pytest.raises(StepError, match="already applied"):
+        optimizer.step()
+
+
+def test_a_copied_or_pickled_optimizer_is_like_one_without_a_step() -> None:
+    _, optimizer, step = parts(torch.optim.AdamW)
+    step(X, Y)
+    for copied in (copy.copy(optimizer), copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        copied.step()
+        copied.zero_grad()
+        assert copied.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+
+
+class CopiesAll(torch.optim.SGD):
+    """An optimizer that copies all of its attributes."""
+
+    def __getstate__(self):
+        return vars(self).copy()
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+
+
+def test_an_optimizer_that_copies_all_of_its_attributes_can_be_copied() -> None:
+    _, optimizer, step = parts(CopiesAll)
+    step(X, Y)
+    copied = copy.deepcopy(optimizer)
+    copied.zero_grad()
+    copied.step()
+    assert optimizer.param_groups[0]["params"][0].grad is not None
+
+
+def test_a_copied_step_watches_the_copied_optimizer() -> None:
+    model, optimizer, step = parts(accumulate=2)
+    step(X, Y)
+    _, copied_optimizer, copied = copy.deepcopy((model, optimizer, step))
+    with pytest.raises(StepError, match="after 1 of 2"):
+        copied_optimizer.zero_grad()
+    copied(X, Y)
+    with pytest.raises(StepError, match="already applied"):
+        copied_optimizer.step()
+
+
+class ClearsItself(torch.optim.SGD):
+    """An optimizer with methods of its own, which call each other."""
+
+    cleared = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.cleared += 1
+        super().zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.zero_grad()
+
+
+def test_an_optimizer_with_methods_of_its_own_is_called_by_the_step() -> None:
+    _, optimizer, step = parts(ClearsItself, accumulate=2)
+    for _ in range(4):
+        step(X, Y)
+    assert step.updates == 2
+    assert optimizer.cleared == 4  # before each window and in each update
+
+
+def test_a_window_that_is_given_up_or_flushed_is_not_an_accident() -> None:
+    _, optimizer, step = parts(accumulate=3)
+    step(X, Y)
+    step.give_up_window()
+    step(X, Y)
+    step.flush()
+    optimizer.zero_grad()
+    assert step.updates == 1

@@ -1,0 +1,137 @@
+"""A parameter that the optimizer does not have, although it should, raises instead of staying untrained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core import StepError
+from flodl.engine import TrainStep
+
+X, Y = torch.ones(8, 4), torch.zeros(8, 1)
+
+
+def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def new_model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+
+
+def new_step(model: nn.Module, **settings) -> TrainStep:
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), mse, tier="eager", **settings)
+
+
+def replace_module(model) -> None:
+    model[1] = nn.Linear(4, 1)
+
+
+def replace_parameter(model) -> None:
+    model[1].weight = nn.Parameter(torch.zeros(1, 4))
+
+
+def assign_state(model) -> None:
+    model.load_state_dict({name: one.clone() for name, one in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize("change", [replace_module, replace_parameter, assign_state])
+@pytest.mark.parametrize("steps_before", [0, 1, 5])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_parameter_that_was_replaced_raises(change, steps_before: int, accumulate: int) -> None:
+    model = new_model()
+    step = new_step(model, accumulate=accumulate)
+    for _ in range(steps_before):
+        step(X, Y)
+    step.flush()
+    change(model)
+    with pytest.raises(StepError, match=r"at '\d.weight': this parameter was replaced after the TrainStep"):  # noqa: PT012
+        for _ in range(2 * accumulate + 1):
+            step(X, Y)
+
+
+def test_a_parameter_that_was_replaced_in_a_model_that_freezes_parts_raises_within_1024_steps() -> None:
+    model = new_model()
+    step = new_step(model)
+    model.requires_grad_(False)
+    model[1].bias.requires_grad_(True)
+    step(X, Y)
+    model.requires_grad_(True)
+    step(X, Y)
+    replace_module(model)
+    with pytest.raises(StepError, match="was replaced"):  # noqa: PT012
+        for _ in range(1024):
+            step(X, Y)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model[1].requires_grad_(False),
+        lambda model: model[1].weight.data.zero_(),
+        lambda model: model.load_state_dict(new_model().state_dict()),
+        lambda model: setattr(model, "1", nn.Linear(4, 1).requires_grad_(False)),
+        lambda model: model.append(nn.Identity()),
+        lambda model: model.insert(1, nn.Identity()),
+        lambda model: nn.utils.parametrizations.spectral_norm(model[1]),
+    ],
+)
+def test_changes_that_leave_nothing_untrained_are_allowed(change, capsys) -> None:
+    model = new_model()
+    step = new_step(model)
+    step(X, Y)
+    change(model)
+    for _ in range(3):
+        step(X, Y)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_new_parameter_in_the_optimizer_is_allowed(capsys) -> None:
+    model = new_model()
+    step = new_step(model)
+    model[1] = nn.Linear(4, 1)
+    step_optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    TrainStep(model, step_optimizer, mse)(X, Y)
+    model.append(nn.Linear(1, 1))
+    step = TrainStep(model, step_optimizer, mse)
+    step_optimizer.add_param_group({"params": model[2].parameters()})
+    step(X, Y)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_parameter_that_was_added_without_the_optimizer_is_a_warning(capsys) -> None:
+    model = new_model()
+    step = new_step(model)
+    model.append(nn.Linear(1, 1))
+    for _ in range(3):
+        step(X, Y)
+    told = capsys.readouterr().err
+    assert told.count("the parameter '2.weight' was added after the TrainStep was created") == 1
+    assert [event.cause for event in step.report().events] == ["probable_mistake"]
+
+
+def test_an_optimizer_from_before_a_module_was_replaced_raises() -> None:
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    replace_module(model)
+    step = TrainStep(model, optimizer, mse)
+    with pytest.raises(StepError, match=r"at '1.weight': the optimizer does not have.*\(1, 4\), \(1,\)"):
+        step(X, Y)
+
+
+def test_parameters_of_a_loss_and_a_model_of_which_a_part_is_trained_are_allowed(capsys) -> None:
+    """The optimizer has parameters outside the model, and the model has some that it does not train."""
+    model, scale = new_model(), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*model[1].parameters(), scale], lr=0.01)
+    step = TrainStep(model, optimizer, lambda model, x, y: mse(model, x, y) * scale.exp() - scale)
+    step(X, Y)
+    assert scale.item() != 1.0
+    assert capsys.readouterr().err == ""
+
+
+def test_one_optimizer_for_two_models_is_allowed() -> None:
+    one, other = new_model(), new_model()
+    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.01)
+    for step in (TrainStep(one, optimizer, mse), TrainStep(other, optimizer, mse)):
+        step(X, Y)
