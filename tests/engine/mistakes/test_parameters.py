@@ -60,9 +60,11 @@ def test_a_parameter_that_was_replaced_in_a_model_that_freezes_parts_raises_with
     model.requires_grad_(True)
     step(X, Y)
     replace_module(model)
-    with pytest.raises(StepError, match="was replaced"):  # noqa: PT012
-        for _ in range(1024):
-            step(X, Y)
+    step.load_state_dict({**step.state_dict(), "steps": 1022})
+    step(X, Y)
+    step(X, Y)
+    with pytest.raises(StepError, match="was replaced"):
+        step(X, Y)
 
 
 @pytest.mark.parametrize(
