@@ -100,7 +100,8 @@ class TrainStep:
         self._first_step_s: float | None = None
         self._is_mode_checked = False
         self._trained = TrainedParameters(model, self._body.parameters)
-        self._body.updater.calls.watch(optimizer, self._window)
+        self._calls = self._body.updater.calls
+        self._calls.watch(optimizer, self._window)
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither a recording nor compiled code can be copied or pickled; a copy finds its own tier.
@@ -118,7 +119,7 @@ class TrainStep:
         for parameter, grad in zip(self._body.parameters, grads):
             parameter.grad = grad
         self._controller = TierController(self._body, self._readiness, self._journal)
-        self._body.updater.calls.watch(self._body.optimizer, self._window)
+        self._calls.watch(self._body.optimizer, self._window)
 
     @property
     def settings(self) -> StepSettings:
@@ -186,7 +187,7 @@ class TrainStep:
 
     def reset_means(self) -> None:
         """Reset the means, as at the start of an epoch."""
-        window = self._window
+        window, self._calls.check_at = self._window, 0
         if window.position:
             reason = (
                 f"the means were reset after {window.position} of {window.accumulate} micro-batches of an "
@@ -243,11 +244,8 @@ class TrainStep:
     def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
         started = time.perf_counter() if self._steps == 0 else 0.0
         controller, usual, progress = self._controller, self._usual, self._body.progress
-        if not self._steps % CHECK_EVERY or self._body.updater.calls.has_lost_gradients:
-            self._check_parameters()
-        if not self._body.model.training and not self._is_mode_checked:
-            self._is_mode_checked = True
-            check_mode(self._body.model, self._journal, self._steps)
+        if self._steps >= self._calls.check_at:
+            self._look_for_mistakes()
         form = signature(batch)
         if samples is not None:
             # A recording is not replayed with a different weight.
@@ -274,7 +272,7 @@ class TrainStep:
                     counted = samples
                 if self.is_between_updates:
                     self._body.means.save()
-                    self._body.updater.calls.left = None
+                    self._calls.left = None
             outcome = controller.run(self._micro_batch(batch, form, samples, ragged=ragged), self._steps)
             self._values = outcome.values
             for carrier in self._body.undo.carriers:
@@ -365,7 +363,7 @@ class TrainStep:
                 self._bridge.load_state_dict(state["schedule"])
             except ScheduleError as error:
                 raise StepError(f"the state's schedule does not match: {error}") from error
-        self._steps, self._updates = int(state["steps"]), int(state["updates"])
+        self._steps, self._updates, self._calls.check_at = int(state["steps"]), int(state["updates"]), 0
         self._window.close()
         # States of earlier versions do not have these keys.
         after_tail, num_dropped = bool(state.get("after_tail", False)), int(state.get("num_dropped", 0))
@@ -402,10 +400,13 @@ class TrainStep:
             events=tuple(self._journal.events),
         )
 
-    def _check_parameters(self) -> None:
-        """Check that the optimizer has the parameters of the model, and who else sets its learning rates."""
+    def _look_for_mistakes(self) -> None:
+        """Check parameters, mode and schedulers: at first, at a new epoch, and every few hundred steps."""
         body = self._body
-        body.updater.calls.has_lost_gradients = False
+        self._calls.check_at = self._steps + CHECK_EVERY
+        if not body.model.training and not self._is_mode_checked:
+            self._is_mode_checked = True
+            check_mode(body.model, self._journal, self._steps)
         if added := self._trained.check(body.model, parameters_of(body.optimizer)):
             self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:

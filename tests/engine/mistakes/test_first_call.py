@@ -59,6 +59,7 @@ def test_a_model_in_evaluation_mode_is_a_warning_once(capsys) -> None:
     assert capsys.readouterr().err == ""
     model.eval()
     for _ in range(3):
+        step.reset_means()  # a new epoch
         step(X, Y)
     told = capsys.readouterr().err
     assert told.count("the model is in evaluation mode, so '1' (Dropout)") == 1

@@ -51,7 +51,7 @@ def test_a_parameter_that_was_replaced_raises(change, steps_before: int, accumul
             step(X, Y)
 
 
-def test_a_parameter_that_was_replaced_in_a_model_that_freezes_parts_raises_within_1024_steps() -> None:
+def test_a_parameter_that_was_replaced_in_a_model_that_freezes_parts_raises_after_a_while() -> None:
     model = new_model()
     step = new_step(model)
     model.requires_grad_(False)
@@ -61,8 +61,6 @@ def test_a_parameter_that_was_replaced_in_a_model_that_freezes_parts_raises_with
     step(X, Y)
     replace_module(model)
     step.load_state_dict({**step.state_dict(), "steps": 1022})
-    step(X, Y)
-    step(X, Y)
     with pytest.raises(StepError, match="was replaced"):
         step(X, Y)
 

@@ -11,6 +11,9 @@ from torch.optim import Optimizer
 
 from flodl.core import StepError
 
+# Gradients are remembered this many times: a call that was left over in a loop is made in the first updates.
+REMEMBERED_UPDATES = 16
+
 # Is not any method.
 _NEVER = object()
 
@@ -58,9 +61,12 @@ class OptimizerCalls:
         # Whether the step itself makes the call.
         self.is_own = False
         self.left: LeftGradient | None = None
-        # The fewest parameters that received a gradient, and whether there are fewer than ever before.
+        # How many parameters received a gradient, the fewest so far, and how many updates were looked at.
+        self.num_learning = -1
         self.fewest = -1
-        self.has_lost_gradients = False
+        self.num_remembered = 0
+        # The step at which the parameters of the model are checked: soon, if one gets no gradient any more.
+        self.check_at = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Neither wrapped methods nor weak references can be copied; `watch` wraps the methods of the copy.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from flodl.core import StepError
 
 # The model is searched again after this many steps, and whenever a parameter gets no gradient any more.
-CHECK_EVERY = 1024
+CHECK_EVERY = 256
 
 
 class TrainedParameters:

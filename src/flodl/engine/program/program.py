@@ -16,7 +16,6 @@ from flodl.observe import LastValues
 
 from ..batch.samples import num_samples, split_batch, why_not_splittable
 from ..device.capturing import report_capturing
-from ..mistakes.parameters import check_first_gradients
 from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import Readiness
 from ..settings import StepFunction, StepSettings
@@ -196,7 +195,7 @@ class StepBody:
         if quick is not None and not self.updater.can_run(quick):
             quick = None
         if not self.updater.started:
-            check_first_gradients(self.model, self.updater.parameters)
+            self.updater.check_first_update(self.model)
         self.updater.finish_gradients(correction, quick)
         with uninterrupted():
             self.updater.step(quick)

@@ -99,8 +99,10 @@ class SplittingRunner(EagerRunner):
     def run_and_report(self, micro: Micro, journal: Journal, step: int) -> Outcome:
         """Run one micro-batch, and the update if its window ends; report if it had to be split."""
         body, opens = self.body, micro.opens
+        calls = body.updater.calls
         if not opens:
-            body.updater.calls.check_kept()
+            if calls.left is not None:
+                calls.check_kept()
             body.undo.start_micro_batch()
         strict = body.settings.strict
         while True:
@@ -124,7 +126,7 @@ class SplittingRunner(EagerRunner):
                 update_strictly(body, micro.correction)
             else:
                 body.update(micro.correction)
-        elif opens:
+        elif opens and calls.num_learning < 0:
             body.updater.remember_gradients(body.updater.with_gradient())
         return outcome
 

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 from flodl.optim.clipping import gradient_values
 
-from ..mistakes.optimizer_calls import LeftGradient, OptimizerCalls
+from ..mistakes.optimizer_calls import REMEMBERED_UPDATES, LeftGradient, OptimizerCalls
+from ..mistakes.parameters import check_first_gradients
 from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import (
     Readiness,
@@ -132,15 +133,31 @@ class Updater:
         finally:
             self.calls.is_own = False
 
-    def remember_gradients(self, learning: list[Tensor]) -> None:
-        """Remember a gradient, to notice if it disappears or is applied again, and how many there are."""
+    def remember_gradients(self, learning: Sequence[Tensor]) -> None:
+        """Remember a gradient, to notice if it disappears or is applied again, and how many there are.
+
+        Called for the first updates, where a call that was left over shows, and when the number changes.
+        """
         calls, count = self.calls, len(learning)
         if count < calls.fewest:
-            calls.has_lost_gradients = True
+            calls.check_at = 0
         if calls.fewest < 0 or count < calls.fewest:
             calls.fewest = count
+        calls.num_remembered += 1
+        calls.num_learning = -1 if calls.num_remembered < REMEMBERED_UPDATES else count
         if learning and (grad := learning[0].grad) is not None:
             calls.left = LeftGradient(learning[0], ref(grad), grad._version)
+
+    def check_first_update(self, model: nn.Module) -> None:
+        """Raise if the optimizer has other parameters than the model."""
+        if not self.with_gradient():
+            raise StepError(
+                "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
+                "optimizer has different tensors than the model: pass model.parameters() after the model "
+                "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "
+                ".detach() or torch.no_grad()."
+            )
+        check_first_gradients(model, self.parameters)
 
     def finish_gradients(self, correction: float, quick: FastAdam | None) -> None:
         """Correct, unscale and clip the gradients, and set the flag if one of them is not finite.
@@ -152,13 +169,6 @@ class Updater:
             parameters += group["params"]
         # A group may have been added within the window.
         self.parameters = parameters
-        if not self.started and not self.with_gradient():
-            raise StepError(
-                "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
-                "optimizer has different tensors than the model: pass model.parameters() after the model "
-                "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "
-                ".detach() or torch.no_grad()."
-            )
         # The values of sparse gradients are coalesced here, which the optimizer does in a different order.
         if correction != 1.0 or self.scaler is not None:
             self._correct(gradient_values(parameters), correction)
@@ -221,7 +231,8 @@ class Updater:
             self.started.update(learning)
         else:
             self._step_optimizer()
-        self.remember_gradients(learning)
+        if len(learning) != self.calls.num_learning:
+            self.remember_gradients(learning)
         self._num_states = len(self.optimizer.state)
         self._learned = [*map(_REQUIRES_GRAD, self.parameters)]
 
@@ -248,7 +259,7 @@ class Updater:
         That takes no host sync, but a step count that an optimizer keeps on the host advances all the same.
         """
         optimizer, calls, reads_flag = self.optimizer, self.calls, self.reads_flag
-        kept = [] if reads_flag or self.host_reads_flag else self._copies()
+        kept = () if reads_flag or self.host_reads_flag else self._copies()
         if reads_flag:
             optimizer.found_inf = self.bad  # type: ignore[attr-defined]
             optimizer.grad_scale = None  # type: ignore[attr-defined]
