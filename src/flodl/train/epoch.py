@@ -171,9 +171,9 @@ def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
     run.last_epoch = ref(loader), count
     if before is None or not session.updates or before[0]() is loader or before[1] == count:
         return
-    parts, level = "the optimizer goes on", "info"
+    parts, level = "the optimizer continues", "info"
     if session.schedule is not None:
-        parts, level = "the optimizer and the schedule, which counts updates, go on", "warning"
+        parts, level = "the optimizer and the schedule, which counts updates, continue", "warning"
     message = (
         f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with other "
         f"data: an epoch has {count} batches instead of {before[1]}, and {parts} from there. Create a new "

@@ -62,7 +62,7 @@ def test_any_other_error_keeps_its_type_and_gets_a_note_about_the_batch(make, da
     ]
 
 
-def test_an_error_of_the_users_own_kind_is_left_alone(make, data):
+def test_an_error_of_the_users_own_kind_is_unchanged(make, data):
     class Mine(ValueError):
         pass
 

@@ -68,8 +68,6 @@ class Evaluator:
                 f"outputs={self.outputs!r}. Use a function of the model and the parts of a batch that "
                 "returns predictions and targets."
             )
-        if self.outputs is not None and not self.metrics:
-            raise TrainError("outputs has no effect without metrics, which are computed from it. Omit it.")
 
     def __call__(
         self, read: Callable[[], Batches], *, before_batch: Callable[[], None] = lambda: None
