@@ -99,3 +99,13 @@ def test_a_type_error_inside_of_a_load_keeps_its_traceback(tmp_path):
 
     with pytest.raises(TypeError, match="'mine'"):
         save_checkpoint(tmp_path / "m.fdl", Broken())
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn_x2", "float8_e4m3fn", "float8_e8m0fnu", "complex64", "int8"])
+def test_unusual_types_that_stay_the_same_are_loaded_without_a_warning(tmp_path, capsys, name):
+    dtype = getattr(torch, name)
+    tensor = torch.full((4,), 56, dtype=torch.uint8)
+    stored = tensor.to(dtype) if name in ("complex64", "int8") else tensor.view(dtype)
+    save_checkpoint(tmp_path / "m.fdl", {"w": stored})
+    assert load_checkpoint(tmp_path / "m.fdl", {"w": torch.empty_like(stored)}).retyped == ()
+    assert capsys.readouterr().err == ""

@@ -139,7 +139,9 @@ def _underflow(values: Tensor, dtype: torch.dtype) -> tuple[int, int]:
     >>> _underflow(torch.tensor([1e-9, 1.0, 0.0]), torch.float16), _underflow(torch.ones(2), torch.float64)
     ((1, 2), (0, 0))
     """
-    if not (_is_inexact(values.dtype) and _is_inexact(dtype)) or _smallest(values.dtype) >= _smallest(dtype):
+    if values.dtype == dtype or not (_is_inexact(values.dtype) and _is_inexact(dtype)):
+        return 0, 0
+    if _smallest(values.dtype) >= _smallest(dtype):
         return 0, 0
     wide = values.to(torch.float32) if values.element_size() == 1 else values
     cast = values.to(dtype)
