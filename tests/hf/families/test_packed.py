@@ -1,6 +1,7 @@
 """Packed batches give what padded batches give, gradients included, in every family and with every head."""
 
 import inspect
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -224,6 +225,21 @@ def test_a_packed_forward_compiles_into_one_graph(family):
     for slot in (SLOT, Slot(128, 4, 32)):
         inputs = packed(graph, slot=slot)
         torch.testing.assert_close(compiled(**inputs), run(graph, inputs)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's compiler
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert"])
+def test_a_compiled_step_of_packed_batches_equals_an_eager_one(family):
+    losses = {}
+    for tier in ("eager", "compiled"):
+        graph = create(family, Head.SEQUENCE_CLASSIFICATION, **WITHOUT_DROPOUT, num_hidden_layers=1)
+        step = TrainStep(graph, torch.optim.SGD(graph.parameters(), lr=0.1), loss_of, tier=tier)
+        batch = (packed(graph), torch.tensor([0, 1, 1, 0]))
+        losses[tier] = [float(step(*batch)) for _ in range(12)]
+        assert step.report().tier == tier
+    assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-3)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
