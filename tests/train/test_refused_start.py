@@ -122,7 +122,7 @@ def test_a_run_with_nothing_left_to_train_keeps_its_record(make, data, tmp_path,
     make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=2, batch_size=8)
     before = content_of(tmp_path)
     capsys.readouterr()
-    result = make(checkpoint_dir=tmp_path, monitor=None, nan="skip").fit(data, epochs=2, batch_size=8)
+    result = make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=2, batch_size=8)
     assert (result.status, len(result.history)) == ("finished", 2)
     assert content_of(tmp_path) == before
     assert "nothing is left to train: 2 epochs are done" in capsys.readouterr().out

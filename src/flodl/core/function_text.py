@@ -6,6 +6,7 @@ import ast
 import hashlib
 import inspect
 import linecache
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
@@ -24,11 +25,16 @@ def function_text(function: FunctionType, shown: Callable[[Any], str]) -> str:
     >>> function_text(schedule, repr)
     'schedule #... (base=0.1)'
     """
-    name = function.__qualname__.replace("<locals>.", "")
-    source = _lambda_source(function) if function.__name__ == "<lambda>" else ""
-    text = source or f"{name} #{code_hash(function.__code__)}"
+    text = function_label(function)
     outside = [f"{key}={shown(value)}" for key, value in _outside(function)]
     return f"{text} ({', '.join(outside)})" if outside else text
+
+
+def function_label(function: FunctionType) -> str:
+    """Return the name of a function with a hash of its code, or the source of a lambda."""
+    name = function.__qualname__.replace("<locals>.", "")
+    source = _lambda_source(function) if function.__name__ == "<lambda>" else ""
+    return source or f"{name} #{code_hash(function.__code__)}"
 
 
 def code_hash(code: CodeType) -> str:
@@ -38,7 +44,17 @@ def code_hash(code: CodeType) -> str:
 
 def _essence(code: CodeType) -> tuple[Any, ...]:
     constants = [_essence(one) if isinstance(one, CodeType) else _stable(one) for one in code.co_consts]
+    if _has_docstring(code):
+        constants[0] = ""
     return code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars
+
+
+def _has_docstring(code: CodeType) -> bool:
+    if not code.co_consts or not isinstance(code.co_consts[0], str):
+        return False
+    if sys.version_info >= (3, 13):
+        return bool(code.co_flags & inspect.CO_HAS_DOCSTRING)
+    return not code.co_name.startswith("<")  # a function without one has None there
 
 
 def _stable(constant: Any) -> Any:

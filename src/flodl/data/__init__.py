@@ -3,6 +3,7 @@
 from .augment.augmentation import Compose
 from .augment.images import Normalize, RandomCrop, RandomFlip
 from .datasets import cifar10, digits, fashion_mnist, mnist, read_idx, tiny_shakespeare
+from .description import describe_data
 from .loader import Loader
 from .sampling.by_length import LengthGroupedSampler
 from .sampling.random_numbers import Chance
@@ -22,6 +23,7 @@ __all__ = [
     "TokenShards",
     "WeightedSampler",
     "cifar10",
+    "describe_data",
     "digits",
     "fashion_mnist",
     "mnist",

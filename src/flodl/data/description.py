@@ -2,44 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, default_convert
 
+from flodl.core.contents import Contents, content_hash
 from flodl.core.plain import describe, plain, short_hash
 
-from .sources import Batches, Columns, Samples, Stream
+from .augment.augmentation import Compose, plain_function
+from .sources import Batches, Columns, Samples
+from .sources.columns import is_array, is_columns
+from .sources.source import GatherSource
 
-# How many rows of each column are hashed.
-NUM_ROWS = 64
+# Columns up to this size are hashed as a whole, and 64 parts of larger ones.
+MAX_BYTES = 1 << 22
 
 
 def describe_source(source: Any) -> dict[str, Any]:
     """Describe a source: what it is, its size, and the functions that make its samples.
 
+    >>> import torch
     >>> describe_source(Columns.of((torch.zeros(10, 3), torch.arange(10))))
     {'source': 'tensors: float32 10x3, int64 10', 'content': '...', 'samples': 10}
     """
     found: dict[str, Any] = {}
     if isinstance(source, Columns):
-        found |= {"source": _columns(source), "content": _content(source)}
+        found |= {"source": _columns(source), "content": _content(source.columns)}
     elif isinstance(source, Batches):
         found |= source.maker.description
-    elif isinstance(source, Samples):
-        found["source"] = _dataset(source.dataset)
-    elif isinstance(source, Stream):
-        found["source"] = _dataset(source.source)
     else:
-        found["source"] = _dataset(source)
+        inner = getattr(source, "dataset" if isinstance(source, Samples) else "source", source)
+        found |= describe_data(inner)
     found["samples"] = source.num_samples
     for name in ("transform", "collate"):
         function = getattr(source, name, None)
         if function is not None:
-            found[name] = describe(function)
+            found[name] = Contents().of(function)
     return found
+
+
+def describe_data(data: Any) -> dict[str, Any]:
+    """Describe data that no loader has read yet: tensors and arrays, a dataset, a DataLoader, an iterable.
+
+    It is not iterated, and no sample is created.
+    """
+    if is_columns(data):
+        columns = Columns.of(data)
+        return {"source": _columns(columns), "content": _content(columns.columns)}
+    if isinstance(data, Columns):
+        return {"source": _columns(data), "content": _content(data.columns)}
+    found: dict[str, Any] = {"source": _dataset(data)}
+    if isinstance(data, DataLoader):
+        return found | _torch_loader(data)
+    if isinstance(data, list | tuple):
+        return found | {"content": Contents(max_parts=10_000).of_many(data)}
+    if isinstance(data, GatherSource):
+        arrays = [item for value in vars(data).values() for item in _listed(value) if is_array(item)]
+        return found | {"content": _content(arrays)}
+    return found | {"dataset": Contents().of(data)}
+
+
+def _torch_loader(loader: DataLoader[Any]) -> dict[str, Any]:
+    known = {id(loader.dataset): "the dataset"}
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    found = {"dataset": Contents().of(loader.dataset), "sampler": Contents(known).of(sampler)}
+    for name in ("collate_fn", "worker_init_fn"):
+        function = getattr(loader, name, None)
+        if function is not None and function not in (default_collate, default_convert):
+            found[name] = Contents().of(function)
+    return found
+
+
+def describe_augmentation(augment: Any) -> Any:
+    """Describe an augmentation, or a list of them, with the values that they read.
+
+    >>> describe_augmentation(Compose(lambda batch, chance: batch))
+    ['lambda batch, chance: batch']
+    """
+    if isinstance(augment, Compose):
+        return [describe_augmentation(part) for part in augment.parts]
+    augment = plain_function(augment)
+    is_own = type(augment).__module__.startswith("flodl.")
+    return describe(augment) if is_own else Contents().of(augment)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _columns(source: Columns) -> str:
@@ -53,17 +103,10 @@ def _columns(source: Columns) -> str:
     return f"{' and '.join(sorted(kinds))}: {', '.join(named)}"
 
 
-def _content(source: Columns) -> str:
-    """Return a hash of a few rows of every column, which tells most datasets apart."""
-    step = max(1, source.num_samples // NUM_ROWS)
-    rows = [_bytes(column[::step][:NUM_ROWS]) for column in source.columns]
-    return short_hash(b"".join(rows))
-
-
-def _bytes(rows: Any) -> bytes:
-    if isinstance(rows, Tensor):
-        return rows.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    return np.ascontiguousarray(rows).tobytes()
+def _content(columns: Sequence[Any]) -> str:
+    """Return a hash of every column, or of parts of it, which tells datasets apart."""
+    hashes = [content_hash(column, max_bytes=MAX_BYTES) for column in columns]
+    return short_hash("".join(hashes).encode())
 
 
 def _dataset(dataset: Any) -> str:

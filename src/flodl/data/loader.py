@@ -18,7 +18,7 @@ from flodl.core.rng import default_seed
 from .augment.augmentation import as_augmentation
 from .batch import PositionedBatch
 from .cursor import Cursor
-from .description import describe_source
+from .description import describe_augmentation, describe_source
 from .loading.backend import BackendOptions, create_backend
 from .loading.placement import check_memory_cap
 from .loading.resident import Resident
@@ -194,22 +194,28 @@ class Loader:
     @property
     def description(self) -> dict[str, Any]:
         """What is read and in which order, as plain data: source, samples, batch size, seed, order."""
-        order = self._cursor_in(self._epoch, seed=self.seed, sampler=self._sampler).order
-        functions = {"augment": getattr(self._backend, "augment", None)}
+        return {
+            **self.contents,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": self._cursor_in(self._epoch, seed=self.seed, sampler=self._sampler).order,
+            "seed": self.seed,
+            "mode": self.mode,
+        }
+
+    @property
+    def contents(self) -> dict[str, Any]:
+        """What is read, as plain data: the source, a hash of its content, and the functions applied to it."""
+        found = describe_source(self._source)
+        augment = getattr(self._backend, "augment", None)
+        if augment is not None:
+            found["augment"] = describe_augmentation(augment)
         if not isinstance(self._source, Stream) and type(self._sampler) not in (
             RandomSampler,
             SequentialSampler,
         ):
-            functions["sampler"] = getattr(self._sampler, "source", self._sampler)
-        return {
-            **describe_source(self._source),
-            **{name: describe(one) for name, one in functions.items() if one is not None},
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            "order": order,
-            "seed": self.seed,
-            "mode": self.mode,
-        }
+            found["sampler"] = describe(getattr(self._sampler, "source", self._sampler))
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor after the last yielded batch, as JSON-serializable data."""

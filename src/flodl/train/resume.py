@@ -37,6 +37,7 @@ def resume_run(
         return False
     bundle = find_bundle(directory, source)
     if bundle is None:
+        run.recorder.observe_data(loader, run.progress.eval_data)
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=None)))
         _warn(run, describe_ignored(directory))
         return False
@@ -46,6 +47,9 @@ def resume_run(
         session.start.optimizer = optimizer_settings(session.optimizer)
         session.start.modes = modes_of(session.model)
 
+    # Before anything is loaded: a load changes what modules and hooks contain.
+    run.recorder.observe_data(loader, run.progress.eval_data)
+    record = run.recorder.compared(session)
     # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
@@ -75,6 +79,7 @@ def resume_run(
             modes=modes,
             own_folder=own_folder,
             config=run.recorder.config,
+            record=record,
         )
     if own_folder:
         session.start.earlier_record = parts.get("config") or {}
@@ -87,6 +92,8 @@ def resume_run(
     notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
+    if run.is_complete:
+        run.progress.differences, found = found, []  # said where the run ends
     message = "; ".join([f"resumed from step {bundle.step}, epoch {session.epochs}", *notes, *found])
     run.reports.event("alert", message=message, level="warning" if found else "info")
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
 from typing import Any, NoReturn
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from flodl.checkpoint import Policy
 from flodl.core import TrainError, WriteError
-from flodl.core.formats import counted
 from flodl.core.integers import is_integer
 from flodl.data import Loader
 from flodl.engine import Collector, calm_collector
@@ -36,6 +35,7 @@ from .limit import check_limit
 from .record.recorder import Recorder
 from .reporting import Reports
 from .result import FitResult
+from .saving.changed_record import nothing_left
 from .saving.directory import RunDirectory
 from .saving.saver import Saver
 from .session import Session
@@ -57,7 +57,8 @@ class Stage(IntEnum):
 @dataclass
 class Progress:
     """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
-    where known, and its start; the epochs asked for after a stop."""
+    where known, and its start; the epochs asked for after a stop; the evaluation data of `fit`; the
+    differences from the saved run that are not reported yet."""
 
     total_epochs: int | None = None
     limit: int | None = None
@@ -65,6 +66,8 @@ class Progress:
     num_batches: int | None = None
     epoch_start_s: float = 0.0
     num_empty_epochs: int = 0
+    eval_data: Any = None
+    differences: list[str] = field(default_factory=list)
 
 
 class Run:
@@ -157,6 +160,8 @@ class Run:
             stack.callback(session.train_step.close)
             if saver is not None:
                 stack.callback(saver.directory.close)
+            if self.keeps_record:
+                self._observe(stack)
             self.collector = stack.enter_context(calm_collector())
             stack.callback(setattr, self, "collector", None)
             self.exit_if_asked()
@@ -164,21 +169,40 @@ class Run:
             self.start()
             if session.epochs < epochs or (saver is not None and saver.is_behind):
                 self.begin()
-            if self.stage is not Stage.BEGUN:
-                self._report_nothing_left(epochs)
-            elif saver is not None:
+            self._report_done(epochs)
+            if self.stage is Stage.BEGUN and saver is not None:
                 saver.save_end()
             self.exit_if_asked()
             self.hooks.call("on_end", result=self.result())
 
-    def _report_nothing_left(self, epochs: int) -> None:
-        done = f"{counted(self.session.epochs, 'epoch')} {'is' if self.session.epochs == 1 else 'are'} done"
-        message, level = f"nothing is left to train: {done}", "info"
-        if self.last_epoch is not None and self.last_epoch[0]() is not self.session.loader:
+    @property
+    def keeps_record(self) -> bool:
+        """Whether the start of a run is recorded, in a folder or by a monitor."""
+        return self.saver is not None or self.reports.keeps_record
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all epochs that this run is to have are done."""
+        return self.stage is not Stage.CLOSED and self.session.epochs == self.progress.total_epochs
+
+    def _observe(self, stack: ExitStack) -> None:
+        """Take what the run is made of, now and when it ends; report what changed since it last trained."""
+        changed = self.recorder.observe(self.session)
+        stack.callback(self.recorder.observe_end, self.session)
+        if changed:
+            self.reports.warn("; ".join(["since this trainer trained last", *changed]))
+
+    def _report_done(self, epochs: int) -> None:
+        """Report that nothing was left to train, and that the results are those of the saved settings."""
+        session, changed = self.session, self.progress.differences
+        if not changed and self.stage is Stage.BEGUN:
+            return
+        message, is_warning = nothing_left(session.epochs, changed), bool(changed)
+        if self.last_epoch is not None and self.last_epoch[0]() is not session.loader:
             message += f". epochs={epochs} is a total, and the data of this call was not used"
-            message += f": write epochs={self.session.epochs + 1} for one more epoch, or use a new Trainer."
-            level = "warning"
-        self.reports.event("alert", message=message, level=level)
+            message += f": write epochs={session.epochs + 1} for one more epoch, or use a new Trainer."
+            is_warning = True
+        self.reports.event("alert", message=message, level="warning" if is_warning else "info")
 
     @property
     def is_pending(self) -> bool:
@@ -215,10 +239,10 @@ class Run:
         epochs = self.progress.total_epochs
         assert epochs is not None
         record: dict[str, Any] = {}
-        if saver is not None or self.reports.keeps_record:
+        if self.keeps_record:
             record = self.recorder.record(session, epochs=epochs, eval_loader=self.loaders.evaluation)
             session.start.record = record
-        with nullcontext() if saver is None else saver.directory.begin(record):
+        with nullcontext() if saver is None else saver.directory.begin(record, step=session.updates):
             self.reports.begin(
                 None if saver is None else saver.directory.journal_folder,
                 shown=(session.model, session.train_step),

@@ -213,6 +213,7 @@ class Trainer(CheckedAttributes):
         self._refuse_average("fit")
         with self.running(epochs, limit=limit):
             loader = self.loader(train_data, batch_size)
+            self._run.progress.eval_data = eval_data
             self.resume(loader, how=resume, allow_different_structure=allow_different_structure)
             if self.epochs > epochs:
                 raise TrainError(

@@ -108,7 +108,7 @@ CHANGES = {
     "keep": {"keep": last(1) | best("eval_loss")},
     "hooks": {"hooks": [EarlyStopping(patience=7)]},
     "save_every": {"save_every": 2},
-    "metrics.error": {"metrics": {"error": Error()}},
+    "metrics.error.power": {"metrics": {"error": Error()}},
     "step_fn": {"step_fn": other_loss},
     "seed": {"seed": 3},
     "data.samples": {"data": samples(count=16)},

@@ -86,6 +86,11 @@ class _IgnoresChance:
         return self.augment(batch)
 
 
+def plain_function(augment: Any) -> Any:
+    """Return the function of the user inside an augmentation."""
+    return augment.augment if isinstance(augment, _IgnoresChance) else augment
+
+
 def _takes_chance(augment: Callable[..., Any]) -> bool:
     try:
         # A module takes the arguments of its forward.

@@ -12,6 +12,7 @@ from typing import Any
 
 from flodl.checkpoint import encode
 from flodl.core import CheckpointError, TrainError
+from flodl.core.contents import Contents
 from flodl.core.paths import suggestion
 from flodl.core.plain import describe
 
@@ -33,7 +34,7 @@ class Hooks:
                 f"hooks={hooks!r}. Pass a list of hooks: hooks=[{type(hooks).__name__}(…)]."
             ) from None
         # Taken now: training changes the state of a callback.
-        self.settings = [describe(callback) for callback in self.all]
+        self.settings = [_settings_of(callback, trainer) for callback in self.all]
         self._calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
         for callback in self.all:
             _check_callback(callback)
@@ -94,6 +95,13 @@ class Hooks:
         own = Counter(_class(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
         kinds = [kind for kind in saved if own[kind] and saved[kind] != own[kind]]
         return [(kind, saved[kind], own[kind]) for kind in kinds]
+
+
+def _settings_of(hook: Any, trainer: TrainerControls) -> Any:
+    """Describe a hook: its settings, and for one of the user also its code."""
+    if type(hook).__module__.startswith("flodl."):
+        return describe(hook)
+    return Contents({id(trainer): "the trainer", id(trainer.model): "the model"}).of(hook)
 
 
 def _class(hook: Any) -> str:

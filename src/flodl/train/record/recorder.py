@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flodl.checkpoint import Policy
-from flodl.core.plain import describe, plain
-from flodl.data import Loader
+from flodl.core.plain import plain
+from flodl.data import Loader, describe_data
 
 from ..callbacks.dispatch import Hooks
 from ..evaluation.evaluator import Evaluator
@@ -15,7 +16,11 @@ from ..session import Session
 from .code import code_version
 from .machine import hardware, torch_flags, versions
 from .model import describe_model, describe_optimizer, hash_of_weights
+from .observed import changed_observed, observe, without_states
 from .settings import config_of
+
+# The description of a step function is deeper than the settings of a user.
+MAX_DEPTH = 24
 
 
 class Recorder:
@@ -26,30 +31,84 @@ class Recorder:
     ) -> None:
         self.config = config
         self._evaluator, self._hooks, self._keep = evaluator, hooks, keep
+        # What the run is made of, before it trained; the same after it trained; the data before it was read.
+        self._observed: dict[str, Any] | None = None
+        self._at_end: dict[str, Any] | None = None
+        self._data: dict[str, Any] = {}
+
+    def observe(self, session: Session) -> list[str]:
+        """Take what the run is made of, before it trains; return what changed since it last trained.
+
+        What changed while it trained, such as a list that the step function fills, is a state of the run.
+        """
+        found = observe(session, self._evaluator)
+        before, ended = self._observed, self._at_end
+        self._observed = found if before is None or ended is None else without_states(before, ended, found)
+        return [] if before is None or ended is None else changed_observed(self._observed, before)
+
+    def observe_end(self, session: Session) -> None:
+        """Take the same after training."""
+        if self._observed is not None:
+            self._at_end = observe(session, self._evaluator)
+
+    def observe_data(self, loader: Loader | None, eval_data: Any) -> None:
+        """Take a description of the data before it is read, since a dataset may keep what it reads."""
+        self._data = {"data": None if loader is None else _known(lambda: loader.contents)}
+        if eval_data is not None:
+            is_loader = isinstance(eval_data, Loader)
+            self._data["eval_data"] = _known(
+                lambda: eval_data.contents if is_loader else describe_data(eval_data)
+            )
+
+    def compared(self, session: Session) -> dict[str, Any]:
+        """Return the parts of the record that are compared on resume."""
+        if self._observed is None:
+            self.observe(session)
+        parts = {
+            **self._settings(),
+            "model": self._parts_of_model(),
+            **self._data,
+            "versions": versions(),
+            "hardware": _known(lambda: hardware(session.device)),
+            "torch": torch_flags(),
+        }
+        return dict(plain(parts, depth=MAX_DEPTH))
+
+    def _settings(self) -> dict[str, Any]:
+        observed = self._observed or {}
+        return {
+            "keep": None if self._keep is None else str(self._keep),
+            "hooks": self._hooks.settings,
+            **{name: observed.get(name) for name in ("step_fn", "step", "metrics", "outputs")},
+        }
+
+    def _parts_of_model(self) -> dict[str, Any]:
+        observed = self._observed or {}
+        return {name: observed.get(name) for name in ("modules", "classes")}
 
     def record(self, session: Session, *, epochs: int, eval_loader: Loader | None) -> dict[str, Any]:
         """Return JSON data with the same keys for every run and, for equal runs, the same values."""
         loader, start, evaluator = session.loader, session.start, self._evaluator
+        if self._observed is None:
+            self.observe(session)
+        data = {"data": loader, "eval_data": eval_loader}
+        described = {name: _known(partial(_description, one)) for name, one in data.items()}
+        at_first = self._at_first_start(session)
         record = {
             "epochs": epochs,
             "limit": start.limit,
             **config_of(session),
-            **self._at_first_start(session),
-            "keep": None if self._keep is None else str(self._keep),
-            "hooks": self._hooks.settings,
-            "step_fn": describe(evaluator.step_fn),
-            "metrics": {name: describe(metric) for name, metric in evaluator.metrics.items()},
-            "outputs": None if evaluator.outputs is None else describe(evaluator.outputs),
-            "data": _known(lambda: None if loader is None else loader.description),
-            "eval_data": _known(lambda: None if eval_loader is None else eval_loader.description),
+            **at_first,
+            "model": {**(at_first["model"] or {}), **self._parts_of_model()},
+            **self._settings(),
+            **{name: _joined(described.get(name), self._data.get(name)) for name in data},
             "config": dict(self.config),
             "code": _known(lambda: code_version(evaluator.step_fn)),
             "versions": versions(),
             "hardware": _known(lambda: hardware(session.device)),
             "torch": torch_flags(),
         }
-        described: dict[str, Any] = plain(record)
-        return described
+        return dict(plain(record, depth=MAX_DEPTH))
 
     def _at_first_start(self, session: Session) -> dict[str, Any]:
         """Return what applies since the first start of a run, whatever this program sets."""
@@ -66,6 +125,17 @@ class Recorder:
             "model": {**describe_model(session.model), "weights_at_start": weights},
             "started_from": start.source,
         }
+
+
+def _description(loader: Loader | None) -> Any:
+    return None if loader is None else loader.description
+
+
+def _joined(described: Any, before: Any) -> Any:
+    """Return the description of a loader, with that of its data before it was read."""
+    if isinstance(described, dict) and isinstance(before, dict):
+        return {**described, **before}
+    return described
 
 
 def _known(read: Callable[[], Any]) -> Any:

@@ -14,6 +14,7 @@ from flodl.graph import Graph
 from ..callbacks.dispatch import Hooks
 from ..record.settings import config_of
 from ..session import Session
+from .changed_record import changed_record
 
 Modes = Mapping[str, Sequence[str]]
 MAX_NAMES = 3
@@ -36,16 +37,19 @@ def differences(
     modes: Modes,
     own_folder: bool,
     config: Mapping[str, Any] | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Describe every difference; `groups` and `modes` are those of this program before loading.
 
-    `config` are the settings of the user.
+    `config` are the settings of the user, `record` the parts of the record that are known by now.
     """
     saved, recorded = parts["trainer"], parts.get("config") or {}
     at_start = saved.get("modes_at_start")
+    unclaimed, counts = hooks.unclaimed(parts["hooks"]), hooks.changed_counts(parts["hooks"])
     return [
         *changed_settings(session, recorded),
         *changed_config(config or {}, recorded.get("config") or {}),
+        *changed_record(record or {}, recorded, reported={*unclaimed, *(kind for kind, *_ in counts)}),
         *changed_optimizer(
             groups,
             session.optimizer.param_groups,
@@ -58,13 +62,10 @@ def differences(
             if own_folder
             else kept_modes(modes, saved["modes"])
         ),
-        *(
-            f"the hook {kind} was saved, but this program does not have it"
-            for kind in hooks.unclaimed(parts["hooks"])
-        ),
+        *(f"the hook {kind} was saved, but this program does not have it" for kind in unclaimed),
         *(
             f"the number of {kind} hooks is now {now}, was {before}: the states are assigned in order"
-            for kind, before, now in hooks.changed_counts(parts["hooks"])
+            for kind, before, now in counts
         ),
     ]
 

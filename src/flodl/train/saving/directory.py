@@ -19,6 +19,7 @@ from ..callbacks.patience import metric_of
 from ..settings import DiskPolicy
 from .disk_space import num_bytes_of, space_warning
 from .lock import DirectoryLock
+from .starts import starts_with
 
 BUNDLES = "bundles"
 
@@ -73,14 +74,17 @@ class RunDirectory:
             self._lock = DirectoryLock(self.path)
 
     @contextmanager
-    def begin(self, record: Mapping[str, Any]) -> Iterator[None]:
-        """Create and lock the folder, and write config.json; undo all of it if the block raises."""
+    def begin(self, record: Mapping[str, Any], *, step: int = 0) -> Iterator[None]:
+        """Create and lock the folder, and write config.json; undo all of it if the block raises.
+
+        `step` is the number of updates that were done before this start.
+        """
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         previous: bytes | None = None
         with suppress(OSError):
             previous = self._config.read_bytes()
         try:
-            self._write_config(record)
+            self._write_config(record, previous, step)
             yield
         except BaseException:
             with suppress(OSError):
@@ -93,9 +97,14 @@ class RunDirectory:
                     folder.rmdir()
             raise
 
-    def _write_config(self, record: Mapping[str, Any]) -> None:
-        """Write the settings of this start; a run that has bundles needs only those if the disk is full."""
-        text = json.dumps({"trainer": record, "started_with": resolved_config()}, indent=2, default=str)
+    def _write_config(self, record: Mapping[str, Any], previous: bytes | None, step: int) -> None:
+        """Write the settings of this start, and those of the earlier ones.
+
+        A run that has bundles needs only those if the disk is full.
+        """
+        content: dict[str, Any] = {"trainer": record, "started_with": resolved_config()}
+        content["starts"] = starts_with(content, previous, step)
+        text = json.dumps(content, indent=2, default=str)
         self._write_error = ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)

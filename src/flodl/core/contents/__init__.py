@@ -1,0 +1,7 @@
+"""What a function or an object consists of, as plain data: its code, its settings, and what it reads."""
+
+from .arrays import content_hash
+from .describer import Contents
+from .origin import is_user_file
+
+__all__ = ["Contents", "content_hash", "is_user_file"]

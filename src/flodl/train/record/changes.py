@@ -1,0 +1,55 @@
+"""Differences between two descriptions, one line each: `path is now …, was …`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+ABSENT = object()
+_MAX_TEXT = 200
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def changes(path: str, now: Any, before: Any) -> Iterator[str]:
+    """Describe what changed in a value at a path, and inside it.
+
+    >>> list(changes("step", {"scale": 2, "clip": {"at": 1}}, {"scale": 3, "clip": {"at": 1}}))
+    ['step.scale is now 2, was 3']
+    """
+    if isinstance(now, Mapping) and isinstance(before, Mapping):
+        for name in (*now, *(name for name in before if name not in now)):
+            where = f"{path}.{name}" if path else str(name)
+            yield from changes(where, now.get(name, ABSENT), before.get(name, ABSENT))
+    elif now != before:
+        yield f"{path} is now {_shown(now)}, was {_shown(before)}"
+
+
+def changed_modules(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Describe modules with a different class or different settings; "*" stands for all layers."""
+    own, saved = now.get("modules") or {}, before.get("modules") or {}
+    if not own or not saved:
+        return
+    for path in (*own, *(path for path in saved if path not in own)):
+        text = own.get(path, own.get(pattern_of(path), ABSENT))
+        then = saved.get(path, saved.get(pattern_of(path), ABSENT))
+        other = saved if text is not ABSENT else own
+        if ABSENT in (text, then) and any(pattern_of(one) == path for one in other):
+            continue  # the modules of its layers have entries of their own there
+        yield from changes(f"model.{path}", text, then)
+
+
+def pattern_of(path: str) -> str:
+    """Return a path with "*" in place of numbers.
+
+    >>> pattern_of("layers.3.norm1")
+    'layers.*.norm1'
+    """
+    return _NUMBER.sub("*", path)
+
+
+def _shown(value: Any) -> str:
+    if value is ABSENT:
+        return "not there"
+    text = repr(value)
+    return text if len(text) <= _MAX_TEXT else f"{text[:160]}…"

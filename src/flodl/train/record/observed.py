@@ -1,0 +1,123 @@
+"""What a run is made of before it trains: the step function with all that it reads, modules, data.
+
+Training changes some of it, such as a list that the step function fills, so it is taken before that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from flodl.core.contents import Contents
+from flodl.core.contents.objects import class_label, functions_of, module_settings, states_of
+from flodl.core.plain import short_hash
+
+from ..evaluation.evaluator import Evaluator
+from ..session import Session
+from .changes import changed_modules, changes, pattern_of
+
+MAX_MODULES = 500
+_MAX_TEXT = 200
+ROOT = "(root)"
+
+
+def observe(session: Session, evaluator: Evaluator) -> dict[str, Any]:
+    """Describe the step function, the metrics and the modules, each with what it reaches."""
+    known = known_objects(session)
+    step = Contents(known).of(evaluator.step_fn)
+    step = dict(step) if isinstance(step, dict) else {"code": step}
+    outputs = evaluator.outputs
+    return {
+        "step_fn": step.pop("code", None) or step.get("class"),
+        "step": step,
+        "metrics": {name: Contents(known).of(metric) for name, metric in evaluator.metrics.items()},
+        "outputs": None if outputs is None else Contents(known).of(outputs),
+        "modules": describe_modules(session.model),
+        "classes": describe_classes(session.model, known),
+    }
+
+
+def known_objects(session: Session) -> dict[int, str]:
+    """Return names for the model, its parts, and everything that is saved with the run, by id."""
+    model = session.model
+    known = {
+        id(one): "a trained tensor" for group in session.optimizer.param_groups for one in group["params"]
+    }
+    known |= {id(one): f"model.{name}" for name, one in model.named_parameters()}
+    known |= {id(one): f"model.{name}" for name, one in model.named_buffers()}
+    known |= {id(one): f"model.{name}" for name, one in model.named_modules()}
+    return known | {id(model): "the model", id(session.optimizer): "the optimizer"}
+
+
+def describe_modules(model: nn.Module) -> dict[str, str]:
+    """Return the class and the settings of each module, by path.
+
+    Modules that are equal in all layers have one entry, with "*" in place of the number.
+
+    >>> describe_modules(nn.Sequential(nn.Dropout(0.1), nn.ReLU()))
+    {'0': 'Dropout(p=0.1, inplace=False)', '1': 'ReLU(inplace=False)'}
+    """
+    texts: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if text := _text(module):
+            texts[path or ROOT] = text
+    alike: dict[str, set[str]] = defaultdict(set)
+    for path, text in texts.items():
+        alike[pattern_of(path)].add(text)
+    counts: dict[str, int] = defaultdict(int)
+    for path in texts:
+        counts[pattern_of(path)] += 1
+    found: dict[str, str] = {}
+    for path, text in texts.items():
+        pattern = pattern_of(path)
+        found[pattern if len(alike[pattern]) == 1 and counts[pattern] > 1 else path] = text
+    shown = dict(list(found.items())[:MAX_MODULES])
+    if len(found) > MAX_MODULES:
+        shown["…"] = str(Contents().of(list(found.items())[MAX_MODULES:]))
+    return shown
+
+
+def _text(module: nn.Module) -> str:
+    """Return the class and the settings of a module; "" for a container without settings."""
+    states = states_of(module)
+    settings = {name: item for name, item in module_settings(module).items() if name not in states}
+    shown = []
+    for name, item in settings.items():
+        described = None if item is None else Contents(max_parts=50).of(item)
+        if described is not None:
+            shown.append(f"{name}={repr(described) if isinstance(item, str) else described}")
+    name = type(module).__qualname__.rpartition("<locals>.")[2]
+    if not shown and next(module.children(), None) is not None:
+        return name if type(module) is not nn.Sequential and type(module) is not nn.ModuleList else ""
+    text = f"{name}({', '.join(shown)})" if shown else name
+    return text if len(text) <= _MAX_TEXT else f"{text[:120]}… #{short_hash(text.encode())}"
+
+
+def describe_classes(model: nn.Module, known: Mapping[int, str]) -> dict[str, Any]:
+    """Describe the classes of the user among the modules: a hash of their code, and the globals they read."""
+    found: dict[str, Any] = {}
+    for kind in dict.fromkeys(type(module) for module in model.modules()):
+        if next(functions_of(kind), None) is not None:
+            label = class_label(kind)
+            reads = Contents(known).of_class(kind)
+            found[label.partition(" ")[0]] = {"code": label, **reads} if reads else label
+    return found
+
+
+def without_states(before: Any, ended: Any, now: Any) -> Any:
+    """Return what is observed now, except that what training changed is as it was before it trained."""
+    if now == ended:
+        return before
+    if isinstance(before, dict) and isinstance(ended, dict) and isinstance(now, dict):
+        return {name: without_states(before.get(name), ended.get(name), one) for name, one in now.items()}
+    return now
+
+
+def changed_observed(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Describe what changed since the trainer trained last, one line each."""
+    parts = {name: item for name, item in now.items() if name != "modules"}
+    lines = list(changes("", parts, {name: before.get(name) for name in parts}))
+    return lines + list(changed_modules(now, before))

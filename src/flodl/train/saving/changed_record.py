@@ -1,0 +1,122 @@
+"""Differences between the record of this start and that of an earlier one, in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from flodl.core.formats import counted
+
+from ..record.changes import ABSENT, changed_modules, changes
+
+MAX_LINES = 20
+_CODE = re.compile(r" #[0-9a-f]{8}\b")
+# Compared with what the run was saved with; other parts of the record are compared on their own.
+_COMPARED = ("step_fn", "step", "metrics", "outputs", "keep", "versions", "torch", "hardware")
+_CONTENT = ("source", "content", "dataset")
+_FUNCTIONS = ("augment", "transform", "collate", "collate_fn", "worker_init_fn", "sampler")
+
+
+def changed_record(
+    now: Mapping[str, Any], before: Mapping[str, Any], *, reported: Collection[str] = ()
+) -> list[str]:
+    """Describe what changed since the earlier record, one line each; those of this program apply.
+
+    `reported` are the hooks of which it is reported already that they are missing or new.
+    A record of an older version of flodl, which contains less, is not compared.
+    """
+    if "step" not in before:
+        return []
+    if _python(now) != _python(before):
+        now, before = _without_code(now), _without_code(before)
+    lines = [
+        line
+        for name in _COMPARED
+        if name in now and name in before
+        for line in changes(name, _settled(name, now[name]), _settled(name, before[name]))
+    ]
+    model, saved = now.get("model") or {}, before.get("model") or {}
+    lines += changed_modules(model, saved)
+    lines += changes("model.classes", model.get("classes") or {}, saved.get("classes") or {})
+    for name in ("data", "eval_data"):
+        if name in now and name in before:
+            lines += _changed_data(name, now[name], before[name])
+    lines += _changed_hooks(now.get("hooks") or [], before.get("hooks") or [], reported)
+    if len(lines) > MAX_LINES:
+        more = len(lines) - MAX_LINES
+        lines[MAX_LINES:] = [f"and {more} more differences, which config.json lists"]
+    return lines
+
+
+def nothing_left(epochs: int, changed: Sequence[str]) -> str:
+    """Return the message of a finished run; `changed` are its differences from this program.
+
+    >>> nothing_left(2, [])
+    'nothing is left to train: 2 epochs are done'
+    """
+    done = f"{counted(epochs, 'epoch')} {'is' if epochs == 1 else 'are'} done"
+    if not changed:
+        return f"nothing is left to train: {done}"
+    return (
+        f"nothing is left to train: the run is finished, {done}. Its results come from the settings it was "
+        f"trained with, not from those of this program: {'; '.join(changed)}"
+    )
+
+
+def _python(record: Mapping[str, Any]) -> str:
+    return ".".join(str((record.get("versions") or {}).get("python")).split(".")[:2])
+
+
+def _without_code(value: Any) -> Any:
+    """Return a description without the hashes of code: each version of Python has its own bytecode."""
+    if isinstance(value, Mapping):
+        return {name: _without_code(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_code(item) for item in value]
+    return _CODE.sub("", value) if isinstance(value, str) else value
+
+
+def _settled(name: str, value: Any) -> Any:
+    """Return a part of the record without the seed of the program: a run continues with its own."""
+    return {key: one for key, one in value.items() if key != "initial_seed"} if name == "torch" else value
+
+
+def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
+    """Compare what is read; its size and order are checked with the position."""
+    if not isinstance(now, Mapping) or not isinstance(before, Mapping):
+        yield from changes(path, now, before)
+        return
+    # Only a loader knows the content of some data, and evaluation data may not have one yet.
+    names = [name for name in _CONTENT if name in now]
+    if "dataset" in names:
+        names.remove("source")  # the same in one line
+    names += [name for name in _FUNCTIONS if name in now or name in before]
+    for name in names:
+        yield from changes(f"{path}.{name}", now.get(name, ABSENT), before.get(name, ABSENT))
+
+
+def _changed_hooks(now: Sequence[Any], before: Sequence[Any], reported: Collection[str]) -> Iterator[str]:
+    """Compare hooks of the same class in order."""
+    remaining = list(before)
+    added = []
+    for hook in now:
+        if hook in remaining:
+            remaining.remove(hook)
+            continue
+        added.append(hook)
+    for hook in added:
+        kind = _kind(hook)
+        same = next((one for one in remaining if _kind(one) == kind), ABSENT)
+        if same is not ABSENT:
+            remaining.remove(same)
+            yield from changes(f"hooks.{kind}", hook, same)
+        elif kind not in reported:
+            yield f"the hook {kind} is new"
+    missing = (_kind(hook) for hook in remaining)
+    yield from (f"the hook {kind} of the saved run is missing" for kind in missing if kind not in reported)
+
+
+def _kind(hook: Any) -> str:
+    text = str(hook.get("class") or hook.get("code")) if isinstance(hook, Mapping) else str(hook)
+    return text.partition("(")[0].partition(" #")[0]

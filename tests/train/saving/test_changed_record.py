@@ -1,0 +1,326 @@
+"""Whatever changed since a run was saved is named when it is resumed, and again when it is finished."""
+
+import functools
+import json
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from flodl import Loader
+from flodl.checkpoint import last
+from flodl.monitor import read
+from flodl.train import EarlyStopping
+
+config = types.SimpleNamespace(alpha=1.0, unused=0)
+SCALE = 1.0
+
+
+class Criterion:
+    """A plain object with a setting, which counts its calls."""
+
+    def __init__(self, weight):
+        self.weight, self.calls = weight, 0
+
+    def __call__(self, output, target):
+        self.calls += 1
+        return (output - target).abs().mean() * self.weight
+
+    @property
+    def costly(self):
+        raise AssertionError("the record reads no property")
+
+    def __repr__(self):
+        raise AssertionError("the record calls no __repr__")
+
+
+class Net(nn.Module):
+    def __init__(self, scale=1.0, activation=nn.ReLU, momentum=0.1, p=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.scale = scale
+        self.body = nn.Sequential(
+            nn.Linear(3, 8), nn.BatchNorm1d(8, momentum=momentum), activation(), nn.Dropout(p)
+        )
+        self.head = nn.Linear(8, 1)
+        self.num_calls = 0
+
+    def forward(self, x):
+        self.num_calls += 1
+        return self.head(self.body(x)) * self.scale
+
+
+class OtherNet(Net):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+OtherNet.__qualname__ = "Net"
+
+
+class Learner:
+    def __init__(self, rate):
+        self.rate, self.losses = rate, []
+
+    def step(self, model, x, y):
+        loss = nn.functional.mse_loss(model(x), y) * self.rate
+        self.losses.append(loss.detach())
+        return loss
+
+
+class Every:
+    def __init__(self, steps):
+        self.steps, self.seen = steps, 0
+
+    def on_step_end(self):
+        self.seen += 1
+
+
+class Rows(Dataset):
+    def __init__(self, seed, noise=0.0):
+        self.x, self.noise = samples(seed)[0], noise
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index] + self.noise, self.x[index].sum().reshape(1)
+
+
+def samples(seed=0):
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(seed))
+    return x, x.sum(1, keepdim=True)
+
+
+def squared(model, x, y):
+    return nn.functional.mse_loss(model(x), y)
+
+
+def doubled(model, x, y):
+    return nn.functional.mse_loss(model(x), y) * 2
+
+
+doubled.__qualname__ = "squared"
+
+
+def closing_over(**values):
+    criterion, weights = values.get("criterion"), values.get("weights")
+
+    def step(model, x, y):
+        loss = squared(model, x, y) if criterion is None else criterion(model(x), y)
+        return loss if weights is None else loss * weights["main"]
+
+    return step
+
+
+def reading_globals(model, x, y):
+    return squared(model, x, y) * config.alpha * SCALE
+
+
+def scaled(model, x, y, scale=1.0):
+    return squared(model, x, y) * scale
+
+
+def collating(offset):
+    def collate(rows):
+        return torch.stack([x for x, _ in rows]) + offset, torch.stack([y for _, y in rows])
+
+    return collate
+
+
+def shifted(by):
+    return lambda batch: (batch[0] + by, batch[1])
+
+
+def rows(**options):
+    return DataLoader(Rows(0), batch_size=5, **options)
+
+
+def fit(folder, epochs, *, model=None, step=squared, data=None, eval_data=None, make, **settings):
+    trainer = make(Net() if model is None else model, step, checkpoint_dir=folder, monitor=None, **settings)
+    is_loader = isinstance(data, Loader | DataLoader)
+    result = trainer.fit(
+        samples() if data is None else data,
+        epochs=epochs,
+        batch_size=None if is_loader else 5,
+        eval_data=samples(9) if eval_data is None else eval_data,
+    )
+    assert len(result.history) == epochs
+    return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
+
+
+CHANGES = {
+    "the code of the step function": (
+        "step_fn is now 'squared #",
+        {"step": squared},
+        {"step": doubled},
+    ),
+    "a module in the closure": (
+        "step.criterion.delta is now 2.0, was 1.0",
+        {"step": closing_over(criterion=nn.HuberLoss(delta=1.0))},
+        {"step": closing_over(criterion=nn.HuberLoss(delta=2.0))},
+    ),
+    "a buffer of a module in the closure": (
+        "step.criterion.pos_weight is now [3.0], was [2.0]",
+        {"step": closing_over(criterion=nn.BCEWithLogitsLoss(pos_weight=torch.tensor([2.0])))},
+        {"step": closing_over(criterion=nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])))},
+    ),
+    "a plain object in the closure": (
+        "step.criterion.weight is now 2.0, was 1.0",
+        {"step": closing_over(criterion=Criterion(1.0))},
+        {"step": closing_over(criterion=Criterion(2.0))},
+    ),
+    "a dict in the closure": (
+        "step.weights.main is now 0.5, was 1.0",
+        {"step": closing_over(weights={"main": 1.0})},
+        {"step": closing_over(weights={"main": 0.5})},
+    ),
+    "a default": (
+        "step.scale is now 0.5, was 1.0",
+        {"step": functools.partial(scaled)},
+        {"step": functools.partial(scaled, scale=0.5)},
+    ),
+    "an attribute of self": (
+        "step.self.rate is now 0.5, was 1.0",
+        {"step": Learner(1.0).step},
+        {"step": Learner(0.5).step},
+    ),
+    "an argument of a hook": (
+        "hooks.EarlyStopping is now \"EarlyStopping('eval_loss', patience=9",
+        {"hooks": [EarlyStopping(patience=8)]},
+        {"hooks": [EarlyStopping(patience=9)]},
+    ),
+    "an argument of a hook of the user": (
+        "hooks.Every.steps is now 6, was 5",
+        {"hooks": [Every(5)]},
+        {"hooks": [Every(6)]},
+    ),
+    "a new hook": ("the hook Every is new", {}, {"hooks": [Every(6)]}),
+    "a missing hook": ("the hook Every of the saved run is missing", {"hooks": [Every(6)]}, {}),
+    "an activation": (
+        "model.body.2 is now 'Tanh', was 'ReLU(inplace=False)'",
+        {},
+        {"model": Net(activation=nn.Tanh)},
+    ),
+    "a dropout rate": (
+        "model.body.3 is now 'Dropout(p=0.5, inplace=False)', was 'Dropout(p=0.0, inplace=False)'",
+        {},
+        {"model": Net(p=0.5)},
+    ),
+    "the momentum of a batch norm": ("momentum=0.2", {}, {"model": Net(momentum=0.2)}),
+    "an attribute of a module": (
+        "model.(root) is now 'Net(scale=0.5)', was 'Net(scale=1.0)'",
+        {},
+        {"model": Net(scale=0.5)},
+    ),
+    "the forward of a module": ("model.classes.Net", {}, {"model": OtherNet()}),
+    "the training data": ("data.content is now", {}, {"data": samples(1)}),
+    "the evaluation data": ("eval_data.content is now", {}, {"eval_data": samples(1)}),
+    "a dataset": ("data.dataset.x is now", {"data": Rows(0)}, {"data": Rows(1)}),
+    "a setting of a dataset": ("data.dataset.noise is now 0.5", {"data": Rows(0)}, {"data": Rows(0, 0.5)}),
+    "an augmentation": (
+        "data.augment",
+        {"data": Loader(samples(), 5, augment=shifted(1.0))},
+        {"data": Loader(samples(), 5, augment=shifted(2.0))},
+    ),
+    "one of several augmentations": (
+        "data.augment",
+        {"data": Loader(samples(), 5, augment=[shifted(1.0)])},
+        {"data": Loader(samples(), 5, augment=[shifted(2.0)])},
+    ),
+    "the closure of collate_fn": (
+        "data.collate_fn.offset is now 2.0, was 1.0",
+        {"data": rows(collate_fn=collating(1.0))},
+        {"data": rows(collate_fn=collating(2.0))},
+    ),
+    "keep": ("keep is now 'last(3)', was 'last(2)'", {}, {"keep": last(3)}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_named_on_resume(make, tmp_path, what):
+    said, before, after = CHANGES[what]
+    fit(tmp_path, 1, make=make, **before)
+    fit(tmp_path, 2, make=make, **before)
+    same, changed = fit(tmp_path, 3, make=make, **after)
+    assert same == "resumed from step 4, epoch 1", "the same program has no differences"
+    assert said in changed
+
+
+@pytest.mark.parametrize("what", ["a module in the closure", "an activation", "the evaluation data"])
+def test_a_change_is_named_when_nothing_is_left_to_train(make, tmp_path, capsys, what):
+    said, before, after = CHANGES[what]
+    fit(tmp_path, 1, make=make, **before)
+    capsys.readouterr()
+    fit(tmp_path, 1, make=make, **after)
+    reported = capsys.readouterr().err
+    assert "Its results come from the settings it was trained with, not from those of this" in reported
+    assert said in reported
+
+
+@pytest.mark.parametrize("name", ["alpha", "SCALE"])
+def test_a_global_that_the_step_function_reads_is_compared(make, tmp_path, monkeypatch, name):
+    fit(tmp_path, 1, make=make, step=reading_globals)
+    monkeypatch.setattr(config, "unused", 7)
+    assert fit(tmp_path, 2, make=make, step=reading_globals)[-1] == "resumed from step 4, epoch 1"
+    if name == "alpha":
+        monkeypatch.setattr(config, "alpha", 0.5)
+    else:
+        monkeypatch.setitem(globals(), "SCALE", 0.5)
+    path = "step.config.alpha" if name == "alpha" else "step.SCALE"
+    assert fit(tmp_path, 3, make=make, step=reading_globals)[-1].endswith(f"{path} is now 0.5, was 1.0")
+
+
+def test_a_finished_run_with_other_settings_says_so_without_a_monitor(make, tmp_path, capsys):
+    make(Net(), squared, checkpoint_dir=tmp_path).fit(samples(), epochs=1, batch_size=5)
+    make(Net(), squared, checkpoint_dir=tmp_path).fit(samples(), epochs=1, batch_size=5)
+    assert capsys.readouterr().err == ""
+    make(Net(), doubled, checkpoint_dir=tmp_path).fit(samples(), epochs=1, batch_size=5)
+    reported = capsys.readouterr().err
+    assert "the run is finished, 1 epoch is done" in reported
+    assert "step_fn is now 'squared #" in reported
+
+
+def test_config_json_keeps_the_record_of_every_start(make, tmp_path):
+    for epochs, delta in ((1, 1.0), (2, 2.0), (3, 2.0)):
+        step = closing_over(criterion=nn.HuberLoss(delta=delta))
+        make(Net(), step, checkpoint_dir=tmp_path).fit(samples(), epochs=epochs, batch_size=5)
+    content = json.loads((tmp_path / "config.json").read_text())
+    first, second, third = content["starts"]
+    assert [start["step"] for start in content["starts"]] == [0, 4, 8]
+    assert first["trainer"]["step"]["criterion"]["delta"] == 1.0
+    assert second["changed"] == {
+        "trainer.epochs": {"was": 1, "now": 2},
+        "trainer.step.criterion.delta": {"was": 1.0, "now": 2.0},
+    }
+    assert list(third["changed"]) == ["trainer.epochs"]
+    assert content["trainer"]["step"]["criterion"]["delta"] == 2.0
+
+
+def test_a_damaged_config_json_does_not_prevent_a_start(make, tmp_path):
+    make(Net(), squared, checkpoint_dir=tmp_path).fit(samples(), epochs=1, batch_size=5)
+    (tmp_path / "config.json").write_text("{")
+    make(Net(), squared, checkpoint_dir=tmp_path).fit(samples(), epochs=2, batch_size=5)
+    assert len(json.loads((tmp_path / "config.json").read_text())["starts"]) == 1
+
+
+def test_what_training_changes_is_not_a_difference_and_what_the_user_changes_is(make, tmp_path):
+    held = {"n": 0, "weight": 1.0}
+
+    def count(values):
+        values["n"] += 1
+
+    def step(model, x, y):
+        count(held)
+        return squared(model, x, y) * held["weight"]
+
+    trainer = make(Net(), step, checkpoint_dir=tmp_path, monitor=None)
+    trainer.fit(samples(), epochs=1, batch_size=5)
+    trainer.fit(samples(), epochs=2, batch_size=5)
+    assert not [entry for entry in read(tmp_path) if entry.event.kind == "alert"]
+    held["weight"] = 0.5
+    trainer.fit(samples(), epochs=3, batch_size=5)
+    (alert,) = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
+    assert alert == "since this trainer trained last; step.held.weight is now 0.5, was 1.0"
