@@ -20,6 +20,7 @@ _HOME = {
     "Tokenizer": "text.tokenizer",
     "VerifyReport": "verify",
     "compute_loss": "finetune",
+    "create_tiny": "data.tiny",
     "label_names": "data.labels",
     "outputs": "finetune",
     "verify_export": "verify",
@@ -39,6 +40,7 @@ __all__ = [
     "Tokenizer",
     "VerifyReport",
     "compute_loss",
+    "create_tiny",
     "label_names",
     "outputs",
     "verify_export",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     )
     from .data.dataset import TextDataset
     from .data.labels import label_names
+    from .data.tiny import create_tiny
     from .files.export import ExportReport
     from .files.report import LoadReport
     from .finetune import compute_loss, outputs

@@ -26,6 +26,19 @@ FILES = [
     "tests/test_train.py",
     "train.py",
 ]
+HF_FILES = [
+    ".gitignore",
+    "README.md",
+    "fdl",
+    "fdl.yml",
+    "predict.py",
+    "pytest.ini",
+    "requirements.txt",
+    "reviews.tsv",
+    "tests/test_train.py",
+    "texts.py",
+    "train.py",
+]
 needs_shell = pytest.mark.skipif(os.name == "nt", reason="./fdl is a shell script; on Windows it is `fdl`")
 
 
@@ -124,12 +137,28 @@ def test_docker_adds_images_and_services(work, capsys):
     assert yaml.safe_load((work / "boxed/fdl.cuda.yml").read_text()) == {"docker": "cuda"}
 
 
+def test_a_project_may_fine_tune_a_hugging_face_model(work, capsys):
+    assert main(["init", "mine", "--template", "hf"]) == 0
+    assert written(work / "mine") == sorted([*HF_FILES, ".fdl/python"])
+    assert "{{" not in "".join(path.read_text() for path in (work / "mine").rglob("*") if path.is_file())
+    assert (work / "mine/requirements.txt").read_text().startswith("flodl[hf]>=")
+    assert main(["init", "boxed", "--template", "hf", "--docker"]) == 0
+    assert {"Dockerfile", "docker-compose.yml", *HF_FILES} <= set(written(work / "boxed"))
+
+
+def test_an_unknown_template_is_named(work, capsys):
+    assert main(["init", "mine", "--template", "llm"]) == 2
+    assert "'llm' is not one of 'digits', 'hf'" in capsys.readouterr().err
+
+
 def test_docker_and_native_exclude_each_other(work, capsys):
     assert main(["init", "x", "--docker", "--native"]) == 2
     assert "mutually exclusive" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [[], ["--docker"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--docker"], ["--template", "hf"], ["--template", "hf", "--docker"]]
+)
 def test_the_manifest_passes_lint(work, capsys, monkeypatch, options):
     main(["init", "mine", *options])
     monkeypatch.chdir(work / "mine")
@@ -139,9 +168,11 @@ def test_the_manifest_passes_lint(work, capsys, monkeypatch, options):
     assert "entry: python train.py" in capsys.readouterr().out
 
 
-def test_the_code_passes_ruff(work):
-    main(["init", "mine"])
-    names = [str(path) for path, _text in project_files("mine", docker=False) if path.suffix == ".py"]
+@pytest.mark.parametrize("template", ["digits", "hf"])
+def test_the_code_passes_ruff(work, template):
+    main(["init", "mine", "--template", template])
+    files = project_files("mine", docker=False, template=template)
+    names = [str(path) for path, _text in files if path.suffix == ".py"]
     for job in (["check", "--select", "E,F,I,B,UP,SIM"], ["format", "--check"]):
         ruff = [sys.executable, "-m", "ruff", *job, "--isolated", "--line-length", "110", *names]
         done = subprocess.run(ruff, cwd=work / "mine", capture_output=True, text=True)
@@ -259,6 +290,50 @@ def test_an_invalid_setting_is_reported_in_one_line(work):
         done = subprocess.run(train, cwd=work / "my-proj", capture_output=True, text=True)
         assert done.returncode == 2
         assert done.stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.py", "--data", "missing.csv"], "error: there is no file missing.csv. Check --data."),
+        (["train.py", "--label-column", "stars"], "error: "),
+        (["train.py", "--model", "no/such-model"], "--model tiny"),
+        (["train.py", "--lr", "7"], "error: --lr is 7.0. It must be between 0 and 1"),
+        (["predict.py", "a text"], "Train one first: ./fdl run"),
+        (["predict.py"], "Missing argument"),
+    ],
+)
+@pytest.mark.slow
+def test_mistakes_in_a_fine_tuning_project_are_messages(work, words, message):
+    assert main(["init", "mine", "--template", "hf"]) == 0
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=work / "mine", capture_output=True, text=True, env=environment
+    )
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (work / "mine/runs").exists()
+
+
+@pytest.mark.slow
+def test_a_fine_tuning_project_trains_predicts_and_passes_its_tests(work):
+    assert main(["init", "mine", "--template", "hf"]) == 0
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=work / "mine", capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    shown = run("train.py")
+    assert "tiny model with random weights" in shown
+    assert "epoch 4/4" in shown
+    lines = run("predict.py", "what a wonderful film !", "the acting is boring and flat .").splitlines()
+    assert [line.split()[0] for line in lines] == ["positive", "negative"]
+    assert "4 passed" in run("-m", "pytest", "-q")
 
 
 @pytest.mark.slow

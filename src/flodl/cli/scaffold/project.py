@@ -15,6 +15,7 @@ import flodl
 from flodl.core.errors import SetupError
 
 TEMPLATES = Path(__file__).parent / "templates"
+DEFAULT = "digits"
 _SUFFIX = ".tmpl"  # so that no tool mistakes a template for a Python file
 _EXECUTABLES = ("fdl",)
 
@@ -36,7 +37,7 @@ only letters, digits, '_' and '-', for example 'my-project'.
     )
 
 
-def write_project(target: Path, *, docker: bool) -> list[str]:
+def write_project(target: Path, *, docker: bool, template: str = DEFAULT) -> list[str]:
     """Write a new project and return the names of its files. Existing files are never touched."""
     name = check_name(target.name)
     if os.path.lexists(target):
@@ -46,7 +47,7 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
     except OSError as error:
         raise SetupError(f"{target.parent} cannot be written to: {error.strerror}.") from None
     try:
-        for path, text in project_files(name, docker=docker):
+        for path, text in project_files(name, docker=docker, template=template):
             _write(work / path, text)
         # The Python that can run it now. It differs between machines, so it is not under version control.
         _write(work / ".fdl/python", f"{sys.executable}\n")
@@ -62,19 +63,20 @@ def write_project(target: Path, *, docker: bool) -> list[str]:
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return sorted(str(path) for path, _text in project_files(name, docker=docker))
+    return sorted(str(path) for path, _text in project_files(name, docker=docker, template=template))
 
 
-def project_files(name: str, *, docker: bool) -> Iterator[tuple[Path, str]]:
+def project_files(name: str, *, docker: bool, template: str = DEFAULT) -> Iterator[tuple[Path, str]]:
     """Yield the path and the text of every file of a project."""
     replacements = {"name": name, "flodl": _flodl_version(), "package": re.sub(r"[-_.]+", "-", name).lower()}
-    for group in ("every", "docker" if docker else "native"):
+    where = "docker" if docker else "native"
+    for group in ("every", template, where, f"{template}-{where}"):
         folder = TEMPLATES / group
-        for template in sorted(folder.rglob(f"*{_SUFFIX}")):
-            text = template.read_text(encoding="utf-8")
+        for source in sorted(folder.rglob(f"*{_SUFFIX}")):
+            text = source.read_text(encoding="utf-8")
             for placeholder, value in replacements.items():
                 text = text.replace("{{" + placeholder + "}}", value)
-            path = str(template.relative_to(folder)).removesuffix(_SUFFIX).replace("dot-", ".")
+            path = str(source.relative_to(folder)).removesuffix(_SUFFIX).replace("dot-", ".")
             yield Path(path), text
 
 
