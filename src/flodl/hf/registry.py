@@ -63,6 +63,11 @@ class Family:
         return graph
 
 
+def families() -> tuple[str, ...]:
+    """Return the names of all families."""
+    return tuple(_FOLDER)
+
+
 def family_of(raw: Mapping[str, Any], model_type: str | None = None) -> Family:
     """Return the family of a config.json; `model_type` overrides what the file says.
 
