@@ -16,6 +16,7 @@
     ├── StepError                 a training step is set up or called wrongly
     ├── TrainError                a trainer is set up or used wrongly, or training cannot continue
     │   └── NotFiniteError        the loss or the gradients are NaN or infinite
+    ├── DistributedError          ranks are set up or used wrongly, or cannot continue together
     ├── CheckpointError           a checkpoint cannot be written or does not match
     │   ├── DamagedError          a file or bundle is damaged
     │   └── WriteError            the disk is full, or the folder is not writable
@@ -129,6 +130,10 @@ class NotFiniteError(TrainError):
     ) -> None:
         super().__init__(message, path=path)
         self.samples, self.bundle = samples, bundle
+
+
+class DistributedError(FlodlError):
+    """Ranks are set up or used wrongly, or cannot continue together."""
 
 
 class CheckpointError(FlodlError):

@@ -1,0 +1,91 @@
+"""Measured times per batch: a short mean per rank, on one cost scale for all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COMPUTE, DELIVERED = "compute", "delivered"
+
+
+class Speeds:
+    """The mean milliseconds per batch of each rank, over its last reports.
+
+    Every report has the time of the computation, and may have the delivered time, which includes waiting for
+    data. The delivered scale is used only if every rank has it: ranks on different scales cannot be compared.
+
+    >>> speeds = Speeds(num_reports=5)
+    >>> speeds.report(0, steps=10, compute_ms=100.0, delivered_ms=150.0)
+    True
+    >>> speeds.report(1, steps=5, compute_ms=100.0)
+    True
+    >>> speeds.scale, speeds.means
+    ('compute', {0: 10.0, 1: 20.0})
+    """
+
+    def __init__(self, num_reports: int) -> None:
+        self._most = num_reports
+        self._reports: dict[int, list[tuple[float, float]]] = {}
+        self._missed: dict[int, int] = {}
+        self._compute: dict[int, float] = {}
+        self._delivered: dict[int, float] = {}
+
+    @property
+    def scale(self) -> str:
+        return DELIVERED if self._compute and len(self._delivered) == len(self._compute) else COMPUTE
+
+    @property
+    def means(self) -> dict[int, float]:
+        """The milliseconds per batch of every measured rank; do not modify it."""
+        return self._delivered if len(self._delivered) == len(self._compute) else self._compute
+
+    def report(self, rank: int, *, steps: int, compute_ms: float, delivered_ms: float = 0.0) -> bool:
+        """Add what a rank measured over the batches that it really trained; return whether it was usable."""
+        if steps <= 0 or not 0.0 < compute_ms < float("inf"):
+            return False
+        reports = self._reports.get(rank)
+        if reports is None:
+            reports = self._reports[rank] = []
+        reports.append((compute_ms / steps, delivered_ms / steps))
+        if len(reports) > self._most:
+            del reports[0]
+        compute = delivered = 0.0
+        complete = True
+        for each, with_data in reports:
+            compute += each
+            delivered += with_data
+            complete = complete and 0.0 < with_data < float("inf")
+        self._compute[rank] = compute / len(reports)
+        if complete:
+            self._delivered[rank] = delivered / len(reports)
+        elif rank in self._delivered:
+            del self._delivered[rank]
+        if rank in self._missed:
+            del self._missed[rank]
+        return True
+
+    def miss(self, rank: int) -> bool:
+        """Count a window without a report of this rank; return whether its speed is now forgotten."""
+        missed = self._missed.get(rank, 0) + 1
+        self._missed[rank] = missed
+        if missed < self._most or rank not in self._compute:
+            return False
+        self.forget(rank)
+        return True
+
+    def forget(self, rank: int) -> None:
+        for table in (self._reports, self._missed, self._compute, self._delivered):
+            table.pop(rank, None)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "reports": [[rank, [list(each) for each in found]] for rank, found in self._reports.items()],
+            "missed": [list(pair) for pair in self._missed.items()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for rank in list(self._compute):
+            self.forget(rank)
+        for rank, reports in state["reports"]:
+            for compute_ms, delivered_ms in reports:
+                self.report(rank, steps=1, compute_ms=compute_ms, delivered_ms=delivered_ms)
+        self._missed = dict(state["missed"])
