@@ -5,6 +5,7 @@ from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
 from .errors import NotRestorable
+from .mistakes.explain import explained
 from .non_finite import NonFinite, find_non_finite
 from .program.precision import computing_in
 from .rehearsal import rehearse, sandbox
@@ -27,6 +28,7 @@ __all__ = [
     "calm_collector",
     "capture",
     "computing_in",
+    "explained",
     "find_non_finite",
     "forget_peaks",
     "leading_lengths",

@@ -29,10 +29,10 @@ from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
 from .checks.step_function import check_step_function
 from .epoch import run_epoch
-from .evaluation.batch_errors import explain_error
 from .evaluation.ema import AveragedWeights
 from .evaluation.evaluator import Evaluator, Outputs, as_arguments
 from .evaluation.metrics import check_metrics
+from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
 from .record.user_settings import user_settings
@@ -278,8 +278,8 @@ class Trainer(CheckedAttributes):
         try:
             loss = self.train_step.call(arguments, samples=samples)
         except BaseException as error:
-            if isinstance(error, Exception):
-                explain_error(self.step_fn, self.model, arguments, error)
+            if isinstance(error, TypeError):
+                check_signature(self.step_fn, arguments, error)
             if self.train_step.steps > steps:
                 # The interrupt came too late: the batch was trained on and must not be repeated.
                 run.session.position.epoch_step += 1

@@ -71,3 +71,15 @@ def test_a_step_without_a_batch_raises_with_advice(make):
         StepError, match=r"without a batch. Write trainer.step\(batch\), or trainer.step\(x, y\)"
     ):
         make().step()
+
+
+def test_a_step_function_with_the_model_last_is_an_error(make, data):
+    with pytest.raises(StepError, match=r"takes \(x, y, model\), .* Write def step_fn\(model, x, y\)"):
+        make(step_fn=lambda x, y, model: (model(x) - y).mean()).fit(data, epochs=1, batch_size=8)
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_float64_data_for_a_float32_model_is_explained_in_training_and_evaluation(make, data, evaluates):
+    doubles = tuple(part.double() for part in data)
+    with pytest.raises(StepError, match=r"The model computes in float32. Convert the data once"):
+        make().evaluate(doubles) if evaluates else make().fit(doubles, epochs=1, batch_size=8)

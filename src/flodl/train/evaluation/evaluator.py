@@ -11,15 +11,22 @@ from torch import Tensor, nn
 
 from flodl.core import TrainError, log
 from flodl.core.rng_state import preserve_rng_state
-from flodl.engine import Precision, ambiguous_samples, computing_in, leading_lengths, num_samples
+from flodl.engine import (
+    Precision,
+    ambiguous_samples,
+    computing_in,
+    explained,
+    leading_lengths,
+    num_samples,
+)
 from flodl.graph import without_carried_values
 
 from ..batches.samples import Batches
-from .batch_errors import explain_error
 from .ema import AveragedWeights
 from .metrics import computed_values, reset_metrics, values_of_one_batch
 from .modes import evaluation_mode
 from .names import check_names, check_number, merge_values
+from .step_errors import check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
 
@@ -152,7 +159,10 @@ class Evaluator:
                     "Evaluation runs without gradients. A step function that needs them, for example for a "
                     "gradient penalty, can enable them: with torch.enable_grad(): …"
                 )
-            explain_error(self.step_fn, self.model, arguments, error)
+            if isinstance(error, TypeError):
+                check_signature(self.step_fn, arguments, error)
+            if better := explained(error, self.step_fn, self.model, arguments, extra):
+                raise better from error
             raise
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from flodl.core import StepError
 
+_MODEL_NAMES = frozenset({"model", "m", "net", "network", "module"})
+
 
 def check_signature(step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError) -> None:
     """After a TypeError, raise StepError if the step function cannot be called with such a batch.
@@ -35,6 +37,19 @@ def check_signature(step_fn: Callable[..., Any], arguments: tuple[Any, ...], err
             f"the step function {name}{signature} is called with the model and {_parts(arguments)}: "
             f"{mismatch}. Write def {suggested}(model, {_parameters(arguments)}), or pass data with as "
             "many parts as it takes."
+        ) from error
+    _check_order([*signature.parameters], error)
+
+
+def _check_order(parameters: list[str], error: TypeError) -> None:
+    """Raise if the step function takes the model, but not as its first argument."""
+    if "'Tensor' object is not callable" not in str(error) or parameters[0] in _MODEL_NAMES:
+        return
+    if _MODEL_NAMES.intersection(parameters):
+        right = sorted(parameters, key=lambda name: name not in _MODEL_NAMES)
+        raise StepError(
+            f"the step function takes ({', '.join(parameters)}), and is called with the model first: "
+            f"{parameters[0]!r} is the model. Write def step_fn({', '.join(right)})."
         ) from error
 
 
