@@ -123,6 +123,16 @@ CHANGES = {
 }
 
 
+def smoothed(delta):
+    criterion = nn.HuberLoss(delta=delta)
+    return lambda model, x, y: criterion(model(x), y)
+
+
+def test_runs_are_compared_by_readable_names_of_what_the_step_function_reads(tmp_path):
+    one, other = (make_record(tmp_path / str(delta), step_fn=smoothed(delta)) for delta in (0.5, 1.0))
+    assert differing(one, other) == ["step.criterion.delta"]
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     return make_record(tmp_path_factory.mktemp("base"))

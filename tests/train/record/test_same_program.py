@@ -51,7 +51,7 @@ class Net(nn.Module):
 class Teacher(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm = nn.BatchNorm1d(1)
+        self.norm = nn.BatchNorm1d(1).requires_grad_(False)
     def forward(self, x):
         return self.norm(x)
 

@@ -28,9 +28,8 @@ class Read(NamedTuple):
 def reads_of(code: CodeType) -> tuple[Read, ...]:
     """Return what a function reads and does not assign, in order.
 
-    >>> reads_of((lambda x: x * config.loss.scale + offset).__code__)
-    (Read(scope='global', name='config', attributes=('loss', 'scale')),
-     Read(scope='global', name='offset', attributes=()))
+    >>> [read[1:] for read in reads_of((lambda x: x * config.loss.scale + offset).__code__)]
+    [('config', ('loss', 'scale')), ('offset', ())]
     """
     found, assigned = uses_of(code)
     return tuple(read for read in found if not any(_contains(one, read) for one in assigned))
