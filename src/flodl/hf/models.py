@@ -199,7 +199,7 @@ class PretrainedModel(nn.Module):
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            yield Runner(self, self.tokenizer, device=self.device, **options)
+            yield Runner(self, self.tokenizer, device=self.device, mask_is_optional=True, **options)
         finally:
             for module in training:
                 module.training = True

@@ -68,6 +68,21 @@ def test_results_are_in_the_order_of_the_texts(tmp_path):
     assert [result.score for result in found] == [7, 3, 11, 5, 9, 4, 2]
 
 
+def test_a_batch_without_padding_needs_no_mask(tmp_path):
+    _, _, runner = tiny("bert", "SequenceClassification", tmp_path)
+    masked = []
+
+    def forward(input_ids, attention_mask=None, **others):
+        masked.append(attention_mask is not None)
+        return input_ids[:, :1].float()
+
+    plain = Runner(forward, runner.tokenizer, batch_size=2, mask_is_optional=True)
+    classify_texts(plain, ["film film", "film film", "film", "a film is a film"], labels=["first"])
+    assert masked == [True, True]
+    classify_texts(plain, ["film film", "film film", "film", "film"], labels=["first"])
+    assert masked[2:] == [False, False]
+
+
 def test_a_text_that_is_too_long_is_reported_once(tmp_path, capfd):
     runner = constant(tmp_path, [[0.0, 2.0]])
     classify_texts(runner, ["film " * 100, "film", "film " * 90], labels=["no", "yes"])

@@ -5,6 +5,7 @@ Everything that a file claims is checked when it is opened. Values are read one 
 
 from __future__ import annotations
 
+import pickletools
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flodl.core import HFError
+from flodl.core import FlodlError, HFError
 
 from .json_file import read_object
 from .source import find_weights, is_inside
@@ -37,6 +38,11 @@ DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 _DOWNLOAD_AGAIN = "The file is damaged: download it again."
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9c"
+_UNSAFE = (
+    "It may be damaged, or contain objects other than tensors, which flodl does not load because that "
+    "executes code of the file. Nothing was executed. Get the model as safetensors."
+)
 
 
 @dataclass(frozen=True)
@@ -152,23 +158,16 @@ def _open_safetensors(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTen
 
 
 def _open_torch_save(path: Path) -> dict[str, StoredTensor]:
-    """Read a file of `torch.save` without executing anything in it."""
+    """Read a file of `torch.save` without executing anything in it, and without trusting its sizes."""
+    from flodl.checkpoint import read_checkpoint
+
     try:
         with path.open("rb") as file:
-            is_zip = file.read(2) == b"PK"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+            first = file.read(len(_LEGACY))
+        content = _read_legacy(path) if first == _LEGACY else read_checkpoint(path)[0]
     except Exception as error:
-        hint = _git_lfs_hint(path)
-        if hint is None and ("WeightsUnpickler" in str(error) or "weights_only" in str(error).lower()):
-            hint = (
-                "It may be damaged, or contain objects other than tensors, which flodl does not load because "
-                "that executes code of the file. Nothing was executed. Get the model as safetensors."
-            )
-        raise HFError(f"{path} cannot be read safely: {_brief(error)} {hint or _DOWNLOAD_AGAIN}") from error
-    if not isinstance(content, Mapping):
-        raise HFError(f"{path} contains a {type(content).__name__}; expected a dict of tensors by name.")
+        hint = _git_lfs_hint(path) or _UNSAFE
+        raise HFError(f"{path} cannot be read safely: {_reason(error, path)} {hint}") from error
     tensors = {}
     for key, value in content.items():
         if not isinstance(key, str):
@@ -179,6 +178,35 @@ def _open_torch_save(path: Path) -> dict[str, StoredTensor]:
             raise HFError(f"{path}: the tensor {key!r} is sparse or quantized, which is not supported.")
         tensors[key] = StoredTensor(tuple(value.shape), value.dtype, path, value.detach)
     return tensors
+
+
+def _read_legacy(path: Path) -> Mapping[Any, Any]:
+    """Read the format before torch 1.6, which old checkpoints of the hub have."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for _ in range(4):  # a magic number, a version, facts about the system, and the tensors
+            claimed = max(
+                (value for _, value, _ in pickletools.genops(file) if isinstance(value, int)), default=0
+            )
+    # The last pickle claims the sizes of the tensors, which torch allocates before it reads them.
+    if claimed > size:
+        raise HFError(f"it claims a tensor of {claimed} elements, but the file has {size} bytes.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(content, Mapping):
+        raise HFError(f"it contains a {type(content).__name__}; expected a dict of tensors by name.")
+    return content
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Return why a file cannot be read; what to do is said once, at the end."""
+    if "Weights only load failed" in str(error):
+        return "torch found something else than tensors."
+    if not isinstance(error, FlodlError):
+        return _brief(error)
+    sentence = str(error).removeprefix(f"{str(path)!r} ").split(". ")[0].rstrip(".")
+    return f"{sentence if sentence.startswith('it ') else f'it {sentence}'}."
 
 
 def _git_lfs_hint(path: Path) -> str | None:

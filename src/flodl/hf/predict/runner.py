@@ -46,6 +46,7 @@ class Runner:
     A batch has at most `batch_size` texts and `max_tokens` tokens. `progress` shows a bar always or never;
     by default, it appears on a terminal if the list takes more than a second. `takes_positions` means that
     the model returns logits only at the `positions` it receives, indices into the flattened batch.
+    `mask_is_optional` means that it needs no `attention_mask` for a batch without padding.
     """
 
     forward: Callable[..., Any]
@@ -55,6 +56,7 @@ class Runner:
     max_tokens: int = 8192
     progress: bool | None = None
     takes_positions: bool = False
+    mask_is_optional: bool = False
 
     def run(
         self,
@@ -97,8 +99,13 @@ class Runner:
             log.warn(f"{truncated} of {len(texts)} texts are longer than {limit} tokens; the rest is ignored")
         return results
 
-    def _at(self, token: int, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the output where a token is, computed only there if the model can."""
+    def _call(self, inputs: dict[str, Tensor], batch: Sequence[Encoding], token: int | None) -> Any:
+        """Return the output, or only that where a token is."""
+        if self.mask_is_optional and len({*map(len, batch)}) == 1:
+            # Attention without a mask takes up to a quarter less time for short texts on a CPU.
+            inputs = {name: value for name, value in inputs.items() if name != "attention_mask"}
+        if token is None:
+            return self.forward(**inputs)
         positions = inputs["input_ids"].flatten().eq(token).nonzero()[:, 0]
         if self.takes_positions:
             return torch.as_tensor(self.forward(**inputs, positions=positions))
@@ -118,8 +125,7 @@ class Runner:
             for indices in plan_batches(lengths, batch_size=self.batch_size, max_tokens=self.max_tokens):
                 batch = [encodings[index] for index in indices]
                 inputs = self.tokenizer.pad(batch, device=self.device)
-                output = self.forward(**inputs) if token is None else self._at(token, inputs)
-                rows = Rows(batch, inputs, output, side)
+                rows = Rows(batch, inputs, self._call(inputs, batch, token), side)
                 found.update(zip(indices, interpret(rows)))
                 advance(len(indices))
         return [found[index] for index in range(len(encodings))]

