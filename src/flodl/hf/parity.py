@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +77,16 @@ def example_inputs(model: PretrainedModel, *, length: int = 16, seed: int = 0) -
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def compare(model: PretrainedModel, reference: Reference, *, gradients: bool) -> Iterator[Difference]:
-    """Yield the differences of all outputs, and of the gradients of all parameters if requested."""
-    inputs = example_inputs(model)
+def compare(
+    model: PretrainedModel, reference: Reference, *, gradients: bool, length: int = 16
+) -> Iterator[Difference]:
+    """Yield the differences of all outputs, and of the gradients of all parameters if requested.
+
+    Gradients are those of a mean over rows (tokens, or sentences), as in training. Their differences are
+    relative to the largest gradient of the model, so that the scale of the loss, and with it the number of
+    rows and the size of the vocabulary, changes nothing.
+    """
+    inputs = example_inputs(model, length=length)
     bound = BOUNDS.get(model.head, _BOUND)
     ours = _outputs(model(**inputs), inputs["attention_mask"], model.head)
     theirs = _outputs(reference.model(**inputs), inputs["attention_mask"], model.head)
@@ -89,17 +95,20 @@ def compare(model: PretrainedModel, reference: Reference, *, gradients: bool) ->
     if not gradients:
         return
     for values in (ours, theirs):
-        sum((value * _weights(value)).sum() for value in values.values()).backward()  # type: ignore[union-attr]
+        _loss(values.values()).backward()
     found = dict(reference.model.named_parameters(remove_duplicate=False))
     keys = model.family.keys(model.config, model.head)
-    worst = Difference("gradients", 0.0, bound)
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
     for name, parameter in named_tensors(model.graph):
         other = found.get(keys.key_of(name))
-        if other is None or parameter.grad is None or other.grad is None:
-            continue
-        difference = _distance(parameter.grad, other.grad)
+        if other is not None and parameter.grad is not None and other.grad is not None:
+            pairs[keys.key_of(name)] = parameter.grad, other.grad
+    largest = max((float(expected.abs().max()) for _, expected in pairs.values()), default=1.0)
+    worst = Difference("gradients", 0.0, bound)
+    for name, (gradient, expected) in pairs.items():
+        difference = _distance(gradient / largest, expected / largest)
         if not difference <= worst.value:
-            worst = Difference(f"gradient of {keys.key_of(name)}", difference, bound)
+            worst = Difference(f"gradient of {name}", difference, bound)
     yield worst
 
 
@@ -124,9 +133,16 @@ def _outputs(output: Any, mask: Tensor, head: Head) -> dict[str, Tensor]:
     }
 
 
-def _weights(value: Tensor) -> Tensor:
+def _loss(outputs: Iterable[Tensor]) -> Tensor:
+    """Return the mean over all rows of row · direction, with a random direction of length 1 per row."""
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(value.shape, generator=generator, dtype=value.dtype) / math.sqrt(value.numel())
+    total = torch.zeros(())
+    for value in outputs:
+        rows = value if value.dim() > 1 else value[:, None]
+        direction = torch.randn(rows.shape, generator=generator, dtype=torch.float64)
+        direction = direction / direction.norm(dim=-1, keepdim=True)
+        total = total + (rows * direction.to(rows.dtype)).sum() / rows.shape[:-1].numel()
+    return total
 
 
 def _distance(value: Tensor, reference: Tensor) -> float:
