@@ -12,6 +12,7 @@ from ..config import EncoderConfig
 from .attention import join_heads, split_heads
 from .masks import attention_dtype, hiding_bias
 from .packed import Packed, drop_values, in_rows, out_of_rows
+from .placement import Placement, flex_attention, gather_keys, pair_rows
 from .tables import ComputedTable
 
 
@@ -62,7 +63,14 @@ class RelativeEmbeddings(nn.Module):
 
 
 class DisentangledAttention(nn.Module):
-    """Self-attention whose scores add query · key, query · position (c2p) and position · key (p2c)."""
+    """Self-attention whose scores add query · key, query · position (c2p) and position · key (p2c).
+
+    `placement` is how scores of positions become scores of keys. "skew" computes one for each distance, of
+    which those of the keys are a view; "gather" one for each row of the embedding, of which long texts have
+    fewer; "flex" looks them up inside FlexAttention (compiled, without dropout of attention).
+    """
+
+    placement: Placement = "skew"
 
     def __init__(
         self, config: EncoderConfig, *, terms: tuple[str, ...], shared: bool, relative: bool
@@ -104,6 +112,8 @@ class DisentangledAttention(nn.Module):
             query = query * real
         bias = mask
         if relative is not None and distance is not None and self.terms:
+            if self.placement == "flex" and rows is None and not dropout:
+                return self._flex(query, key, value, self.position_dropout(relative), distance, mask, real)
             bias = self._bias(query, key, self.position_dropout(relative), distance)
             if mask is not None and real is not None:
                 bias = torch.addcmul(mask, bias, real)
@@ -115,6 +125,12 @@ class DisentangledAttention(nn.Module):
     def _bias(self, query: Tensor, key: Tensor, relative: Tensor, distance: Tensor) -> Tensor:
         """Return the scores of positions, [batch, heads, length, length]."""
         terms = []
+        if self.placement == "gather" and len(distance) > len(relative):
+            c2p, p2c = self._by_row(query, key, relative)
+            rows = pair_rows(distance, query.shape[-2])
+            terms += [] if c2p is None else [gather_keys(c2p, rows)]
+            terms += [] if p2c is None else [gather_keys(p2c, rows.mT).mT]
+            return terms[0] if len(terms) == 1 else terms[0] + terms[1]
         if "c2p" in self.terms:
             position = self._at_distances(self.position_key or self.key, relative, distance)
             terms.append(align(torch.einsum("bhqd,hrd->bhqr", query, position)))
@@ -122,6 +138,35 @@ class DisentangledAttention(nn.Module):
             position = self._at_distances(self.position_query or self.query, relative, distance).flip(1)
             terms.append(align(torch.einsum("bhkd,hrd->bhkr", key, position)).transpose(-1, -2))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+
+    def _by_row(self, query: Tensor, key: Tensor, relative: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the scores of each row of the embedding: by query (c2p) and by key (p2c)."""
+        c2p = p2c = None
+        if "c2p" in self.terms:
+            position = split_heads((self.position_key or self.key)(relative) * self.scale, self.num_heads)
+            c2p = torch.einsum("bhqd,hrd->bhqr", query, position)
+        if "p2c" in self.terms:
+            position = split_heads((self.position_query or self.query)(relative) * self.scale, self.num_heads)
+            p2c = torch.einsum("bhkd,hrd->bhkr", key, position)
+        return c2p, p2c
+
+    def _flex(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        relative: Tensor,
+        distance: Tensor,
+        mask: Tensor | None,
+        real: Tensor | None,
+    ) -> Tensor:
+        c2p, p2c = self._by_row(query, key, relative)
+        rows = pair_rows(distance, query.shape[-2])
+        return join_heads(
+            flex_attention(
+                query, key, value, c2p=c2p, p2c=p2c, rows=rows, mask=mask, real=real, scale=self.scale
+            )
+        )
 
     def _at_distances(self, project: nn.Module, relative: Tensor, distance: Tensor) -> Tensor:
         """Return the scaled projection of each distance, [heads, 2 · length − 1, width]."""
