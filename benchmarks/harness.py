@@ -117,7 +117,7 @@ def machine() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **_versions("jax", "optax", "pytorch-lightning"),
+        **_versions("jax", "optax", "pytorch-lightning", "transformers"),
         "system": platform.system(),
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),

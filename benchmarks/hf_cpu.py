@@ -159,22 +159,22 @@ def predictions(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         for task, rivals in tasks.items():
             turns = {rival: lambda repeats, run=run: used(run, repeats) for rival, run in rivals.items()}
             timings = take_turns(turns, rounds=options.rounds, warm_rounds=1)
-            found[f"{name}, {task}"] = row(timings, padding, len(texts))
+            found[f"{task} {name}"] = row(timings, padding, len(texts))
+            show({f"{task} {name}": found[f"{task} {name}"]})
     return found
 
 
 def row(timings: dict[str, Timing], padding: float, texts: int) -> dict[str, Any]:
+    """Return the numbers of each rival, and what is wanted of flodl against it."""
     ours = timings["flodl"]
-    rivals = {name: timing for name, timing in timings.items() if name != "flodl"}
-    over = {name: paired_ratio(timing, ours) for name, timing in rivals.items()}
-    return {
-        "texts": texts,
-        "padding": padding,
-        "seconds": {name: timing.median_s for name, timing in timings.items()},
-        "jitter": {name: timing.jitter for name, timing in timings.items()},
-        "over": over,
-        "wanted_over_arrival_order": 0.85 * padding,
-    }
+    found: dict[str, Any] = {}
+    for name, timing in timings.items():
+        found[name] = {"ms_per_text": timing.median_s / texts * 1000, "jitter": timing.jitter}
+        if timing is not ours:
+            found[name]["flodl_is_faster"] = paired_ratio(timing, ours)
+            found[name]["wanted"] = 1.0 if name.endswith("sorted") else 0.85 * padding
+            found[name]["padded_per_token"] = 1.0 if name.endswith("sorted") else padding
+    return found
 
 
 def load_times(rounds: int) -> dict[str, Any]:
@@ -201,39 +201,26 @@ def load_times(rounds: int) -> dict[str, Any]:
                 if turn >= 0:
                     taken[name].append(usage.ru_utime + usage.ru_stime)
     middle = {name: statistics.median(values) for name, values in taken.items()}
-    ours, theirs = (middle[name] - middle["torch"] for name in ("flodl", "transformers"))
+    without = {name: middle[name] - middle["torch"] for name in ("flodl", "transformers")}
     return {
-        "cpu_s": middle,
-        "jitter": {name: Timing(tuple(values)).jitter for name, values in taken.items()},
-        "flodl_without_torch_s": ours,
-        "transformers_without_torch_s": theirs,
-        "over_transformers": theirs / ours,
+        name: {
+            "cpu_s": middle[name],
+            "jitter": Timing(tuple(values)).jitter,
+            "without_torch_s": without.get(name),
+            "over_transformers": without["transformers"] / without["flodl"] if name == "flodl" else None,
+        }
+        for name, values in taken.items()
     }
 
 
-def show(found: dict[str, dict[str, Any]], loading: dict[str, Any]) -> None:
-    rows = []
-    for name, result in found.items():
-        for rival, seconds in result["seconds"].items():
-            over = result["over"].get(rival)
-            wanted = f"{result['wanted_over_arrival_order']:.2f}" if rival.endswith("order") else "1.00"
-            rows.append(
-                [
-                    name,
-                    rival,
-                    f"{seconds / result['texts'] * 1000:.2f}",
-                    f"{result['jitter'][rival]:.1%}",
-                    "" if over is None else f"{over:.2f}×",
-                    "" if over is None else wanted,
-                    f"{result['padding']:.2f}",
-                ]
-            )
-    header = ["", "", "CPU ms per text", "jitter", "flodl is faster", "wanted", "padding"]
-    print(table(header, rows))
-    print(
-        f"import and load, without torch: flodl {loading['flodl_without_torch_s']:.2f} s, transformers "
-        f"{loading['transformers_without_torch_s']:.2f} s, {loading['over_transformers']:.1f}×"
-    )
+def show(found: dict[str, dict[str, Any]]) -> None:
+    for title, rivals in found.items():
+        columns = list(dict.fromkeys(key for result in rivals.values() for key in result))
+        rows = [
+            [name, *("" if result.get(key) is None else f"{result[key]:.3f}" for key in columns)]
+            for name, result in rivals.items()
+        ]
+        print(table([title, *(key.replace("_", " ") for key in columns)], rows), end="\n\n", flush=True)
 
 
 def main() -> None:
@@ -248,11 +235,11 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    loading = load_times(options.load_rounds)
-    found = predictions(options)
-    show(found, loading)
+    found: dict[str, Any] = {"import and load": load_times(options.load_rounds)}
+    show(found)
+    found |= predictions(options)
     settings = {"texts": options.texts, "rounds": options.rounds, "batch_size": BATCH}
-    results = {"settings": settings, "predictions": found, "loading": loading}
+    results = {"settings": settings, **found}
     print("wrote", write_results("hf_cpu", results, folder=options.json))
 
 

@@ -101,6 +101,40 @@ def plain(results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def by_row(results: dict[str, Any]) -> str:
+    """Return one table per row of the benchmark, and the reasons why rivals are missing."""
+    rows = results["rows"]
+    errors = {name: row["relative_error"] for name, row in rows.items() if "relative_error" in row}
+    tables = {name: row["rivals"] for name, row in rows.items() if row["rivals"]}
+    parts = [plain({"machine": results["machine"], "settings": {}, **tables, **errors})]
+    parts += [
+        f"- {name}: {rival}: {reason}"
+        for name, row in rows.items()
+        for rival, reason in row["failures"].items()
+    ]
+    return "\n\n".join(parts)
+
+
+def quality(results: dict[str, Any]) -> str:
+    """Return the means with their intervals."""
+    rows = [
+        [name, f"{item['mean']:.4f} ± {item['interval']:.4f}", str(item["seeds"])]
+        for name, item in results["summary"].items()
+    ]
+    return f"{facts(results)}.\n\n" + markdown(["task, score, side", "mean ± 95 %", "seeds"], rows)
+
+
+def parity(results: dict[str, Any]) -> str:
+    """Return the differences of each model."""
+    rows = [
+        [model, f"{item['parameters'] / 1e6:.0f} M", name, f"{value:.1e}", f"{item['bound']:.0e}"]
+        for model, item in results["models"].items()
+        for name, value in item["differences"].items()
+    ]
+    header = ["model", "parameters", "", "difference", "bound"]
+    return f"{facts(results)}.\n\n" + markdown(header, rows)
+
+
 def _settings(results: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["settings"].items())
 
@@ -122,6 +156,10 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "graph_overhead_cpu": graph_overhead,
     "graph_overhead_tiny_cpu": graph_overhead,
     "bert_cuda": plain,
+    "hf_cuda": by_row,
+    "hf_cpu": plain,
+    "hf_quality_cuda": quality,
+    "hf_parity_base": parity,
     "resnet20_cuda": plain,
     "loader_cpu": plain,
     "loader_cuda": plain,
