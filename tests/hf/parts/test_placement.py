@@ -22,7 +22,7 @@ def run(placement, terms, *, length=13, mask=True):
             module.placement = placement
     ids = torch.randint(5, 60, (3, length), generator=torch.Generator().manual_seed(1))
     real = (torch.arange(length) < torch.tensor([[length], [4], [6]])).long() if mask else None
-    output = graph(ids, attention_mask=real)
+    output = graph(ids, **dict.fromkeys(graph.spec.input_names) | {"attention_mask": real})
     if torch.is_grad_enabled():
         output.square().sum().backward()
     return output.detach(), {
