@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import tempfile
 import time
 import warnings
@@ -129,20 +130,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    found: dict[str, Any] = {}
+    name = "hf_parity_base" + ("_float64" if options.float64 else "")
+    path = options.json / f"{name}.json"
+    # Families may be compared one after the other.
+    found: dict[str, Any] = json.loads(path.read_text())["models"] if path.exists() else {}
+    settings = {"length": options.length, "tiny": options.tiny}
     rows = []
     for family in options.families.split(","):
         for head in map(Head, options.heads.split(",")):
             result = check(family, head, options)
             gc.collect()
             found[f"{family} {head.value}"] = result
+            write_results(name, {"settings": settings, "models": found}, folder=options.json)
             for name, value in result["differences"].items():
                 rows.append([family, head.value, name, f"{value:.1e}", f"{result['bound']:.0e}"])
                 print(*rows[-1], flush=True)
     print(table(["family", "head", "", "difference", "bound"], rows))
-    name = "hf_parity_base" + ("_float64" if options.float64 else "")
-    settings = {"length": options.length, "tiny": options.tiny}
-    print("wrote", write_results(name, {"settings": settings, "models": found}, folder=options.json))
+    print("wrote", path)
 
 
 if __name__ == "__main__":

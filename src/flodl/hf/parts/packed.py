@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from flodl.core import HFError
 
 from ..config import EncoderConfig
 from ..packing.rows import Rows, num_sequences, rows_of
 from .masks import attention_dtype, hiding_bias
-
-# The first versions of the kernel cannot limit the distance between tokens.
-KERNEL_HAS_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
 
 
 class Packed(NamedTuple):
@@ -59,7 +55,8 @@ class Packing(nn.Module):
     """Read `cu_seqlens` and `longest`, the inputs of a packed batch; None for a padded batch.
 
     `positions` is the number of positions that the model has, None without a limit; `numbered` says whether
-    it reads `position_ids`. If attention has no `kernel` for packed tokens, it runs on padded rows.
+    it reads `position_ids`. If attention has no `kernel` for packed tokens, it runs on padded rows; if it is
+    `windowed`, the kernel has to limit the distance between tokens, which its first versions cannot.
     """
 
     def __init__(
@@ -69,9 +66,11 @@ class Packing(nn.Module):
         positions: int | None = None,
         numbered: bool = True,
         kernel: bool = True,
+        windowed: bool = False,
     ) -> None:
         super().__init__()
         self.positions, self.numbered, self.kernel = positions, numbered, kernel
+        self.windowed = windowed
         self.width = config.sizes.hidden // config.sizes.heads
 
     def forward(
@@ -90,7 +89,7 @@ class Packing(nn.Module):
         self._check(hidden, longest, attention_mask, position_ids)
         tokens = hidden.shape[1]
         starts = cu_seqlens[: num_sequences(cu_seqlens, tokens, longest)].clamp(max=tokens - 1)
-        if self.kernel and has_kernel(hidden, self.width):
+        if self.kernel and has_kernel(hidden, self.width) and (not self.windowed or kernel_has_window()):
             return Packed(cu_seqlens, longest, starts, None)
         return Packed(cu_seqlens, longest, starts, rows_of(cu_seqlens, tokens, longest))
 
@@ -149,9 +148,24 @@ def _attend_packed(query: Tensor, key: Tensor, value: Tensor, packed: Packed) ->
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
     bounds, longest = packed.cu_seqlens, packed.longest
     window = {"window_size": (packed.reach, packed.reach)} if packed.reach >= 0 else {}
-    context = varlen_attn(query, key, value, bounds, bounds, longest, longest, **window)  # type: ignore[arg-type]
+    context = varlen_attn(query, key, value, bounds, bounds, longest, longest, **window)
     assert isinstance(context, Tensor)
     return context.transpose(0, 1)[None]
+
+
+def varlen_attn(*args: Any, **options: Any) -> Any:
+    """Call torch's kernel, whose module imports the compiler: models load faster without it."""
+    from torch.nn.attention.varlen import varlen_attn as kernel
+
+    return kernel(*args, **options)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def kernel_has_window() -> bool:
+    """Return whether the kernel can limit the distance between tokens."""
+    from torch.nn.attention import varlen
+
+    return "window_size" in inspect.signature(varlen.varlen_attn).parameters
 
 
 def has_kernel(hidden: Tensor, width: int) -> bool:

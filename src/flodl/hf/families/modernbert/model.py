@@ -15,7 +15,7 @@ from ...parts.backbone import read_packed
 from ...parts.embeddings import Embeddings
 from ...parts.heads import Decoder, classify, first_token, predict_words, start_and_end
 from ...parts.layers import inputs_of, stack
-from ...parts.packed import KERNEL_HAS_WINDOW, Packed, Packing
+from ...parts.packed import Packed, Packing
 from ...parts.rotary import LocalRotaryAttention, RotaryAttention, Rotation, Sight, Window
 from .options import Options
 
@@ -25,7 +25,7 @@ def build(config: EncoderConfig, head: Head) -> Graph:
     options: Options = config.options
     tokens = Embeddings(config, numbering="none")
     flow = FlowBuilder().input("attention_mask", "position_ids").through(embeddings(config, tokens))
-    read_packed(flow, Packing(config, kernel=KERNEL_HAS_WINDOW))
+    read_packed(flow, Packing(config, windowed=True))
     flow = (
         flow.fork(padding_bias)
         .using("attention_mask", "packed")
