@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,17 @@ from flodl.core import HFError
 from ..config import EncoderConfig
 from ..packing.rows import Rows, num_sequences, rows_of
 from .masks import attention_dtype, hiding_bias
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _constant(function: Function) -> Function:
+    """Mark a function whose result does not change, as `torch.compiler.assume_constant_result` does.
+
+    That imports the compiler, which takes longer than loading a model.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 class Packed(NamedTuple):
@@ -160,7 +172,7 @@ def varlen_attn(*args: Any, **options: Any) -> Any:
     return kernel(*args, **options)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_constant
 def kernel_has_window() -> bool:
     """Return whether the kernel can limit the distance between tokens."""
     from torch.nn.attention import varlen
@@ -179,6 +191,6 @@ def has_kernel(hidden: Tensor, width: int) -> bool:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_constant
 def _has_flash_attention(device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
