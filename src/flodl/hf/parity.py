@@ -95,7 +95,7 @@ def compare(
     if not gradients:
         return
     for values in (ours, theirs):
-        _loss(values.values()).backward()
+        _loss(values.values()).backward()  # type: ignore[no-untyped-call]
     found = dict(reference.model.named_parameters(remove_duplicate=False))
     keys = model.family.keys(model.config, model.head)
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
