@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..losses import IGNORED
-from ..packing import Slot, pack, pack_values
+from ..packing import Slot, fill_row, pack_flat
 from .budgets import MOST_SIZES, batch_lengths, choose_sizes, waste
 from .layout import Layout
 from .masking import Masking
@@ -92,38 +92,35 @@ class Packed:
 
     def make(self, indices: Array, keys: Tensor) -> Any:
         """Return the inputs of a model, and labels if there are any."""
-        starts, ends = self.tokens.offsets[indices], self.tokens.offsets[indices + 1]
-        slot = self.slots.smallest(int((ends - starts).sum()))
-        spans = list(zip(starts.tolist(), ends.tolist()))
-        sentences = [self.tokens.ids[start:end] for start, end in spans]
-        labels = None
+        starts = self.tokens.offsets[indices]
+        lengths = self.tokens.offsets[indices + 1] - starts
+        ends = np.cumsum(lengths)
+        slot = self.slots.smallest(int(ends[-1]))
+        # The tokens of the texts in the flat arrays, one text after the other.
+        where = np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])
+        ids, labels = self.tokens.ids[where], None
         if self.masking is not None:
-            sentences, targets = self._masked(sentences, ends - starts, keys)
-            labels = pack_values(targets, slot, fill=IGNORED)
+            ids, targets = self._masked(ids, lengths, keys)
+            labels = fill_row(targets, slot, IGNORED)
         types = None
         if self.layout.has_token_types:
-            types = [
-                np.zeros(end - start, np.uint8) if self.tokens.types is None else self.tokens.types[start:end]
-                for start, end in spans
-            ]
-        inputs = pack(
-            sentences,
+            types = np.zeros(0, np.uint8) if self.tokens.types is None else self.tokens.types[where]
+        inputs = pack_flat(
+            ids,
+            lengths.tolist(),
             slot,
             pad_id=self.layout.pad_id,
             first_position=self.layout.first_position,
             token_types=types,
         )
         if self.masking is None:
-            labels = self.targets.packed(indices, spans, slot)
+            labels = self.targets.packed(indices, where, slot)
         return (inputs,) if labels is None else (inputs, labels)
 
-    def _masked(
-        self, sentences: list[Array], lengths: Array, keys: Tensor
-    ) -> tuple[list[Array], list[Array]]:
+    def _masked(self, ids: Array, lengths: Array, keys: Tensor) -> tuple[Array, Array]:
         assert self.masking is not None
         is_token = np.arange(int(lengths.max())) < lengths[:, None]
-        ids = np.zeros(is_token.shape, np.int64)
-        ids[is_token] = np.concatenate(sentences)
-        ids, labels = self.masking.apply(ids, lengths, keys)
-        ends = np.cumsum(lengths)[:-1]
-        return np.split(ids[is_token], ends), np.split(labels[is_token], ends)
+        rows = np.zeros(is_token.shape, np.int64)
+        rows[is_token] = ids
+        masked, labels = self.masking.apply(rows, lengths, keys)
+        return masked[is_token], labels[is_token]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from ..losses import IGNORED
-from ..packing import Slot, pack_values
+from ..packing import Slot, fill_row
 from .tokens import Array
 
 
@@ -31,8 +30,8 @@ class Targets(Protocol):
         """Return the labels of these texts for padded rows; None without labels."""
         ...
 
-    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
-        """Return the labels of these texts for a slot, given where their tokens are."""
+    def packed(self, indices: Array, where: Array, slot: Slot) -> Any:
+        """Return the labels for a slot, given where their tokens are in the flat arrays."""
         ...
 
 
@@ -43,7 +42,7 @@ class NoTargets:
     def padded(self, indices: Array, place: Place) -> Any:
         return None
 
-    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+    def packed(self, indices: Array, where: Array, slot: Slot) -> Any:
         return None
 
 
@@ -56,7 +55,7 @@ class TextTargets:
     def padded(self, indices: Array, place: Place) -> Any:
         return torch.from_numpy(self.values[indices])
 
-    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+    def packed(self, indices: Array, where: Array, slot: Slot) -> Any:
         return torch.from_numpy(_filled(self.values[indices], slot))
 
 
@@ -69,8 +68,8 @@ class TokenTargets:
     def padded(self, indices: Array, place: Place) -> Any:
         return torch.from_numpy(place.rows(self.values, IGNORED))
 
-    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
-        return pack_values([self.values[start:end] for start, end in spans], slot, fill=IGNORED)
+    def packed(self, indices: Array, where: Array, slot: Slot) -> Any:
+        return fill_row(self.values[where], slot, IGNORED)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class SpanTargets:
     def padded(self, indices: Array, place: Place) -> Any:
         return _span_labels(self.spans[indices] + place.shift[:, None], indices)
 
-    def packed(self, indices: Array, spans: Sequence[tuple[int, int]], slot: Slot) -> Any:
+    def packed(self, indices: Array, where: Array, slot: Slot) -> Any:
         # Positions count from the start of each sentence.
         index = _filled(np.asarray(indices, np.int64), slot)
         return _span_labels(_filled(self.spans[indices], slot), np.where(index < 0, -1, index))
