@@ -26,10 +26,10 @@ class Read(NamedTuple):
 
 
 def reads_of(code: CodeType) -> tuple[Read, ...]:
-    """Return what a function reads and does not assign, in order.
+    """Return what a function reads and does not assign, in order; its first argument may be `self`.
 
     >>> [read[1:] for read in reads_of((lambda x: x * config.loss.scale + offset).__code__)]
-    [('config', ('loss', 'scale')), ('offset', ())]
+    [('x', ()), ('config', ('loss', 'scale')), ('offset', ())]
     """
     found, assigned = uses_of(code)
     return tuple(read for read in found if not any(_contains(one, read) for one in assigned))
