@@ -36,8 +36,9 @@ def module_name(path: Path) -> str:
 
 
 def package_of(module: str) -> str:
-    """Give the package right under `flodl`, or nothing for `flodl` itself."""
-    return module.partition(".")[2].split(".")[0]
+    """Return the package right under `flodl`, or "" for `flodl` itself; `__main__` is the command line."""
+    package = module.partition(".")[2].split(".")[0]
+    return "cli" if package == "__main__" else package
 
 
 def is_type_checking(node: ast.AST) -> bool:

@@ -125,3 +125,18 @@ def test_metrics_may_be_chosen(tmp_path: Path) -> None:
     trainer = trainer_for(model, dataset)
     assert isinstance(model.metrics()["token_accuracy"], Accuracy)
     assert set(trainer.evaluate(dataset, batch_size=8)) == {"loss", *VALUES["tokcls"]}
+
+
+def test_outputs_after_more_training_are_those_of_the_new_weights(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path)
+    encoded = model.tokenizer.pad(model.tokenizer.encode(TEXTS[:4]))
+    labels = torch.tensor([0, 1, 0, 1])
+    with torch.no_grad():
+        model.eval().compute_loss(encoded, labels)
+    model.train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5)
+    model.eval()
+    found, _ = model.outputs(encoded, labels)
+    assert torch.equal(found, model(**encoded))

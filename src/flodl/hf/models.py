@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -163,11 +163,21 @@ class PretrainedModel(nn.Module):
 
         An evaluation computes the loss of the batch first; its forward pass is used again.
         """
-        from .finetune import outputs_of
+        from .outputs import masked_inputs, output_rows
 
         evaluated, self._evaluated = self._evaluated, None
         known = evaluated[1] if evaluated is not None and evaluated[0] is inputs else None
-        return outputs_of(self, inputs, labels, known)
+        if self.head is Head.MASKED_LM:
+            inputs, labels = masked_inputs(inputs, labels)
+            return (self(**inputs) if known is None else known), labels
+        found = self(**inputs) if known is None else known
+        side = self.tokenizer.padding_side if self.head is Head.QUESTION_ANSWERING else "right"
+        return output_rows(self.head, inputs, found, labels, padding_side=side)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training mode; what an evaluation computed is not used after it."""
+        self._evaluated = None
+        return super().train(mode)
 
     def extra_repr(self) -> str:
         return (

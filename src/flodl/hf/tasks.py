@@ -196,7 +196,7 @@ class QuestionAnswerer(PretrainedModel):
         )
 
     def metrics(self, dataset: TextDataset | None = None) -> dict[str, Any]:
-        """Return exact match and F1 of SQuAD over the questions of the data set of the evaluation."""
+        """Return exact match and F1 of SQuAD over the questions of the dataset of the evaluation."""
         from .metrics import SquadScore
 
         if dataset is None:

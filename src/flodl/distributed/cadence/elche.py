@@ -171,7 +171,7 @@ class ElChe:
             self._rest(reasons)
 
     def _rest(self, reasons: list[str]) -> None:
-        """Give no batches to ranks for which all others would have to wait."""
+        """Assign no batches to ranks for which all others would have to wait."""
         means, counts, limits = self._speeds.means, self.counts, self.settings.max_batches
         for rank in self._resting:
             counts[rank] = 0

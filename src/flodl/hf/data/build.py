@@ -1,4 +1,4 @@
-"""Data sets from raw text, one function per head; `model.dataset` calls them."""
+"""Datasets from raw text, one function per head; `model.dataset` calls them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def masked_data(
     progress: bool | None,
     **options: Any,
 ) -> TextDataset:
-    """Return texts whose tokens are masked anew in each epoch; long texts are split, and nothing is lost."""
+    """Return texts whose tokens are masked again in each epoch; long texts are split, and nothing is lost."""
     tokenizer = model.tokenizer
     masking = Masking.of(tokenizer, mask_probability)
     found = encoded(

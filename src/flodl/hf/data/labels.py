@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def label_names(labels: Sequence[Any]) -> list[str]:
-    """Return the distinct labels of a data set, sorted; for tags of words, O comes first.
+    """Return the distinct labels of a dataset, sorted; for tags of words, O comes first.
 
     Pass the result to `from_pretrained(…, labels=…)`, so that ids and names agree and are exported.
 

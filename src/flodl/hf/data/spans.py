@@ -51,7 +51,7 @@ class Questions:
 def read_answers(answers: Sequence[Any], contexts: Sequence[str]) -> list[list[AnswerSpan]]:
     """Return the accepted answers of each question, checked against its context.
 
-    An item is `{"text": […], "answer_start": […]}` as in the SQuAD data set of Hugging Face, a list of
+    An item is `{"text": […], "answer_start": […]}` as in the SQuAD dataset of Hugging Face, a list of
     `{"text": …, "answer_start": …}` as in its JSON files, or empty for a question without an answer.
     """
     if len(answers) != len(contexts):

@@ -1,4 +1,4 @@
-"""The labels of a data set: of each text, of each token, or the span of an answer."""
+"""The labels of a dataset: of each text, of each token, or the span of an answer."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class _Tokens:
 
 
 class SquadScore:
-    """Exact match and F1 over the questions of a data set, from the logits of all its windows.
+    """Exact match and F1 over the questions of a dataset, from the logits of all its windows.
 
     With `no_answers` (SQuAD 2), an answer may be empty. `predictions` are the answers after `compute`.
     """
@@ -88,7 +88,7 @@ class SquadScore:
     ) -> None:
         if dataset.questions is None or dataset.questions.answers is None:
             raise HFError(
-                "the data set has no answers. Create it with model.dataset(questions, contexts, answers)."
+                "the dataset has no answers. Create it with model.dataset(questions, contexts, answers)."
             )
         self._questions, self._offsets = dataset.questions, dataset.tokens.offsets
         self._answers = dataset.questions.answers

@@ -1,4 +1,4 @@
-"""What a run is made of before it trains: the step function with all that it reads, modules, data.
+"""The parts of a run before it trains: the step function with all that it reads, modules, data.
 
 Training changes some of it, such as a list that the step function fills, so it is taken before that.
 """
