@@ -52,6 +52,7 @@ class ElChe:
         self._fill_ms: dict[int, float] = {}
         self._capped = False
         self._counted_for = 0
+        self.total = 0
         for rank in ranks or ():
             self.join(rank)
 
@@ -71,6 +72,7 @@ class ElChe:
                 f"rank {rank} is already in the cadence. Remove it with leave({rank}) first."
             )
         self.counts[rank] = self._limit(rank, self._anchor.batches)
+        self.total += self.counts[rank]
 
     def leave(self, rank: int) -> None:
         """Remove a rank and what was measured of it."""
@@ -81,6 +83,11 @@ class ElChe:
         self._speeds.forget(rank)
         if rank == self._slow_rank:
             self._slow_rank = None
+        if len(self._resting) == len(self.counts):
+            # Somebody has to work.
+            self._resting = {}
+            self.counts = {rank: self._limit(rank, self._anchor.batches) for rank in self.counts}
+        self.total = sum(self.counts.values())
 
     def report(
         self, rank: int, *, steps: int, compute_ms: float, delivered_ms: float = 0.0, fill_ms: float = 0.0
@@ -118,6 +125,7 @@ class ElChe:
             reasons += [changed] if changed else []
             self._recount(slow_ms, reasons)
         self._fit(batches_left, reasons)
+        self.total = sum(self.counts.values())
         self.window_ms = makespan({r: n for r, n in self.counts.items() if r in self.ms}, self.ms)
         return Cadence(
             dict(self.counts),
@@ -244,6 +252,7 @@ class ElChe:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.counts = dict(state["counts"])
+        self.total = sum(self.counts.values())
         self.window_ms = state["window_ms"]
         self._speeds.restore(state["speeds"])
         self._anchor.restore(state["anchor"])

@@ -1,0 +1,279 @@
+"""Runs a coordinator with simulated ranks. Time is simulated: only events cost computing time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from random import Random
+
+from flodl.distributed.coordination import (
+    Arrived,
+    Command,
+    Commit,
+    Coordinator,
+    CoordinatorSettings,
+    Event,
+    Evict,
+    Failed,
+    Joined,
+    Lost,
+    Plan,
+    Rebuild,
+    Reduce,
+    Reduced,
+    Tick,
+)
+from flodl.distributed.coverage import Epochs
+
+from .cluster import Churn, Network, SimulatedRank
+from .outcome import Outcome
+
+_ARRIVE, _REDUCED, _FAILED, _LOSE, _NOTICE, _JOIN = range(6)
+_TICK = Tick()
+
+
+def simulate(
+    ranks: Sequence[SimulatedRank],
+    epochs: Epochs,
+    settings: CoordinatorSettings | None = None,
+    *,
+    network: Network | None = None,
+    churn: Churn | None = None,
+    until_ms: float = math.inf,
+    warm_ms: float = 0.0,
+    seed: int = 0,
+) -> Outcome:
+    """Train until all epochs are committed or the time is over. Numbers count from `warm_ms` on.
+
+    >>> two = [SimulatedRank(10.0), SimulatedRank(40.0)]
+    >>> outcome = simulate(two, Epochs(num_samples=100_000, batch_size=10))
+    >>> outcome.status, outcome.committed_batches, outcome.goodput > 0.98
+    ('finished', 10000, True)
+    """
+    simulation = _Simulation(
+        ranks, Coordinator(epochs, settings), network or Network(), churn or Churn(), seed
+    )
+    return simulation.run(until_ms, warm_ms)
+
+
+class _Simulation:
+    def __init__(
+        self,
+        ranks: Sequence[SimulatedRank],
+        coordinator: Coordinator,
+        network: Network,
+        churn: Churn,
+        seed: int,
+    ) -> None:
+        self.ranks, self.coordinator, self.network, self.churn = ranks, coordinator, network, churn
+        self.random = Random(seed)
+        self.queue: list[tuple[float, int, int, int, int]] = []
+        self.num_queued = 0
+        # How often each rank was started; what an earlier life scheduled does not happen.
+        self.lives = [0] * len(ranks)
+        self.is_up = [False] * len(ranks)
+        self.reduce: Reduce | None = None
+        self.meter = _Meter(ranks)
+        self.reduce_lives: dict[int, int] = {}
+        self.rebuilding_ms = 0.0
+
+    def schedule(self, when_ms: float, kind: int, rank: int, value: int = 0) -> None:
+        self.num_queued += 1
+        heapq.heappush(self.queue, (when_ms, self.num_queued, kind, rank, value))
+
+    def run(self, until_ms: float, warm_ms: float) -> Outcome:
+        for rank, each in enumerate(self.ranks):
+            self.schedule(each.joins_ms, _JOIN, rank)
+        coordinator, queue = self.coordinator, self.queue
+        now_ms, warm = 0.0, warm_ms <= 0.0
+        while coordinator.status in ("waiting", "running"):
+            wake_ms = coordinator.wake_ms
+            next_ms = queue[0][0] if queue else math.inf
+            now_ms = max(now_ms, min(wake_ms, next_ms))
+            if now_ms > until_ms:
+                now_ms = until_ms
+                break
+            if not warm and now_ms >= warm_ms:
+                warm = True
+                self.meter.start(now_ms, coordinator.committed)
+            if wake_ms < next_ms:
+                self.tell(now_ms, _TICK)
+            elif queue:
+                _, _, kind, rank, value = heapq.heappop(queue)
+                self.happen(now_ms, kind, rank, value)
+        return self.meter.outcome(now_ms, coordinator)
+
+    def happen(self, now_ms: float, kind: int, rank: int, value: int) -> None:
+        if kind == _ARRIVE:
+            if value in self.plans(rank):
+                self.arrive(now_ms, rank, value)
+        elif kind == _REDUCED:
+            self.finish_reduction(now_ms, rank, value)
+        elif kind == _FAILED:
+            self.fail(now_ms, rank, value)
+        elif kind == _LOSE:
+            if value == self.lives[rank] and self.is_up[rank]:
+                self.lose(now_ms, rank)
+        elif kind == _NOTICE:
+            self.tell(now_ms, Lost(rank, "its process ended"))
+        elif kind == _JOIN:
+            self.join(now_ms, rank)
+
+    def plans(self, rank: int) -> dict[int, tuple[int, float, int]]:
+        return self.meter.plans[rank]
+
+    def arrive(self, now_ms: float, rank: int, plan: int) -> None:
+        steps, took_ms, generation = self.meter.plans[rank].pop(plan)
+        self.tell(now_ms, Arrived(rank, generation, plan, steps, took_ms))
+
+    def join(self, now_ms: float, rank: int) -> None:
+        if self.coordinator.run.membership.is_known(rank):
+            # Its earlier life was not noticed yet.
+            self.tell(now_ms, Lost(rank, "its process was started again"))
+        self.is_up[rank] = True
+        self.lives[rank] += 1
+        self.meter.up(now_ms, rank)
+        self.schedule(now_ms + self.churn.next_loss_ms(self.random), _LOSE, rank, self.lives[rank])
+        self.tell(now_ms, Joined(rank))
+
+    def lose(self, now_ms: float, rank: int) -> None:
+        self.is_up[rank] = False
+        self.lives[rank] += 1
+        self.meter.down(now_ms, rank)
+        self.schedule(now_ms + self.churn.back_after_ms, _JOIN, rank)
+        if self.random.random() >= self.churn.hang:
+            self.schedule(now_ms + self.churn.detect_ms, _NOTICE, rank)
+            self.break_reduction(now_ms, rank)
+
+    def evict(self, now_ms: float, rank: int) -> None:
+        if self.is_up[rank]:
+            self.is_up[rank] = False
+            self.lives[rank] += 1
+            self.meter.down(now_ms, rank)
+            self.schedule(now_ms + self.churn.back_after_ms, _JOIN, rank)
+        self.break_reduction(now_ms, rank)
+
+    def break_reduction(self, now_ms: float, rank: int) -> None:
+        found = self.reduce
+        if found is not None and rank in self.reduce_lives:
+            self.schedule(now_ms + self.churn.detect_ms, _FAILED, found.attempt, found.window)
+
+    def tell(self, now_ms: float, event: Event) -> None:
+        for command in self.coordinator.handle(now_ms, event):
+            self.obey(now_ms, command)
+
+    def obey(self, now_ms: float, command: Command) -> None:
+        if isinstance(command, Plan):
+            self.train(now_ms, command)
+        elif isinstance(command, Reduce):
+            self.start_reduction(now_ms, command)
+        elif isinstance(command, Rebuild):
+            self.rebuilding_ms = self.network.group_ms(len(command.members))
+        elif isinstance(command, Commit):
+            self.meter.commit(command)
+        elif isinstance(command, Evict):
+            self.evict(now_ms, command.rank)
+
+    def train(self, now_ms: float, command: Plan) -> None:
+        generation = command.generation
+        for plan, lease in zip(command.plans, command.leases):
+            rank = lease.rank
+            if not self.is_up[rank]:
+                continue
+            found = self.ranks[rank]
+            took_ms = lease.batches * (found.ms_at(now_ms) if found.throttle else found.ms_per_batch)
+            if found.jitter:
+                took_ms *= math.exp(found.jitter * self.random.gauss(0.0, 1.0) - found.jitter**2 / 2)
+            self.meter.plans[rank][plan] = (lease.batches, took_ms, generation)
+            self.num_queued += 1
+            heapq.heappush(self.queue, (now_ms + took_ms, self.num_queued, _ARRIVE, rank, plan))
+
+    def start_reduction(self, now_ms: float, command: Reduce) -> None:
+        self.reduce = command
+        self.reduce_lives = {rank: self.lives[rank] for rank in command.members}
+        took_ms = self.network.reduce_ms(len(command.members)) + self.rebuilding_ms
+        self.rebuilding_ms = 0.0
+        self.schedule(now_ms + min(took_ms, command.timeout_ms), _REDUCED, command.attempt, command.window)
+        self.schedule(now_ms + command.timeout_ms, _FAILED, command.attempt, command.window)
+
+    def finish_reduction(self, now_ms: float, attempt: int, window: int) -> None:
+        found = self.reduce
+        if found is None or found.window != window or found.attempt != attempt:
+            return
+        if any(self.lives[rank] != life or not self.is_up[rank] for rank, life in self.reduce_lives.items()):
+            return
+        self.reduce = None
+        took_ms = now_ms - self.coordinator.run.closed_ms
+        self.tell(now_ms, Reduced(found.members, window, attempt, took_ms, divergence=0.01))
+
+    def fail(self, now_ms: float, attempt: int, window: int) -> None:
+        """A member ended, or the reduction timed out: all others get an error."""
+        found = self.reduce
+        if found is None or found.window != window or found.attempt != attempt:
+            return
+        self.reduce = None
+        for rank in found.members:
+            if self.is_up[rank] and self.lives[rank] == self.reduce_lives[rank]:
+                self.tell(now_ms, Failed(rank, window, attempt, "connection closed by peer"))
+
+
+class _Meter:
+    """Counts what was committed, and what the present ranks could have trained."""
+
+    def __init__(self, ranks: Sequence[SimulatedRank]) -> None:
+        self.ranks = ranks
+        self.plans: list[dict[int, tuple[int, float, int]]] = [{} for _ in ranks]
+        self.present: set[int] = set()
+        self.since_ms = self.started_ms = 0.0
+        self.speed = self.possible = 0.0
+        self.committed_before = 0
+        self.num_losses = self.num_joins = self.num_repeated = self.num_late = 0
+        self.reasons: list[str] = []
+
+    def start(self, now_ms: float, committed: int) -> None:
+        self.pass_time(now_ms)
+        self.possible, self.started_ms, self.committed_before = 0.0, now_ms, committed
+
+    def pass_time(self, now_ms: float) -> None:
+        self.possible += self.speed * (now_ms - self.since_ms)
+        self.since_ms = now_ms
+
+    def up(self, now_ms: float, rank: int) -> None:
+        self.pass_time(now_ms)
+        if rank not in self.present:
+            self.present.add(rank)
+            self.speed += 1.0 / self.ranks[rank].ms_per_batch
+        self.plans[rank].clear()
+        self.num_joins += 1
+
+    def down(self, now_ms: float, rank: int) -> None:
+        self.pass_time(now_ms)
+        if rank in self.present:
+            self.present.discard(rank)
+            self.speed -= 1.0 / self.ranks[rank].ms_per_batch
+        self.plans[rank].clear()
+        self.num_losses += 1
+
+    def commit(self, command: Commit) -> None:
+        self.num_late += len(command.late)
+        self.reasons += command.reasons
+
+    def outcome(self, now_ms: float, coordinator: Coordinator) -> Outcome:
+        self.pass_time(now_ms)
+        run = coordinator.run
+        return Outcome(
+            status=coordinator.status,
+            duration_ms=now_ms - self.started_ms,
+            committed_batches=coordinator.committed - self.committed_before,
+            possible_batches=self.possible,
+            num_windows=coordinator.version,
+            num_losses=self.num_losses,
+            num_joins=self.num_joins,
+            num_generations=run.membership.generation,
+            num_repeated=self.num_repeated,
+            num_late=self.num_late,
+            anchor=run.elche.anchor,
+            window_ms=run.elche.window_ms,
+            reasons=tuple(self.reasons),
+        )
