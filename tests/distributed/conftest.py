@@ -26,10 +26,8 @@ class Rank:
     def __init__(self):
         self.generation = 0
         self.version = None
-        self.base = self.weights = self.snapshot = 0.0
         self.work = None
         self.progress = 0.0
-        self.reducing = 0.0
 
 
 class World:
@@ -41,9 +39,8 @@ class World:
         self.now = 0.0
         self.ranks, self.zombies = {}, []
         self.generation, self.members = 0, ()
-        self.reduce = None
+        self.reduce, self.contributed = None, {}
         self.consensus = {}
-        self.times = {}
         self.saved = None
         self.commands, self.journal = [], [to_journal(coordinator)]
 
@@ -84,7 +81,7 @@ class World:
     def on_reduce(self, command):
         assert command.generation == self.generation, "everyone acts on the published generation"
         assert set(command.members) <= set(self.members)
-        assert self.reduce is None or command.attempt > self.reduce.attempt
+        assert self.reduce is None or command.generation > self.reduce.generation
         assert command.bases[command.members.index(command.donor)] == command.window
         if command.window == 0 and 0 not in self.consensus:
             self.consensus[0] = 0.0
@@ -94,26 +91,26 @@ class World:
             if found is None:
                 continue
             assert weight == 0 or found.version == base, "the base of a contribution is what the rank holds"
-            if command.attempt == 0:
-                found.reducing, found.progress = found.progress, 0.0
+            if command.attempt == 0 and weight:
+                self.contributed[rank], found.progress = found.progress, 0.0
         self.reduce = command
 
     def on_commit(self, command):
         found, self.reduce = self.reduce, None
         assert command.members == found.members
         total = sum(found.weights)
-        progress = sum(self.contributions[rank] * w for rank, w in zip(found.members, found.weights) if w)
-        self.consensus[command.version] = self.consensus[command.window] + (
-            progress / total if total else 0.0
-        )
+        sums = [self.contributed.get(rank, 0.0) * w for rank, w in zip(found.members, found.weights) if w]
+        mean = sum(sums) / total if total else 0.0
+        self.consensus[command.version] = self.consensus[command.window] + mean
         assert command.batches == total, "the weight of a window is the work that is committed"
         for rank in found.members:
             if rank in self.ranks:
-                self.ranks[rank].version, self.ranks[rank].reducing = command.version, 0.0
+                self.ranks[rank].version = command.version
 
     def on_savepoint(self, command):
-        assert self.ranks[command.writer].version == command.version, "the writer holds the consensus"
-        self.save()
+        if command.writer in self.ranks:
+            assert self.ranks[command.writer].version == command.version, "the writer holds the consensus"
+            self.save()
 
     def on_evict(self, command):
         self.kill(command.rank)
@@ -161,27 +158,23 @@ class World:
         rank, (plan, lease, generation) = rank_work
         return self.send(Arrived(rank, generation, plan, lease.batches, 10.0))
 
-    @property
-    def contributions(self):
-        return {rank: found.reducing for rank, found in self.ranks.items()} | getattr(self, "ghosts", {})
-
     def complete(self, *, reduce_ms=1.0, divergence=0.01):
         """All members of the reduction report that it is done."""
         found = self.reduce
         live = tuple(rank for rank in found.members if rank in self.ranks)
-        self.ghosts = dict.fromkeys(set(found.members) - set(live), 0.0)
         self.now += reduce_ms
-        return self.send(Reduced(live, found.window, found.attempt, reduce_ms, divergence))
+        return self.send(Reduced(live, found.window, found.generation, reduce_ms, divergence))
 
     def fail(self, reason="connection closed by peer"):
         """All living members of the reduction report that it failed."""
         found = self.reduce
         for rank in found.members:
             if rank in self.ranks:
-                self.send(Failed(rank, found.window, found.attempt, reason))
+                self.send(Failed(rank, found.window, found.generation, reason))
 
     def tick(self, now=None):
-        self.now = max(self.now, self.coordinator.wake_ms if now is None else now)
+        wake_ms = self.coordinator.wake_ms if now is None else now
+        self.now = max(self.now, wake_ms) if wake_ms < float("inf") else self.now + 1.0
         return self.send(Tick())
 
     def leave(self, rank):
@@ -216,11 +209,12 @@ class World:
             if rank not in self.ranks:
                 self.lose(rank)
 
-    def finish(self, most=2000):
+    def finish(self, most=500):
         """Let the remaining ranks do what is left."""
         for _ in range(most):
-            if self.coordinator.status == "finished":
+            if self.coordinator.status in ("finished", "stopped"):
                 return
+            self.lose_the_silent()
             if self.reduce is not None:
                 self.complete()
                 continue

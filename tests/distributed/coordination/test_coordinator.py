@@ -458,8 +458,7 @@ def test_work_waits_if_the_only_holder_in_a_reduction_is_lost(make_world):
     world.fail()
     assert world.coordinator.run.round is None
     world.reduce = None
-    for each in (2,):
-        world.ranks[each].progress += world.ranks[each].reducing
+    world.ranks[2].progress += world.contributed[2]
     world.arrive(1)
     assert (world.last(Reduce).members, world.last(Reduce).bases) == ((1, 2), (2, 1))
     world.finish()

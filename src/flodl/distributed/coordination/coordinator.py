@@ -9,9 +9,9 @@ from flodl.distributed.coverage import Epochs
 
 from . import reductions
 from .arrivals import arrived
-from .commands import Command, Evict, Plan, Reduce, Refuse
+from .commands import Command, Evict, Plan, Reduce, Refuse, SavePoint
 from .events import Arrived, Event, Failed, Joined, Leaving, Lost, Reduced, Tick
-from .run_state import RUNNING, WAITING, RunState
+from .run_state import FINISHED, RUNNING, WAITING, RunState
 from .settings import CoordinatorSettings
 
 
@@ -22,7 +22,7 @@ class Coordinator:
     >>> rebuild, reduce = coordinator.handle(0.0, Joined(0))
     >>> reduce.members, reduce.weights, reduce.donor
     ((0,), (0,), 0)
-    >>> commit, plan = coordinator.handle(1.0, Reduced((0,), window=0, attempt=0, reduce_ms=1.0))
+    >>> commit, plan = coordinator.handle(1.0, Reduced((0,), window=0, generation=1, reduce_ms=1.0))
     >>> plan.leases[0].ranges
     ((0, 64),)
     """
@@ -88,7 +88,7 @@ class Coordinator:
             found = run.round
             commands.append(
                 Reduce(
-                    run.version, generation, found.attempt, found.members, found.weights, found.bases,
+                    run.version, found.generation, found.attempt, found.members, found.weights, found.bases,
                     found.donor, found.timeout_ms, "the supervisor was restarted",
                 )
             )  # fmt: skip
@@ -128,6 +128,12 @@ class Coordinator:
 def _after_the_end(run: RunState, event: Event) -> list[Command]:
     if isinstance(event, Joined | Arrived):
         return [Refuse(event.rank, f"the run is {run.status}")]
+    if isinstance(event, Lost) and run.status == FINISHED and event.rank in run.seats:
+        del run.seats[event.rank]
+        holders = [rank for rank, seat in run.seats.items() if seat.base == run.version]
+        if holders:
+            reason = f"rank {event.rank}, which may have been saving it, is lost"
+            return [SavePoint(run.version, run.epochs.current, holders[0], reason)]
     return []
 
 

@@ -44,7 +44,7 @@ class Reduced:
 
     ranks: tuple[int, ...]
     window: int
-    attempt: int
+    generation: int
     reduce_ms: float
     divergence: float | None = None
 
@@ -55,7 +55,7 @@ class Failed:
 
     rank: int
     window: int
-    attempt: int
+    generation: int
     reason: str
 
 

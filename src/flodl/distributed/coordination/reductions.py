@@ -47,11 +47,12 @@ def _reduce(run: RunState, found: Round, reason: str, now_ms: float) -> None:
     suspicion = run.settings.suspicion
     known_ms = run.reduce_ms
     timeout_ms = suspicion.first_reduce_ms if known_ms is None else suspicion.deadline_ms(known_ms)
-    found.begin(holders[0], timeout_ms, now_ms + timeout_ms + suspicion.answer_ms)
+    found.begin(holders[0], run.membership.generation, timeout_ms)
+    found.deadline_ms = now_ms + timeout_ms + suspicion.answer_ms
     run.out.append(
         Reduce(
             run.version,
-            run.membership.generation,
+            found.generation,
             found.attempt,
             found.members,
             found.weights,
@@ -80,7 +81,7 @@ def _reopen(run: RunState, found: Round, now_ms: float) -> None:
 
 def reduced(run: RunState, event: Reduced, now_ms: float) -> None:
     found = run.round
-    if found is None or event.window != run.version or event.attempt != found.attempt:
+    if found is None or event.window != run.version or event.generation != found.generation:
         return
     found.waiting.difference_update(event.ranks)
     found.reduce_ms = max(found.reduce_ms, event.reduce_ms)
@@ -93,7 +94,7 @@ def reduced(run: RunState, event: Reduced, now_ms: float) -> None:
 
 def failed(run: RunState, event: Failed, now_ms: float) -> None:
     found = run.round
-    if found is None or event.window != run.version or event.attempt != found.attempt:
+    if found is None or event.window != run.version or event.generation != found.generation:
         return
     found.waiting.discard(event.rank)
     found.failures.append(f"rank {event.rank}: {event.reason}")

@@ -55,7 +55,8 @@ class Seat:
 class Round:
     """A reduction in progress: its members, their work, and who has not reported yet."""
 
-    __slots__ = ("attempt", "bases", "deadline_ms", "divergence", "donor", "failures", "late", "members",
+    __slots__ = ("attempt", "bases", "deadline_ms", "divergence", "donor", "failures", "generation", "late",
+                 "members",
                  "reduce_ms", "timeout_ms", "waiting", "weights", "work")  # fmt: skip
 
     def __init__(
@@ -69,16 +70,16 @@ class Round:
         self.members, self.weights, self.bases = members, weights, bases
         self.work, self.late = work, late
         self.attempt = 0
-        self.begin(NO_VERSION, 0.0, 0.0)
+        self.deadline_ms = 0.0
+        self.begin(NO_VERSION, 0, 0.0)
 
-    def begin(self, donor: int, timeout_ms: float, deadline_ms: float) -> None:
+    def begin(self, donor: int, generation: int, timeout_ms: float) -> None:
         """Wait for all members."""
-        self.donor, self.timeout_ms = donor, timeout_ms
+        self.donor, self.generation, self.timeout_ms = donor, generation, timeout_ms
         self.waiting = set(self.members)
         self.failures: list[str] = []
         self.reduce_ms = 0.0
         self.divergence: float | None = None
-        self.deadline_ms = deadline_ms
 
     def remove(self, ranks: set[int]) -> None:
         """Continue with the other members, in another attempt."""
@@ -100,6 +101,7 @@ class Round:
             "late": list(self.late),
             "donor": self.donor,
             "attempt": self.attempt,
+            "generation": self.generation,
             "waiting": sorted(self.waiting),
             "failures": self.failures,
             "reduce_ms": self.reduce_ms,
@@ -115,7 +117,7 @@ class Round:
             tuple(state[name]) for name in ("members", "weights", "bases", "late")
         )
         found = cls(members, weights, bases, done, late)
-        found.donor, found.attempt = state["donor"], state["attempt"]
+        found.donor, found.attempt, found.generation = state["donor"], state["attempt"], state["generation"]
         found.waiting, found.failures = set(state["waiting"]), list(state["failures"])
         found.reduce_ms, found.divergence = state["reduce_ms"], state["divergence"]
         found.timeout_ms, found.deadline_ms = state["timeout_ms"], state["deadline_ms"]

@@ -157,7 +157,7 @@ class _Simulation:
     def break_reduction(self, now_ms: float, rank: int) -> None:
         found = self.reduce
         if found is not None and rank in self.reduce_lives:
-            self.schedule(now_ms + self.churn.detect_ms, _FAILED, found.attempt, found.window)
+            self.schedule(now_ms + self.churn.detect_ms, _FAILED, found.generation, found.window)
 
     def tell(self, now_ms: float, event: Event) -> None:
         for command in self.coordinator.handle(now_ms, event):
@@ -194,28 +194,28 @@ class _Simulation:
         self.reduce_lives = {rank: self.lives[rank] for rank in command.members}
         took_ms = self.network.reduce_ms(len(command.members)) + self.rebuilding_ms
         self.rebuilding_ms = 0.0
-        self.schedule(now_ms + min(took_ms, command.timeout_ms), _REDUCED, command.attempt, command.window)
-        self.schedule(now_ms + command.timeout_ms, _FAILED, command.attempt, command.window)
+        self.schedule(now_ms + min(took_ms, command.timeout_ms), _REDUCED, command.generation, command.window)
+        self.schedule(now_ms + command.timeout_ms, _FAILED, command.generation, command.window)
 
-    def finish_reduction(self, now_ms: float, attempt: int, window: int) -> None:
+    def finish_reduction(self, now_ms: float, generation: int, window: int) -> None:
         found = self.reduce
-        if found is None or found.window != window or found.attempt != attempt:
+        if found is None or found.window != window or found.generation != generation:
             return
         if any(self.lives[rank] != life or not self.is_up[rank] for rank, life in self.reduce_lives.items()):
             return
         self.reduce = None
         took_ms = now_ms - self.coordinator.run.closed_ms
-        self.tell(now_ms, Reduced(found.members, window, attempt, took_ms, divergence=0.01))
+        self.tell(now_ms, Reduced(found.members, window, generation, took_ms, divergence=0.01))
 
-    def fail(self, now_ms: float, attempt: int, window: int) -> None:
+    def fail(self, now_ms: float, generation: int, window: int) -> None:
         """A member ended, or the reduction timed out: all others get an error."""
         found = self.reduce
-        if found is None or found.window != window or found.attempt != attempt:
+        if found is None or found.window != window or found.generation != generation:
             return
         self.reduce = None
         for rank in found.members:
             if self.is_up[rank] and self.lives[rank] == self.reduce_lives[rank]:
-                self.tell(now_ms, Failed(rank, window, attempt, "connection closed by peer"))
+                self.tell(now_ms, Failed(rank, window, generation, "connection closed by peer"))
 
 
 class _Meter:
