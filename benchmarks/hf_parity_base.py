@@ -142,8 +142,8 @@ def main() -> None:
             gc.collect()
             found[f"{family} {head.value}"] = result
             write_results(name, {"settings": settings, "models": found}, folder=options.json)
-            for name, value in result["differences"].items():
-                rows.append([family, head.value, name, f"{value:.1e}", f"{result['bound']:.0e}"])
+            for what, value in result["differences"].items():
+                rows.append([family, head.value, what, f"{value:.1e}", f"{result['bound']:.0e}"])
                 print(*rows[-1], flush=True)
     print(table(["family", "head", "", "difference", "bound"], rows))
     print("wrote", path)

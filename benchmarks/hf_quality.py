@@ -127,7 +127,7 @@ def reference(task: Task, seed: int, options: argparse.Namespace) -> Any:
 def targets(task: Task, labels: Any) -> dict[str, Any]:
     """Return labels by the names that transformers uses."""
     if task.head == "qa":
-        return {"start_positions": labels[0], "end_positions": labels[1]}
+        return {name: labels[name] for name in ("start_positions", "end_positions")}
     return {"labels": labels}
 
 
@@ -208,7 +208,10 @@ def main() -> None:
         for name, item in summary(runs).items()
     ]
     print(table(["", "mean ± 95 %", "seeds"], rows))
-    print(f"{len(runs)} of {len(units)} runs are in {path}")
+    missing = sum("/".join(map(str, unit)) not in runs for unit in units)
+    print(
+        f"wrote {path}: {missing} of {len(units)} runs are missing" if missing else f"wrote {path}: complete"
+    )
 
 
 if __name__ == "__main__":
