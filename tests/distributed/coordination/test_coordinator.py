@@ -372,18 +372,22 @@ def test_a_late_rank_brings_its_work_to_the_next_window_with_its_own_weight_and_
     assert world.consensus[3] == pytest.approx(before + mean), "committed progress is never undone"
 
 
-def test_the_window_waits_for_a_rank_that_lags_too_many_versions_behind(make_world):
+def test_work_that_started_too_many_versions_ago_is_refused_and_trained_by_others(make_world):
     world = make_world(0, 1, 2, meeting=MeetingSettings(quorum=0.6, max_staleness=2), num_samples=4000)
     world.complete()
     for _ in range(2):
         world.arrive(0), world.arrive(1)
-        world.tick()
-        world.complete()
+        world.tick(), world.complete()
+    assert world.coordinator.run.meeting.stale() == []
+    lease = world.ranks[2].work[1]
     world.arrive(0), world.arrive(1)
-    assert world.reduce is None
-    assert world.coordinator.wake_ms > world.now + 1000.0, "only the deadline of the late rank"
+    world.tick(), world.complete()
+    assert world.last(Plan).leases[0].ranges[0][0] == lease.ranges[0][0], "others train its batches"
     world.arrive(2)
-    assert world.last(Reduce).bases == (3, 3, 1)
+    assert world.last(Refuse).reason == "its work started 3 versions ago, and at most 2 are allowed"
+    world.finish()
+    assert world.coordinator.committed == 1000
+    assert 2 in world.last(Commit).members
 
 
 def test_a_rank_may_run_ahead_by_one_window_and_not_more(make_world):

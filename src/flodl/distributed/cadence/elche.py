@@ -126,7 +126,8 @@ class ElChe:
             self._recount(slow_ms, reasons)
         self._fit(batches_left, reasons)
         self.total = sum(self.counts.values())
-        self.window_ms = makespan({r: n for r, n in self.counts.items() if r in self.ms}, self.ms)
+        counts = self.counts
+        self.window_ms = max([counts[rank] * ms for rank, ms in self.ms.items()], default=0.0)
         return Cadence(
             dict(self.counts),
             self._anchor.batches,

@@ -24,7 +24,8 @@ class Speeds:
 
     def __init__(self, num_reports: int) -> None:
         self._most = num_reports
-        self._reports: dict[int, list[tuple[float, float]]] = {}
+        # The last times per batch of each rank, on both scales.
+        self._reports: dict[int, tuple[list[float], list[float]]] = {}
         self._missed: dict[int, int] = {}
         self._compute: dict[int, float] = {}
         self._delivered: dict[int, float] = {}
@@ -42,25 +43,23 @@ class Speeds:
         """Add what a rank measured over the batches that it really trained; return whether it was usable."""
         if steps <= 0 or not 0.0 < compute_ms < float("inf"):
             return False
-        reports = self._reports.get(rank)
-        if reports is None:
-            reports = self._reports[rank] = []
-        reports.append((compute_ms / steps, delivered_ms / steps))
-        if len(reports) > self._most:
-            del reports[0]
-        compute = delivered = 0.0
-        complete = True
-        for each, with_data in reports:
-            compute += each
-            delivered += with_data
-            complete = complete and 0.0 < with_data < float("inf")
-        self._compute[rank] = compute / len(reports)
-        if complete:
-            self._delivered[rank] = delivered / len(reports)
-        elif rank in self._delivered:
-            del self._delivered[rank]
-        if rank in self._missed:
-            del self._missed[rank]
+        found = self._reports.get(rank)
+        if found is None:
+            found = self._reports[rank] = ([], [])
+        compute, delivered = found
+        compute.append(compute_ms / steps)
+        delivered.append(delivered_ms / steps if 0.0 < delivered_ms < float("inf") else 0.0)
+        num = len(compute)
+        if num > self._most:
+            del compute[0], delivered[0]
+            num -= 1
+        self._compute[rank] = sum(compute) / num
+        if 0.0 not in delivered:
+            self._delivered[rank] = sum(delivered) / num
+        elif self._delivered:
+            self._delivered.pop(rank, None)
+        if self._missed:
+            self._missed.pop(rank, None)
         return True
 
     def miss(self, rank: int) -> bool:
@@ -78,7 +77,7 @@ class Speeds:
 
     def state(self) -> dict[str, Any]:
         return {
-            "reports": [[rank, [list(each) for each in found]] for rank, found in self._reports.items()],
+            "reports": [[rank, list(zip(*found))] for rank, found in self._reports.items()],
             "missed": [list(pair) for pair in self._missed.items()],
         }
 

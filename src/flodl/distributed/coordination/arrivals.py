@@ -9,8 +9,8 @@ from .events import Arrived
 from .run_state import RunState
 from .seats import NO_VERSION, Seat, Work
 
-# Arrivals before this share of a window belong to the window before: the rank is late.
-_LATE = 0.75
+# A plan of less than this share of a window is not worth it.
+_SHORTEST = 0.25
 
 
 def arrived(run: RunState, event: Arrived, now_ms: float) -> None:
@@ -22,6 +22,9 @@ def arrived(run: RunState, event: Arrived, now_ms: float) -> None:
         run.out.append(Refuse(rank, refusal or f"plan {event.plan} of rank {rank} is not open"))
         return
     lease, seat.lease = seat.lease, None
+    if seat.is_recalled:
+        _refuse_stale(run, seat, event)
+        return
     if not math.isfinite(event.loss) or not 0 <= event.steps <= lease.batches:
         _discard(run, seat, [(lease, 0), *seat.ready], event, now_ms)
         return
@@ -37,19 +40,21 @@ def arrived(run: RunState, event: Arrived, now_ms: float) -> None:
     run.meeting.arrive(rank, base=seat.base, weight=seat.ready_steps, now_ms=now_ms)
     most_ahead = run.settings.meeting.max_ahead
     if most_ahead and not seat.is_leaving:
-        num_open = len(seat.ready) + (1 if seat.reducing_steps else 0)
-        if num_open <= most_ahead:
-            _plan_ahead(run, seat, now_ms)
+        # What is not committed yet, in windows of this rank.
+        ahead = (seat.ready_steps + seat.reducing_steps) / max(1, run.elche.counts[rank])
+        if ahead < most_ahead + 0.5:
+            _plan_ahead(run, seat, most_ahead + 1.5 - ahead, now_ms)
 
 
-def _plan_ahead(run: RunState, seat: Seat, now_ms: float) -> None:
+def _plan_ahead(run: RunState, seat: Seat, max_windows: float, now_ms: float) -> None:
     window_ms = run.elche.window_ms
-    # A rank that is late gets less, so that it is back for the next meeting.
-    until_ms = run.closed_ms + window_ms
-    if now_ms > run.closed_ms + _LATE * window_ms:
-        until_ms += window_ms
+    # A rank that is late gets less, so that it is back for the next meeting that it can reach.
+    until_ms = run.closed_ms
+    if window_ms:
+        until_ms += window_ms * max(1, math.ceil((now_ms - run.closed_ms) / window_ms + _SHORTEST))
     plan = run.planner.plan_ahead(
         seat,
+        max_windows,
         window=run.version + (0 if run.round is None else 1),
         generation=run.membership.generation,
         committed=run.committed,
@@ -59,6 +64,17 @@ def _plan_ahead(run: RunState, seat: Seat, now_ms: float) -> None:
     if plan is not None:
         run.meeting.expect(seat.rank, base=seat.base)
         run.out.append(plan)
+
+
+def _refuse_stale(run: RunState, seat: Seat, event: Arrived) -> None:
+    """Its batches were given to others. Its speed is worth knowing, so that the next plan is shorter."""
+    run.elche.report(
+        seat.rank, steps=event.steps, compute_ms=event.compute_ms, delivered_ms=event.delivered_ms
+    )
+    age = run.version - seat.base
+    seat.is_recalled, seat.base = False, NO_VERSION
+    most = run.settings.meeting.max_staleness
+    run.out.append(Refuse(seat.rank, f"its work started {age} versions ago, and at most {most} are allowed"))
 
 
 def _discard(run: RunState, seat: Seat, work: Work, event: Arrived, now_ms: float) -> None:

@@ -40,7 +40,11 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Ranks completed a reduction. Its time counts from the last arrival to completion, not to its launch."""
+    """Ranks completed a reduction.
+
+    Its time counts from the last arrival to completion, not only to its launch; after a failure, from the
+    start of the attempt that succeeded.
+    """
 
     ranks: tuple[int, ...]
     window: int

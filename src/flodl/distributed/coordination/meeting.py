@@ -48,7 +48,6 @@ class Meeting:
         # Ranks without work that hold the current version.
         self._idle: set[int] = set()
         self._missing: set[int] = set()
-        self._blocking: set[int] = set()
         self._num_holders = 0
         self._quorum_ms: float | None = None
         self._last_quorum_ms: float | None = None
@@ -74,7 +73,6 @@ class Meeting:
     def arrive(self, rank: int, *, base: int, weight: int, now_ms: float) -> None:
         """A rank stops training; `weight` is all that it contributes to this window."""
         self._at_work.pop(rank, None)
-        self._blocking.discard(rank)
         if rank in self._missing:
             self._missing.remove(rank)
             since = self._quorum_ms if self._quorum_ms is not None else self._last_quorum_ms
@@ -89,7 +87,6 @@ class Meeting:
         self._idle.discard(rank)
         self._at_work.pop(rank, None)
         self._missing.discard(rank)
-        self._blocking.discard(rank)
         entry = self._ready.pop(rank, None)
         if entry is not None and entry[0] == self.version:
             self._num_holders -= 1
@@ -98,7 +95,7 @@ class Meeting:
         """Return when the window may close: infinity if more ranks must arrive first."""
         self.closing_ms = math.inf
         # Somebody in it must hold the current version, to which progress is added.
-        if not self._ready or self._blocking or not (self._num_holders or self._idle):
+        if not self._ready or not (self._num_holders or self._idle):
             return math.inf
         num, num_missing = len(self._ready), len(self._missing)
         if not num_missing:
@@ -155,8 +152,11 @@ class Meeting:
                 self._ready[rank] = (version, self._ready[rank][1])
         self._num_holders = sum([base == version for base, _ in self._ready.values()])
         self._idle = {rank for rank in members if rank not in at_work and rank not in self._ready}
-        oldest = version - self.settings.max_staleness
-        self._blocking = {rank for rank in self._missing if at_work[rank] <= oldest}
+
+    def stale(self) -> list[int]:
+        """Return the ranks at work whose base is too old for what they would contribute."""
+        oldest = self.version - self.settings.max_staleness
+        return sorted(rank for rank in self._missing if self._at_work[rank] < oldest)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -165,7 +165,6 @@ class Meeting:
             "at_work": [list(pair) for pair in self._at_work.items()],
             "idle": sorted(self._idle),
             "missing": sorted(self._missing),
-            "blocking": sorted(self._blocking),
             "num_holders": self._num_holders,
             "closing_ms": self.closing_ms,
             "times": [self._quorum_ms, self._last_quorum_ms, self._lateness_ms, self._window_ms],
@@ -177,5 +176,5 @@ class Meeting:
         self._ready = {rank: (base, weight) for rank, base, weight in state["ready"]}
         self._at_work = dict(state["at_work"])
         self._idle = set(state["idle"])
-        self._missing, self._blocking = set(state["missing"]), set(state["blocking"])
+        self._missing = set(state["missing"])
         self._quorum_ms, self._last_quorum_ms, self._lateness_ms, self._window_ms = state["times"]

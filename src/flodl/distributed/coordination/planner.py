@@ -28,10 +28,19 @@ class Planner:
         self._deadlines: list[tuple[float, int, int]] = []
 
     def plan(
-        self, seats: Sequence[Seat], *, window: int, generation: int, committed: int, now_ms: float
+        self,
+        seats: Sequence[Seat],
+        *,
+        window: int,
+        generation: int,
+        committed: int,
+        now_ms: float,
+        share: float = 1.0,
     ) -> Plan | None:
-        """Give each of the seats its count, or a share of what is left of the epoch."""
+        """Lease to each of the seats this share of its count, or a share of what is left of the epoch."""
         counts, free = self._elche.counts, self._epochs.free_batches
+        if share < 1.0:
+            counts = {seat.rank: math.ceil(share * counts[seat.rank]) for seat in seats}
         total = sum([counts[seat.rank] for seat in seats])
         reason = f"counts by speed, {total} batches"
         if total > free or total == 0 or (free - total <= _CRUMBS * total and free > total):
@@ -40,15 +49,23 @@ class Planner:
         return self._grant(seats, counts, window, generation, committed, now_ms, reason)
 
     def plan_ahead(
-        self, seat: Seat, *, window: int, generation: int, committed: int, now_ms: float, until_ms: float
+        self,
+        seat: Seat,
+        max_windows: float,
+        *,
+        window: int,
+        generation: int,
+        committed: int,
+        now_ms: float,
+        until_ms: float,
     ) -> Plan | None:
         """Let one rank continue before its last work is committed, until about the next meeting."""
         count = self._elche.counts[seat.rank]
         ms = self._elche.ms.get(seat.rank)
-        if ms and count:
+        if ms and count and until_ms > now_ms:
             # Early ranks get a little more and late ones less, so that all are back for the next meeting.
-            most = min(int(1.5 * count), self._elche.settings.max_batches.get(seat.rank, sys.maxsize))
-            count = min(most, max(1, round((until_ms - now_ms) / ms)))
+            most = min(int(max_windows * count), self._elche.settings.max_batches.get(seat.rank, sys.maxsize))
+            count = max(1, min(most, round((until_ms - now_ms) / ms)))
         # Near the end, take a fair share of what is left.
         free, total = self._epochs.free_batches, self._elche.total
         if count and free < total:
@@ -85,20 +102,20 @@ class Planner:
         reason: str,
     ) -> Plan | None:
         plans, leases, planned = [], [], []
-        ms = self._elche.ms
+        ms, grant, suspicion, number = self._elche.ms, self._epochs.grant, self._suspicion, self.num_plans
         for seat in seats:
             rank = seat.rank
-            lease = self._epochs.grant(rank, window=window, batches=counts[rank])
+            lease = grant(rank, window=window, batches=counts[rank])
             if lease is None:
                 continue
-            seat.lease, seat.plan = lease, self.num_plans
-            plans.append(self.num_plans)
+            seat.lease, seat.plan = lease, number
+            plans.append(number)
             leases.append(lease)
             planned.append(seat)
-            predicted = ms.get(rank)
-            wait_ms = self._suspicion.deadline_ms(predicted and predicted * lease.batches)
-            heapq.heappush(self._deadlines, (now_ms + wait_ms, self.num_plans, rank))
-            self.num_plans += 1
+            wait_ms = suspicion.deadline_ms(ms[rank] * lease.batches if rank in ms else None)
+            heapq.heappush(self._deadlines, (now_ms + wait_ms, number, rank))
+            number += 1
+        self.num_plans = number
         if not plans:
             return None
         if len(seats) < len(self._elche.counts):

@@ -147,6 +147,7 @@ def _commit(run: RunState, found: Round, now_ms: float) -> None:
     for seat in seats:
         seat.base, seat.reducing_steps = run.version, 0
     run.meeting.advance(run.version, members=[seat.rank for seat in seats])
+    run.recall_stale()
     closed = run.epochs.finish()
     reasons: tuple[str, ...] = ()
     if batches:

@@ -57,22 +57,36 @@ class RunState:
         seat = self.seats.pop(rank, None)
         if seat is None:
             return
-        if seat.lease is not None:
+        if seat.lease is not None and not seat.is_recalled:
             self.epochs.give_back(seat.lease)
         for lease, _ in seat.ready:
             self.epochs.give_back(lease)
         self.meeting.drop(rank)
         self.elche.leave(rank)
 
+    def recall_stale(self) -> None:
+        """Free the batches of ranks that lag too many versions behind; they are not lost, only late."""
+        for rank in self.meeting.stale():
+            seat = self.seats[rank]
+            self.meeting.drop(rank)
+            if seat.lease is not None:
+                self.epochs.give_back(seat.lease)
+                seat.is_recalled = True
+
     def plan(self, seats: list[Seat], now_ms: float) -> None:
-        """Give work to those of the seats that are idle and hold the current version."""
+        """Plan work for those of the seats that are idle and hold the current version."""
         idle = [
             seat
             for seat in seats
             if seat.lease is None and not seat.ready and seat.base == self.version and not seat.is_leaving
         ]
+        share, window_ms = 1.0, self.elche.window_ms
+        if self.settings.meeting.max_ahead and window_ms:
+            # Others have not waited for the reduction: be back when they are.
+            share = min(1.0, max(0.25, (self.closed_ms + window_ms - now_ms) / window_ms))
         plan = self.planner.plan(
             idle,
+            share=share,
             window=self.version,
             generation=self.membership.generation,
             committed=self.committed,

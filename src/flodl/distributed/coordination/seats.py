@@ -15,7 +15,17 @@ NO_VERSION = -1
 class Seat:
     """One rank: the version it started from, the lease it trains, and work that waits for a window."""
 
-    __slots__ = ("base", "is_leaving", "lease", "plan", "rank", "ready", "ready_steps", "reducing_steps")
+    __slots__ = (
+        "base",
+        "is_leaving",
+        "is_recalled",
+        "lease",
+        "plan",
+        "rank",
+        "ready",
+        "ready_steps",
+        "reducing_steps",
+    )
 
     def __init__(self, rank: int, base: int = NO_VERSION) -> None:
         self.rank, self.base = rank, base
@@ -25,6 +35,8 @@ class Seat:
         self.ready_steps = 0
         self.reducing_steps = 0
         self.is_leaving = False
+        # Its work is too old: others train its batches, and what it brings does not count.
+        self.is_recalled = False
 
     @property
     def is_idle(self) -> bool:
@@ -39,12 +51,14 @@ class Seat:
             "ready": [[lease_state(lease), steps] for lease, steps in self.ready],
             "reducing_steps": self.reducing_steps,
             "is_leaving": self.is_leaving,
+            "is_recalled": self.is_recalled,
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Seat:
         seat = cls(state["rank"], state["base"])
         seat.plan, seat.is_leaving = state["plan"], state["is_leaving"]
+        seat.is_recalled = state["is_recalled"]
         seat.lease = lease_from(state["lease"]) if state["lease"] else None
         seat.ready = [(lease_from(lease), steps) for lease, steps in state["ready"]]
         seat.ready_steps = sum(steps for _, steps in seat.ready)

@@ -24,7 +24,7 @@ class MeetingSettings:
     max_grace: float = 0.1
     # Windows that a rank may train beyond what is committed; 0 makes it wait for each reduction.
     max_ahead: int = 0
-    # Versions by which a rank at work may lag behind; then the window waits for it.
+    # Versions by which a contribution may lag behind; the batches of an older one are trained by others.
     max_staleness: int = 4
 
     def __post_init__(self) -> None:

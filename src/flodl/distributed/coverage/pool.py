@@ -91,6 +91,8 @@ class ChunkPool:
         size = self.batch_size
         if batches < 1:
             return None
+        if not self._returned:
+            return self._grant_fresh(rank, window, batches)
         ranges: list[Range] = []
         wanted = batches
         while wanted and self._returned:
@@ -107,12 +109,24 @@ class ChunkPool:
             self._cursor = stop = min(self.total, start + wanted * size)
             wanted -= -(-(stop - start) // size)
             ranges.append((start, stop))
-        if not ranges:
-            return None
+        return self._lease(rank, window, batches - wanted, tuple(ranges))
+
+    def _grant_fresh(self, rank: int, window: int, batches: int) -> Lease | None:
+        """The usual case: nothing was given back, and a lease is one range."""
+        start, size = self._cursor, self.batch_size
+        stop = start + batches * size
+        if stop > self.total:
+            stop = self.total
+            batches = -(-(stop - start) // size)
+            if not batches:
+                return None
+        self._cursor = stop
+        return self._lease(rank, window, batches, ((start, stop),))
+
+    def _lease(self, rank: int, window: int, batches: int, ranges: tuple[Range, ...]) -> Lease:
         ticket = self._next_ticket
         self._next_ticket = ticket + 1
-        lease = Lease(ticket, rank, window, batches - wanted, tuple(ranges), self.epoch)
-        self._leases[ticket] = lease
+        lease = self._leases[ticket] = Lease(ticket, rank, window, batches, ranges, self.epoch)
         return lease
 
     def commit(self, ticket: int, batches: int | None = None) -> int:

@@ -76,7 +76,7 @@ class _Simulation:
         self.reduce: Reduce | None = None
         self.meter = _Meter(ranks)
         self.reduce_lives: dict[int, int] = {}
-        self.rebuilding_ms = 0.0
+        self.rebuilding_ms = self.reduce_since_ms = 0.0
 
     def schedule(self, when_ms: float, kind: int, rank: int, value: int = 0) -> None:
         self.num_queued += 1
@@ -141,9 +141,10 @@ class _Simulation:
         self.is_up[rank] = False
         self.lives[rank] += 1
         self.meter.down(now_ms, rank)
-        self.schedule(now_ms + self.churn.back_after_ms, _JOIN, rank)
+        # A process that hangs is restarted once it was evicted.
         if self.random.random() >= self.churn.hang:
             self.schedule(now_ms + self.churn.detect_ms, _NOTICE, rank)
+            self.schedule(now_ms + self.churn.back_after_ms, _JOIN, rank)
             self.break_reduction(now_ms, rank)
 
     def evict(self, now_ms: float, rank: int) -> None:
@@ -151,7 +152,7 @@ class _Simulation:
             self.is_up[rank] = False
             self.lives[rank] += 1
             self.meter.down(now_ms, rank)
-            self.schedule(now_ms + self.churn.back_after_ms, _JOIN, rank)
+        self.schedule(now_ms + self.churn.back_after_ms, _JOIN, rank)
         self.break_reduction(now_ms, rank)
 
     def break_reduction(self, now_ms: float, rank: int) -> None:
@@ -190,7 +191,7 @@ class _Simulation:
             heapq.heappush(self.queue, (now_ms + took_ms, self.num_queued, _ARRIVE, rank, plan))
 
     def start_reduction(self, now_ms: float, command: Reduce) -> None:
-        self.reduce = command
+        self.reduce, self.reduce_since_ms = command, now_ms
         self.reduce_lives = {rank: self.lives[rank] for rank in command.members}
         took_ms = self.network.reduce_ms(len(command.members)) + self.rebuilding_ms
         self.rebuilding_ms = 0.0
@@ -204,7 +205,7 @@ class _Simulation:
         if any(self.lives[rank] != life or not self.is_up[rank] for rank, life in self.reduce_lives.items()):
             return
         self.reduce = None
-        took_ms = now_ms - self.coordinator.run.closed_ms
+        took_ms = now_ms - self.reduce_since_ms
         self.tell(now_ms, Reduced(found.members, window, generation, took_ms, divergence=0.01))
 
     def fail(self, now_ms: float, generation: int, window: int) -> None:
