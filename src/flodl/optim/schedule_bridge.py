@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from flodl.core import ScheduleError, log
+from flodl.core import ScheduleError
 
 from ._arguments import check_integer, check_number
+from ._rate_mistakes import warn_of_factors, warn_of_factors_at_first, warn_of_other_rate
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
 
 # The largest float32 number: torch cannot multiply float32 gradients by a larger one.
 _LARGEST = 3.4028234663852886e38
-
-_LOOKS_LIKE_FACTORS = (
-    "the schedule returns %g at step 0, which replaces the learning rate %g of the optimizer. A schedule "
-    "returns learning rates, not factors as for torch's LambdaLR. If %g is a factor, multiply it by %g."
-)
-_SET_ELSEWHERE = (
-    "a learning rate was set to %g outside the schedule, which had set it to %g and sets it again after "
-    "every update. Use only one of the two: remove the schedule, or the other scheduler or assignment. "
-    "step.schedule.scale(factor) multiplies the rates of a schedule."
-)
 
 
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
@@ -71,10 +62,13 @@ class ScheduleBridge:
         self._lr = 0.0
         # The rates as they were written, to notice that something else has set one.
         self._written: list[Any] = []
+        # The groups they were written to: loading the state of an optimizer replaces the list.
+        self._groups: list[dict[str, Any]] = []
         self._has_warned = False
+        self._may_be_factors = True
         self._set_rates(0, 1.0)
-        if self._lr >= 1.0 and self._reference <= self._lr / 10:
-            log.warn(_LOOKS_LIKE_FACTORS, self._lr, self._reference, self._lr, self._reference)
+        if warn_of_factors_at_first(self._lr, self._reference):
+            self._may_be_factors = False
 
     @property
     def lr(self) -> float:
@@ -99,8 +93,9 @@ class ScheduleBridge:
     def step(self) -> None:
         """Advance by one update and set the rates for the next one."""
         for group, written in zip(self._optimizer.param_groups, self._written):
-            if group["lr"] is not written:
-                self._warn_of_other_rate(group["lr"], written)
+            if group["lr"] is not written and not self._has_warned:
+                was_loaded = self._optimizer.param_groups is not self._groups
+                self._has_warned = warn_of_other_rate(group["lr"], written, self._step, was_loaded=was_loaded)
         self._set_rates(self._step + 1, self._scale)
 
     def add_new_groups(self) -> None:
@@ -202,14 +197,11 @@ class ScheduleBridge:
         if len(groups) != len(self._ratios):
             self._add_ratios(groups)
         self._written = [_write_lr(group, rate * ratio) for group, ratio in zip(groups, self._ratios)]
-        self._step, self._scale, self._lr = step, scale, rate
-
-    def _warn_of_other_rate(self, found: Any, written: Any) -> None:
-        """Warn once if something else has set a rate; reading a tensor would synchronize."""
-        if self._has_warned or hasattr(found, "fill_") or hasattr(written, "fill_") or found == written:
-            return
-        self._has_warned = True
-        log.warn(_SET_ELSEWHERE, found, written)
+        if self._lr == 1.0 >= rate and self._may_be_factors and step == self._step + 1:
+            # A search for a learning rate goes on to higher ones; factors end at 1.
+            self._may_be_factors = False
+            warn_of_factors(self._schedule, self._optimizer, self._reference)
+        self._step, self._scale, self._lr, self._groups = step, scale, rate, groups
 
     def _add_ratios(self, groups: list[dict[str, Any]]) -> None:
         known = len(self._ratios)

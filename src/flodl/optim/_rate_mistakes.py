@@ -1,0 +1,75 @@
+"""Warnings about schedules that return factors, and about rates that something else has set."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+from flodl.core import log
+
+_FACTORS_AT_FIRST = (
+    "the schedule returns %g at step 0, which replaces the learning rate %g of the optimizer. A schedule "
+    "returns learning rates, not factors as for torch's LambdaLR. If %g is a factor, multiply it by %g."
+)
+_FACTORS_LATER = (
+    "the schedule rises to a learning rate of 1, in place of the %g of the optimizer. A schedule returns "
+    "learning rates, not factors as for torch's LambdaLR. If it returns factors, multiply them by %g."
+)
+_SET_ELSEWHERE = (
+    "a learning rate was set to %g outside the schedule, which had set it to %g and sets it again after "
+    "every update. Use only one of the two: remove the schedule, or the other scheduler or assignment. "
+    "step.schedule.scale(factor) multiplies the rates of a schedule."
+)
+_LOADED = (
+    "the state of the optimizer was loaded with a learning rate of %g, but the schedule is at step %d, where "
+    "it had set %g, and continues from there. To resume, load the state of the schedule as well: "
+    "step.load_state_dict(saved) of a TrainStep contains it, or bridge.load_state_dict(saved) of a bridge."
+)
+
+
+def warn_of_factors_at_first(lr: float, reference: float) -> bool:
+    """Warn if the first rate is probably a factor, and return whether it is."""
+    if lr < 1.0 or reference > lr / 10:
+        return False
+    log.warn(_FACTORS_AT_FIRST, lr, reference, lr, reference)
+    return True
+
+
+def warn_of_factors(schedule: Any, optimizer: Any, reference: float) -> None:
+    """Warn if a schedule that has risen to exactly 1 and not beyond probably returns factors.
+
+    1 is a common peak for SGD. It contradicts a lower rate that the optimizer was given, unless that is the
+    default of its class or the schedule was created with its peak. For Adam, 1 is never meant.
+    """
+    if reference > 0.1:
+        return
+    if not _is_adam(optimizer):
+        is_default = math.isclose(reference, _default_lr(optimizer))
+        if is_default or callable(getattr(schedule, "lr", None)):
+            return
+    log.warn(_FACTORS_LATER, reference, reference)
+
+
+def warn_of_other_rate(found: Any, written: Any, step: int, *, was_loaded: bool) -> bool:
+    """Warn if something else has set a rate, and return whether it has; a tensor would synchronize."""
+    if hasattr(found, "fill_") or hasattr(written, "fill_") or found == written:
+        return False
+    if was_loaded:
+        log.warn(_LOADED, found, step, written)
+    else:
+        log.warn(_SET_ELSEWHERE, found, written)
+    return True
+
+
+def _is_adam(optimizer: Any) -> bool:
+    return any("adam" in cls.__name__.lower() for cls in type(optimizer).__mro__)
+
+
+def _default_lr(optimizer: Any) -> float:
+    """Return the rate that the class of an optimizer uses if none is given, or NaN."""
+    try:
+        default = inspect.signature(type(optimizer)).parameters["lr"].default
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+    return float(default) if isinstance(default, int | float) else math.nan
