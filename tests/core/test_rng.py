@@ -69,7 +69,15 @@ def test_draws_stay_in_their_range():
     ("wrong", "words"),
     [
         (lambda: Rng(-1), "the seed is -1"),
-        (lambda: Rng(0).integer(0), "low=0, high=0: the range is empty"),
+        (lambda: Rng("7"), "the seed is '7'; expected None or an integer of at least 0"),
+        (lambda: Rng(1.5), "the seed is 1.5; expected None or an integer"),
+        (lambda: Rng(True), "the seed is True"),
+        (lambda: Rng(0).integer(0), "bound=0: the range is empty"),
+        (lambda: Rng(0).integer(2.5), "bound=2.5; expected an integer"),
+        (lambda: Rng(0).range(0.5, 3), "low=0.5; expected an integer"),
+        (lambda: Rng(0).range(0, "3"), "high='3'; expected an integer"),
+        (lambda: Rng(0).permutation(2.5), "count=2.5; expected an integer"),
+        (lambda: Rng(0).permutation(-1), "count=-1; expected an integer of at least 0"),
         (lambda: Rng(0).range(3, 2), "low=3, high=2: the range is empty"),
         (lambda: Rng(0).bernoulli(1.5), "p is 1.5"),
         (lambda: Rng(0).normal(std=-1.0), "std is -1.0"),
@@ -78,6 +86,13 @@ def test_draws_stay_in_their_range():
 def test_what_cannot_be_drawn_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         wrong()
+
+
+def test_integers_of_numpy_are_seeds_and_bounds():
+    import numpy as np
+
+    assert Rng(np.int64(7)).seed == 7
+    assert Rng(np.int64(7)).integer(np.int32(100)) == Rng(7).integer(100)
 
 
 def test_one_call_repeats_python_numpy_and_torch():

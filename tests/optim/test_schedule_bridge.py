@@ -34,6 +34,21 @@ class _Ramp:
         return 0.1 * step
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [lambda o: torch.optim.lr_scheduler.StepLR(o, 1), lambda o: o.param_groups[0]["lr"] / 2],
+)
+def test_a_function_of_the_optimizer_is_not_a_schedule(schedule):
+    with pytest.raises(ScheduleError, match=r"called with step 0: .*It does not take an optimizer") as caught:
+        apply(schedule, _optimizer(1.0))
+    assert isinstance(caught.value.__cause__, (TypeError, AttributeError))
+
+
+def test_other_errors_of_a_schedule_are_those_of_the_user():
+    with pytest.raises(ZeroDivisionError):
+        apply(lambda step: 1.0 / step, _optimizer(1.0))
+
+
 def test_the_rate_of_step_zero_is_set_at_once_and_each_step_sets_the_next():
     optimizer = _optimizer(1.0)
     bridge = apply(_Ramp(), optimizer)

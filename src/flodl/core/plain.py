@@ -26,7 +26,8 @@ MAX_ITEMS = 64
 _MAX_DEPTH = 6
 _MAX_HASHED_BYTES = 1 << 20
 _MAX_HASHED_ITEMS = 10_000
-_SECRET = re.compile(r"(^|[_-])(password|passwd|secret|token|api[_-]?key|credentials?)$", re.IGNORECASE)
+_SECRET = re.compile(r"(^|[._-])(password|passwd|secret|token|api[_-]?key|credentials?)$", re.IGNORECASE)
+_HIDDEN = re.compile(r"hidden \([0-9a-f]{12}\)\Z")
 
 
 def plain(value: Any, *, depth: int = _MAX_DEPTH) -> Any:
@@ -149,10 +150,15 @@ def hide_secret(name: str, value: Any) -> Any:
 
     >>> hide_secret("lr", 0.1), hide_secret("api-key", "abc"), hide_secret("max_tokens", 5)
     (0.1, 'hidden (ba7816bf8f01)', 5)
+
+    A value that is hidden already stays as it is.
     """
-    if isinstance(value, str) and value and _SECRET.search(name):
-        return f"hidden ({short_hash(value.encode())})"
-    return value
+    if not isinstance(value, str | bytes) or not value or not _SECRET.search(name):
+        return value
+    if isinstance(value, bytes):
+        return f"hidden ({short_hash(value)})"
+    is_hidden = _HIDDEN.match(value)
+    return value if is_hidden else f"hidden ({short_hash(value.encode(errors='surrogatepass'))})"
 
 
 def _unless_secret(name: str, value: Any, depth: int) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import MutableSequence
 from typing import Any
 
-from .integers import is_integer
+from .integers import is_index, is_integer
 
 _SEEDS_OF_USERS = 2**32  # larger seeds are torch's own: the default, and those of torch.seed and workers
 given_seed: int | None = None  # the argument of the last manual_seed
@@ -27,8 +28,10 @@ class Rng:
     def __init__(self, seed: int | None = None) -> None:
         import numpy as np
 
-        if seed is not None and seed < 0:
-            raise ValueError(f"the seed is {seed}; expected None or an integer of at least 0.")
+        if seed is not None:
+            if not is_index(seed, at_least=0):
+                raise ValueError(f"the seed is {seed!r}; expected None or an integer of at least 0.")
+            seed = operator.index(seed)
         self._sequence = np.random.SeedSequence(seed)
         self._generator = np.random.Generator(np.random.PCG64(self._sequence))
 
@@ -41,10 +44,14 @@ class Rng:
 
     def integer(self, bound: int) -> int:
         """Draw an integer from [0, bound)."""
-        return self.range(0, bound)
+        bound = _index("bound", bound)
+        if bound < 1:
+            raise ValueError(f"bound={bound}: the range is empty; bound must be at least 1.")
+        return int(self._generator.integers(0, bound))
 
     def range(self, low: int, high: int) -> int:
         """Draw an integer from [low, high)."""
+        low, high = _index("low", low), _index("high", high)
         if high <= low:
             raise ValueError(f"low={low}, high={high}: the range is empty; high must be greater than low.")
         return int(self._generator.integers(low, high))
@@ -73,6 +80,9 @@ class Rng:
 
     def permutation(self, count: int) -> list[int]:
         """Return the integers below `count` in random order."""
+        count = _index("count", count)
+        if count < 0:
+            raise ValueError(f"count={count}; expected an integer of at least 0.")
         return [int(index) for index in self._generator.permutation(count)]
 
     def fork(self, name: str) -> Rng:
@@ -101,6 +111,13 @@ class Rng:
         restored = Rng(int(state["seed"]))
         restored._generator.bit_generator.state = state["generator"]
         self._sequence, self._generator = restored._sequence, restored._generator
+
+
+def _index(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r}; expected an integer.") from None
 
 
 def manual_seed(seed: int) -> None:

@@ -66,7 +66,10 @@ class ScheduleBridge:
         self._groups: list[dict[str, Any]] = []
         self._has_warned = False
         self._may_be_factors = True
-        self._set_rates(0, 1.0)
+        try:
+            self._set_rates(0, 1.0)
+        except (TypeError, AttributeError) as error:
+            raise _wrong_argument(schedule, error) from error
         if warn_of_factors_at_first(self._lr, self._reference):
             self._may_be_factors = False
 
@@ -235,6 +238,16 @@ def _accepts_step(function: Callable[..., Any]) -> bool:
         # Some C functions have no signature.
         return True
     return True
+
+
+def _wrong_argument(schedule: Any, error: Exception) -> ScheduleError:
+    """Return an error for a function of something else, as `lambda optimizer: StepLR(optimizer, 1)`."""
+    return ScheduleError(
+        f"{schedule!r} raised {type(error).__name__} when it was called with step 0: {error}. A schedule "
+        "takes the number of the update, an int, and returns the learning rate. It does not take an "
+        "optimizer, and a scheduler of torch is not a schedule: use one of flodl.optim, such as "
+        "StepDecay, or a function of the step."
+    )
 
 
 def _rate(schedule: Any, returned: Any, step: int) -> float:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import resources
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -425,3 +426,31 @@ def test_runs_of_a_new_project_that_start_in_one_second_have_different_folders(t
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match=r"error: --output is .*file/runs, where no folder can be created"):
         training_script.new_folder(tmp_path / "file/runs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--seed", "1"], ["--images", "36"]])
+def test_resuming_a_new_project_with_other_data_ends_with_a_message_and_exit_code_1(work, words):
+    assert main(["init", "proj"]) == 0
+    script = [sys.executable, "train.py", "--batch-size", "10"]
+    options = {"cwd": work / "proj", "capture_output": True, "text": True, "timeout": 300}
+    subprocess.run([*script, "--images", "24", "--epochs", "1"], check=True, **options)
+    (folder,) = (work / "proj/runs").iterdir()
+    resumed = [*script, "--images", "24", "--epochs", "2", *words, "--resume", str(folder)]
+    done = subprocess.run(resumed, **options)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("template", ["digits", "hf"])
+def test_scripts_of_a_new_project_report_every_error_of_flodl(template):
+    folder = resources.files("flodl.cli.scaffold") / "templates" / template
+    scripts = [file for file in folder.iterdir() if "__main__" in _text_of(file)]
+    assert scripts
+    for script in scripts:
+        assert "except FlodlError as error:" in _text_of(script).partition("__main__")[2], script.name
+
+
+def _text_of(file):
+    return file.read_text() if file.name.endswith(".py.tmpl") else ""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flodl.core import MonitorError
 from flodl.monitor import read
 from flodl.monitor.events import KINDS
 from flodl.monitor.exports import archive, export_csv, write_log
@@ -73,8 +74,9 @@ def test_any_lines_can_be_opened(tmp_path_factory, records):
     ],
 )
 def test_fields_of_the_wrong_type_are_dropped_and_incomplete_events_are_skipped(tmp_path, kind, data, kept):
-    run = write_journal(tmp_path, {"kind": kind, "time_s": 1.0, "data": data})
-    assert [entry.event.data for entry in read(run)] == ([] if kept is None else [kept])
+    first = {"kind": "run_end", "time_s": 1.0, "data": {"status": "finished"}}
+    run = write_journal(tmp_path, first, {"kind": kind, "time_s": 1.0, "data": data})
+    assert [entry.event.data for entry in read(run)][1:] == ([] if kept is None else [kept])
 
 
 def test_a_file_that_is_not_a_journal_is_reported_as_unreadable(tmp_path):
@@ -99,3 +101,17 @@ def test_following_a_run_continues_after_a_damaged_line(tmp_path):
         file.write('{"id": 2, "kind": "epoch", "time_s": 1, "data": {"epoch": []}}\n\x00\xff garbage\n')
         file.write(json.dumps({**EPOCH, "id": 3, "data": {"epoch": 1}}) + "\n")
     assert [entry.id for entry in followed.poll()] == [3]
+
+
+@pytest.mark.parametrize("content", [b"import flodl\n", b"\x00\xff" * 40, b"word", b"[1]\n{}\n"])
+def test_reading_a_file_that_is_not_a_journal_is_an_error(tmp_path, content):
+    path = tmp_path / "anything.py"
+    path.write_bytes(content)
+    with pytest.raises(MonitorError, match=r"anything.py is not a journal: no line of it can be read"):
+        list(read(path))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"id":1,"kind":"run_st'])
+def test_a_journal_without_a_complete_line_is_that_of_a_run_that_starts(tmp_path, content):
+    (tmp_path / FILE).write_bytes(content)
+    assert list(read(tmp_path)) == []

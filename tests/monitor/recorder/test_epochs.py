@@ -89,7 +89,7 @@ def test_a_metric_that_is_logged_twice_with_different_values_is_reported_once(mo
         monitor.log(epoch, {"loss": 0.25, "same": 1.0, "nan": float("nan")})
     messages = [data["message"] for data in recorded("alert") if "nan" not in data["message"]]
     (message,) = messages
-    assert message.startswith("loss of epoch 1 was logged twice, as 0.5000 and as 0.2500")
+    assert message.startswith("loss of epoch 0 (counted from 0) was logged twice, as 0.5000 and as 0.2500")
     assert monitor.history[0]["metrics"]["loss"] == 0.25
 
 
@@ -98,8 +98,36 @@ def test_epochs_that_start_again_in_one_process_are_reported_once(monitor, recor
         for epoch in range(3):
             monitor.log(epoch, {"loss": 0.5})
     (alert,) = recorded("alert")
-    assert alert["message"].startswith("epoch 1 was logged again after epoch 3")
+    assert alert["message"].startswith("epoch 0 was logged again after epoch 2 (counted from 0)")
     assert "separate Monitor" in alert["message"]
+
+
+def test_an_epoch_that_is_logged_late_for_the_first_time_replaces_nothing(monitor, recorded, tmp_path):
+    for epoch in (2, 0):
+        monitor.log(epoch, {"loss": float(epoch)})
+    (alert,) = recorded("alert")
+    assert alert["message"].startswith("epoch 0 was logged for the first time after epoch 2 (counted from 0)")
+    assert "replaces" not in alert["message"]
+    assert [record["epoch"] for record in monitor.history] == [1, 3]
+    table = monitor.export_csv(tmp_path / "epochs.csv").read_text()
+    assert [line.split(",")[0] for line in table.splitlines()[1:]] == ["1", "3"]
+
+
+def test_an_epoch_that_is_logged_again_removes_the_later_ones_as_the_alert_says(monitor, recorded):
+    for epoch in (0, 1, 2, 1):
+        monitor.log(epoch, {"loss": float(epoch)})
+    (alert,) = recorded("alert")
+    assert "replaces the earlier one and all epochs after it" in alert["message"]
+    assert [record["epoch"] for record in monitor.history] == [1, 2]
+    monitor.log(2, {"loss": 5.0})  # was removed, so it is new
+    assert len(recorded("alert")) == 1
+
+
+def test_the_highest_epoch_logged_again_after_an_earlier_one_replaces_only_itself(monitor, recorded):
+    for epoch in (2, 0, 2):
+        monitor.log(epoch, {"loss": float(epoch)})
+    assert "it replaces the earlier one and nothing else" in recorded("alert")[-1]["message"]
+    assert [record["epoch"] for record in monitor.history] == [1, 3]
 
 
 def test_only_metrics_that_a_graph_closed_since_the_last_log_are_logged(monitor, recorded):

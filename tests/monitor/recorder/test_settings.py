@@ -43,6 +43,18 @@ def flat(**config):
     return {item["path"]: item["value"] for item in flatten_config(config, {})}
 
 
+def test_the_values_of_secret_names_are_recorded_as_hashes(tmp_path):
+    config = {"password": "secret123", "db.token": "secret123", "login": {"api_key": "secret123"}}
+    config |= {"connect": functools.partial(print, password="secret123"), "max_tokens": 5}
+    with Monitor(run_dir=tmp_path, config=config, console=False, resources=False) as monitor:
+        monitor.describe({"trainer": {"secret": "secret123"}})
+    assert "secret123" not in (tmp_path / "journal.jsonl").read_text()
+    found = flat(**config)
+    assert found["password"] == found["db.token"] == found["login.api_key"] == "hidden (fcf730b6d952)"
+    assert found["max_tokens"] == 5
+    assert flat(password=found["password"])["password"] == found["password"]
+
+
 def test_dictionaries_dataclasses_and_lists_of_them_are_flattened_by_dotted_path():
     groups = [{"lr": 0.1, "params": ["weight"]}, {"lr": 0.2, "params": []}]
     assert flat(optimizer={"groups": groups}, schedule=Schedule(), size=Size(3, 4), empty={}) == {

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -96,15 +97,21 @@ def test_workers_that_outlive_the_run_do_not_keep_its_folder_locked(make, tmp_pa
 
 
 def test_a_forked_child_neither_owns_nor_releases_the_folder(tmp_path):
-    hold = DirectoryLock(tmp_path)
+    hold, parent = DirectoryLock(tmp_path), os.getpid()
     child = os.fork()
     if child == 0:
-        hold.release()
+        # Whatever happens, the child must not continue with the tests of its parent.
+        code = 9
         try:
+            hold.release()
             DirectoryLock(tmp_path)
         except TrainError as error:
-            os._exit(7 if str(error).startswith(f"process {os.getppid()} ") else 8)
-        os._exit(9)
+            code = 7 if str(error).startswith(f"process {parent} ") else 8
+            os.write(2, f"{error}\n".encode())
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     hold.release()
     DirectoryLock(tmp_path).release()

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from flodl.cli.options import output_options
-from flodl.core.errors import MonitorError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _TEXT_FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
@@ -93,22 +92,11 @@ def _check_journals(runs: tuple[Path, ...]) -> None:
     from flodl.monitor.journal import damaged_lines, describe_damage, journal_file, read
 
     for file in map(journal_file, runs):
-        if next(read(file), None) is None and not _may_be_starting(file):
-            raise MonitorError(
-                f"{file} is not a journal: no line of it can be read. "
-                "Pass the folder of a run, which has a journal.jsonl."
-            )
+        next(read(file), None)
         if file.stat().st_size > _MAX_CHECKED_BYTES:
             continue
         if damaged := damaged_lines(file):
             click.echo(f"{file}: skipped {describe_damage(file, damaged)}.", err=True)
-
-
-def _may_be_starting(file: Path) -> bool:
-    """Return whether a file may be the journal of a run that has not written its first line yet."""
-    with open(file, "rb") as opened:
-        first = opened.read(64)
-        return not first or (first.startswith(b'{"id":') and b"\n" not in first + opened.read(1 << 20))
 
 
 def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, open_browser: bool) -> None:

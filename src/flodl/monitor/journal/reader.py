@@ -27,10 +27,29 @@ _TAIL_BYTES = 1 << 16
 
 
 def read(run_dir: str | os.PathLike[str], *, after: int = 0) -> Iterator[Entry]:
-    """Yield the entries of a journal with numbers greater than `after`, in order; skip damaged lines."""
-    for line in read_lines(journal_file(run_dir)):
-        if line.entry is not None and line.entry.id > after:
-            yield line.entry
+    """Yield the entries of a journal with numbers greater than `after`, in order; skip damaged lines.
+
+    A file without a single readable line is an error, unless its run has just started.
+    """
+    path = journal_file(run_dir)
+    is_journal = False
+    for line in read_lines(path):
+        if line.entry is not None:
+            is_journal = True
+            if line.entry.id > after:
+                yield line.entry
+    if not is_journal and not _may_be_starting(path):
+        raise MonitorError(
+            f"{path} is not a journal: no line of it can be read. "
+            "Pass the folder of a run, which has a journal.jsonl."
+        )
+
+
+def _may_be_starting(path: Path) -> bool:
+    """Return whether a file may be the journal of a run that has not written its first line yet."""
+    with open(path, "rb") as file:
+        first = file.read(64)
+        return not first or (first.startswith(b'{"id":') and b"\n" not in first + file.read(1 << 20))
 
 
 def journal_file(run: str | os.PathLike[str]) -> Path:

@@ -31,7 +31,8 @@ class EpochTracker:
         self.total_s = 0.0  # only the epochs of this process, not those from before a resume
         self._started_s = time.monotonic()
         self._in_loop = False
-        # What was logged by this process: the last epoch, and the messages that were sent once.
+        # What was logged by this process: the epochs that are kept, the last one, and the messages sent once.
+        self._logged = set[int]()
         self._last: int | None = None
         self._alert, self._sent = alert, set[str]()
 
@@ -67,13 +68,10 @@ class EpochTracker:
             metrics = self._merge(epoch, earlier["metrics"], metrics)
             duration_s += earlier["duration"] if duration is None else 0.0
             self.total_s -= earlier["duration"]
-        elif self._last is not None and epoch < self._last:
-            self._alert_once(
-                "again",
-                f"epoch {epoch + 1} was logged again after epoch {self._last + 1}: it replaces the earlier "
-                "one and all epochs after it. Use a separate Monitor, with its own run_dir, for each run.",
-            )
+        elif self._last is not None:
+            self._check_order(epoch, self._last)
         self._last = epoch
+        self._logged.add(epoch)
         if 0 < total_epochs <= epoch:
             self._alert_once(
                 "beyond",
@@ -88,6 +86,23 @@ class EpochTracker:
         self._records.append(epoch_record(event, total_epochs))
         return event
 
+    def _check_order(self, epoch: int, last: int) -> None:
+        """Report an epoch that is logged after a later one, as `merge_history` will show it."""
+        if epoch in self._logged:
+            after = "all epochs after it" if epoch < max(self._logged) else "nothing else"
+            self._alert_once(
+                "again",
+                f"epoch {epoch} was logged again after epoch {last} (counted from 0): it replaces the "
+                f"earlier one and {after}. Use a separate Monitor, with its own run_dir, for each run.",
+            )
+            self._logged = {kept for kept in self._logged if kept < epoch}
+        elif epoch < last:
+            self._alert_once(
+                "order",
+                f"epoch {epoch} was logged for the first time after epoch {last} (counted from 0): history, "
+                "charts and tables show it before that one. Log epochs in increasing order.",
+            )
+
     def _merge(
         self, epoch: int, earlier: Mapping[str, float], metrics: Mapping[str, float]
     ) -> dict[str, float]:
@@ -96,8 +111,8 @@ class EpochTracker:
             if before != value and not (math.isnan(before) and math.isnan(value)):
                 self._alert_once(
                     name,
-                    f"{name} of epoch {epoch + 1} was logged twice, as {format_value(before)} and as "
-                    f"{format_value(value)}: the later value is kept. Use different names to keep both.",
+                    f"{name} of epoch {epoch} (counted from 0) was logged twice, as {format_value(before)} "
+                    f"and as {format_value(value)}: the later value is kept. Use two names to keep both.",
                 )
         return {**earlier, **metrics}
 

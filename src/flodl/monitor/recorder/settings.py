@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+from flodl.core.plain import hide_secret
+
 _MAX_DEPTH = 32
 _MAX_TEXT = 4000
 _MAX_NUMBERS = 1000
@@ -27,6 +29,7 @@ def flatten_config(config: Mapping[str, Any], origins: Mapping[str, str]) -> lis
     [{'path': 'optimizer.lr', 'value': 0.1, 'origin': 'fdl.yml:12'}]
 
     Values that differ stay different: two settings never share a path, and text that is cut ends with a hash.
+    The value of a name such as `api_key` becomes a hash.
     """
     found: dict[str, Any] = {}
     for path, value in _leaves("", config, 0):
@@ -44,7 +47,8 @@ def _leaves(prefix: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     items = _items(value) if depth < _MAX_DEPTH else None
     if items:
         for name, item in items:
-            yield from _leaves(f"{prefix}.{name}" if prefix else str(name), item, depth + 1)
+            path = f"{prefix}.{name}" if prefix else str(name)
+            yield from _leaves(path, hide_secret(str(name), item), depth + 1)
     elif prefix:
         yield prefix, _plain(value)
 
@@ -91,7 +95,8 @@ def _text(value: Any) -> str:
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     if isinstance(value, functools.partial):
-        arguments = [*map(repr, value.args), *(f"{name}={item!r}" for name, item in value.keywords.items())]
+        named = value.keywords.items()
+        arguments = [*map(repr, value.args), *(f"{name}={hide_secret(name, item)!r}" for name, item in named)]
         return f"{_text(value.func)}({', '.join(arguments)})"
     name = getattr(value, "__qualname__", None)
     if isinstance(name, str):
