@@ -6,15 +6,12 @@ import ast
 import hashlib
 import inspect
 import linecache
-import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _MAX_SOURCE = 200
-# CPython's flag of a function with a docstring, from 3.13 on; `inspect` does not name it in every version.
-_CO_HAS_DOCSTRING = 0x4000000
 
 
 def function_text(function: FunctionType, shown: Callable[[Any], str]) -> str:
@@ -52,11 +49,8 @@ def _essence(code: CodeType) -> tuple[Any, ...]:
 
 
 def _has_docstring(code: CodeType) -> bool:
-    if not code.co_consts or not isinstance(code.co_consts[0], str):
-        return False
-    if sys.version_info >= (3, 13):
-        return bool(code.co_flags & _CO_HAS_DOCSTRING)
-    return not code.co_name.startswith("<")  # a function without one has None there
+    """Return whether the first constant is a docstring; a function without one has None there."""
+    return bool(code.co_consts) and isinstance(code.co_consts[0], str) and not code.co_name.startswith("<")
 
 
 def _stable(constant: Any) -> Any:
