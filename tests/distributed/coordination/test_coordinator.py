@@ -15,6 +15,7 @@ from flodl.distributed.coordination import (
     Plan,
     Rebuild,
     Reduce,
+    Reduced,
     Refuse,
     Release,
     SavePoint,
@@ -96,6 +97,18 @@ def test_waiting_is_not_part_of_the_reduction_time(make_world):
     world.window(reduce_ms=1000.0)
     assert world.coordinator.run.elche.anchor == 20
     assert "the anchor grows from 10 to 20" in world.last(Commit).reasons[0]
+
+
+def test_a_reduction_takes_until_its_last_member_has_completed_it(make_world):
+    world = make_world(0, 1, guard="none")
+    world.complete()
+    for _ in range(2):
+        world.arrive(0), world.arrive(1)
+        found = world.reduce
+        world.send(Reduced((0,), found.window, found.generation, reduce_ms=0.2))
+        assert world.reduce is not None, "one member is not done"
+        world.send(Reduced((1,), found.window, found.generation, reduce_ms=13_800.0))
+    assert world.coordinator.run.elche.anchor == 20
 
 
 def test_the_divergence_of_a_window_reaches_the_guard_and_its_reason_the_commit(make_world):

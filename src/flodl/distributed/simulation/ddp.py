@@ -26,7 +26,7 @@ def simulate_ddp(
     The time between checkpoints is the best one for the rate of losses, √(2 · 1 s · mean time), unless given.
 
     >>> two = [SimulatedRank(10.0), SimulatedRank(40.0)]
-    >>> round(simulate_ddp(two, until_ms=1e6, network=Network(latency_ms=0.0)).goodput, 2)
+    >>> round(simulate_ddp(two, until_ms=1e6, network=Network()).goodput, 2)
     0.4
     """
     network, churn, random = network or Network(), churn or Churn(), Random(seed)
@@ -35,7 +35,8 @@ def simulate_ddp(
     slowest_ms = max(rank.ms_per_batch for rank in ranks)
     if jitter and num > 1:
         slowest_ms *= math.exp(jitter * math.sqrt(2.0 * math.log(num)) - jitter**2 / 2)
-    step_ms = slowest_ms + network.reduce_ms(num)
+    # Gradients are reduced while the backward pass runs.
+    step_ms = max(slowest_ms, network.reduce_ms(num))
     mean_ms = churn.mean_ms_between_losses / num
     saved_ms = save_every_ms or (math.inf if math.isinf(mean_ms) else math.sqrt(2.0 * 1000.0 * mean_ms))
     now_ms, steps, num_losses = 0.0, 0, 0

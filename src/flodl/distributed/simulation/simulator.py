@@ -86,7 +86,8 @@ class _Simulation:
         for rank, each in enumerate(self.ranks):
             self.schedule(each.joins_ms, _JOIN, rank)
         coordinator, queue = self.coordinator, self.queue
-        now_ms, warm = 0.0, warm_ms <= 0.0
+        now_ms = 0.0
+        self.meter.warm_ms = warm_ms
         while coordinator.status in ("waiting", "running"):
             wake_ms = coordinator.wake_ms
             next_ms = queue[0][0] if queue else math.inf
@@ -94,15 +95,12 @@ class _Simulation:
             if now_ms > until_ms:
                 now_ms = until_ms
                 break
-            if not warm and now_ms >= warm_ms:
-                warm = True
-                self.meter.start(now_ms, coordinator.committed)
             if wake_ms < next_ms:
                 self.tell(now_ms, _TICK)
             elif queue:
                 _, _, kind, rank, value = heapq.heappop(queue)
                 self.happen(now_ms, kind, rank, value)
-        return self.meter.outcome(now_ms, coordinator)
+        return self.meter.outcome(coordinator)
 
     def happen(self, now_ms: float, kind: int, rank: int, value: int) -> None:
         if kind == _ARRIVE:
@@ -172,7 +170,7 @@ class _Simulation:
         elif isinstance(command, Rebuild):
             self.rebuilding_ms = self.network.group_ms(len(command.members))
         elif isinstance(command, Commit):
-            self.meter.commit(command)
+            self.meter.commit(now_ms, command)
         elif isinstance(command, Evict):
             self.evict(now_ms, command.rank)
 
@@ -228,13 +226,12 @@ class _Meter:
         self.present: set[int] = set()
         self.since_ms = self.started_ms = 0.0
         self.speed = self.possible = 0.0
-        self.committed_before = 0
+        self.warm_ms = 0.0
+        # Batches and time at the first commit that counts, and at the last one.
+        self.committed = self.committed_before = 0
+        self.duration_ms = self.possible_until = 0.0
         self.num_losses = self.num_joins = self.num_repeated = self.num_late = 0
         self.reasons: list[str] = []
-
-    def start(self, now_ms: float, committed: int) -> None:
-        self.pass_time(now_ms)
-        self.possible, self.started_ms, self.committed_before = 0.0, now_ms, committed
 
     def pass_time(self, now_ms: float) -> None:
         self.possible += self.speed * (now_ms - self.since_ms)
@@ -256,18 +253,24 @@ class _Meter:
         self.plans[rank].clear()
         self.num_losses += 1
 
-    def commit(self, command: Commit) -> None:
+    def commit(self, now_ms: float, command: Commit) -> None:
+        """Measure from commit to commit: at both ends, the same share of a window is in flight."""
+        self.pass_time(now_ms)
+        self.committed += command.batches
         self.num_late += len(command.late)
         self.reasons += command.reasons
+        if self.warm_ms and now_ms >= self.warm_ms:
+            self.warm_ms = self.possible = 0.0
+            self.started_ms, self.committed_before = now_ms, self.committed
+        self.duration_ms, self.possible_until = now_ms - self.started_ms, self.possible
 
-    def outcome(self, now_ms: float, coordinator: Coordinator) -> Outcome:
-        self.pass_time(now_ms)
+    def outcome(self, coordinator: Coordinator) -> Outcome:
         run = coordinator.run
         return Outcome(
             status=coordinator.status,
-            duration_ms=now_ms - self.started_ms,
-            committed_batches=coordinator.committed - self.committed_before,
-            possible_batches=self.possible,
+            duration_ms=self.duration_ms,
+            committed_batches=self.committed - self.committed_before,
+            possible_batches=self.possible_until,
             num_windows=coordinator.version,
             num_losses=self.num_losses,
             num_joins=self.num_joins,
