@@ -63,13 +63,18 @@ def test_an_event_is_recorded_again_only_if_it_repeats() -> None:
     assert len(journal.events) == 2
 
 
-def test_updates_that_were_skipped_are_not_counted_as_updates() -> None:
-    step = new_step(tier="eager")
+def test_updates_include_skipped_ones_everywhere() -> None:
+    step = new_step(tier="eager", schedule=lambda update: 0.1)
     for factor in (1.0, torch.nan, torch.inf, 1.0):
         step(torch.ones(8, 4) * factor, torch.zeros(8, 2))
     report = step.report()
-    assert (report.steps, report.updates, report.skipped, step.updates) == (4, 2, 2, 4)
-    assert "steps     4 (2 updates, 2 skipped as not finite)" in str(report)
+    assert (report.steps, report.updates, report.skipped, report.applied) == (4, 4, 2, 2)
+    assert report.to_dict()["applied"] == 2
+    assert (step.updates, step.state_dict()["updates"], step.schedule.current_step) == (4, 4, 4)
+    assert "steps     4 (4 updates, 2 of them skipped as not finite)" in str(report)
+    resumed = new_step(tier="eager", schedule=lambda update: 0.1)
+    resumed.load_state_dict(json.loads(json.dumps(step.state_dict())))
+    assert (resumed.updates, resumed.report().updates, resumed.report().applied) == (4, 4, 2)
 
 
 def test_micro_batches_that_wait_for_a_full_window_are_reported() -> None:

@@ -73,7 +73,8 @@ def split_words(pieces: int) -> str:
 class StepReport:
     """Which tier runs, why, what it cost and what it gains.
 
-    `compiles` and `promotion_cost_s` include attempts that failed. `updates` were applied, `skipped` not.
+    `compiles` and `promotion_cost_s` include attempts that failed. Of the `updates`, `skipped` were not
+    applied, because something was not finite, and `applied` were.
     `pending` micro-batches wait for the rest of their window; `dropped` batches were left out (tail='drop').
 
     >>> print(StepReport(tier="eager", reason="the model is on cpu", steps=3, updates=3))
@@ -98,6 +99,11 @@ class StepReport:
     events: tuple[Event, ...] = ()
 
     @property
+    def applied(self) -> int:
+        """How many of the updates changed the parameters."""
+        return self.updates - self.skipped
+
+    @property
     def gain(self) -> float | None:
         """How many times faster than eager the current tier was measured to be."""
         if self.tier == "eager" or self.eager_step_s is None or not self.step_s:
@@ -109,11 +115,11 @@ class StepReport:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "events"}
         memory = None if self.memory is None else asdict(self.memory)
         events = [asdict(event) for event in self.events]
-        return {**plain, "memory": memory, "gain": self.gain, "events": events}
+        return {**plain, "applied": self.applied, "memory": memory, "gain": self.gain, "events": events}
 
     def __str__(self) -> str:
         parts = [f"{self.updates} updates"]
-        parts += [f"{self.skipped} skipped as not finite"] if self.skipped else []
+        parts += [f"{self.skipped} of them skipped as not finite"] if self.skipped else []
         lines = [f"tier      {self.tier}: {self.reason}", f"steps     {self.steps} ({', '.join(parts)})"]
         if self.pending:
             what = "micro-batch waits" if self.pending == 1 else "micro-batches wait"

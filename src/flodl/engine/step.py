@@ -169,7 +169,11 @@ class TrainStep:
 
     @property
     def updates(self) -> int:
-        """How many updates there were, skipped ones included; an accumulation window counts as one."""
+        """How many updates there were, skipped ones included; an accumulation window counts as one.
+
+        This is the position of the schedule, and what `report().updates` shows. How many of them changed the
+        parameters is `report().applied`, which waits for the device.
+        """
         return self._updates
 
     @property
@@ -386,7 +390,7 @@ class TrainStep:
             tier=controller.tier,
             reason=controller.why,
             steps=self._steps,
-            updates=self._updates - skipped,
+            updates=self._updates,
             captures=controller.captures,
             compiles=controller.num_compiles,
             memory=memory_use(self._body.device),
