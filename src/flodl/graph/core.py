@@ -15,9 +15,10 @@ from flodl.core.paths import suggestion
 
 from .control.control import Control
 from .control.traces import Traces
-from .plan.codegen import Source, bind, generate
+from .plan.codegen import Program, Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
 from .plan.memory import Memory, restore_all_where
+from .plan.overwriting import watched
 from .plan.shapes import MergeShapeError, explain_cat
 from .plan.signature import Accepts, method
 from .plan.spec import Spec
@@ -26,6 +27,8 @@ Initial = Any
 # This string enters the structural hash, so it must not change.
 _STORED = "held as a parameter or buffer"
 _NO_INPUT: Any = object()
+# Calls that are checked for writes in place, if the data decide what runs; otherwise it is one.
+_CALLS_TO_CHECK = 32
 
 
 class GraphCore(nn.Module):
@@ -85,11 +88,16 @@ class GraphCore(nn.Module):
             others = self._ordered(input, others, named)
         elif input is _NO_INPUT:
             raise self._wrong_inputs(0, named)
-        # Other code may replace modules in the table (quantization does). Dynamo guards the table itself.
-        if not torch.compiler.is_dynamo_compiling() and [*self._modules.values()] != self._bound:
-            self._rebind()
+        program = self._program
+        if not torch.compiler.is_dynamo_compiling():
+            # Other code may replace modules in the table (quantization does). Dynamo guards the table itself.
+            if [*self._modules.values()] != self._bound:
+                self._rebind()
+                program = self._program
+            if self._calls_to_check[self.training]:
+                program = self._checked_program()
         try:
-            return self._program(self, input, *others)
+            return program(self, input, *others)
         except Exception as error:
             clearer = self._add_error_path(error, error.__traceback__)
             if clearer is not None:
@@ -148,10 +156,22 @@ class GraphCore(nn.Module):
                 raise BuildError(
                     "the module of this node was deleted. Assign a module to it again.", path=node.key
                 )
-        targets = {key: self.target(key) for _, key in self._source.bound}
-        self._program = bind(self._source, targets)
+        self._program = bind(self._source, self._targets())
         self._bound = [*self._modules.values()]
+        # In training and in evaluation: dropout, for example, writes in training only.
+        num_calls = _CALLS_TO_CHECK if any(map(_decides, self.modules())) else 1
+        self._calls_to_check = {True: num_calls, False: num_calls}
         self._note_modules_without_node()
+
+    def _targets(self) -> dict[str, Callable[..., Any]]:
+        return {key: self.target(key) for _, key in self._source.bound}
+
+    def _checked_program(self) -> Program:
+        """Return the program that raises if a node overwrites a value that is read later."""
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return self._program
+        self._calls_to_check[self.training] -= 1
+        return bind(self._source, watched(self._spec, self._targets(), keep_tags=self._keeps_tags))
 
     def _note_modules_without_node(self) -> None:
         """Log, once, a module that was assigned under a name of no node: the forward does not call it."""
@@ -292,6 +312,10 @@ def check_initial(value: Initial, tag: str) -> Initial:
         f"init={value!r} for {tag!r}. Use None, 'zeros', a tensor, a parameter to learn, or a function "
         "of the stream."
     )
+
+
+def _decides(module: nn.Module) -> bool:
+    return isinstance(module, Control) and module.kind in ("loop", "switch")
 
 
 def _without_tensor(value: Initial) -> Initial:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
-from flodl.core import BuildError, log
+from flodl.core import log
 
+from ..control.control import Control
+from ..plan.overwriting import note_overwritten_tag, rejected, writes_into_input
 from .draft import Draft, Target
 
 
@@ -52,7 +53,9 @@ def note_one_module(targets: Sequence[Target], method: str, plural: str) -> None
 def check_in_place(order: list[Draft], keys: list[str], output: Draft) -> None:
     """Raise if a module overwrites a value that is read later; log if the value is tagged."""
     for position, draft in enumerate(order):
-        if draft.kind != "call" or not _writes_into_input(draft.target):
+        if isinstance(draft.target, Control):
+            _check_parts(draft.target, keys[position])
+        if draft.kind in ("input", "state", "merge") or not writes_into_input(draft.target):
             continue
         source = draft.sources[0]
         readers = [
@@ -60,29 +63,22 @@ def check_in_place(order: list[Draft], keys: list[str], output: Draft) -> None:
             for later, key in zip(order[position + 1 :], keys[position + 1 :])
             if source in later.sources or source in later.refs.values()
         ]
-        if readers or source is output:
-            reader = readers[0] if readers else "the output of the graph"
-            raise BuildError(
-                f"the module writes into its input (inplace=True), which is also read by {reader}, after it: "
-                "that would see the overwritten value. Use inplace=False.",
-                path=keys[position],
-            )
+        if source is output:
+            readers.append("the output of the graph")
+        if any(other.carries in source.tags for other in order):
+            readers.append("the next call")
+        if readers:
+            raise rejected(readers[0], keys[position])
         if source.tags and source.kind != "input":
-            log.warn(
-                "note: '%s' writes into its input (inplace=True), so tagged('%s') returns the overwritten "
-                "value. Use inplace=False to read the value before it.",
-                keys[position],
-                source.tags[0],
-            )
+            note_overwritten_tag(keys[position], "inplace=True", source.tags[0])
 
 
-def _writes_into_input(target: Any) -> bool:
-    """Return whether a module of torch overwrites its input; a Sequential does if its first module does."""
-    if type(target) is nn.Sequential:
-        changing = (module for module in target if type(module) is not nn.Identity)
-        return _writes_into_input(next(changing, None))
-    is_of_torch = isinstance(target, nn.Module) and type(target).__module__.startswith("torch.nn.")
-    return is_of_torch and getattr(target, "inplace", False) is True
+def _check_parts(control: Control, key: str) -> None:
+    """Raise if a part of a control node overwrites the stream, which the node reads again."""
+    parts = control.parts()
+    for name, reader in control.parts_read_again().items():
+        if writes_into_input(parts[name]):
+            raise rejected(reader, f"{key}.{name}")
 
 
 def _is_random(module: nn.Module) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..plan.memory import tensors
+from ..plan.overwriting import Versions
 from ..plan.signature import Accepts
 
 Target = Callable[..., Any]
@@ -19,6 +20,8 @@ class Control(nn.Module, ABC):
     """A node made of named parts; the names are path segments and state-dict prefixes."""
 
     kind: Literal["loop", "gate", "switch", "map"]
+    # Set by a graph during a call in which it checks for writes in place.
+    is_watched = False
 
     @abstractmethod
     def part_names(self) -> tuple[str, ...]:
@@ -31,6 +34,14 @@ class Control(nn.Module, ABC):
     def accepted_refs(self) -> Accepts:
         """Return the references that `using` can bind to the node."""
         return Accepts()
+
+    def parts_read_again(self) -> dict[str, str]:
+        """Return the parts after which the node reads its stream again, each with what reads it."""
+        return {}
+
+    def versions(self, value: Any) -> Versions | None:
+        """Return the versions of a value that is read again, in a call that is checked."""
+        return Versions(value) if self.is_watched else None
 
     @abstractmethod
     def describe(self) -> str:

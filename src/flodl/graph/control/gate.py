@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -45,12 +46,18 @@ class Gate(Control):
     def describe(self) -> str:
         return f"{self.num_experts} experts"
 
+    def parts_read_again(self) -> dict[str, str]:
+        return {name: repr(following) for name, following in pairwise(self.part_names())}
+
     def forward(self, stream: Any, /, **refs: Any) -> Tensor:
+        before = self.versions(stream)
         try:
             weights = self.router(stream, **refs)
         except Exception as error:
             prepend_path(error, "router", details_of_part(error, self.router, stream))
             raise
+        if before is not None:
+            before.check("router", "the experts")
         if not isinstance(weights, Tensor) or weights.dim() == 0:
             raise RouteError(
                 f"the router returned {_kind_of(weights)}. Return a tensor with one weight per expert, last."
@@ -63,11 +70,14 @@ class Gate(Control):
         return combine(weights, outputs)
 
     def _run(self, name: str, stream: Any) -> Tensor:
+        before = self.versions(stream)
         try:
             output = getattr(self, name)(stream)
         except Exception as error:
             prepend_path(error, name, details_of_part(error, getattr(self, name), stream))
             raise
+        if before is not None and name != self._expert_names[-1]:
+            before.check(name, "the next expert")
         if not isinstance(output, Tensor):
             raise RouteError(
                 f"the expert returned {_kind_of(output)}. The experts of a gate must return tensors.",

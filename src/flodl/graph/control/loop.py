@@ -20,6 +20,7 @@ from .control import Control, Target, batch_size, on_meta, one_or_per_sample, pe
 from .traces import Emit, Traces
 
 Asked = Literal["before", "after"]
+_KEEPING = "the loop, for samples that have finished"
 
 
 class Loop(Control):
@@ -64,6 +65,15 @@ class Loop(Control):
             return f"for {self.turns}"
         word = "while" if self.asked == "before" else "until"
         return f"{word}, at most {self.turns}" + (", masked" if self.masked else "")
+
+    def parts_read_again(self) -> dict[str, str]:
+        if self.condition is None:
+            return {}
+        read = {"condition": "'body'"}
+        keeps = self.masked or getattr(self.condition, "per_sample", False) is True
+        if keeps and not getattr(self.condition, "weighs_turns", False):
+            read["body"] = _KEEPING
+        return read
 
     def forward(self, stream: Any, /, **refs: Any) -> Any:
         is_first_while = self._reads_while_condition() and not self.traces.has_run
@@ -112,6 +122,7 @@ class Loop(Control):
         traces = self.traces
 
         def turn(state: Any, number: int) -> Any:
+            before = self.versions(own_refs) if number + 1 < self.turns else None
             try:
                 if self._emits:
                     state = body(state, emit=Emit(traces), **own_refs)
@@ -121,6 +132,8 @@ class Loop(Control):
                 details = [details_of_part(error, body, state), f"iteration {number + 1} of {self.turns}"]
                 prepend_path(error, "body", ", ".join(filter(None, details)))
                 raise
+            if before is not None:
+                before.check("body", "the next iteration")
             if published is not None:
                 for name, value in published():
                     traces.add(name, value)
@@ -139,11 +152,15 @@ class Loop(Control):
         own_refs = {name: value for name, value in refs.items() if self._condition_refs.takes(name)}
 
         def ask(state: Any) -> Any:
+            before = self.versions((state, own_refs))
             try:
-                return condition(state, **own_refs)
+                answer = condition(state, **own_refs)
             except Exception as error:
                 prepend_path(error, "condition", details_of_part(error, condition, state))
                 raise
+            if before is not None:
+                before.check("condition", "the body")
+            return answer
 
         return ask
 
@@ -167,7 +184,10 @@ class Loop(Control):
                     active = running if active is None else active & running
                     if not self.masked and not is_meta and not bool(active.any()):
                         break
+            before = self.versions(state) if active is not None else None
             after = turn(state, number)
+            if before is not None:
+                before.check("body", _KEEPING)
             state = after if active is None else _keep_finished(active, after, state)
         return state
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -52,12 +53,20 @@ class Switch(Control):
     def describe(self) -> str:
         return f"{self.num_branches} branches" + (", masked" if self.masked else "")
 
+    def parts_read_again(self) -> dict[str, str]:
+        runs_all = self.masked or getattr(self.selector, "gives_weights", False)
+        names = self.part_names() if runs_all else self.part_names()[:2]
+        return {name: repr(following) for name, following in pairwise(names)}
+
     def forward(self, stream: Any, /, **refs: Any) -> Any:
+        before = self.versions(stream)
         try:
             choice = self.selector(stream, **refs)
         except Exception as error:
             prepend_path(error, "selector", details_of_part(error, self.selector, stream))
             raise
+        if before is not None:
+            before.check("selector", "the branches")
         if isinstance(choice, int):
             number = self._check_range(int(choice))
             return self._run_all_on_meta(stream, number) if on_meta(stream) else self._run(number, stream)
@@ -135,7 +144,12 @@ class Switch(Control):
 
     def _run_all(self, stream: Any, num_samples: int | None) -> list[Tensor]:
         """Run every branch; with a choice per sample, each must return that many rows."""
-        outputs = [self._run(position, stream) for position in range(self.num_branches)]
+        outputs: list[Tensor] = []
+        for position in range(self.num_branches):
+            before = self.versions(stream) if position + 1 < self.num_branches else None
+            outputs.append(self._run(position, stream))
+            if before is not None:
+                before.check(f"branch_{position}", "the next branch")
         self._check_same_shape(outputs, range(self.num_branches))
         for position, output in enumerate(outputs):
             if num_samples is not None:
