@@ -312,7 +312,7 @@ def test_lint_reports_a_number_in_quotes(project, capsys):
     assert main(["config", "lint"]) == 1
     errors = capsys.readouterr().err
     assert (
-        "fdl.yml:3: training.epochs: '5' is not allowed here. Expected an integer. Remove the quotes."
+        "training.epochs: '5' is not allowed here. Expected an integer of at least 1. Remove the quotes."
         in errors
     )
     assert "training.lr: '1e-3' is not allowed here. Expected a number. Remove the quotes." in errors

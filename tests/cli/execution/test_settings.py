@@ -249,3 +249,39 @@ def test_quiet_suppresses_the_echo_of_a_preset(job, capfd):
     assert capfd.readouterr().err.startswith("fdl: python job.py --n 2")
     assert main(["-q", "run", "p"]) == 0
     assert capfd.readouterr().err == ""
+
+
+NUMBERS = """
+    entry: tool
+    schema:
+      options:
+        name: {type: string}
+        where: {type: path}
+        names: {type: "list[string]"}
+        choice: {type: string, choices: ["1.10", "1.1"]}
+        count: {type: int}
+        rate: {type: float}
+    commands:
+      run: {options: {name: NUMBER, where: NUMBER, names: [NUMBER, a], choice: 1.10, count: 0x1F, rate: 1e5}}
+"""
+
+
+@pytest.mark.parametrize("number", ["1.10", "007", "1e5", "0x1F", "1.0", "+3", ".inf"])
+def test_a_number_reaches_an_option_for_text_as_it_is_written(project, number):
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": NUMBERS.replace("NUMBER", number)})
+    plan = planned("train", "run")
+    words = dict(zip(plan.command[1::2], plan.command[2::2]))
+    assert words["--name"] == words["--where"] == plan.table["name"]["value"] == number
+    assert words["--names"] == f"{number},a"
+    assert (words["--choice"], words["--count"], float(words["--rate"])) == ("1.10", "31", 1e5)
+    assert plan.table["count"]["value"] == 31
+    assert main(["config", "lint"]) == 0
+
+
+def test_a_number_for_an_unknown_option_keeps_its_digits_but_not_the_notation_of_yaml(project):
+    options = "{a: 1.10, b: 007, c: 0x1F, d: .inf, e: [1.10, 0o17]}"
+    manifest = f"entry: tool\ncommands: {{run: {{options: {options}}}}}"
+    project({"fdl.yml": "commands: {train: }", "train/fdl.yml": manifest})
+    assert planned("train", "run").command[1:] == (
+        ["--a", "1.10", "--b", "007", "--c", "31", "--d", "inf", "--e", "1.10,15"]
+    )

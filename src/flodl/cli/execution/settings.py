@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flodl.cli.args.click_adapter import NEGATIVE_NUMBER
-from flodl.cli.args.parameter import format_value
+from flodl.cli.args.parameter import Parameter, format_value
 from flodl.cli.args.schema import Schema
-from flodl.cli.manifest.document import Node, Origin, Table, dotted, leaves, plain
+from flodl.cli.manifest.document import Leaf, Node, Origin, Table, dotted, leaves, plain
 from flodl.cli.manifest.loader import Manifest
 
 from .values import arguments_in, convert, convert_setting, options_in, variable_for, variable_value
 
+_DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
 # The option for each key, in the order in which they are passed to the program.
 _FLAGS: dict[str, dict[str, str]] = {
     "ddp": {
@@ -53,11 +55,30 @@ class Setting:
     value: Any
     origin: str
     path: str
+    written: str | tuple[str | None, ...] | None = None  # the text of a number, as in the manifest
 
     @property
     def is_text(self) -> bool:
         """Whether true and false are passed as words instead of as a flag."""
         return self.path == "ddp.progressive"
+
+    def value_for(self, option: Parameter | None) -> Any:
+        """Return the value, with numbers as they were written if the option takes text: 1.10 is not 1.1.
+
+        >>> setting = Setting("name", 1.1, "fdl.yml:3", "options.name", "1.10")
+        >>> [setting.value_for(Parameter("name", "option", kind)) for kind in ("string", "float")]
+        ['1.10', 1.1]
+        """
+        if option is not None and option.scalar in ("int", "float", "bool"):
+            return self.value
+        # Of an unknown option, only what any program reads as the same number: not 0x1F and not .inf.
+        is_list = isinstance(self.value, list) and isinstance(self.written, tuple)
+        pairs = zip(self.value, self.written or ()) if is_list else [(self.value, self.written)]
+        found = [
+            text if isinstance(text, str) and (option or _DECIMAL.match(text)) else item
+            for item, text in pairs
+        ]
+        return found if is_list else found[0]
 
     def words(self, schema: Schema | None) -> list[str]:
         """Return the words for the command line. A setting that is off or null has none."""
@@ -72,7 +93,7 @@ class Setting:
             # The value is written out, because a bare option would take the next word as its value.
             bare = option.bare if option else None
             return [flag] if bare is None else [flag, format_value(bare)]
-        text = _format(self.path, self.value)
+        text = _format(self.path, self.value_for(option))
         looks_like_option = text.startswith("-") and not NEGATIVE_NUMBER.match(text)
         return [f"{flag}={text}"] if looks_like_option else [flag, text]
 
@@ -97,8 +118,10 @@ def collect_settings(enclosing: Table, preset: Table | None, *, project: Path) -
                     break
     options = preset.table("options").entries if preset else {}
     for name in sorted(options):
-        origin = options[name].origin.relative_to(project)
-        settings.append(Setting(name.replace("_", "-"), plain(options[name]), origin, f"options.{name}"))
+        node = options[name]
+        flag, origin = name.replace("_", "-"), node.origin.relative_to(project)
+        written = node.written if isinstance(node, Leaf) else None
+        settings.append(Setting(flag, plain(node), origin, f"options.{name}", written))
     return settings
 
 
@@ -179,7 +202,7 @@ def resolve_values(
     for setting in settings:
         if setting.value is not None:
             known = options.get(setting.flag)
-            value = convert_setting(setting.value, known) if known else setting.value
+            value = convert_setting(setting.value_for(known), known) if known else setting.value
             table[setting.flag] = {"value": value, "origin": setting.origin}
     for flag, option in options.items():
         if with_environment and (variable := variable_for(flag, schema)):

@@ -50,7 +50,7 @@ def check_variables(schema: Schema, tail: tuple[str, ...]) -> None:
 
 
 def _setting_problem(option: Parameter, setting: Setting) -> str:
-    value = setting.value
+    value = setting.value_for(option)
     if isinstance(value, dict):  # it has its own text format
         return ""
     if isinstance(value, bool) and option.type != "bool" and not option.is_list:

@@ -31,10 +31,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A scalar or a whole list. None is YAML's null."""
+    """A scalar or a whole list. None is YAML's null.
+
+    `written` is the text of a number, such as "1.10" for 1.1, or a list of such texts; None for other values.
+    """
 
     value: Any
     origin: Origin
+    written: str | tuple[str | None, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,18 @@ def _describe_encoding_error(error: Any) -> str:
     return f"the file is not valid UTF-8 ({error.reason}). Save it as UTF-8 text."
 
 
+def _written(node: Any) -> str | tuple[str | None, ...] | None:
+    """Return the text of a number, or the texts of the numbers in a list."""
+    if isinstance(node, yaml.SequenceNode):
+        return tuple(_number_text(item) for item in node.value)
+    return _number_text(node)
+
+
+def _number_text(node: Any) -> str | None:
+    is_number = isinstance(node, yaml.ScalarNode) and node.tag.removeprefix(_TAG) in ("int", "float")
+    return str(node.value) if is_number else None
+
+
 class _Converter:
     """Converts PyYAML nodes to a document. It limits their number and detects recursive aliases."""
 
@@ -142,7 +154,7 @@ class _Converter:
         origin = Origin(self.path, (key if is_alias else node).start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return Table(MappingProxyType(self._entries(node)), origin)
-        return Leaf(self._value(node), origin)
+        return Leaf(self._value(node), origin, _written(node))
 
     def _entries(self, node: Any) -> dict[str, Node]:
         self._enter(node)

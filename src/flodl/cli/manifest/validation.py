@@ -111,7 +111,8 @@ def _is_quoted(text: str, expected: list[str]) -> bool:
     """Return whether a text would be a valid number, or true or false, without its quotes."""
     if "true or false" in expected and text in ("true", "false"):
         return True
-    return {"an integer", "a number"} & set(expected) != set() and _NUMBER.match(text) is not None
+    takes_number = any(kind.startswith(("an integer", "a number")) for kind in expected)
+    return takes_number and _NUMBER.match(text) is not None
 
 
 def _expected_types(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list[str]:
