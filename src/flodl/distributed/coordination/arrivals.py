@@ -17,8 +17,9 @@ def arrived(run: RunState, event: Arrived, now_ms: float) -> None:
     """Take the work of a rank to the meeting, and let the rank continue if it may run ahead."""
     rank = event.rank
     seat = run.seats.get(rank)
-    refusal = run.membership.refusal(rank, generation=event.generation)
-    if refusal is not None or seat is None or seat.lease is None or seat.plan != event.plan:
+    # The numbers of plans are unique, so this refuses what an earlier process of the rank reports, too.
+    if seat is None or seat.lease is None or seat.plan != event.plan:
+        refusal = run.membership.refusal(rank, generation=event.generation)
         run.out.append(Refuse(rank, refusal or f"plan {event.plan} of rank {rank} is not open"))
         return
     lease, seat.lease = seat.lease, None

@@ -14,6 +14,8 @@ from .events import Arrived, Event, Failed, Joined, Leaving, Lost, Reduced, Tick
 from .run_state import FINISHED, RUNNING, WAITING, RunState
 from .settings import CoordinatorSettings
 
+_OPEN = (RUNNING, WAITING)
+
 
 class Coordinator:
     """Plans windows, closes them, and commits what was trained; the same events give the same commands.
@@ -48,7 +50,7 @@ class Coordinator:
     def handle(self, now_ms: float, event: Event) -> list[Command]:
         """Apply an event that happened at `now_ms`, and return what to do, in this order."""
         run = self.run
-        if run.is_over:
+        if run.status not in _OPEN:
             return _after_the_end(run, event)
         run.out = []
         if isinstance(event, Arrived):
@@ -65,7 +67,7 @@ class Coordinator:
             reductions.failed(run, event, now_ms)
         elif isinstance(event, Leaving):
             _leave(run, event.rank)
-        if run.round is None and not run.is_over:
+        if run.round is None and run.status in _OPEN:
             _advance(run, now_ms)
         return run.out
 
@@ -146,7 +148,7 @@ def _advance(run: RunState, now_ms: float) -> None:
     # How long a window takes is unknown until one is committed; what passed since its start is a lower bound.
     closing_ms = run.meeting.closes(now_ms, window_ms=run.elche.window_ms or now_ms - run.closed_ms)
     # Without any work, ranks that join still have to receive the current version.
-    if closing_ms <= now_ms or (run.membership.joining and run.meeting.is_empty):
+    if closing_ms <= now_ms or (run.membership.has_joining and run.meeting.is_empty):
         reductions.close(run, now_ms)
 
 

@@ -53,8 +53,8 @@ class Membership:
         return tuple(sorted(self._joining))
 
     @property
-    def has_changes(self) -> bool:
-        return bool(self._joining or self._gone)
+    def has_joining(self) -> bool:
+        return bool(self._joining)
 
     def is_live(self, rank: int) -> bool:
         """Return whether a rank is a member that is not lost."""

@@ -82,7 +82,8 @@ class Epochs:
 
     def commit(self, lease: Lease, *, batches: int) -> int:
         """Record the first batches of a lease as trained; return the samples."""
-        return self.pool(lease.epoch).commit(lease.ticket, batches)
+        pool = self._pools.get(lease.epoch) or self.pool(lease.epoch)
+        return pool.commit(lease.ticket, batches)
 
     def give_back(self, lease: Lease) -> None:
         self.pool(lease.epoch).give_back(lease.ticket)

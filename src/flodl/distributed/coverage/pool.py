@@ -133,6 +133,10 @@ class ChunkPool:
         """Record the first `batches` batches of a lease as trained, free the rest; return the samples."""
         lease = self._take(ticket)
         left = lease.batches if batches is None else batches
+        if left == lease.batches and len(lease.ranges) == 1:
+            start, stop = lease.ranges[0]
+            self._committed.add(start, stop)
+            return stop - start
         if not 0 <= left <= lease.batches:
             self._leases[ticket] = lease
             raise DistributedError(
