@@ -11,12 +11,14 @@ from random import Random
 class SimulatedRank:
     """The speed of a rank. `throttle` lists (from_ms, factor): from then on, a batch takes that much longer.
 
-    The time of each window varies by a log-normal factor of mean 1 and standard deviation `jitter`.
+    `drift` is the share by which a batch takes longer after each hour. The time of each plan varies by a
+    log-normal factor of mean 1 and standard deviation `jitter`.
     """
 
     ms_per_batch: float
     jitter: float = 0.0
     throttle: tuple[tuple[float, float], ...] = ()
+    drift: float = 0.0
     joins_ms: float = 0.0
 
     def ms_at(self, now_ms: float) -> float:
@@ -29,7 +31,7 @@ class SimulatedRank:
         for since_ms, each in self.throttle:
             if now_ms >= since_ms:
                 factor = each
-        return self.ms_per_batch * factor
+        return self.ms_per_batch * factor * (1.0 + self.drift * now_ms / 3_600_000.0)
 
 
 @dataclass(frozen=True, slots=True)

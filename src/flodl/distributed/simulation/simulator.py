@@ -29,7 +29,7 @@ from flodl.distributed.coverage import Epochs
 from .cluster import Churn, Network, SimulatedRank
 from .outcome import Outcome
 
-_ARRIVE, _REDUCED, _FAILED, _LOSE, _NOTICE, _JOIN = range(6)
+_ARRIVE, _REDUCED, _FAILED, _LOSE, _NOTICE, _JOIN, _THROTTLE = range(7)
 _TICK = Tick()
 
 
@@ -85,6 +85,8 @@ class _Simulation:
     def run(self, until_ms: float, warm_ms: float) -> Outcome:
         for rank, each in enumerate(self.ranks):
             self.schedule(each.joins_ms, _JOIN, rank)
+            for since_ms, _ in each.throttle:
+                self.schedule(since_ms, _THROTTLE, rank)
         coordinator, queue = self.coordinator, self.queue
         now_ms = 0.0
         self.meter.warm_ms = warm_ms
@@ -117,6 +119,8 @@ class _Simulation:
             self.tell(now_ms, Lost(rank, "its process ended"))
         elif kind == _JOIN:
             self.join(now_ms, rank)
+        elif kind == _THROTTLE:
+            self.meter.measure(now_ms, rank)
 
     def plans(self, rank: int) -> dict[int, tuple[int, float, int]]:
         return self.meter.plans[rank]
@@ -181,7 +185,7 @@ class _Simulation:
             if not self.is_up[rank]:
                 continue
             found = self.ranks[rank]
-            took_ms = lease.batches * (found.ms_at(now_ms) if found.throttle else found.ms_per_batch)
+            took_ms = lease.batches * found.ms_at(now_ms)
             if found.jitter:
                 took_ms *= math.exp(found.jitter * self.random.gauss(0.0, 1.0) - found.jitter**2 / 2)
             self.meter.plans[rank][plan] = (lease.batches, took_ms, generation)
@@ -190,6 +194,7 @@ class _Simulation:
 
     def start_reduction(self, now_ms: float, command: Reduce) -> None:
         self.reduce, self.reduce_since_ms = command, now_ms
+        self.meter.num["repeated"] += command.attempt > 0
         self.reduce_lives = {rank: self.lives[rank] for rank in command.members}
         took_ms = self.network.reduce_ms(len(command.members)) + self.rebuilding_ms
         self.rebuilding_ms = 0.0
@@ -223,46 +228,53 @@ class _Meter:
     def __init__(self, ranks: Sequence[SimulatedRank]) -> None:
         self.ranks = ranks
         self.plans: list[dict[int, tuple[int, float, int]]] = [{} for _ in ranks]
-        self.present: set[int] = set()
-        self.since_ms = self.started_ms = 0.0
+        # Batches per millisecond of each rank that is present.
+        self.speeds: dict[int, float] = {}
+        self.drifting = [rank for rank, each in enumerate(ranks) if each.drift]
+        self.since_ms = self.started_ms = self.warm_ms = 0.0
         self.speed = self.possible = 0.0
-        self.warm_ms = 0.0
         # Batches and time at the first commit that counts, and at the last one.
         self.committed = self.committed_before = 0
         self.duration_ms = self.possible_until = 0.0
-        self.num_losses = self.num_joins = self.num_repeated = self.num_late = 0
+        self.num = {"losses": 0, "joins": 0, "repeated": 0, "late": 0}
         self.reasons: list[str] = []
 
     def pass_time(self, now_ms: float) -> None:
         self.possible += self.speed * (now_ms - self.since_ms)
         self.since_ms = now_ms
 
+    def measure(self, now_ms: float, rank: int) -> None:
+        """The speed of a rank changed."""
+        if rank in self.speeds:
+            self.pass_time(now_ms)
+            self.speed -= self.speeds[rank]
+            self.speeds[rank] = 1.0 / self.ranks[rank].ms_at(now_ms)
+            self.speed += self.speeds[rank]
+
     def up(self, now_ms: float, rank: int) -> None:
-        self.pass_time(now_ms)
-        if rank not in self.present:
-            self.present.add(rank)
-            self.speed += 1.0 / self.ranks[rank].ms_per_batch
+        self.speeds.setdefault(rank, 0.0)
+        self.measure(now_ms, rank)
         self.plans[rank].clear()
-        self.num_joins += 1
+        self.num["joins"] += 1
 
     def down(self, now_ms: float, rank: int) -> None:
         self.pass_time(now_ms)
-        if rank in self.present:
-            self.present.discard(rank)
-            self.speed -= 1.0 / self.ranks[rank].ms_per_batch
+        self.speed -= self.speeds.pop(rank, 0.0)
         self.plans[rank].clear()
-        self.num_losses += 1
+        self.num["losses"] += 1
 
     def commit(self, now_ms: float, command: Commit) -> None:
         """Measure from commit to commit: at both ends, the same share of a window is in flight."""
         self.pass_time(now_ms)
         self.committed += command.batches
-        self.num_late += len(command.late)
+        self.num["late"] += len(command.late)
         self.reasons += command.reasons
         if self.warm_ms and now_ms >= self.warm_ms:
             self.warm_ms = self.possible = 0.0
             self.started_ms, self.committed_before = now_ms, self.committed
         self.duration_ms, self.possible_until = now_ms - self.started_ms, self.possible
+        for rank in self.drifting:
+            self.measure(now_ms, rank)
 
     def outcome(self, coordinator: Coordinator) -> Outcome:
         run = coordinator.run
@@ -272,11 +284,11 @@ class _Meter:
             committed_batches=self.committed - self.committed_before,
             possible_batches=self.possible_until,
             num_windows=coordinator.version,
-            num_losses=self.num_losses,
-            num_joins=self.num_joins,
+            num_losses=self.num["losses"],
+            num_joins=self.num["joins"],
             num_generations=run.membership.generation,
-            num_repeated=self.num_repeated,
-            num_late=self.num_late,
+            num_repeated=self.num["repeated"],
+            num_late=self.num["late"],
             anchor=run.elche.anchor,
             window_ms=run.elche.window_ms,
             reasons=tuple(self.reasons),
