@@ -17,5 +17,9 @@ class StepCallError(StepError, TypeError):
     """The step function cannot be called with the batch; a TypeError, as in plain Python."""
 
 
+class UpdateError(StepError, RuntimeError):
+    """The optimizer raised an error of torch in an update; the message explains it."""
+
+
 class StepFunctionError(StepError, RuntimeError):
     """Torch raised an error in the step function or its backward; the message explains it."""

@@ -24,6 +24,7 @@ from .mistakes.explain import explained
 from .mistakes.first_call import check_mode, check_schedulers, refuse_backward
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
 from .mistakes.step_function import check_step_function
+from .mistakes.update_errors import explained_update
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_takes_mask
@@ -295,7 +296,7 @@ class TrainStep:
             stage = progress.stage
             with uninterrupted():
                 self._after_error(counted, self._count_micro_batch)
-            if stage in (Stage.FORWARD, Stage.BACKWARD) and (better := self._explained(error, batch)):
+            if better := self._explained(error, batch, stage):
                 raise better from error
             raise
         if started:
@@ -316,9 +317,12 @@ class TrainStep:
             with uninterrupted():
                 self._count_update()
             self._end_window()
-        except BaseException:
+        except BaseException as error:
+            stage = self._body.progress.stage
             with uninterrupted():
                 self._after_error(0, self._count_update)
+            if better := self._explained(error, (), stage):
+                raise better from error
             raise
 
     def give_up_window(self) -> None:
@@ -416,9 +420,11 @@ class TrainStep:
         if self._bridge is not None:
             check_schedulers(body.optimizer, self._journal, self._steps)
 
-    def _explained(self, error: BaseException, batch: tuple[Any, ...]) -> Exception | None:
+    def _explained(self, error: BaseException, batch: tuple[Any, ...], stage: Stage) -> Exception | None:
         """Return an error that says more than one of torch; None if there is nothing to add."""
-        if not isinstance(error, Exception):
+        if stage is Stage.UPDATING:
+            return explained_update(error, self._body.model, self._body.optimizer)
+        if not isinstance(error, Exception) or stage not in (Stage.FORWARD, Stage.BACKWARD):
             return None
         extra = ("mask",) if self._settings.tail == "pad" else ()
         return explained(error, self._body.step_fn, self._body.model, batch, extra)

@@ -201,7 +201,7 @@ class ScheduleBridge:
             self._add_ratios(groups)
         self._written = [_write_lr(group, rate * ratio) for group, ratio in zip(groups, self._ratios)]
         if self._lr == 1.0 >= rate and self._may_be_factors and step == self._step + 1:
-            # A search for a learning rate goes on to higher ones; factors end at 1.
+            # A search for a learning rate continues with higher ones; factors end at 1.
             self._may_be_factors = False
             warn_of_factors(self._schedule, self._optimizer, self._reference)
         self._step, self._scale, self._lr, self._groups = step, scale, rate, groups

@@ -16,6 +16,7 @@ from flodl.observe import LastValues
 
 from ..batch.samples import num_samples, split_batch, why_not_splittable
 from ..device.capturing import report_capturing
+from ..mistakes.own_backward import check_own_backward, gradients_of
 from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import Readiness
 from ..settings import StepFunction, StepSettings
@@ -166,6 +167,8 @@ class StepBody:
         return self._run(batch, mask, share)
 
     def _run(self, batch: tuple[Any, ...], mask: Tensor | None, share: Weight) -> Outcome:
+        # Before the first update, and without earlier micro-batches or pieces.
+        is_first = not self.updater.started and all(p.grad is None for p in self.parameters)
         if self.settings.precision == "fp32":
             outcome, loss = self._forward(batch, mask, share)
         else:
@@ -173,8 +176,11 @@ class StepBody:
                 outcome, loss = self._forward(batch, mask, share)
         if self.scaler is not None:
             loss = loss.float() * self.scaler.scale
+        left = gradients_of(self.parameters) if is_first else ()
         self.progress.stage = Stage.BACKWARD
         loss.backward()  # type: ignore[no-untyped-call]
+        if left and self.scaler is None and isinstance(share, float) and not self.settings.strict:
+            check_own_backward(left, share)
         values = {name: value.detach() for name, value in outcome.values.items()} if outcome.values else {}
         return Outcome(outcome.loss.detach(), values)
 
