@@ -297,3 +297,12 @@ def test_tables_are_not_computed_for_absurd_sizes(field, tmp_path):
     change_config(tmp_path / "model", **{field: 10**9})
     with pytest.raises(HFError, match=r"config\.json(:| says)"):
         AutoModel.from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "num_hidden_groups", "inner_group_num"])
+def test_an_absurd_number_of_layers_is_an_error_at_once(field, tmp_path):
+    config = {**CONFIG, "model_type": "albert", "architectures": ["AlbertModel"], "embedding_size": 8}
+    AutoModel.from_config(config).export(tmp_path / "model")
+    change_config(tmp_path / "model", **{field: 10**9})
+    with pytest.raises(HFError, match=r"config\.json(:| says)"):
+        AutoModel.from_pretrained(tmp_path / "model")

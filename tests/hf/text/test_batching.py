@@ -1,4 +1,5 @@
 import io
+from random import Random
 
 import pytest
 
@@ -58,3 +59,25 @@ def test_the_bar_can_be_turned_on_and_off():
         advance(10)
     assert terminal.getvalue() == ""
     assert "10/10" in file.getvalue()
+
+
+def test_batches_are_cut_where_padding_costs_more_than_a_batch():
+    lengths = [90, 40, 39, 10, 10, 9]
+    assert plan_batches(lengths, batch_size=4) == [[0, 1, 2, 3], [4, 5]]
+    assert plan_batches(lengths, batch_size=4, batch_cost=8) == [[0], [1, 2], [3, 4, 5]]
+    assert plan_batches(lengths, batch_size=4, batch_cost=10**6) == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("cost", [0, 5, 64, 1000])
+def test_cut_batches_keep_the_limits_and_cost_no_more_than_full_ones(cost):
+    random = Random(cost)
+    lengths = [random.randrange(1, 80) for _ in range(200)]
+    limits = {"batch_size": 16, "max_tokens": 600}
+
+    def total(plan):
+        return sum(cost + max(lengths[index] for index in batch) * len(batch) for batch in plan)
+
+    found = plan_batches(lengths, **limits, batch_cost=cost)
+    assert sorted(index for batch in found for index in batch) == list(range(200))
+    assert all(len(batch) <= 16 and max(lengths[i] for i in batch) * len(batch) <= 600 for batch in found)
+    assert total(found) <= total(plan_batches(lengths, **limits))

@@ -188,9 +188,11 @@ def check_size(config: EncoderConfig, weights: Weights) -> None:
         if isinstance(value, int | float) and value > _MAX_SIZE:
             raise HFError(f"config.json says that {field_name} is {value}; expected at most {_MAX_SIZE}.")
     num_values = sum(max(1, len(stored.shape)) for stored in weights.tensors.values())
-    if sizes.layers > 1000 + num_values:
+    inside = config.raw.get("inner_group_num")  # of ALBERT: layers that are repeated together
+    layers = max(sizes.layers, inside if isinstance(inside, int) else 0)
+    if layers > 1000 + num_values:
         raise HFError(
-            f"config.json says that the model has {sizes.layers} layers, but {weights.path} has "
+            f"config.json says that the model has {layers} layers, but {weights.path} has "
             f"{len(weights.tensors)} tensors. The files belong to different models."
         )
 

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Sorting more texts at once gains nothing, and their tokens need memory.
 CHUNK = 16384
+# What a batch costs on a CPU besides its tokens, in tokens. On a GPU, only full batches are worth it.
+BATCH_COST = 64
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,14 @@ class Runner:
         found: dict[int, T] = {}
         lengths = [len(encoding) for encoding in encodings]
         side = self.tokenizer.padding_side
+        plan = plan_batches(
+            lengths,
+            batch_size=self.batch_size,
+            max_tokens=self.max_tokens,
+            batch_cost=BATCH_COST if torch.device(self.device).type == "cpu" else None,
+        )
         with torch.inference_mode():
-            for indices in plan_batches(lengths, batch_size=self.batch_size, max_tokens=self.max_tokens):
+            for indices in plan:
                 batch = [encodings[index] for index in indices]
                 inputs = self.tokenizer.pad(batch, device=self.device)
                 rows = Rows(batch, inputs, self._call(inputs, batch, token), side)

@@ -106,7 +106,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
         options=Options(fields.integer("num_hidden_groups", 1), fields.integer("inner_group_num", 1)),
         **fields.shared(),
     )
-    if 0 in repetitions(config):
+    if config.options.num_groups > config.sizes.layers:
         raise HFError(
             f"config.json: {config.options.num_groups} groups for {config.sizes.layers} layers leave groups "
             "that are never applied. Set num_hidden_groups to at most num_hidden_layers."
