@@ -239,6 +239,25 @@ def test_an_invalid_save_raises_and_leaves_no_files(tmp_path, step, parts, messa
         save_bundle(tmp_path, 1, {}, metrics={"loss": torch.ones(2)})
 
 
+def test_the_folder_of_a_step_that_was_saved_again_is_not_damaged_and_the_new_one_is_named(tmp_path):
+    first = save_bundle(tmp_path, 1, {"model": {"w": torch.zeros(2)}})
+    for _ in range(2):
+        newest = save_bundle(tmp_path, 1, {"model": {"w": torch.ones(2)}})
+    for read, path in ((read_bundle, first), (verify_bundle, first), (read_checkpoint, first / "model.fdl")):
+        with pytest.raises(CheckpointError) as caught:
+            read(path)
+        assert not isinstance(caught.value, DamagedError)
+        assert f"was replaced: step 1 was saved again, in {str(newest)!r}" in str(caught.value)
+    assert read_bundle(newest)["model"]["w"].tolist() == [1.0, 1.0]
+
+
+def test_a_bundle_that_does_not_exist_is_not_damaged(tmp_path):
+    save_bundle(tmp_path, 1, {"model": {}})
+    with pytest.raises(CheckpointError, match=r"step-00000009' does not exist\. Pass the folder") as caught:
+        read_bundle(tmp_path / "step-00000009")
+    assert not isinstance(caught.value, DamagedError)
+
+
 def test_a_missing_part_is_named(tmp_path):
     path = save_bundle(tmp_path, 1, {"model": {}, "data": {}})
     with pytest.raises(CheckpointError, match=r"has no part 'modle'\. Did you mean 'model'\?"):

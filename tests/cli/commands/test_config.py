@@ -315,5 +315,8 @@ def test_lint_reports_a_number_in_quotes(project, capsys):
         "training.epochs: '5' is not allowed here. Expected an integer of at least 1. Remove the quotes."
         in errors
     )
-    assert "training.lr: '1e-3' is not allowed here. Expected a number. Remove the quotes." in errors
+    assert (
+        "training.lr: '1e-3' is not allowed here. Expected a number of at least 0. Remove the quotes."
+        in errors
+    )
     assert "output.timeline: 'true' is not allowed here. Expected true or false. Remove the quotes." in errors

@@ -90,6 +90,25 @@ def newest_folder(root: Path) -> Path | None:
     return root / saves[max(saves)] if saves else None
 
 
+def saved_again(folder: Path) -> str:
+    """Return where a step is saved now whose folder is gone because the step was saved again, or ""."""
+    save = step_and_revision(folder.name)
+    if save is None or folder.exists():
+        return ""
+    try:
+        saves = {step_and_revision(name): name for name in os.listdir(folder.parent)}
+    except OSError:
+        return ""
+    newer = [found for found in saves if found is not None and found[0] == save[0] and found[1] > save[1]]
+    if not newer:
+        return ""
+    return (
+        f"{str(folder)!r} was replaced: step {save[0]} was saved again, in "
+        f"{str(folder.parent / saves[max(newer)])!r}. Pass that folder, or the one that save_bundle returned "
+        "last."
+    )
+
+
 def serialize_manifest(step: int, metrics: Mapping[str, float], files: Mapping[str, FileInfo]) -> bytes:
     """Return the manifest as JSON."""
     content: dict[str, Any] = {
@@ -140,6 +159,12 @@ def open_bundle(bundle: Bundle | Latest | str | os.PathLike[str]) -> Bundle:
             f"expected a bundle, got a {type(bundle).__name__}. Pass its folder, or what latest_bundle found."
         )
     folder = expand_user(bundle)
+    if newer := saved_again(folder):
+        raise CheckpointError(newer)
+    if not folder.exists():
+        raise CheckpointError(
+            f"{str(folder)!r} does not exist. Pass the folder of a bundle; list_bundles(root) finds them."
+        )
     if folder.is_file():
         raise CheckpointError(f"{str(folder)!r} is a file, and a bundle is a folder. Use load_checkpoint.")
     for root in (folder, folder / "bundles"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flodl.core import CheckpointError
 
-from ..bundles.manifest import is_bundle, newest_folder
+from ..bundles.manifest import is_bundle, newest_folder, saved_again
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.compression import UNSUPPORTED_SUFFIXES, without_compression_suffix
 
@@ -17,7 +17,9 @@ _READABLE_SUFFIXES = (".fdl", ".safetensors", *_TORCH_SUFFIXES)
 
 
 def check_file(path: Path) -> None:
-    """Raise if a path to read is a folder; the error names a file in it that can be loaded."""
+    """Raise if a path to read is a folder or in a replaced bundle; the error names what can be loaded."""
+    if newer := saved_again(path.parent):
+        raise CheckpointError(newer)
     if not path.is_dir():
         return
     raise CheckpointError(f"cannot read {display_name(path)}: Is a directory. {_advice(path)}")
