@@ -109,11 +109,22 @@ def test_jitter_within_the_dead_zone_changes_nothing():
         assert train(elche, {0: 10.0 * jitter, 1: 20.0}).counts == before
 
 
-def test_a_throttled_rank_is_followed_within_five_windows_and_back():
+def test_a_throttled_rank_is_followed_within_two_windows_and_back():
     elche = ElChe(ranks=[0, 1])
     train(elche, {0: 10.0, 1: 20.0}, windows=8)
-    assert train(elche, {0: 40.0, 1: 20.0}, windows=5).counts == {0: 10, 1: 20}
-    assert train(elche, {0: 10.0, 1: 20.0}, windows=5).counts == {0: 20, 1: 10}
+    assert train(elche, {0: 40.0, 1: 20.0}, windows=2).counts == {0: 10, 1: 20}
+    assert train(elche, {0: 10.0, 1: 20.0}, windows=2).counts == {0: 20, 1: 10}
+
+
+def test_a_single_slow_report_is_averaged_over_five():
+    elche = ElChe(CadenceSettings(anchor=100), ranks=[0, 1])
+    train(elche, {0: 10.0, 1: 20.0}, windows=8)
+    train(elche, {0: 20.0, 1: 20.0})
+    assert elche.ms[0] == pytest.approx(12.0)
+    train(elche, {0: 10.0, 1: 20.0}, windows=4)
+    assert elche.ms[0] == pytest.approx(12.0)
+    train(elche, {0: 10.0, 1: 20.0})
+    assert elche.ms[0] == pytest.approx(10.0)
 
 
 def test_a_rank_that_is_hardly_slower_does_not_take_over_the_pace():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 COMPUTE, DELIVERED = "compute", "delivered"
+# Two reports in a row that are off by more than this factor, in the same direction, replace the earlier ones:
+# the speed has changed, for example because a device is throttled.
+JUMP = 1.3
 
 
 class Speeds:
@@ -27,6 +30,8 @@ class Speeds:
         # The last times per batch of each rank, on both scales.
         self._reports: dict[int, tuple[list[float], list[float]]] = {}
         self._missed: dict[int, int] = {}
+        # Whether the last report of a rank was much slower (True) or faster (False) than the mean.
+        self._jumped: dict[int, bool] = {}
         self._compute: dict[int, float] = {}
         self._delivered: dict[int, float] = {}
 
@@ -49,6 +54,11 @@ class Speeds:
         compute, delivered = found
         compute.append(compute_ms / steps)
         delivered.append(delivered_ms / steps if 0.0 < delivered_ms < float("inf") else 0.0)
+        mean = self._compute.get(rank)
+        if mean is not None and not mean / JUMP <= compute[-1] <= mean * JUMP:
+            self._jump(rank, compute, delivered, slower=compute[-1] > mean)
+        elif self._jumped:
+            self._jumped.pop(rank, None)
         num = len(compute)
         if num > self._most:
             del compute[0], delivered[0]
@@ -62,6 +72,11 @@ class Speeds:
             self._missed.pop(rank, None)
         return True
 
+    def _jump(self, rank: int, compute: list[float], delivered: list[float], *, slower: bool) -> None:
+        if self._jumped.get(rank) is slower:
+            del compute[:-2], delivered[:-2]
+        self._jumped[rank] = slower
+
     def miss(self, rank: int) -> bool:
         """Count a window without a report of this rank; return whether its speed is now forgotten."""
         missed = self._missed.get(rank, 0) + 1
@@ -72,19 +87,23 @@ class Speeds:
         return True
 
     def forget(self, rank: int) -> None:
-        for table in (self._reports, self._missed, self._compute, self._delivered):
+        for table in (self._reports, self._missed, self._jumped, self._compute, self._delivered):
             table.pop(rank, None)
 
     def state(self) -> dict[str, Any]:
         return {
             "reports": [[rank, list(zip(*found))] for rank, found in self._reports.items()],
             "missed": [list(pair) for pair in self._missed.items()],
+            "jumped": [list(pair) for pair in self._jumped.items()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         for rank in list(self._compute):
             self.forget(rank)
         for rank, reports in state["reports"]:
-            for compute_ms, delivered_ms in reports:
-                self.report(rank, steps=1, compute_ms=compute_ms, delivered_ms=delivered_ms)
-        self._missed = dict(state["missed"])
+            compute, delivered = ([each[scale] for each in reports] for scale in (0, 1))
+            self._reports[rank] = (compute, delivered)
+            self._compute[rank] = sum(compute) / len(compute)
+            if 0.0 not in delivered:
+                self._delivered[rank] = sum(delivered) / len(delivered)
+        self._missed, self._jumped = dict(state["missed"]), dict(state["jumped"])

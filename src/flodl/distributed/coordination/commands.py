@@ -64,7 +64,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class SavePoint:
-    """Save this version from one of its holders, before it trains on, with the state of the coordinator."""
+    """Save this version, not the weights that the writer trains, with the state of the coordinator."""
 
     version: int
     epoch: int
