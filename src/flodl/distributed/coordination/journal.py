@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from .settings import CoordinatorSettings
 _EVENTS: dict[str, type[Any]] = {
     each.__name__: each for each in (Arrived, Failed, Joined, Leaving, Lost, Reduced, Tick)
 }
-_FIELDS = {name: [field.name for field in dataclasses.fields(each)] for name, each in _EVENTS.items()}
+_FIELDS: dict[str, tuple[str, ...]] = {name: each.__match_args__ for name, each in _EVENTS.items()}
 
 
 def to_journal(entry: Coordinator | Event, now_ms: float = 0.0) -> str:
