@@ -15,7 +15,8 @@ from flodl.core.paths import suggestion
 
 from .control.control import Control
 from .control.traces import Traces
-from .plan.codegen import Program, Source, bind, generate
+from .first_calls import FirstCalls
+from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
 from .plan.memory import Memory, restore_all_where
 from .plan.overwriting import watched
@@ -27,8 +28,6 @@ Initial = Any
 # This string enters the structural hash, so it must not change.
 _STORED = "held as a parameter or buffer"
 _NO_INPUT: Any = object()
-# Calls that are checked for writes in place, if the data decide what runs; otherwise it is one.
-_CALLS_TO_CHECK = 32
 
 
 class GraphCore(nn.Module):
@@ -54,6 +53,7 @@ class GraphCore(nn.Module):
                 self._parameters[f"{tag}_init"] = value
             elif isinstance(value, Tensor):
                 self._buffers[f"{tag}_init"] = value
+        self._first_calls = FirstCalls(self, spec, self._initial, is_copy=False)
         self._replan()
 
     @property
@@ -93,9 +93,11 @@ class GraphCore(nn.Module):
             # Other code may replace modules in the table (quantization does). Dynamo guards the table itself.
             if [*self._modules.values()] != self._bound:
                 self._rebind()
+                self._first_calls.restart(self)
                 program = self._program
-            if self._calls_to_check[self.training]:
-                program = self._checked_program()
+            if self._first_calls.are_due[self.training] and self._first_calls.check(self):
+                wrapped = watched(self._spec, self._targets(), keep_tags=self._keeps_tags)
+                program = bind(self._source, wrapped)
         try:
             return program(self, input, *others)
         except Exception as error:
@@ -158,20 +160,10 @@ class GraphCore(nn.Module):
                 )
         self._program = bind(self._source, self._targets())
         self._bound = [*self._modules.values()]
-        # In training and in evaluation: dropout, for example, writes in training only.
-        num_calls = _CALLS_TO_CHECK if any(map(_decides, self.modules())) else 1
-        self._calls_to_check = {True: num_calls, False: num_calls}
         self._note_modules_without_node()
 
     def _targets(self) -> dict[str, Callable[..., Any]]:
         return {key: self.target(key) for _, key in self._source.bound}
-
-    def _checked_program(self) -> Program:
-        """Return the program that raises if a node overwrites a value that is read later."""
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
-            return self._program
-        self._calls_to_check[self.training] -= 1
-        return bind(self._source, watched(self._spec, self._targets(), keep_tags=self._keeps_tags))
 
     def _note_modules_without_node(self) -> None:
         """Log, once, a module that was assigned under a name of no node: the forward does not call it."""
@@ -275,12 +267,14 @@ class GraphCore(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         del state["_program"], state["_source"], state["_stopwatch"], state["_bound"]
+        del state["_first_calls"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.__dict__.setdefault("_noted", frozenset())
         self._stopwatch = None
+        self._first_calls = FirstCalls(self, self._spec, self._initial, is_copy=True)
         self._replan()
 
 
@@ -312,10 +306,6 @@ def check_initial(value: Initial, tag: str) -> Initial:
         f"init={value!r} for {tag!r}. Use None, 'zeros', a tensor, a parameter to learn, or a function "
         "of the stream."
     )
-
-
-def _decides(module: nn.Module) -> bool:
-    return isinstance(module, Control) and module.kind in ("loop", "switch")
 
 
 def _without_tensor(value: Initial) -> Initial:

@@ -13,7 +13,10 @@ from flodl.core import ShapeError
 _is_tracing = torch.compiler.is_compiling
 _EQUAL = "All of them need the same shape."
 _NAMES = "abcdefgh"
-_ONE_TENSOR = "Each branch has to return one tensor: select it, for example with lambda x: lstm(x)[0]."
+_ONE_TENSOR = (
+    "Each branch has to return one tensor: select it with a function after the module, for example "
+    "FlowBuilder(lstm).through(lambda out: out[0]).build()."
+)
 # Python would concatenate or reject these, in words of its own.
 _CONTAINERS = (tuple, list, dict, str, type(None))
 _EQUAL_OR_ONE = "All of them need the same number of dimensions, and each dimension the same size, or 1."

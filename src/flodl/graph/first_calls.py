@@ -1,0 +1,64 @@
+"""What a graph checks in its first calls, because no more is known about functions when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .control.control import Control
+from .plan.functions import check_functions
+from .plan.spec import Spec
+
+# Calls that are checked for writes in place, if the data decide what runs; otherwise it is one.
+_CALLS_TO_CHECK = 32
+
+
+class FirstCalls:
+    """Raise if a node overwrites a value that is read later, or a function uses modules outside the graph.
+
+    The first calls in training and in evaluation are checked: dropout, for example, writes in training only.
+    """
+
+    def __init__(self, graph: nn.Module, spec: Spec, initial: Mapping[str, Any], *, is_copy: bool) -> None:
+        self._spec = spec
+        self._initial = initial
+        # The functions of a copy are those of the original, and use the modules of that.
+        self._are_functions_checked = is_copy
+        self.restart(graph)
+
+    def restart(self, graph: nn.Module) -> None:
+        """Check again, because modules were replaced."""
+        is_decided_by_data = any(map(_decides, graph.modules()))
+        self._calls_left = dict.fromkeys((True, False), _CALLS_TO_CHECK if is_decided_by_data else 1)
+        self.are_due = {True: True, False: True}
+
+    def check(self, graph: nn.Module) -> bool:
+        """Check the functions, and return whether to watch this call for writes in place.
+
+        Without gradients, a function may use modules that are not part of the graph.
+        """
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return False
+        if not self._are_functions_checked and torch.is_grad_enabled():
+            check_functions(graph, self._functions(graph))
+            self._are_functions_checked = True
+        left = self._calls_left[graph.training]
+        self._calls_left[graph.training] = max(0, left - 1)
+        self.are_due[graph.training] = left > 1 or not self._are_functions_checked
+        return left > 0
+
+    def _functions(self, graph: nn.Module) -> dict[str, Callable[..., Any]]:
+        """Return the functions of nodes, of parts of control nodes, and of initial values, by path."""
+        found = {node.key: node.function for node in self._spec.nodes if node.function is not None}
+        for key, module in graph._modules.items():
+            if isinstance(module, Control):
+                found |= {f"{key}.{name}": part for name, part in module.parts().items()}
+        found |= {f"state_{tag}": value for tag, value in self._initial.items() if callable(value)}
+        return {path: part for path, part in found.items() if not isinstance(part, nn.Module)}
+
+
+def _decides(module: nn.Module) -> bool:
+    return isinstance(module, Control) and module.kind in ("loop", "switch")
