@@ -187,6 +187,11 @@ class Loader:
         return source if isinstance(source, DataLoader) else None
 
     @property
+    def makes_own_batches(self) -> bool:
+        """Whether the source makes its own batches, whose tensors may have other rows than its samples."""
+        return isinstance(self._source, Batches)
+
+    @property
     def is_one_shot(self) -> bool:
         """Whether the source is an iterator, which can be read only once."""
         return isinstance(self._source, Stream) and self._source.is_iterator

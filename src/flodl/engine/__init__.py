@@ -1,6 +1,6 @@
 """The training step as one program: eager first, then captured, with the same numbers."""
 
-from .batch.samples import ambiguous_samples, leading_lengths, num_samples
+from .batch.samples import ambiguous_samples, leading_lengths, num_samples, shapes_in
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
@@ -37,4 +37,5 @@ __all__ = [
     "num_samples",
     "rehearse",
     "sandbox",
+    "shapes_in",
 ]

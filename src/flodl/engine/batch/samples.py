@@ -33,6 +33,17 @@ def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
     return list(dict.fromkeys(_lengths(leaves)))
 
 
+def shapes_in(batch: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors and arrays of a batch that have rows.
+
+    >>> import torch
+    >>> shapes_in((torch.zeros(4, 3), torch.zeros(()), "name"))
+    [(4, 3)]
+    """
+    found = (leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor | np.ndarray))
+    return [tuple(leaf.shape) for leaf in found if leaf.ndim > 0]
+
+
 def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
     for leaf in leaves:
         if isinstance(leaf, Tensor) and leaf.ndim > 0:

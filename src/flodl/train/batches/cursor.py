@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from flodl.data import Loader
 
 from ..session import Session
-from .samples import num_samples_of_batch
+from .samples import SampleCounts, num_samples_of_batch
 
 # The epoch of a batch, and the positions of its samples where a loader provided it.
 Place = tuple[int, tuple[int, int] | None]
@@ -35,6 +35,7 @@ class BatchCursor:
         # The batch that was returned last, and its number of samples where the loader knows it.
         self.batch: Any = None
         self.num_samples: int | None = None
+        self.counts = SampleCounts()
         self.is_iterating = False
         self._loader: Loader | None = None
         self._mark = self._window = _Mark(0, None, 0)
@@ -45,7 +46,7 @@ class BatchCursor:
     def batches(self, loader: Loader) -> Iterator[Any]:
         """Yield the remaining batches of the loader's epoch."""
         session, step = self._session, self._session.train_step
-        accumulates, has_size = step.settings.accumulate > 1, loader.batch_size is not None
+        accumulates = step.settings.accumulate > 1
         state, epoch = loader.state_dict(), loader.epoch
         position, source = state["position"], state["source"]
         self.is_iterating = True
@@ -56,8 +57,7 @@ class BatchCursor:
                 if not accumulates or step.is_between_updates:
                     self._window = self._mark
                 self.batch, after = loaded.batch, loaded.position
-                # The source of a loader without batch size yields whole batches, and positions count those.
-                self.num_samples = after - position if has_size else num_samples_of_batch(loader, position)
+                self.num_samples = num_samples_of_batch(loader, self.batch, position, after, self.counts)
                 # A copy: the source may change its state in place.
                 position, source = after, deepcopy(loaded.source_state)
                 self._loader, self._after = loader, (epoch, position)

@@ -103,7 +103,7 @@ class Loaders:
                 "twice: for the weights and for their average. Pass something that can be iterated again, "
                 "such as a list."
             )
-        return lambda: with_num_samples(_at_start(loader))
+        return lambda: with_num_samples(_at_start(loader), self._cursor.counts)
 
     def for_evaluation(self, data: Any, batch_size: int | None) -> Loader:
         """Return a loader at the start of the data."""
