@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..plan.memory import tensors
 from ..plan.overwriting import Versions
 from ..plan.signature import Accepts
+from ..plan.spec import Spec
 
 Target = Callable[..., Any]
 
@@ -49,6 +50,20 @@ class Control(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return self.describe()
+
+
+def carried_tag(part: Any) -> str | None:
+    """Return a tag that a part carries from call to call; None if there is none.
+
+    Graphs count, and sequences and control nodes of graphs. Another module may reset the state itself.
+    """
+    if isinstance(spec := getattr(part, "spec", None), Spec):
+        for node in spec.nodes:
+            if node.carries is not None:
+                return node.carries
+    elif not isinstance(part, nn.Sequential | Control):
+        return None
+    return next(filter(None, map(carried_tag, part.children())), None)
 
 
 def batch_size(value: Any) -> int | None:

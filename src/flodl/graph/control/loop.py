@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flodl.core import LoopError, log
+from flodl.core import LoopError, StateError, log
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.memory import tensors
 from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts, method
 from ..plan.titles import title_of
-from .control import Control, Target, batch_size, on_meta, one_or_per_sample, per_sample
+from .control import Control, Target, batch_size, carried_tag, on_meta, one_or_per_sample, per_sample
 from .traces import Emit, Traces
 
 Asked = Literal["before", "after"]
@@ -53,6 +53,13 @@ class Loop(Control):
         self._emits = "emit" in of_body.names
         self._body_refs = of_body.without("emit")
         self._condition_refs = accepts(condition) if condition is not None else Accepts()
+        self._carried = carried_tag(body)
+        if self._carried is not None and masked and not getattr(condition, "weighs_turns", False):
+            raise _continued_state(
+                self._carried,
+                "masked=True runs all iterations",
+                "Use masked=False and one value for the batch",
+            )
 
     def part_names(self) -> tuple[str, ...]:
         return ("body",) if self.condition is None else ("body", "condition")
@@ -181,6 +188,12 @@ class Loop(Control):
                     if not is_meta and not bool(running):
                         break
                 else:
+                    if self._carried is not None:
+                        raise _continued_state(
+                            self._carried,
+                            "samples stop one by one, and the body runs on all of them",
+                            "Return one value for the batch",
+                        )
                     active = running if active is None else active & running
                     if not self.masked and not is_meta and not bool(active.any()):
                         break
@@ -215,6 +228,14 @@ class Loop(Control):
             return state
         self.traces.add("halt", remaining)
         return _add_weighted(total, remaining, state)
+
+
+def _continued_state(tag: str, why: str, fix: str) -> StateError:
+    return StateError(
+        f"the body carries {tag!r}, and {why}, so the carried value would change after the stop. {fix}, or "
+        "make the value a part of the loop's state, for example of a tuple.",
+        path="body",
+    )
 
 
 def _still_running(value: Any, state: Any) -> Tensor | bool:

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flodl.core import ShapeError
+from flodl.core import ShapeError, StateError
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.shapes import differ
-from .control import Control, Target
+from .control import Control, Target, carried_tag
 
 MapMode = Literal["each", "slices"]
 
@@ -32,6 +32,12 @@ class Map(Control):
         self.mode = mode
         self.count = count
         self.batched = batched
+        if not batched and (tag := carried_tag(body)) is not None:
+            raise StateError(
+                f"the body of the map carries {tag!r} from call to call. It is called once for each row, so "
+                "a row would continue the state of another. Use map(body, batched=True), which carries one "
+                "value for each row. For the steps of a sequence, call the graph in a loop of your own."
+            )
 
     def part_names(self) -> tuple[str, ...]:
         return ("body",)

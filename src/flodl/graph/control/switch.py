@@ -9,12 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flodl.core import RouteError
+from flodl.core import RouteError, StateError
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.shapes import differ
 from ..plan.signature import Accepts, accepts
-from .control import Control, Target, batch_size, combine, on_meta, one_or_per_sample, per_sample
+from .control import (
+    Control,
+    Target,
+    batch_size,
+    carried_tag,
+    combine,
+    on_meta,
+    one_or_per_sample,
+    per_sample,
+)
 
 
 class Switch(Control):
@@ -32,6 +41,7 @@ class Switch(Control):
         self.selector = selector
         self.masked = masked
         self.num_branches = len(branches)
+        self._carried = [*map(carried_tag, branches)]
         for position, branch in enumerate(branches):
             setattr(self, f"branch_{position}", branch)
         known = getattr(selector, "num_choices", self.num_branches)
@@ -79,6 +89,8 @@ class Switch(Control):
         if getattr(self.selector, "gives_weights", False):
             return combine(choice, self._run_all(stream, choice.shape[0] if choice.dim() > 1 else None))
         index = self._shaped(choice, stream)
+        if index.dim() > 0 and not self.masked:
+            self._check_state()
         if self.masked or (index.dim() > 0 and on_meta(stream)):
             return self._select(index, self._run_all(stream, index.shape[0] if index.dim() else None))
         if index.dim() == 0:
@@ -86,6 +98,11 @@ class Switch(Control):
                 return self._run_all_on_meta(stream)
             return self._run(self._check_range(_to_index(index.item())), stream)
         return self._dispatch(index, stream)
+
+    def _check_state(self) -> None:
+        for position, tag in enumerate(self._carried):
+            if tag is not None:
+                raise _mixed_state(tag, position)
 
     def _run(self, position: int, stream: Any) -> Any:
         name = f"branch_{position}"
@@ -178,6 +195,15 @@ class Switch(Control):
                 )
             if differ(output.shape[1:], first.shape[1:]) or output.dtype != first.dtype:
                 raise _wrong_shape(output, first, position)
+
+
+def _mixed_state(tag: str, position: int) -> StateError:
+    return StateError(
+        f"the branch carries {tag!r} from call to call. With one index for each sample, it gets different "
+        "samples in every call, and would continue the state of others. Use masked=True, which runs every "
+        "branch on the whole batch, or return one index for the batch.",
+        path=f"branch_{position}",
+    )
 
 
 def _wrong_shape(output: Tensor, first: Tensor, position: int) -> RouteError:
