@@ -6,7 +6,7 @@ from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
 from .errors import NotRestorable
 from .mistakes.explain import explained
-from .non_finite import NonFinite, find_non_finite
+from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.precision import computing_in
 from .rehearsal import rehearse, sandbox
 from .report import StepReport
@@ -36,6 +36,7 @@ __all__ = [
     "no_waiting",
     "num_samples",
     "rehearse",
+    "report_skips_elsewhere",
     "sandbox",
     "shapes_in",
 ]

@@ -61,6 +61,11 @@ def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None
         return _in_backward(observed, model, loss)
 
 
+def report_skips_elsewhere(step: TrainStep) -> None:
+    """Let a step print no warnings about skipped updates, because the caller reports them."""
+    step._skips.is_quiet = True
+
+
 @dataclass
 class _Call:
     """What was seen of one call of a module: its class, whether values are finite, and gradients."""

@@ -26,6 +26,7 @@ class Cause(StrEnum):
     SAMPLE_COUNT = "sample_count"  # the number of samples is ambiguous
     TUNING_LIMIT = "tuning_limit"  # tuning ran out of time
     OPEN_WINDOW = "open_window"  # an epoch ended within an accumulation window
+    NOT_FINITE = "not_finite"  # updates were skipped
     PROBABLE_MISTAKE = "probable_mistake"  # what the loop does is probably not what was meant
 
 

@@ -23,6 +23,7 @@ from .errors import StepCallError
 from .mistakes.explain import explained
 from .mistakes.first_call import check_mode, check_schedulers, refuse_backward
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
+from .mistakes.skipped_updates import SkippedUpdates
 from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
 from .optimizer.prepare import prepare
@@ -101,6 +102,7 @@ class TrainStep:
         self._first_step_s: float | None = None
         self._is_mode_checked = False
         self._trained = TrainedParameters(model, self._body.parameters)
+        self._skips = SkippedUpdates(with_scaler=self._body.scaler is not None)
         self._calls = self._body.updater.calls
         self._calls.watch(optimizer, self._window)
 
@@ -378,6 +380,7 @@ class TrainStep:
         usual = UsualSize(int(state["usual_samples"]), after_tail, num_dropped=num_dropped)
         self._usual = replace(usual, is_explicit=self._usual.is_explicit)
         body.updater.num_skipped.fill_(state["num_skipped"])
+        self._skips.forget(int(state["num_skipped"]), self._updates)
         body.means.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
@@ -389,7 +392,8 @@ class TrainStep:
 
     def report(self) -> StepReport:
         """Return which tier runs, why, what it cost and what it gains."""
-        controller, skipped = self._controller, int(self._body.updater.num_skipped)
+        controller, skipped = self._controller, int(self.num_skipped)
+        self._skips.check(self.num_skipped, self._updates, self._journal, self._steps, wait=True)
         return StepReport(
             tier=controller.tier,
             reason=controller.why,
@@ -409,7 +413,7 @@ class TrainStep:
         )
 
     def _look_for_mistakes(self) -> None:
-        """Check parameters, mode and schedulers: at first, at a new epoch, and every few hundred steps."""
+        """Look for mistakes: at first, at a new epoch, every few hundred steps, after a skipped update."""
         body = self._body
         self._calls.check_at = self._steps + CHECK_EVERY
         if not body.model.training and not self._is_mode_checked:
@@ -419,6 +423,7 @@ class TrainStep:
             self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:
             check_schedulers(body.optimizer, self._journal, self._steps)
+        self._skips.check(self.num_skipped, self._updates, self._journal, self._steps)
 
     def _explained(self, error: BaseException, batch: tuple[Any, ...], stage: Stage) -> Exception | None:
         """Return an error that says more than one of torch; None if there is nothing to add."""

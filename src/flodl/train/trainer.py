@@ -17,7 +17,7 @@ from flodl.checkpoint import Policy
 from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.data import Loader
-from flodl.engine import Precision, Tail, TierChoice, TrainStep
+from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere
 from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
 from flodl.optim import Schedule
@@ -127,6 +127,7 @@ class Trainer(CheckedAttributes):
             tail=tail,
             guard="gradients",
         )
+        report_skips_elsewhere(self.train_step)
         self.average = None if ema is None else AveragedWeights(self.model, decay=ema)
         skipped: SkippedUpdates | None = None
         if nan != "skip":

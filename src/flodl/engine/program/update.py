@@ -218,6 +218,7 @@ class Updater:
         if self.host_reads_flag:
             if bool(self.bad):
                 self.num_skipped.add_(self.bad)
+                self.calls.check_at = 0
                 self._learned = [] if starts else self._learned
                 return
         else:
