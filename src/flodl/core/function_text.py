@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
 import inspect
 import linecache
@@ -36,21 +37,32 @@ def function_label(function: FunctionType) -> str:
     return source or f"{name} #{code_hash(function.__code__)}"
 
 
+@lru_cache(maxsize=4096)
 def code_hash(code: CodeType) -> str:
     """Return a hash of what a function does, without the names of files and the numbers of lines."""
     return hashlib.sha256(repr(_essence(code)).encode()).hexdigest()[:8]
 
 
 def _essence(code: CodeType) -> tuple[Any, ...]:
-    constants = [_essence(one) if isinstance(one, CodeType) else _stable(one) for one in code.co_consts]
-    if _has_docstring(code):
-        constants[0] = ""
-    return code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars
+    return _operations(code), code.co_names, code.co_varnames, code.co_freevars
 
 
-def _has_docstring(code: CodeType) -> bool:
-    """Return whether the first constant is a docstring; a function without one has None there."""
-    return bool(code.co_consts) and isinstance(code.co_consts[0], str) and not code.co_name.startswith("<")
+def _operations(code: CodeType) -> list[Any]:
+    """Return the instructions with their constants: a docstring is a constant that none of them loads."""
+    found: list[Any] = []
+    extended = 0
+    for operation, low in zip(code.co_code[::2], code.co_code[1::2]):
+        argument = extended << 8 | low
+        if operation == dis.EXTENDED_ARG:
+            extended = argument
+            continue
+        extended = 0
+        if operation not in dis.hasconst:
+            found.append((operation, argument))
+            continue
+        constant = code.co_consts[argument]
+        found.append(_essence(constant) if isinstance(constant, CodeType) else _stable(constant))
+    return found
 
 
 def _stable(constant: Any) -> Any:

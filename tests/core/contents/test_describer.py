@@ -148,3 +148,70 @@ def test_the_hash_of_a_large_array_reads_it_in_places_and_does_not_copy_it():
     assert content_hash(large) == content_hash(large)
     rows = torch.zeros(3_000_000, dtype=torch.bfloat16)
     assert content_hash(rows) != content_hash(rows + 1)
+
+
+def test_the_code_of_a_decorated_method_counts():
+    class Model:
+        @torch.no_grad()
+        def predict(self, x):
+            return x
+
+    class Other:
+        @torch.no_grad()
+        def predict(self, x):
+            return x + 1
+
+    labels = [Contents().of(kind).partition("#")[2] for kind in (Model, Other)]
+    assert labels[0] != labels[1]
+
+
+def test_adding_a_docstring_does_not_change_the_description():
+    def bare(x):
+        y = 3
+        x.append(y)
+
+    def described(x):
+        """Append three."""
+        y = 3
+        x.append(y)
+
+    labels = [Contents().of(function).partition("#")[2] for function in (bare, described)]
+    assert labels[0] == labels[1]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [0.5] * 5000,
+        list(range(5000)),
+        [2**70] * 5000,
+        ["a"] * 5000,
+        [(0, "a")] * 5000,
+        dict.fromkeys(range(5000), 1),
+    ],
+    ids=["floats", "integers", "large integers", "strings", "rows", "dict"],
+)
+def test_every_item_of_a_long_list_counts(items):
+    before = Contents().of(items)
+    assert Contents().of(items) == before
+    items[1236] = [9, "b"] if isinstance(items[1236], tuple) else items[1236] + items[1236]
+    assert Contents().of(items) != before
+
+
+def test_a_large_set_of_strings_does_not_depend_on_its_order():
+    names = [f"name {number}" for number in range(5000)]
+    assert Contents().of(set(names)) == f"5000 items #{Contents().of(sorted(names)).partition('#')[2]}"
+
+
+def test_keys_and_strings_deep_inside_a_dict_are_described():
+    inner = {"g": "deep"}
+    for name in reversed("abcdefh"):
+        inner = {name: inner}
+
+    def step():
+        return inner
+
+    found = Contents().of(step)["inner"]
+    for name in "abcdef":
+        found = found[name]
+    assert list(found) == ["h"]

@@ -18,6 +18,31 @@ config = types.SimpleNamespace(alpha=1.0, unused=0)
 SCALE = 1.0
 
 
+class Descent(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class OtherDescent(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        return super().step(closure)
+
+
+class Decay:
+    def lr(self, step):
+        return 0.01 / (1 + step)
+
+
+class OtherDecay:
+    def lr(self, step):
+        return 0.01 / (2 + step)
+
+
+OtherDescent.__qualname__ = OtherDescent.__name__ = "Descent"
+OtherDecay.__qualname__ = OtherDecay.__name__ = "Decay"
+
+
 class Criterion:
     """A plain object with a setting, which counts its calls."""
 
@@ -235,6 +260,22 @@ CHANGES = {
         {"data": rows(collate_fn=collating(1.0))},
         {"data": rows(collate_fn=collating(2.0))},
     ),
+    "drop_last of the training data": (
+        "data.drop_last is now True, was False",
+        {},
+        {"data": Loader(samples(), 5, drop_last=True)},
+    ),
+    "drop_last of the evaluation data": (
+        "eval_data.drop_last is now False, was True",
+        {"eval_data": Loader(samples(9), 6, drop_last=True)},
+        {"eval_data": samples(9)},
+    ),
+    "the code of an optimizer": (
+        "optimizer is now 'Descent #",
+        {"optimizer": lambda groups: Descent(groups, lr=0.01)},
+        {"optimizer": lambda groups: OtherDescent(groups, lr=0.01)},
+    ),
+    "the code of a schedule": ("schedule is now 'Decay #", {"schedule": Decay()}, {"schedule": OtherDecay()}),
     "keep": ("keep is now 'last(3)', was 'last(2)'", {}, {"keep": last(3)}),
 }
 

@@ -19,6 +19,7 @@ from .leaves import (
     MAX_NUMBERS,
     array_text,
     has_settings,
+    hash_of_basic,
     key_text,
     name_of,
     qualified_name,
@@ -71,7 +72,7 @@ class Contents:
         if (name := self._known.get(id(value))) is not None:
             return name
         if self._num_left <= 0 or len(self._open) > _MAX_DEPTH or id(value) in self._open:
-            return value if type(value) in BASIC and not isinstance(value, str) else name_of(value)
+            return self._description(value) if type(value) in BASIC else name_of(value)
         is_open = type(value) not in BASIC
         try:
             if is_open:
@@ -103,31 +104,41 @@ class Contents:
         return self._module(value) if is_module(value) else self._object(value)
 
     def of_many(self, items: Any) -> str:
-        """Describe a long sequence by its length and a hash of items from its start to its end."""
+        """Describe a long sequence by its length and a hash.
+
+        Up to 1,000,000 numbers and strings, also in rows, are hashed as a whole, of others 1000 items from
+        the start to the end.
+        """
+        if (known := hash_of_basic(items)) is not None:
+            return f"{len(items)} items #{known}"
         count, num_shown = len(items), min(len(items), _MAX_SAMPLED)
         chosen = [items[(count - 1) * number // max(1, num_shown - 1)] for number in range(num_shown)]
-        is_basic = all(type(item) in BASIC for item in chosen)
-        shown = chosen if is_basic else [self.of(item) for item in chosen]
-        return f"{count} items #{text_hash(repr(shown))}"
+        return f"{count} items #{text_hash(repr([self.of(item) for item in chosen]))}"
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         items = list(value.items())
-        named = [(str(self.of(key)), item) for key, item in items[:_MAX_ITEMS]]
+        named = [(self._key(key), item) for key, item in items[:_MAX_ITEMS]]
         shown = {name: self.of(hide_secret(name, item)) for name, item in named}
         if len(items) > _MAX_ITEMS:
             shown["…"] = self.of_many(items[_MAX_ITEMS:])
         return shown
+
+    def _key(self, key: Any) -> str:
+        return key_text(key) if type(key) in BASIC else str(self.of(key))
 
     def _sequence(self, value: list[Any] | tuple[Any, ...]) -> Any:
         fields = getattr(type(value), "_fields", None)
         items = list(value)
         if isinstance(value, tuple) and isinstance(fields, tuple):
             return {str(name): self.of(item) for name, item in zip(fields, items)}
-        if len(items) <= (MAX_NUMBERS if all(type(item) in BASIC for item in items) else _MAX_ITEMS):
+        is_short = len(items) <= MAX_NUMBERS
+        if is_short or (len(items) <= _MAX_ITEMS and not all(type(item) in BASIC for item in items)):
             return [self.of(item) for item in items]
         return self.of_many(items)
 
     def _set(self, value: set[Any] | frozenset[Any]) -> Any:
+        if {type(item) for item in value} <= set(BASIC):
+            return self._sequence(sorted(value, key=repr))
         return self._sequence(sorted((self.of(item) for item in list(value)[:_MAX_SAMPLED]), key=repr))
 
     def _generator(self, value: GeneratorType[Any, Any, Any]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
 from types import NoneType
 from typing import Any
 
@@ -11,6 +14,9 @@ from ..plain import plain
 from .arrays import content_hash
 
 BASIC = (bool, int, float, str, NoneType)
+_BASICS = frozenset(BASIC)
+# Of what is longer, only a part is hashed.
+MAX_HASHED = 1_000_000
 MAX_NUMBERS = 16
 _MAX_TEXT = 200
 _MAX_ROWS = 1000
@@ -58,6 +64,32 @@ def array_text(value: Any) -> Any:
     return plain(value) if isinstance(value, kinds) else None
 
 
+def hash_of_basic(items: Sequence[Any]) -> str | None:
+    """Return a hash of all items, or None for many, or for others than numbers, strings and rows of them.
+
+    >>> hash_of_basic([0.5] * 2000) == hash_of_basic([0.5] * 1999 + [0.25]), hash_of_basic([print])
+    (False, None)
+    """
+    if len(items) > MAX_HASHED:
+        return None
+    kinds = set(map(type, items))
+    if kinds <= {list, tuple}:
+        if sum(map(len, items)) > MAX_HASHED or not {type(one) for row in items for one in row} <= _BASICS:
+            return None
+    elif not kinds <= _BASICS:
+        return None
+    return hashlib.sha256(_packed(items, kinds)).hexdigest()[:8]
+
+
+def _packed(items: Sequence[Any], kinds: set[type]) -> bytes:
+    """Return items as bytes: numbers in binary, which takes a tenth of the time of their text."""
+    code = "d" if kinds == {float} else "q" if kinds == {int} else ""
+    with suppress(OverflowError):  # large integers
+        if code:
+            return code.encode() + array(code, items).tobytes()
+    return repr(items).encode("utf-8", "surrogatepass")
+
+
 def qualified_name(value: Any) -> str:
     return (
         f"{getattr(value, '__module__', None) or 'builtins'}.{getattr(value, '__qualname__', name_of(value))}"
@@ -69,7 +101,7 @@ def name_of(value: Any) -> str:
 
 
 def key_text(key: Any) -> str:
-    return str(key) if type(key) in BASIC else name_of(key)
+    return short_text(str(key)) if type(key) in BASIC else name_of(key)
 
 
 def short_text(text: str) -> str:

@@ -12,7 +12,7 @@ from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from ..function_text import code_hash
-from .origin import is_user_class, is_user_module
+from .origin import is_user_class, is_user_file, is_user_module
 from .reads import uses_of
 
 MISSING = object()
@@ -23,6 +23,7 @@ _MUTATORS = frozenset(
 )
 # Methods that set an object up, rather than use it.
 _SETS_UP = re.compile(r"__(init|post_init|setstate|new)|_*(set|configure|build|init|reset|load|add|with)")
+_MAX_WRAPPERS = 16
 _REGISTRIES = ("_modules", "_parameters", "_buffers")
 
 
@@ -101,9 +102,21 @@ def _functions(item: Any) -> Iterator[FunctionType]:
     if isinstance(item, staticmethod | classmethod):
         item = item.__func__
     if isinstance(item, property):
-        yield from (one for one in (item.fget, item.fset) if isinstance(one, FunctionType))
+        yield from (_unwrapped(one) for one in (item.fget, item.fset) if isinstance(one, FunctionType))
     elif isinstance(item, FunctionType):
-        yield item
+        yield _unwrapped(item)
+
+
+def _unwrapped(function: FunctionType) -> FunctionType:
+    """Return the function of the user inside a decorator of a library, such as `torch.no_grad`."""
+    inner: Any = function
+    for _ in range(_MAX_WRAPPERS):
+        if not isinstance(inner, FunctionType):
+            return function
+        if is_user_file(inner.__code__.co_filename):
+            return inner
+        inner = vars(inner).get("__wrapped__")
+    return function
 
 
 def constants_of(kind: type) -> dict[str, Any]:

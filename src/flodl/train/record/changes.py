@@ -8,6 +8,7 @@ from typing import Any
 
 ABSENT = object()
 _MAX_TEXT = 200
+_MAX_SHOWN = 160
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -22,7 +23,9 @@ def changes(path: str, now: Any, before: Any) -> Iterator[str]:
             where = f"{path}.{name}" if path else str(name)
             yield from changes(where, now.get(name, ABSENT), before.get(name, ABSENT))
     elif now != before:
-        yield f"{path} is now {_shown(now)}, was {_shown(before)}"
+        shown, then = _shown(now), _shown(before)
+        start = _start_of_difference(shown, then)
+        yield f"{path} is now {_cut(shown, start)}, was {_cut(then, start)}"
 
 
 def changed_modules(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
@@ -51,5 +54,19 @@ def pattern_of(path: str) -> str:
 def _shown(value: Any) -> str:
     if value is ABSENT:
         return "not there"
-    text = repr(value)
-    return text if len(text) <= _MAX_TEXT else f"{text[:160]}…"
+    return repr(value)
+
+
+def _start_of_difference(now: str, before: str) -> int:
+    """Return where to start showing two texts, so that what differs is visible."""
+    if max(len(now), len(before)) <= _MAX_TEXT:
+        return 0
+    first = next((place for place, (a, b) in enumerate(zip(now, before)) if a != b), 0)
+    return 0 if first < _MAX_SHOWN // 2 else first - _MAX_SHOWN // 4
+
+
+def _cut(text: str, start: int) -> str:
+    if not start and len(text) <= _MAX_TEXT:
+        return text
+    shown = text[start : start + _MAX_SHOWN]
+    return f"{'…' * bool(start)}{shown}{'…' * (start + len(shown) < len(text))}"

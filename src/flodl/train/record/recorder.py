@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from flodl.checkpoint import Policy
 from flodl.core.plain import plain
 from flodl.data import Loader, describe_data
@@ -53,12 +55,9 @@ class Recorder:
 
     def observe_data(self, loader: Loader | None, eval_data: Any) -> None:
         """Take a description of the data before it is read, since a dataset may keep what it reads."""
-        self._data = {"data": None if loader is None else _known(lambda: loader.contents)}
+        self._data = {"data": _known(partial(_contents, loader))}
         if eval_data is not None:
-            is_loader = isinstance(eval_data, Loader)
-            self._data["eval_data"] = _known(
-                lambda: eval_data.contents if is_loader else describe_data(eval_data)
-            )
+            self._data["eval_data"] = _known(partial(_contents, eval_data))
 
     def compared(self, session: Session) -> dict[str, Any]:
         """Return the parts of the record that are compared on resume."""
@@ -129,6 +128,15 @@ class Recorder:
 
 def _description(loader: Loader | None) -> Any:
     return None if loader is None else loader.description
+
+
+def _contents(data: Any) -> Any:
+    """Return what is read; a DataLoader contains `drop_last` in its sampler."""
+    if data is None or isinstance(data, DataLoader):
+        return None if data is None else describe_data(data)
+    if isinstance(data, Loader):
+        return {**data.contents, "drop_last": data.drop_last}
+    return {**describe_data(data), "drop_last": False}
 
 
 def _joined(described: Any, before: Any) -> Any:

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
+from flodl.core.contents.objects import class_label
 from flodl.core.plain import describe
 from flodl.optim import PlateauScheduler
 
@@ -18,7 +19,7 @@ def config_of(session: Session) -> dict[str, Any]:
     return {
         "batch_size": None if loader is None else loader.batch_size,
         "device": str(session.device),
-        "optimizer": type(session.optimizer).__name__,
+        "optimizer": class_label(type(session.optimizer)),
         "schedule": describe_schedule(session.schedule),
         **asdict(session.train_step.settings),
         **settings,
@@ -27,9 +28,11 @@ def config_of(session: Session) -> dict[str, Any]:
 
 
 def describe_schedule(schedule: Any) -> str | None:
-    """Return a schedule with its settings; a function with a hash of its code."""
+    """Return a schedule with its settings; a function and a class of the user with a hash of its code."""
     if schedule is None:
         return None
+    text = describe(schedule)
     if isinstance(schedule, PlateauScheduler):
-        return re.sub(r", lr=[^,)]*\)$", ")", repr(schedule))  # the current rate is not a setting
-    return describe(schedule)
+        text = re.sub(r", lr=[^,)]*\)$", ")", text)  # the current rate is not a setting
+    code = class_label(type(schedule)).partition(" ")[2]
+    return f"{text} {code}" if code else text

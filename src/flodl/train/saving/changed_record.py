@@ -28,8 +28,7 @@ def changed_record(
     """
     if "step" not in before:
         return []
-    if _python(now) != _python(before):
-        now, before = _without_code(now), _without_code(before)
+    now, before = comparable(now, before)
     lines = [
         line
         for name in _COMPARED
@@ -64,6 +63,15 @@ def nothing_left(epochs: int, changed: Sequence[str]) -> str:
     )
 
 
+def comparable(
+    now: Mapping[str, Any], before: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return two records, without the hashes of code if they come from different versions of Python."""
+    if _python(now) == _python(before) or "versions" not in before:
+        return now, before
+    return _without_code(now), _without_code(before)
+
+
 def _python(record: Mapping[str, Any]) -> str:
     return ".".join(str((record.get("versions") or {}).get("python")).split(".")[:2])
 
@@ -92,6 +100,8 @@ def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
     if "dataset" in names:
         names.remove("source")  # the same in one line
     names += [name for name in _FUNCTIONS if name in now or name in before]
+    if "drop_last" in now and "drop_last" in before:
+        names.append("drop_last")
     for name in names:
         yield from changes(f"{path}.{name}", now.get(name, ABSENT), before.get(name, ABSENT))
 

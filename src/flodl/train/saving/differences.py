@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from flodl.graph import Graph
 
 from ..callbacks.dispatch import Hooks
+from ..record.machine import versions
 from ..record.settings import config_of
 from ..session import Session
-from .changed_record import changed_record
+from .changed_record import changed_record, comparable
 
 Modes = Mapping[str, Sequence[str]]
 MAX_NAMES = 3
@@ -72,7 +73,10 @@ def differences(
 
 def changed_settings(session: Session, saved: Mapping[str, Any]) -> Iterator[str]:
     """Describe settings that changed since the run was saved; those of this program apply."""
-    for name, value in config_of(session).items():
+    own, saved = comparable({**config_of(session), "versions": versions()}, saved)
+    for name, value in own.items():
+        if name == "versions":
+            continue  # compared with the rest of the record
         before = saved.get(name)
         if isinstance(before, str) and before.startswith("<function "):
             continue  # older bundles contain no more than its name
