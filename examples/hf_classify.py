@@ -17,7 +17,7 @@ TEXTS = ["a moving and funny film", "two hours of my life that i will never get 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Classify texts.")
-    parser.add_argument("--model", help="a model of the hub, or a folder")
+    parser.add_argument("--model", help="a model on the hub, or a folder")
     parser.add_argument("texts", nargs="*", default=TEXTS)
     settings = parser.parse_args()
     if settings.model:

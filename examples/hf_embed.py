@@ -3,7 +3,7 @@
     python hf_embed.py --model sentence-transformers/all-MiniLM-L6-v2
 
 Without --model, a tiny model with random weights is created, so that the example runs offline: its vectors
-know which words two sentences share, and nothing about what they mean.
+reflect which words two sentences share, and nothing about their meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SENTENCES = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Find the most similar sentence.")
-    parser.add_argument("--model", help="a model of the hub, or a folder")
+    parser.add_argument("--model", help="a model on the hub, or a folder")
     parser.add_argument("--query", default="can i buy a train ticket")
     settings = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

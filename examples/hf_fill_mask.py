@@ -2,8 +2,8 @@
 
     python hf_fill_mask.py --model distilbert-base-uncased
 
-With --model, the model is used as it is. Without, a tiny one is created and trained, offline. The masks of
-the training depend on seed, epoch and position only, so a resumed run sees the same ones.
+With --model, the model is used as it is. Without, a tiny one is created and trained, offline. The training
+masks depend only on seed, epoch and position, so a resumed run sees the same ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def train_tiny(folder: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Predict masked words.")
-    parser.add_argument("--model", help="a model of the hub, or a folder")
+    parser.add_argument("--model", help="a model on the hub, or a folder")
     parser.add_argument(
         "--text", default="{mask} is the capital of France .", help="{mask} stands for the mask token"
     )

@@ -68,7 +68,7 @@ def finetune(name: str | None, run: Path, epochs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fine-tune a model.")
-    parser.add_argument("--model", help="a model of the hub, or a folder")
+    parser.add_argument("--model", help="a model on the hub, or a folder")
     parser.add_argument("--run-dir", type=Path, help="the folder of the run; by default a temporary one")
     parser.add_argument("--epochs", type=int, default=3)
     settings = parser.parse_args()

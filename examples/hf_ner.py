@@ -1,4 +1,4 @@
-"""Find names in texts with a Hugging Face model, after a short training on a handful of sentences.
+"""Find names in texts with a Hugging Face model.
 
     python hf_ner.py --model dslim/bert-base-NER
 
@@ -34,7 +34,7 @@ def sentences() -> tuple[list[list[str]], list[list[str]]]:
 
 
 def train_tiny(folder: str) -> Any:
-    """Create a tiny model and train it; its test sentences have other combinations of the same names."""
+    """Create a tiny model and train it; its test sentences are different combinations of the same names."""
     words, tags = sentences()
     model = create_tiny(folder, [" ".join(text) for text in words], head="tokcls", labels=label_names(tags))
     is_valid = [index % 7 == 0 for index in range(len(words))]
@@ -61,7 +61,7 @@ def train_tiny(folder: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Find names in texts.")
-    parser.add_argument("--model", help="a model of the hub, or a folder")
+    parser.add_argument("--model", help="a model on the hub, or a folder")
     parser.add_argument("texts", nargs="*", default=["In Paris we met Grace Hopper ."])
     settings = parser.parse_args()
     flodl.manual_seed(0)

@@ -55,7 +55,7 @@ def train_tiny(folder: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Answer a question.")
-    parser.add_argument("--model", help="a model of the hub, or a folder")
+    parser.add_argument("--model", help="a model on the hub, or a folder")
     parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--context", default=CONTEXT)
     settings = parser.parse_args()
