@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl import ArgmaxSelector, FlowBuilder, LearnedHalt, SoftmaxRouter, ThresholdHalt, TopKRouter
-from flodl.core import BuildError, InputError
+from flodl.core import BuildError, GraphError, InputError
 
 from .nodes import Blend, Double, Remember, Shift, Total
 
@@ -291,3 +291,22 @@ def test_a_module_assigned_under_an_unknown_name_is_noted_once(capsys):
     model.head = nn.Linear(2, 5)
     assert model(x).shape == (1, 5)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("builder", "words"),
+    [
+        (
+            FlowBuilder().switch(lambda v: (v[:, 0] > 0).long(), [torch.neg, torch.sin]),
+            "at 'switch_1': torch cannot trace this switch, because Python reads its index. Pass masked=True",
+        ),
+        (
+            FlowBuilder(FlowBuilder().loop_body(torch.neg).while_cond(ThresholdHalt(3.0), 2).build()),
+            "at 'graph_1.loop_1': torch cannot trace this loop, because Python reads its condition",
+        ),
+    ],
+)
+def test_an_export_that_needs_masked_says_so(builder, words):
+    with pytest.raises(GraphError) as caught:
+        torch.export.export(builder.build(), (torch.ones(2, 2),))
+    assert words in str(caught.value)

@@ -177,3 +177,38 @@ def test_state_is_carried_even_if_tags_are_not_kept():
     first, second = model(X), model(X)
     assert not torch.equal(first, second)
     assert model._memory.values is None
+
+
+def trained_twice(model, after, *, retain_graph=False):
+    for _ in range(2):
+        loss = model(X).sum() + model(X).sum()
+        try:
+            loss.backward(retain_graph=retain_graph)
+        except RuntimeError as error:
+            return str(error)
+        after()
+    return ""
+
+
+def test_state_whose_history_a_backward_has_used_is_noted_once_before_the_next_one_fails(capsys):
+    model = FlowBuilder(nn.Linear(3, 3)).also(carrying()).through(torch.tanh).build()
+    assert "a second time" in trained_twice(model, lambda: None)
+    model(X)
+    shown = capsys.readouterr().err
+    assert shown.count("the carried value 'memory' has the autograd history of a call whose backward") == 1
+    assert "Call detach_state() after each backward, or end_step()" in shown
+
+
+@pytest.mark.parametrize("method", ["detach_state", "reset_state", "end_step"])
+def test_state_that_is_detached_or_reset_after_a_backward_is_not_noted(method, capsys):
+    model = FlowBuilder(nn.Linear(3, 3)).also(carrying()).through(torch.tanh).build()
+    assert trained_twice(model, getattr(model, method)) == ""
+    assert trained_twice(copy.deepcopy(model), lambda: None) != ""
+    assert capsys.readouterr().err.count("note:") == 1  # about the copy
+
+
+def test_state_without_a_backward_is_not_noted(capsys):
+    model = carrying()
+    for _ in range(3):
+        model(X)
+    assert capsys.readouterr().err == ""

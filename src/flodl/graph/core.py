@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flodl.core import BuildError, InputError, StateError, log
 from flodl.core.paths import suggestion
 
-from .control.control import Control
+from .control.control import Control, explain_tracing
 from .control.traces import Traces
 from .first_calls import FirstCalls
 from .plan.codegen import Source, bind, generate
@@ -192,6 +192,8 @@ class GraphCore(nn.Module):
         assert tag is not None
         if value is not None:
             self._memory.check_batch(tag, value, graph_input)
+            if not torch.compiler.is_compiling():
+                self._memory.note_used_history(tag)
             return value
         first = self._initial.get(tag)
         if first == _STORED:
@@ -205,6 +207,8 @@ class GraphCore(nn.Module):
         self._memory.carried = values
         has_batch = isinstance(graph_input, Tensor) and graph_input.dim() > 0
         self._memory.batch = graph_input.shape[0] if has_batch else None
+        if not torch.compiler.is_compiling():
+            self._memory.watch_history()
 
     def _ordered(self, input: Any, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the inputs after the stream in the order of their declaration."""
@@ -243,6 +247,8 @@ class GraphCore(nn.Module):
         node = self._spec.nodes[index]
         target = self._modules.get(node.key)
         if isinstance(target, Control | GraphCore):
+            if (clearer := explain_tracing(error, target)) is not None:
+                return clearer.under(node.key)
             prepend_path(error, node.key)
             return None
         sources = [self._spec.nodes[source].key for source in node.sources]

@@ -190,3 +190,11 @@ def test_an_example_of_the_wrong_type_is_named(example):
     )
     with pytest.raises(ShapeError, match=words):
         FlowBuilder(nn.Linear(8, 2)).build(example=example)
+
+
+def test_a_wrong_dtype_of_the_example_is_called_a_dtype():
+    with pytest.raises(
+        ShapeError, match=r"'embedding_1'.*The dtype is wrong here, not the shape.*torch.long"
+    ):
+        FlowBuilder(nn.Embedding(5, 3)).build(example=torch.randn(2, 3))
+    FlowBuilder(nn.Embedding(5, 3)).build(example=torch.zeros(2, 3, dtype=torch.long))

@@ -17,6 +17,9 @@ from ..core import GraphCore
 from ..plan.error_path import path_of_error
 from ..plan.spec import inputs_of
 
+# Words of torch's errors about dtypes.
+_ABOUT_DTYPES = ("scalar type", "dtype", "Input type (")
+
 
 def check_shapes(graph: GraphCore, example: Any) -> None:
     """Run the graph on the meta device; an error names the failing node.
@@ -42,6 +45,11 @@ def check_shapes(graph: GraphCore, example: Any) -> None:
             return
         message = f"{_first_line(error)} ({details})" if details else _first_line(error)
         advice = "Change the node to accept this shape, or fix the node before it."
+        if any(word in _first_line(error) for word in _ABOUT_DTYPES):
+            advice = (
+                "The dtype is wrong here, not the shape: pass an example with the dtype of your data, "
+                "such as torch.zeros(2, 3, dtype=torch.long) for indices, or convert it in the node before."
+            )
         if not isinstance(example, Tensor | tuple | Mapping):
             advice = (
                 f"The example is of type {type(example).__name__}: pass a tensor, a tuple of all inputs, "

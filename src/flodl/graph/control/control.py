@@ -9,6 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from flodl.core import GraphError, LoopError, RouteError
+
+from ..plan.error_path import path_of_error
 from ..plan.memory import tensors
 from ..plan.overwriting import Versions
 from ..plan.signature import Accepts
@@ -50,6 +53,18 @@ class Control(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return self.describe()
+
+
+def explain_tracing(error: Exception, node: nn.Module) -> GraphError | None:
+    """Return a clearer error if torch cannot trace the decision of a node that has a masked variant."""
+    is_own = type(error).__name__ == "GuardOnDataDependentSymNode" and not path_of_error(error)[0]
+    if not is_own or getattr(node, "masked", True):
+        return None
+    is_switch = getattr(node, "kind", None) == "switch"
+    what, method = ("index", "switch") if is_switch else ("condition", "while_cond or until_cond")
+    return (RouteError if is_switch else LoopError)(
+        f"torch cannot trace this {node.kind}, because Python reads its {what}. Pass masked=True to {method}."
+    )
 
 
 def carried_tag(part: Any) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from flodl.core import StateError
+from flodl.core import StateError, log
 from flodl.observe import LastValues
 
 CarriedState = tuple[tuple[Any, ...], int | None]
@@ -21,6 +23,9 @@ class Memory(LastValues):
     carried values are detached and tagged values are dropped, so that a graph can be deep-copied after a
     forward.
     """
+
+    # Of the first values that are carried with an autograd history: whether a backward has used it.
+    _history: Literal["unknown", "watched", "used", "done"] = "unknown"
 
     def __init__(self, num_tags: int, num_carried: int) -> None:
         super().__init__((None,) * num_tags)
@@ -36,11 +41,35 @@ class Memory(LastValues):
         """Drop the carried values, so that the next call starts from the initial ones."""
         self.carried = (None,) * len(self.carried)
         self.batch = None
+        self._history = "done"
 
     def detach(self) -> None:
         """Detach all values from the autograd graph."""
         super().detach()
         self.carried = detached(self.carried)
+        self._history = "done"
+
+    def watch_history(self) -> None:
+        """Find out, once, whether a backward runs through the carried values."""
+        if self._history != "unknown":
+            return
+        for leaf in tensors(self.carried):
+            if leaf.grad_fn is not None:
+                self._history = "watched"
+                leaf.register_hook(partial(_note_use, weakref.ref(self)))  # type: ignore[no-untyped-call]
+
+    def note_used_history(self, tag: str) -> None:
+        """Log, once, that a carried value has the autograd history of a call whose backward has run."""
+        if self._history != "used":
+            return
+        self._history = "done"
+        if any(leaf.grad_fn is not None for leaf in tensors(self.carried)):
+            log.warn(
+                "note: the carried value '%s' has the autograd history of a call whose backward has run, so "
+                "the next backward fails, unless that one had retain_graph=True. Call detach_state() after "
+                "each backward, or end_step() after each step.",
+                tag,
+            )
 
     def snapshot(self) -> CarriedState:
         """Return the values carried now, for `restore_where`."""
@@ -83,6 +112,11 @@ class Memory(LastValues):
         self.forget_tags()
         self.carried = state["carried"]
         self.batch = state["batch"]
+
+
+def _note_use(memory: weakref.ref[Memory], _: Tensor) -> None:
+    if (alive := memory()) is not None and alive._history == "watched":
+        alive._history = "used"
 
 
 def restore_all_where(snapshots: list[tuple[Memory, CarriedState]], flag: Tensor) -> None:
