@@ -44,11 +44,14 @@ def code_hash(code: CodeType) -> str:
 
 
 def _essence(code: CodeType) -> tuple[Any, ...]:
-    return _operations(code), code.co_names, code.co_varnames, code.co_freevars
+    return operations(code, _essence), code.co_names, code.co_varnames, code.co_freevars
 
 
-def _operations(code: CodeType) -> list[Any]:
-    """Return the instructions with their constants: a docstring is a constant that none of them loads."""
+def operations(code: CodeType, nested: Callable[[CodeType], Any]) -> list[Any]:
+    """Return the instructions with their constants: a docstring is a constant that none of them loads.
+
+    `nested` describes the code of functions inside this one.
+    """
     found: list[Any] = []
     extended = 0
     for operation, low in zip(code.co_code[::2], code.co_code[1::2]):
@@ -61,7 +64,7 @@ def _operations(code: CodeType) -> list[Any]:
             found.append((operation, argument))
             continue
         constant = code.co_consts[argument]
-        found.append(_essence(constant) if isinstance(constant, CodeType) else _stable(constant))
+        found.append(nested(constant) if isinstance(constant, CodeType) else _stable(constant))
     return found
 
 

@@ -11,6 +11,7 @@ from .control import (
     TopKRouter,
 )
 from .graph import Graph
+from .hashing import structure_of
 from .run_state import (
     check_graph_state,
     graph_state,
@@ -36,5 +37,6 @@ __all__ = [
     "load_carried_values",
     "load_graph_state",
     "set_kept_in_eval",
+    "structure_of",
     "without_carried_values",
 ]

@@ -18,7 +18,7 @@ from flodl.checkpoint import (
     suggest_keywords,
 )
 
-from .hashing.hashes import GraphHashes
+from .hashing.hashes import GraphHashes, structure_of
 from .metrics import GraphMetrics
 
 
@@ -38,7 +38,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
                 renamed.setdefault(rust_name, tensors[name])
             save_checkpoint(target, renamed, format=format)
             return
-        metadata = {"structural_hash": self.structural_hash}
+        metadata = structure_of(self).as_metadata()
         save_checkpoint(target, self._named_tensors(), metadata=metadata, format=format)
 
     @suggest_keywords
@@ -63,7 +63,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
             prefix=prefix,
             allow_missing=allow_missing,
             allow_unexpected=allow_unexpected,
-            structural_hash=self.structural_hash,
+            structural_hash=structure_of(self),
             allow_different_structure=allow_different_structure,
             fdlc_names=self._rust_names(),
         )
@@ -74,7 +74,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
             snapshot_cpu(self._named_tensors()),
             metrics=self.latest_metrics(),
             epoch=self.epoch_count,
-            metadata={"structural_hash": self.structural_hash},
+            metadata=structure_of(self).as_metadata(),
         )
 
     def _named_tensors(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from flodl import FlowBuilder, set_verbosity
 from flodl.core import TrainError
+from flodl.graph import structure_of
 from flodl.monitor import read
 from flodl.train import Phase
 from flodl.train.saving.differences import changed_optimizer, changed_settings
@@ -155,6 +156,49 @@ def test_a_custom_loop_can_allow_a_different_structure_too(make, data, tmp_path)
     with pytest.raises(TrainError, match=r"built differently .* allow_different_structure=True"):
         trainer.resume(data, 8)
     assert trainer.resume(data, 8, allow_different_structure=True)
+
+
+class Curved(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+def curved():
+    torch.manual_seed(0)
+    return FlowBuilder(nn.Linear(3, 1)).through(Curved()).build()
+
+
+def test_a_run_is_not_resumed_with_another_forward_of_a_module_class(make, data, tmp_path, monkeypatch):
+    make(curved(), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    assert make(curved(), checkpoint_dir=tmp_path).resume(data, 8)
+    monkeypatch.setattr(Curved, "forward", lambda self, x: torch.sigmoid(x))
+    trainer = make(curved(), checkpoint_dir=tmp_path)
+    with pytest.raises(
+        TrainError, match=r"built differently .* The code of its functions and of your module"
+    ):
+        trainer.resume(data, 8)
+    assert trainer.resume(data, 8, allow_different_structure=True)
+
+
+@pytest.mark.parametrize("written_by", ["an earlier version of flodl", "another version of Python"])
+def test_code_that_cannot_be_compared_does_not_prevent_resuming(
+    make, data, tmp_path, monkeypatch, written_by
+):
+    from flodl.checkpoint import latest_bundle, read_bundle, save_bundle
+
+    make(curved(), checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=8)
+    bundle = latest_bundle(tmp_path / "a" / "bundles").bundle
+    trainer = (parts := dict(read_bundle(bundle)))["trainer"]
+    if written_by == "another version of Python":
+        trainer["structures"][""]["flodl_python"] = "3.1"
+    else:
+        trainer["structural_hashes"][""] = structure_of(curved()).earlier
+        del trainer["structures"]
+    save_bundle(tmp_path / "b" / "bundles", bundle.step, parts)
+    monkeypatch.setattr(Curved, "forward", lambda self, x: torch.sigmoid(x))
+    assert make(curved(), checkpoint_dir=tmp_path / "b").resume(data, 8)
+    with pytest.raises(TrainError):
+        make(looping(3), checkpoint_dir=tmp_path / "b").resume(data, 8)
 
 
 def test_a_different_dtype_of_the_model_is_reported(make, data, tmp_path):

@@ -27,6 +27,7 @@ from .keywords import suggest_keywords
 from .locations import check_file, check_suffix
 from .matching import Match, match_names, warn_of_unused
 from .report import LoadReport
+from .structure import Structure
 from .values import check_copies, check_ties, check_values_fit, warn_of_underflow
 
 Format = Literal["safetensors", "fdlc"]
@@ -80,7 +81,7 @@ def load_checkpoint(
     prefix: str = "",
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
-    structural_hash: str | None = None,
+    structural_hash: str | Structure | None = None,
     allow_different_structure: bool = True,
     fdlc_names: Mapping[str, str] | None = None,
 ) -> LoadReport:
@@ -98,9 +99,11 @@ def load_checkpoint(
         raise CheckpointError(f"prefix={prefix!r}. Pass the beginning of the names, such as 'encoder'.")
     _check_patterns(allow_missing=allow_missing, allow_unexpected=allow_unexpected)
     with safe_after_fork(), _open_verified(source) as contents:
-        stored_hash = contents.metadata.get("structural_hash") if not prefix else None
-        if not allow_different_structure:
-            _check_structure(stored_hash, structural_hash, display_name(source))
+        structure = _structure(structural_hash)
+        written = {} if prefix else contents.metadata
+        same_function = None if structure is None else structure.is_same_as(written)
+        if not allow_different_structure and not same_function:
+            raise _different(structure, written.get("structural_hash"), display_name(source))
         is_fdlc = contents.metadata.get("flodl_layout") == "fdlc"
         match = match_names(
             contents.shapes,
@@ -121,12 +124,11 @@ def load_checkpoint(
     with torch.no_grad(), safe_after_fork():
         for name, stored_name in match.sources.items():
             named_tensors[name].copy_(stored[stored_name])
-    is_known = stored_hash is not None and structural_hash is not None
     return LoadReport(
         loaded=tuple(match.sources),
         skipped=match.skipped,
         missing=match.missing,
-        same_function=stored_hash == structural_hash if is_known else None,
+        same_function=same_function,
         retyped=tuple(
             name for name, old in match.sources.items() if stored[old].dtype != named_tensors[name].dtype
         ),
@@ -159,16 +161,19 @@ def _open_verified(source: PathOrStream) -> Iterator[Contents]:
         yield contents
 
 
-def _check_structure(stored: str | None, own: str | None, where: str) -> None:
-    if stored is not None and stored == own:
-        return
+def _structure(given: str | Structure | None) -> Structure | None:
+    return Structure(given, without_code=given, earlier=given) if isinstance(given, str) else given
+
+
+def _different(own: Structure | None, stored: str | None, where: str) -> CheckpointError:
     if own is None:
         what = "there is no structural_hash to compare the file with. Pass that of the graph."
     elif stored is None:
         what = f"{where} has no structural hash for these names, so the graph that wrote it is unknown."
     else:
-        what = f"{where} was written by a graph with a different structure (hash {stored}, here {own})."
-    raise CheckpointError(
+        what = f"{where} was written by a graph with a different structure (hash {stored}, here "
+        what += f"{own.hash}). The code of its functions and of your module classes counts."
+    return CheckpointError(
         f"{what} Nothing was loaded. Build the graph that was saved, or pass allow_different_structure=True: "
         "the same weights may then compute a different function."
     )

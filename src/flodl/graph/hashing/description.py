@@ -6,12 +6,24 @@ import dis
 import enum
 import functools
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from .class_code import method_words
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, enum.Enum)
+
+
+class Level(enum.IntEnum):
+    """What a word describes: the structure, the code of a function, or the code of a class of the user."""
+
+    STRUCTURE = 0
+    FUNCTIONS = 1
+    CLASSES = 2
 
 
 class Description:
@@ -26,12 +38,23 @@ class Description:
     """
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self._words: list[tuple[Level, str]] = []
+        self._level = Level.STRUCTURE
         self._open: set[int] = set()
+        self._class_words: dict[type, list[str]] = {}
+
+    @property
+    def words(self) -> list[str]:
+        """All words so far."""
+        return [word for _, word in self._words]
+
+    def words_up_to(self, level: Level) -> list[str]:
+        """Return the words without those of higher levels, such as the code of classes."""
+        return [word for own, word in self._words if own <= level]
 
     def add(self, word: str) -> None:
         """Add one word."""
-        self.words.append(word)
+        self._words.append((self._level, word))
 
     def module(self, module: nn.Module) -> None:
         """Describe a module."""
@@ -49,6 +72,22 @@ class Description:
             self._open.add(id(value))
             self._structured(value)
             self._open.discard(id(value))
+
+    def class_code(self, kind: type, entries: tuple[str, ...]) -> None:
+        """Describe the methods of a class of the user that a call runs, beginning with `entries`."""
+        with self._at(Level.CLASSES):
+            if kind not in self._class_words:
+                self._class_words[kind] = method_words(kind, entries)
+            for word in self._class_words[kind]:
+                self.add(word)
+
+    @contextmanager
+    def _at(self, level: Level) -> Iterator[None]:
+        before, self._level = self._level, max(self._level, level)
+        try:
+            yield
+        finally:
+            self._level = before
 
     def _structured(self, value: Any) -> None:
         if isinstance(value, nn.Module):
@@ -78,6 +117,7 @@ class Description:
 
     def _object(self, value: Any) -> None:
         self.add(_qualified(type(value)))
+        self.class_code(type(value), ("__call__",))
         if hasattr(value, "__dict__"):
             self.value({name: item for name, item in vars(value).items() if not name.startswith("_")})
         elif "__reduce__" in vars(type(value)):
@@ -86,7 +126,8 @@ class Description:
 
     def _function(self, function: types.FunctionType) -> None:
         """Describe a Python function by its code, so that two lambdas differ if their bodies differ."""
-        self._code(function.__code__, function)
+        with self._at(Level.FUNCTIONS):
+            self._code(function.__code__, function)
         self._several("defaults", function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():
             try:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from flodl.checkpoint.files.structure import Structure
+
 from ..core import GraphCore, Initial
 from ..plan.spec import Node, Spec
-from .description import Description
+from .description import Description, Level
 
 
 class GraphHashes(GraphCore):
@@ -28,9 +30,7 @@ class GraphHashes(GraphCore):
 
         It describes the graph as it was built, or as it was when a node was last replaced.
         """
-        if self._modules_inside() != self._hashed:
-            self._update_hash()
-        return self._hash
+        return structure_of(self).hash
 
     @property
     def weights_hash(self) -> str:
@@ -39,16 +39,25 @@ class GraphHashes(GraphCore):
 
     def _update_hash(self) -> None:
         """Compute the hash once: attributes that modules change while they run must not change it."""
-        self._hash = structural_hash(self)
+        self._structure = _structure(self)
         has_lazy = any(is_lazy(parameter) for parameter in self.parameters())
         self._hashed = None if has_lazy else self._modules_inside()
 
 
-def structural_hash(graph: GraphCore) -> str:
-    """Hash what the graph computes: nodes, wiring, settings and shapes; not names, values or devices."""
+def structure_of(graph: GraphHashes) -> Structure:
+    """Return the structural hash of a graph with those that files of other versions are compared with."""
+    if graph._modules_inside() != graph._hashed:
+        graph._update_hash()
+    return graph._structure
+
+
+def _structure(graph: GraphCore) -> Structure:
+    """Hash what the graph computes: nodes, wiring, settings, shapes, code; not names, values or devices."""
     description = _GraphDescription()
     description.graph(graph)
-    return _digest(description.words)
+    levels = (Level.CLASSES, Level.STRUCTURE, Level.FUNCTIONS)
+    full, without_code, earlier = (_digest(description.words_up_to(level)) for level in levels)
+    return Structure(full, without_code=without_code, earlier=earlier)
 
 
 def weights_hash(graph: GraphCore) -> str:
@@ -86,6 +95,7 @@ class _GraphDescription(Description):
             self.graph(module)
             return
         self.add(f"module {type(module).__module__}.{type(module).__qualname__} {module.extra_repr()}")
+        self.class_code(type(module), ("forward", "__call__"))
         for name, value in sorted(vars(module).items()):
             if not name.startswith("_") and name not in ("training", "traces"):
                 self.add(f"setting {name}")

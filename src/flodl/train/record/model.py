@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from flodl.core.plain import plain, short_hash
-from flodl.graph import Graph
+from flodl.graph import Graph, structure_of
 
 # How many elements of each tensor are hashed.
 NUM_ELEMENTS = 64
@@ -32,7 +32,8 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         "class": type(model).__name__,
         "parameters": sum(one.numel() for one in parameters),
         "trainable": sum(one.numel() for one in parameters if one.requires_grad),
-        "structure": model.structural_hash if isinstance(model, Graph) else _structure(model),
+        # The code of classes is in another part of the record.
+        "structure": structure_of(model).earlier if isinstance(model, Graph) else _structure(model),
     }
 
 

@@ -22,13 +22,14 @@ from ..session import Session
 from .buffers import restore_buffers, separate_buffers, unsaved_buffers
 from .check import fixed_settings, outside_model, parameter_names
 from .check_optimizer import with_own_implementation
-from .differences import graph_hashes
+from .differences import graph_structures
 from .disk_space import expected_optimizer_bytes, num_bytes_of
 
 
 def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[str, Any]:
     """Return the state of a run between two updates."""
     model, loader, skipped = session.model, session.loader, session.skipped
+    structures = graph_structures(model)
     return {
         "model": model.state_dict(),
         "optimizer": session.optimizer.state_dict(),
@@ -45,7 +46,8 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "modes_at_start": session.start.modes,
             "optimizer_at_start": session.start.optimizer,
             "limit": session.start.limit,
-            "structural_hashes": graph_hashes(model),
+            "structural_hashes": {path: one.hash for path, one in structures.items()},
+            "structures": {path: one.as_metadata() for path, one in structures.items()},
             "parameters": parameter_names(session),
         },
         "average": _averaged(session),

@@ -53,7 +53,7 @@ def check_saved_run(
     check_graph_state(session.model, parts["graphs"])
     _check_random_state(session, parts["rng"])
     if not allow_different_structure:
-        _check_structure(session, parts["trainer"].get("structural_hashes") or {})
+        _check_structure(session, parts["trainer"])
 
 
 def fixed_settings(session: Session) -> dict[str, str]:
@@ -85,13 +85,12 @@ def parameter_names(session: Session) -> list[list[str]]:
     ]
 
 
-def _check_structure(session: Session, hashes: Mapping[str, str]) -> None:
-    for difference in changed_structure(session.model, hashes):
+def _check_structure(session: Session, saved: Mapping[str, Any]) -> None:
+    for difference in changed_structure(session.model, saved):
         raise TrainError(
             f"{difference}. Nothing was loaded. Build it as it was saved, or choose a different "
             "checkpoint_dir. To continue with the same weights nevertheless, pass "
-            "allow_different_structure=True. Functions are compared by their bytecode, which depends on the "
-            "version of Python."
+            "allow_different_structure=True. The code of its functions and of your module classes counts."
         )
 
 

@@ -125,9 +125,10 @@ _TRAINER: dict[str, Check] = {
     "optimizer_at_start": _none_or(_list_of(_is_mapping)),
     "limit": _none_or(_is_count),
     "structural_hashes": _none_or(_dict_of(_is_str)),
+    "structures": _none_or(_dict_of(_dict_of(_is_str))),
     "parameters": _none_or(_list_of(_list_of(_is_str))),
 }
 _OPTIONAL = {
     "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit", "structural_hashes",
-    "parameters",
+    "structures", "parameters",
 }  # fmt: skip

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flodl.graph import Graph
+from flodl.checkpoint.files.structure import Structure
+from flodl.graph import Graph, structure_of
 
 from ..callbacks.dispatch import Hooks
 from ..record.machine import versions
@@ -57,7 +58,7 @@ def differences(
             at_start=saved.get("optimizer_at_start"),
             scheduled=session.schedule is not None,
         ),
-        *changed_model(session.model, saved.get("structural_hashes") or {}, parts["model"]),
+        *changed_model(session.model, saved, parts["model"]),
         *(
             conflicting_modes(modes, saved["modes"], at_start=at_start)
             if own_folder
@@ -116,9 +117,9 @@ def changed_optimizer(
     return sorted(found)
 
 
-def changed_model(model: nn.Module, hashes: Mapping[str, str], saved: Mapping[str, Any]) -> Iterator[str]:
+def changed_model(model: nn.Module, trainer: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
     """Describe graphs with a different structure and tensors with a different dtype."""
-    yield from changed_structure(model, hashes)
+    yield from changed_structure(model, trainer)
     dtypes: dict[tuple[str, str], list[str]] = {}
     for name, value in model.state_dict().items():
         before = saved.get(name)
@@ -128,12 +129,15 @@ def changed_model(model: nn.Module, hashes: Mapping[str, str], saved: Mapping[st
         yield f"{_listed(names)} {_are(names)} now {now}, saved as {then}"
 
 
-def changed_structure(model: nn.Module, hashes: Mapping[str, str]) -> Iterator[str]:
-    """Describe graphs with a different structure, by the structural hashes of the saved run."""
-    for path, own in graph_hashes(model).items():
-        if path in hashes and hashes[path] != own:
+def changed_structure(model: nn.Module, saved: Mapping[str, Any]) -> Iterator[str]:
+    """Describe graphs with a different structure, by the hashes in the part "trainer" of the saved run."""
+    hashes, structures = saved.get("structural_hashes") or {}, saved.get("structures") or {}
+    for path, own in graph_structures(model).items():
+        # Older bundles have only the hashes.
+        known = structures.get(path) or {"structural_hash": hashes[path]} if path in hashes else {}
+        if own.is_same_as(known) is False:
             graph = f"the graph {path!r}" if path else "the graph"
-            yield f"{graph} is built differently (structural hash {own}, was {hashes[path]})"
+            yield f"{graph} is built differently (structural hash {own.hash}, was {hashes[path]})"
 
 
 def conflicting_modes(own: Modes, saved: Modes, *, at_start: Modes | None) -> Iterator[str]:
@@ -174,11 +178,11 @@ def _changed_modes(own: Modes, saved: Modes) -> Iterator[tuple[str, list[str], s
                 yield kind, names, then, now
 
 
-def graph_hashes(model: nn.Module, path: str = "") -> dict[str, str]:
+def graph_structures(model: nn.Module, path: str = "") -> dict[str, Structure]:
     """Return the structural hashes of all graphs in a model, by path."""
     if isinstance(model, Graph):
-        return {path: model.structural_hash}
-    inner = (graph_hashes(child, f"{path}.{name}".lstrip(".")) for name, child in model.named_children())
+        return {path: structure_of(model)}
+    inner = (graph_structures(child, f"{path}.{name}".lstrip(".")) for name, child in model.named_children())
     return {where: found for hashes in inner for where, found in hashes.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flodl.checkpoint import check_parts
-from flodl.graph import Graph
+from flodl.graph import Graph, structure_of
 
 from ..batches.cursor import BatchCursor
 from ..callbacks.dispatch import Hooks
@@ -90,7 +90,7 @@ class Saver:
             self.call_hooks()
         parts = collect_parts(session, self._cursor, self._hooks)
         model = session.model
-        metadata = {"structural_hash": model.structural_hash} if isinstance(model, Graph) else {}
+        metadata = structure_of(model).as_metadata() if isinstance(model, Graph) else {}
         is_saved = directory.save(
             session.updates, parts, metrics, metadata=metadata, reason=reason, wait=wait
         )

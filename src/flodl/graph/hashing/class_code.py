@@ -1,0 +1,98 @@
+"""Describe the code of classes of the user: what a call of their objects runs, and nothing else."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from flodl.core.contents.objects import functions_of
+from flodl.core.contents.origin import is_user_file
+from flodl.core.function_text import operations
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+def method_words(kind: type, entries: tuple[str, ...]) -> list[str]:
+    """Return words for the methods that are reached from `entries`; none for a class of a library.
+
+    A method counts if a method that counts reads its name. Docstrings, comments, the names of variables, and
+    methods that only set an object up or print it do not count.
+    """
+    methods: dict[str, list[FunctionType]] = {}
+    for name, function in functions_of(kind):
+        methods.setdefault(name, []).append(_unwrapped(function))
+    reached: set[str] = set()
+    pending = [name for name in entries if name in methods]
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += [read for one in methods[name] for read in _names(one.__code__) if read in methods]
+    return [
+        f"method {name} {word}"
+        for name in sorted(reached)
+        for one in methods[name]
+        for word in _function_words(one, set())
+    ]
+
+
+def _unwrapped(function: FunctionType) -> FunctionType:
+    """Return the function inside decorators such as `torch.no_grad()`."""
+    for _ in range(100):
+        inner = getattr(function, "__wrapped__", None)
+        if not isinstance(inner, FunctionType):
+            break
+        function = inner
+    return function
+
+
+def _function_words(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
+    """Describe a function with its defaults, and the constants and functions of the user that it reads."""
+    if function in seen:
+        return
+    seen.add(function)
+    yield repr(_code(function.__code__))
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    yield repr([value for value in defaults if isinstance(value, _CONSTANTS)])
+    for name, value in sorted(_outside(function).items()):
+        if isinstance(value, _CONSTANTS):
+            yield f"reads {name} {value!r}"
+        elif isinstance(value, FunctionType) and is_user_file(_unwrapped(value).__code__.co_filename):
+            yield f"reads {name}"
+            yield from _function_words(_unwrapped(value), seen)
+
+
+def _outside(function: FunctionType) -> dict[str, Any]:
+    """Return the globals and the values of the closure that a function reads, by name."""
+    names = set(_globals(function.__code__)) & function.__globals__.keys()
+    found = {name: function.__globals__[name] for name in names if not name.startswith("__")}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    return operations(code, _code), code.co_names
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a function and the functions inside it."""
+    for one in _with_nested(code):
+        yield from one.co_names
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    for one in _with_nested(code):
+        yield from (op.argval for op in dis.get_instructions(one) if op.opname == "LOAD_GLOBAL")
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_nested(constant)

@@ -1,0 +1,151 @@
+"""The code of your module classes is part of what a graph computes."""
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import FlowBuilder
+from flodl.checkpoint import save_checkpoint
+from flodl.core import CheckpointError
+from flodl.graph import structure_of
+
+SOURCE = '''
+import torch
+from torch import nn
+
+FACTOR = 2.0
+NOTES = []
+
+
+def activation(x):
+    return torch.relu(x)
+
+
+class Base(nn.Module):
+    def scaled(self, x):
+        return FACTOR * x
+
+
+class Block(Base):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(4, 4)
+
+    def forward(self, x, power=1):
+        """Add a residual."""
+        return x + activation(self.l(self.scaled(x)))
+
+    def describe(self):
+        return "a block"
+
+
+class Scale:
+    def __call__(self, x):
+        return x * 2
+'''
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Build a graph of the classes in a file, as a program does that was edited and started again."""
+
+    def run(old="", new="", what="Block"):
+        assert old in SOURCE
+        path = tmp_path / "blocks.py"
+        path.write_text(SOURCE.replace(old, new) if old else SOURCE)
+        spec = importlib.util.spec_from_file_location("blocks", path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "blocks", module)
+        exec(compile(path.read_text(), path, "exec"), vars(module))
+        return FlowBuilder(vars(module)[what]()).build()
+
+    return run
+
+
+CHANGES = {
+    "another forward": ("return x + activation(", "return x - activation("),
+    "another method that forward calls": ("return FACTOR * x", "return FACTOR + x"),
+    "another function that forward calls": ("torch.relu(x)", "torch.sigmoid(x)"),
+    "another constant that a method reads": ("FACTOR = 2.0", "FACTOR = 3.0"),
+    "another default": ("power=1", "power=2"),
+    "a decorator around another forward": (
+        '    def forward(self, x, power=1):\n        """Add a residual."""\n        return x +',
+        "    @torch.no_grad()\n    def forward(self, x, power=1):\n        return x *",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_file_is_refused_after_the_code_of_a_class_changed(build, tmp_path, change):
+    build().save_checkpoint(tmp_path / "model.fdl")
+    changed = build(*change)
+    assert changed.load_checkpoint(tmp_path / "model.fdl").same_function is False
+    with pytest.raises(CheckpointError, match=r"different structure .* your module classes counts"):
+        changed.load_checkpoint(tmp_path / "model.fdl", allow_different_structure=False)
+
+
+SAME = {
+    "nothing": ("", ""),
+    "a docstring": ("Add a residual.", "Add what the block computes."),
+    "no docstring": ('        """Add a residual."""\n', ""),
+    "a comment and an empty line": ("FACTOR = 2.0", "# twice\n\nFACTOR = 2.0"),
+    "a method that a call does not run": ('return "a block"', 'return "the block"'),
+    "another method": ("    def describe", "    def __repr__(self):\n        return ''\n\n    def describe"),
+    "the constructor": ("super().__init__()", "super().__init__()\n        print(end='')"),
+    "the name of a variable": (
+        "scaled(self, x):\n        return FACTOR * x",
+        "scaled(self, y):\n        return FACTOR * y",
+    ),
+    "a global that a call does not read": ("NOTES = []", "NOTES = [1]"),
+}
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME.keys())
+def test_what_does_not_change_a_call_does_not_count(build, tmp_path, change):
+    build().save_checkpoint(tmp_path / "model.fdl")
+    report = build(*change).load_checkpoint(tmp_path / "model.fdl", allow_different_structure=False)
+    assert report.same_function
+
+
+def test_the_call_of_an_object_counts(build):
+    before, same = build(what="Scale"), build(what="Scale")
+    changed = build("return x * 2", "return x / 2", what="Scale")
+    assert before.structural_hash == same.structural_hash != changed.structural_hash
+
+
+def test_a_file_from_before_the_code_of_classes_counted_is_compared_without_it(build, tmp_path):
+    model = build()
+    earlier = {"structural_hash": structure_of(model).earlier}
+    save_checkpoint(tmp_path / "model.fdl", model.state_dict(), metadata=earlier)
+    changed = build(*CHANGES["another forward"])
+    assert changed.load_checkpoint(tmp_path / "model.fdl", allow_different_structure=False).same_function
+    other = FlowBuilder(changed.block_1).through(nn.ReLU()).build()
+    assert other.load_checkpoint(tmp_path / "model.fdl").same_function is False
+
+
+@pytest.mark.parametrize(("python", "is_same"), [("3.1", True), (None, False)])
+def test_code_of_another_version_of_python_is_not_compared(build, tmp_path, python, is_same):
+    model = build()
+    metadata = structure_of(model).as_metadata()
+    metadata |= {"structural_hash": "0" * 64} | ({"flodl_python": python} if python else {})
+    save_checkpoint(tmp_path / "model.fdl", model.state_dict(), metadata=metadata)
+    assert model.load_checkpoint(tmp_path / "model.fdl").same_function is is_same
+    other = FlowBuilder(model.block_1).through(nn.ReLU()).build()
+    assert other.load_checkpoint(tmp_path / "model.fdl").same_function is False
+
+
+def test_functions_of_another_version_of_python_are_not_compared_either(tmp_path):
+    first = FlowBuilder(nn.Linear(2, 2)).through(lambda x: x * 2).build()
+    second = FlowBuilder(nn.Linear(2, 2)).through(lambda x: x + 1).build()
+    metadata = structure_of(first).as_metadata() | {"flodl_python": "3.1"}
+    save_checkpoint(tmp_path / "model.fdl", first.state_dict(), metadata=metadata)
+    assert second.load_checkpoint(tmp_path / "model.fdl").same_function
+
+
+def test_graphs_without_classes_of_the_user_keep_their_hashes():
+    graph = FlowBuilder(nn.Linear(2, 2)).through(torch.relu).build()
+    assert graph.structural_hash == structure_of(graph).earlier
+    assert graph.structural_hash == "d853c2b40641f1e14ed526c657857818cae5704f05ec1cafc82a2a7650fdbec5"
