@@ -157,10 +157,10 @@ def _errors_explained(target: str | None) -> Iterator[None]:
     """Turn an exception of the target, its model or its step into one line that names the target."""
     try:
         yield
-    except FlodlError:
-        raise
     except Exception as error:
-        if target is None:
+        # An error of torch that a step has explained does not name the target yet.
+        is_explained = isinstance(error, FlodlError) and isinstance(error, RuntimeError)
+        if target is None or (isinstance(error, FlodlError) and not is_explained):
             raise
         first = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0].rstrip(".: ")
         raise SetupError(
