@@ -311,7 +311,7 @@ def test_an_empty_trend_with_recorded_values_is_explained_once(model, capsys):
         (lambda m: m.record("encoder.*", 1.0), "the metric 'encoder.*' is a pattern"),
         (
             lambda m: m.trends(["loss"]),
-            "a metric is named by a string, got list. Pass several names one by one",
+            "the name of a metric must be a string, got list. Pass several names one by one",
         ),
         (lambda m: m.eta("3"), "eta got total_epochs='3'"),
         (lambda m: m.write_log("run.log", ["loss"]), "the log got total_epochs="),

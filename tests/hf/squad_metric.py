@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def normalized(text: str) -> str:
-    """Lower the case; drop punctuation, articles and extra white space."""
+    """Convert to lower case; drop punctuation, articles and extra white space."""
     text = "".join(character for character in text.lower() if character not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 

@@ -115,7 +115,7 @@ def test_a_batch_without_labels_is_a_clear_error(tmp_path: Path) -> None:
     model = tiny("seqcls", tmp_path)
     with pytest.raises(HFError, match="the batch has no labels"):
         trainer_for(model, None).fit(model.dataset(TEXTS), batch_size=4, epochs=1)
-    with pytest.raises(HFError, match="need the data of the evaluation"):
+    with pytest.raises(HFError, match="needs the evaluation dataset"):
         tiny("qa", tmp_path / "qa").metrics()
 
 

@@ -46,7 +46,7 @@ def warm_up_and_decay(step: int) -> float:
 def test_factors_that_rise_to_one_are_a_warning_once(schedule, kind, settings, lr, capsys) -> None:
     told = told_by(schedule, new_optimizer(kind, **settings), capsys)
     assert told.count("\n") == 1
-    assert f"{FACTORS} {lr:g} of the optimizer" in told
+    assert f"{FACTORS} optimizer's {lr:g}" in told
     assert f"multiply them by {lr:g}" in told
 
 

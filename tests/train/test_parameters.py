@@ -15,7 +15,7 @@ def test_a_new_optimizer_in_mid_run_is_refused_with_what_to_do_instead(make, dat
     with pytest.raises(TrainError) as caught:
         trainer.fit(data, epochs=2, batch_size=8)
     assert str(caught.value) == (
-        "trainer.optimizer was assigned, and a trainer keeps what it was created with: the new value would "
+        "trainer.optimizer was assigned, but a trainer keeps what it was created with: the new value would "
         "be ignored. Change its settings in trainer.optimizer.param_groups, its rate with "
         "trainer.scale_lr(…), or create a new Trainer."
     )
@@ -25,7 +25,7 @@ def test_a_new_optimizer_in_mid_run_is_refused_with_what_to_do_instead(make, dat
     "name", ["model", "train_step", "average", "device", "step_fn", "hooks", "schedule", "clip_norm", "keep"]
 )
 def test_no_part_of_a_trainer_can_be_replaced(make, name):
-    with pytest.raises(TrainError, match=f"trainer.{name} was assigned, and a trainer keeps what it was"):
+    with pytest.raises(TrainError, match=f"trainer.{name} was assigned, but a trainer keeps what it was"):
         setattr(make(), name, None)
 
 

@@ -426,7 +426,7 @@ class TrainStep:
         self._skips.check(self.num_skipped, self._updates, self._journal, self._steps)
 
     def _explained(self, error: BaseException, batch: tuple[Any, ...], stage: Stage) -> Exception | None:
-        """Return an error that says more than one of torch; None if there is nothing to add."""
+        """Return an error that says more than torch's; None if there is nothing to add."""
         if stage is Stage.UPDATING:
             return explained_update(error, self._body.model, self._body.optimizer)
         if not isinstance(error, Exception) or stage not in (Stage.FORWARD, Stage.BACKWARD):

@@ -166,7 +166,7 @@ class GraphCore(nn.Module):
         return {key: self.target(key) for _, key in self._source.bound}
 
     def _note_modules_without_node(self) -> None:
-        """Log, once, a module that was assigned under a name of no node: the forward does not call it."""
+        """Log once that a module was assigned to a name that is not a node: the forward does not call it."""
         names = frozenset(self._modules) - self._spec.key_index.keys() - self._noted
         for name in sorted(names):
             module = self._modules[name]

@@ -1,4 +1,4 @@
-"""What a graph checks in its first calls, because no more is known about functions when it is built."""
+"""What a graph checks in its first calls, because it cannot be known when the graph is built."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FirstCalls:
         self.are_due = {True: True, False: True}
 
     def check(self, graph: nn.Module) -> bool:
-        """Check the functions, and return whether to watch this call for writes in place.
+        """Check the functions, and return whether to watch this call for in-place writes.
 
         Without gradients, a function may use modules that are not part of the graph.
         """

@@ -225,8 +225,8 @@ class GraphMetrics(GraphTree):
         for name in names:
             if not isinstance(name, str):
                 raise MetricError(
-                    f"a metric is named by a string, got {type(name).__name__}. Pass several names one by "
-                    "one: trends('loss', 'accuracy')."
+                    f"the name of a metric must be a string, got {type(name).__name__}. Pass several names "
+                    "one by one: trends('loss', 'accuracy')."
                 )
             if name in known:
                 found.append(name)

@@ -18,7 +18,7 @@ def compute_loss(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any 
     `Trainer(model, compute_loss, optimizer=…)` trains on batches of `model.dataset(…)`.
     """
     if labels is None:
-        raise HFError("the batch has no labels. Pass labels to model.dataset(…), too.")
+        raise HFError("the batch has no labels. Pass labels to model.dataset(…).")
     return model.compute_loss(inputs, labels)
 
 

@@ -73,7 +73,7 @@ class SequenceClassifier(PretrainedModel):
     ) -> TextDataset:
         """Tokenize texts, or pairs of texts, for training and evaluation.
 
-        Labels are names of the model's labels, class ids, or numbers for a regression; several labels per
+        Labels are names of the model's labels, class ids, or numbers for regression; several labels per
         text are rows of 0 and 1. `options` are `pack` ("auto", True, False) and `group_by_length`.
         """
         from .data.build import classification_data
@@ -83,7 +83,7 @@ class SequenceClassifier(PretrainedModel):
         )
 
     def metrics(self, dataset: TextDataset | None = None) -> dict[str, Any]:
-        """Return the usual metrics: accuracy, F1 of several labels per text, none of a regression."""
+        """Return the usual metrics: accuracy, F1 for several labels per text, none for regression."""
         from .metrics import Accuracy, MultilabelF1
 
         if self.config.problem_type == "multi_label_classification":
@@ -200,7 +200,7 @@ class QuestionAnswerer(PretrainedModel):
         from .metrics import SquadScore
 
         if dataset is None:
-            raise HFError("the scores of answers need the data of the evaluation: model.metrics(dataset).")
+            raise HFError("scoring answers needs the evaluation dataset: model.metrics(dataset).")
         return {"squad": SquadScore(dataset)}
 
 

@@ -32,7 +32,7 @@ _STEPS_RESTART = (
 )
 _STEPS_GO_BACK = (
     "step {} was logged after step {}: in charts and tables, the values from there on replace the earlier "
-    "ones. Pass log_step steps that increase."
+    "ones. Pass increasing steps to log_step."
 )
 
 
@@ -168,7 +168,7 @@ class Monitor:
         """Record the end of an epoch, counted from 0: a dict of metrics, or a graph that recorded them.
 
         Without a `duration` in seconds, the time since the last epoch is used. Logging the last epoch again
-        adds metrics to it. Of a graph, only the metrics are logged that it closed since it was logged last.
+        adds metrics to it. For a graph, only metrics that it closed since the last log are logged.
         """
         self._raise_if_finished("Log epochs")
         epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)

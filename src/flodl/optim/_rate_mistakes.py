@@ -13,7 +13,7 @@ _FACTORS_AT_FIRST = (
     "returns learning rates, not factors as for torch's LambdaLR. If %g is a factor, multiply it by %g."
 )
 _FACTORS_LATER = (
-    "the schedule rises to a learning rate of 1, in place of the %g of the optimizer. A schedule returns "
+    "the schedule rises to a learning rate of 1, in place of the optimizer's %g. A schedule returns "
     "learning rates, not factors as for torch's LambdaLR. If it returns factors, multiply them by %g."
 )
 _SET_ELSEWHERE = (
@@ -24,7 +24,7 @@ _SET_ELSEWHERE = (
 _LOADED = (
     "the state of the optimizer was loaded with a learning rate of %g, but the schedule is at step %d, where "
     "it had set %g, and continues from there. To resume, load the state of the schedule as well: "
-    "step.load_state_dict(saved) of a TrainStep contains it, or bridge.load_state_dict(saved) of a bridge."
+    "call step.load_state_dict(saved) for a TrainStep, or bridge.load_state_dict(saved) for a bridge."
 )
 
 

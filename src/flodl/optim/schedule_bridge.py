@@ -193,8 +193,8 @@ class ScheduleBridge:
         if not (lr >= 0 and rate <= _LARGEST):
             raise ScheduleError(
                 f"{self._schedule!r} returned the learning rate {lr} at step {step}"
-                f"{f', times {scale:g}' if scale != 1.0 else ''}. A learning rate must be finite, also as a "
-                "float32, and not negative. Check the schedule with preview()."
+                f"{f', times {scale:g}' if scale != 1.0 else ''}. A learning rate must be finite "
+                "in float32, and not negative. Check the schedule with preview()."
             )
         groups = self._optimizer.param_groups
         if len(groups) != len(self._ratios):
@@ -245,7 +245,7 @@ def _wrong_argument(schedule: Any, error: Exception) -> ScheduleError:
     return ScheduleError(
         f"{schedule!r} raised {type(error).__name__} when it was called with step 0: {error}. A schedule "
         "takes the number of the update, an int, and returns the learning rate. It does not take an "
-        "optimizer, and a scheduler of torch is not a schedule: use one of flodl.optim, such as "
+        "optimizer, and a torch scheduler is not a schedule: use one from flodl.optim, such as "
         "StepDecay, or a function of the step."
     )
 

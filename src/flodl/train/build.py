@@ -71,7 +71,7 @@ def _call_factory(factory: Callable[..., Any], parameters: list[dict[str, Any]])
 
 
 def _check_rates(optimizer: Optimizer) -> None:
-    """Raise for a learning rate that no parameter could be updated with."""
+    """Raise for a learning rate that is not usable."""
     for index, group in enumerate(optimizer.param_groups):
         rate = group.get("lr")
         if not isinstance(rate, int | float | Tensor) or (isinstance(rate, Tensor) and rate.numel() != 1):

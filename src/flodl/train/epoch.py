@@ -72,7 +72,7 @@ def run_epoch(
             _cut_epoch(run, loader, batches)
         if session.position.epoch_step == 0 and step.steps == steps:
             raise TrainError(
-                "an epoch ended, and none of its batches was passed to trainer.step: nothing was trained. "
+                "an epoch ended, but none of its batches was passed to trainer.step: nothing was trained. "
                 "Write `for batch in trainer.epoch(…): trainer.step(batch)`."
             )
         _end_training(run)
@@ -175,9 +175,9 @@ def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
     if session.schedule is not None:
         parts, level = "the optimizer and the schedule, which counts updates, continue", "warning"
     message = (
-        f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with other "
-        f"data: an epoch has {count} batches instead of {before[1]}, and {parts} from there. Create a new "
-        "Trainer to start over."
+        f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with "
+        f"different data: an epoch has {count} batches instead of {before[1]}, and {parts} from there. "
+        "Create a new Trainer to start over."
     )
     run.reports.event("alert", message=message, level=level)
 

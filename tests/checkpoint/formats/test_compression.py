@@ -16,7 +16,9 @@ TENSORS = {"a.weight": torch.randn(20, 3), "a.bias": torch.zeros(3), "n": torch.
 
 @pytest.mark.parametrize("name", ["m.fdl.bz2", "m.safetensors.xz", "m.fdl.ZIP"])
 def test_a_suffix_of_an_unsupported_compression_raises(tmp_path, name):
-    with pytest.raises(CheckpointError, match=r"a compression that flodl does not write\. Write 'm.*gz'"):
+    with pytest.raises(
+        CheckpointError, match=r"a compression format that flodl does not write\. Write 'm.*gz'"
+    ):
         save_checkpoint(tmp_path / name, TENSORS)
     assert not list(tmp_path.iterdir())
 

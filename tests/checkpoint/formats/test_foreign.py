@@ -16,7 +16,7 @@ from flodl.core import CheckpointError, DamagedError
         (b"", r"is empty \(0 bytes\)"),
         (b"epoch 1 loss 0.5\n" * 9, r"is text that starts with 'epoch 1 ', not a checkpoint"),
         (b'{"weight_map": {}}', "is text that starts with"),
-        (b"version https://git-lfs.github.com/spec/v1\n", r"pointer of Git LFS.*git lfs pull"),
+        (b"version https://git-lfs.github.com/spec/v1\n", r"Git LFS pointer.*git lfs pull"),
         (b"<!DOCTYPE html><html></html>", r"is a web page, .* the download failed"),
         (b"\x93NUMPY\x01\x00v\x00", "is a NumPy array"),
         (b"GGUF\x03\0\0\0", "is a GGUF file"),

@@ -55,7 +55,7 @@ def test_a_journal_of_garbage_is_an_error_and_writes_no_file(run, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/journal.jsonl").write_bytes(b"\x00garbage\n" * 20)
-    with pytest.raises(MonitorError, match="no line of it can be read"):
+    with pytest.raises(MonitorError, match="none of its lines can be read"):
         invoke("bad", *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "run"]
 
@@ -63,7 +63,7 @@ def test_a_journal_of_garbage_is_an_error_and_writes_no_file(run, tmp_path, monk
 @pytest.mark.parametrize("content", [b"import flodl\n", b"\x00\xff" * 40, b"word"])
 def test_a_file_that_is_not_a_journal_is_not_served(tmp_path, content):
     (tmp_path / "basic.py").write_bytes(content)
-    with pytest.raises(MonitorError, match=r"basic.py is not a journal: no line of it can be read"):
+    with pytest.raises(MonitorError, match=r"basic.py is not a journal: none of its lines can be read"):
         invoke(tmp_path / "basic.py", "--port", "0")
 
 

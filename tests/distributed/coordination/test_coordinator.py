@@ -271,7 +271,7 @@ def test_the_work_of_a_rank_whose_loss_is_not_finite_does_not_enter_the_mean(mak
     world = make_world(0, 1, num_samples=400)
     world.complete()
     world.arrive(0, loss=math.nan)
-    assert world.reasons(Refuse) == ["the loss of rank 0 is nan: its work does not enter the mean"]
+    assert world.reasons(Refuse) == ["the loss of rank 0 is nan: its work is left out of the mean"]
     world.arrive(1)
     assert (world.last(Reduce).weights, world.last(Reduce).bases) == ((0, 10), (-1, 1))
     world.complete()
@@ -459,7 +459,7 @@ def test_losing_all_holders_of_the_version_stops_the_run(make_world):
     world.tick()
     world.complete()
     world.lose(0)
-    assert "no rank is left that holds version 2" in world.reasons(Stop)[0]
+    assert "no remaining rank holds version 2" in world.reasons(Stop)[0]
     assert world.wake((1, world.ranks[1].work)) == [Refuse(1, "the run is stopped")]
 
 

@@ -91,7 +91,7 @@ def test_a_backward_in_the_step_function_is_explained() -> None:
         loss.backward()
         return loss
 
-    with pytest.raises(StepError, match=r"second time, in .*calls backward\(\) itself: remove it"):
+    with pytest.raises(StepError, match=r"second time, in .*calls backward\(\) itself: remove that call"):
         new_step(twice)(X, Y)
 
 

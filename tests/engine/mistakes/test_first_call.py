@@ -1,4 +1,4 @@
-"""Left-overs of a loop without `TrainStep`: backward on the loss, evaluation mode, torch's schedulers."""
+"""Leftovers of a loop without `TrainStep`: backward on the loss, evaluation mode, torch's schedulers."""
 
 from __future__ import annotations
 

@@ -475,10 +475,11 @@ def test_branches_that_are_one_module_are_noted(capsys):
     shared = Shift(2)
     FlowBuilder().split([shared] * 3)
     assert (
-        "note: the 3 branches of split are one module, so they share their weights" in capsys.readouterr().err
+        "note: the 3 branches of split are the same module, so they share their weights"
+        in capsys.readouterr().err
     )
     FlowBuilder().gate(SoftmaxRouter(2, 2), [shared, shared])
-    assert "note: the 2 experts of gate are one module" in capsys.readouterr().err
+    assert "note: the 2 experts of gate are the same module" in capsys.readouterr().err
     FlowBuilder().split([nn.Sequential(shared, nn.Dropout())] * 2).merge("add").split([shared, Shift(2)])
     FlowBuilder().split([Double()] * 2)
     assert capsys.readouterr().err == ""

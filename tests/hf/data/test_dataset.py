@@ -130,7 +130,7 @@ def test_wrong_texts_and_options_are_named(tmp_path: Path) -> None:
         model.dataset([], [])
     with pytest.raises(HFError, match="pack='yes'; expected 'auto', True or False"):
         model.dataset(TEXTS, [0] * 8, pack="yes")
-    with pytest.raises(HFError, match="exclude each other"):
+    with pytest.raises(HFError, match="cannot be combined"):
         model.dataset(TEXTS, [0] * 8, pack=True, group_by_length=True)
     with pytest.raises(HFError, match="indices from 0 to 7"):
         model.dataset(TEXTS, [0] * 8).batch([8])

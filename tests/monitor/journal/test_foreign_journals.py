@@ -107,7 +107,7 @@ def test_following_a_run_continues_after_a_damaged_line(tmp_path):
 def test_reading_a_file_that_is_not_a_journal_is_an_error(tmp_path, content):
     path = tmp_path / "anything.py"
     path.write_bytes(content)
-    with pytest.raises(MonitorError, match=r"anything.py is not a journal: no line of it can be read"):
+    with pytest.raises(MonitorError, match=r"anything.py is not a journal: none of its lines can be read"):
         list(read(path))
 
 

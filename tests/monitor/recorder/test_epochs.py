@@ -168,5 +168,5 @@ def test_an_epoch_after_the_last_one_is_reported_once(monitor, recorded):
         monitor.log(epoch, {"loss": 1.0})
     (alert,) = recorded("alert")
     assert alert["message"] == (
-        "epoch 3 was logged, and the last of 3 epochs is epoch 2. Count epochs from 0, as range does."
+        "epoch 3 was logged, but the last of 3 epochs is epoch 2. Count epochs from 0, as range does."
     )

@@ -98,10 +98,10 @@ class Greedy:
 @pytest.mark.parametrize(
     ("hook", "words"),
     [
-        (misnamed, "'misnamed' has none of the hooks of a trainer"),
-        (Misspelt(), "'Misspelt' has none of the hooks .*Did you mean 'on_epoch_end'"),
+        (misnamed, "'misnamed' does not implement any trainer hook"),
+        (Misspelt(), "'Misspelt' does not implement any trainer hook.*Did you mean 'on_epoch_end'"),
         (Greedy(), "on_epoch_end has no argument 'metric'. Did you mean 'metrics'"),
-        (3, "'int' has none of the hooks of a trainer. Hooks: on_start"),
+        (3, "'int' does not implement any trainer hook. Hooks: on_start"),
     ],
 )
 def test_a_hook_that_would_never_be_called_is_rejected(make, hook, words):

@@ -14,8 +14,8 @@ from flodl.core import TrainError
         ("lr", r"trainer.lr was assigned, .* trainer.scale_lr\(factor\)"),
         ("max_epochs", r"trainer.max_epochs was assigned, .* trainer.fit\(data, epochs=…\)"),
         ("clipnorm", "trainer.clipnorm was assigned, .* Did you mean 'clip_norm'"),
-        ("epochs", "trainer.epochs was assigned, which can only be read: The number of completed epochs"),
-        ("history", "trainer.history was assigned, which can only be read"),
+        ("epochs", "trainer.epochs was assigned, but it is read-only: The number of completed epochs"),
+        ("history", "trainer.history was assigned, but it is read-only"),
     ],
 )
 def test_an_assignment_without_effect_is_an_error_with_the_right_way(make, name, message):

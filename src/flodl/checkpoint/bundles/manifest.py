@@ -91,7 +91,7 @@ def newest_folder(root: Path) -> Path | None:
 
 
 def saved_again(folder: Path) -> str:
-    """Return where a step is saved now whose folder is gone because the step was saved again, or ""."""
+    """Return the new folder of a step that was saved again and whose old folder is gone, or ""."""
     save = step_and_revision(folder.name)
     if save is None or folder.exists():
         return ""

@@ -20,7 +20,7 @@ _HINTS = {
     "strict": "Pass the names or patterns that may differ: allow_missing=['head.*'], allow_unexpected=['*'].",
     "map_location": "Leave it out: values are copied to the device of each tensor of the model.",
     "device": "Leave it out: values are copied to the device of each tensor of the model.",
-    "weights_only": "Leave it out: nothing but tensors is ever loaded.",
+    "weights_only": "Leave it out: only tensors are ever loaded.",
 }
 
 

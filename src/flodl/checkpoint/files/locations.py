@@ -60,7 +60,7 @@ def check_suffix(location: PathOrStream) -> None:
     path = Path(without_compression_suffix(os.fspath(location)))
     if path.suffix.lower() in UNSUPPORTED_SUFFIXES:
         raise CheckpointError(
-            f"{display_name(location)} has the suffix of a compression that flodl does not write. "
+            f"{display_name(location)} has the suffix of a compression format that flodl does not write. "
             f"Write '{path.stem}.gz', '{path.stem}.zst' or '{path.stem}', and compress it afterwards."
         )
     if path.suffix.lower() in _TORCH_SUFFIXES:

@@ -115,7 +115,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 def warn_of_underflow(
     sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
 ) -> None:
-    """Warn about tensors with many values that become 0, because the model's dtype has none so small."""
+    """Warn about tensors with many values that become 0, because they are too small for the model's dtype."""
     lost = []
     for name, source in sources.items():
         dtype = wanted[name].dtype
@@ -155,6 +155,6 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 def _smallest(dtype: torch.dtype) -> float:
-    """Return the smallest positive number of a type, about: those below the normal ones included."""
+    """Return roughly the smallest positive number of a type, including subnormal ones."""
     info = torch.finfo(dtype)
     return info.smallest_normal * info.eps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _KINDS = {
-    b"version ": "is a pointer of Git LFS, not the file itself: run `git lfs pull` first",
+    b"version ": "is a Git LFS pointer, not the file itself: run `git lfs pull` first",
     b"<!DOCTYP": "is a web page, not a checkpoint: the download failed",
     b"<!doctyp": "is a web page, not a checkpoint: the download failed",
     b"<html": "is a web page, not a checkpoint: the download failed",

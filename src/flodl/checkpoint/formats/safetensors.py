@@ -72,7 +72,7 @@ def from_bytes(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> 
 def aligned(tensor: Tensor, itemsize: int) -> Tensor:
     """Return the tensor, or a copy if its memory is not aligned for elements of this size.
 
-    torch crashes when it reads a complex number from such memory, so the copy is one of bytes.
+    torch crashes when it reads a complex number from such memory, so the bytes are copied.
     """
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.data_ptr() % itemsize == 0:
         return tensor

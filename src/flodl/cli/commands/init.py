@@ -18,7 +18,7 @@ from flodl.cli.options import output_options
     "--template",
     type=click.Choice(["digits", "hf"]),
     default="digits",
-    help="digits: a small network that reads digits, the default. hf: fine-tune a Hugging Face model.",
+    help="digits: a small network that reads digits. hf: fine-tune a Hugging Face model.",
 )
 @click.option("--dry-run", is_flag=True, help="List the files without writing them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

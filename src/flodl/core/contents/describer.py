@@ -53,7 +53,7 @@ class Contents:
     """Describe values; `known` are names for objects that are described elsewhere, by their id.
 
     Functions and classes of the user are described by a hash of their code, functions also by the values
-    that they read, objects by their class and their attributes. Nothing of the user is called.
+    that they read, objects by their class and their attributes. No user code is called.
 
     >>> scale = 2.0
     >>> Contents().of(lambda x: x * scale)

@@ -1,4 +1,4 @@
-"""The attributes of an object and the functions of a class, read without calling anything of the user."""
+"""The attributes of an object and the functions of a class, read without calling any user code."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class BatchSource(Protocol):
 
 
 class Batches:
-    """A source together with its maker of batches, as a loader reads it."""
+    """A source together with the object that makes its batches, as a loader reads it."""
 
     def __init__(self, source: BatchSource) -> None:
         self.source = source

@@ -19,7 +19,7 @@ PROBE_RESTING_AFTER = 64
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """The counts of the next window, and the reasons of everything that changed."""
+    """The counts of the next window, and the reasons for everything that changed."""
 
     counts: dict[int, int]
     anchor: int
@@ -92,7 +92,7 @@ class ElChe:
     def report(
         self, rank: int, *, steps: int, compute_ms: float, delivered_ms: float = 0.0, fill_ms: float = 0.0
     ) -> None:
-        """Add the time of the `steps` batches that a rank really trained, without waiting for other ranks.
+        """Add the time of the `steps` batches that a rank actually trained, without waiting for other ranks.
 
         `fill_ms` is the fixed cost of starting a window, for example to fill the input pipeline.
         """

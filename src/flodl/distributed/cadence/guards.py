@@ -32,7 +32,7 @@ class Guard(ABC):
 
     @abstractmethod
     def observe(self, divergence: float | None, *, steps: int) -> Verdict:
-        """Return the verdict on a window; `steps` are the most batches of one rank in it."""
+        """Return the verdict on a window; `steps` is the largest number of batches of any rank in it."""
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -94,7 +94,7 @@ class GrowthGuard(Guard):
     """Watches the rate at which the divergence grows per batch: λ = ln(D / D of the last window) / steps.
 
     A smoothed rate above 1e-3 three times in a row suppresses growth; above 1e-2 three times in a row, the
-    window shrinks to a half.
+    window is halved.
 
     >>> guard = GrowthGuard()
     >>> [guard.observe(0.01 * 2**each, steps=10).kind for each in range(5)]

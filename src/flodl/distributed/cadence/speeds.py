@@ -45,7 +45,7 @@ class Speeds:
         return self._delivered if len(self._delivered) == len(self._compute) else self._compute
 
     def report(self, rank: int, *, steps: int, compute_ms: float, delivered_ms: float = 0.0) -> bool:
-        """Add what a rank measured over the batches that it really trained; return whether it was usable."""
+        """Add what a rank measured over the batches it actually trained; return whether it was usable."""
         if steps <= 0 or not 0.0 < compute_ms < float("inf"):
             return False
         found = self._reports.get(rank)

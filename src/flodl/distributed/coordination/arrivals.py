@@ -87,7 +87,7 @@ def _discard(run: RunState, seat: Seat, work: Work, event: Arrived, now_ms: floa
     if math.isfinite(event.loss):
         reason = f"rank {seat.rank} reports {event.steps} steps of a plan of {work[0][0].batches}"
     else:
-        reason = f"the loss of rank {seat.rank} is {event.loss}: its work does not enter the mean"
+        reason = f"the loss of rank {seat.rank} is {event.loss}: its work is left out of the mean"
     run.out.append(Refuse(seat.rank, reason))
     run.num_refused += 1
     if run.num_refused >= 3 * len(run.seats) or (run.round is None and not run.has_holder()):

@@ -186,7 +186,7 @@ def _lose(run: RunState, rank: int, reason: str, now_ms: float) -> None:
         if rank in found.members and not found.waiting:
             reductions.settle(run, found, now_ms)
     elif not run.has_holder():
-        run.stop(f"no rank is left that holds version {run.version}; the last: {reason}")
+        run.stop(f"no remaining rank holds version {run.version}; the last: {reason}")
     else:
         run.plan(list(run.seats.values()), now_ms)
 

@@ -22,7 +22,7 @@ class Leaving:
 
 # One per rank and window: a named tuple is created several times faster than a frozen dataclass.
 class Arrived(NamedTuple):
-    """A rank finished a plan: the batches it really trained, and the time they took.
+    """A rank finished a plan: the batches it actually trained, and the time they took.
 
     `delivered_ms` includes waiting for data; 0 means that it was not measured. `fill_ms` is the fixed cost of
     starting a window, `wait_ms` the time that the rank waited for others since its last arrival.

@@ -132,7 +132,7 @@ class _Simulation:
     def join(self, now_ms: float, rank: int) -> None:
         if self.coordinator.run.membership.is_known(rank):
             # Its earlier life was not noticed yet.
-            self.tell(now_ms, Lost(rank, "its process was started again"))
+            self.tell(now_ms, Lost(rank, "its process was restarted"))
         self.is_up[rank] = True
         self.lives[rank] += 1
         self.meter.up(now_ms, rank)

@@ -1,1 +1,1 @@
-"""Mistakes in the use of a step, found without a cost per step: errors, warnings and explanations."""
+"""Misuse of a step, found at no cost per step: errors, warnings and explanations."""

@@ -1,4 +1,4 @@
-"""Explains errors of torch that a step function raises: what the batch was, and what to change."""
+"""Explains torch errors that a step function raises: what the batch was, and what to change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SECOND_BACKWARD = r"backward through the graph a second time|modified by an inp
 def explained(
     error: Exception, step_fn: StepFunction, model: nn.Module, batch: tuple[Any, ...], extra: Iterable[str]
 ) -> Exception | None:
-    """Return an error that explains a mistake in calling a step, or None if the error says it all.
+    """Return an error that explains a mistake in calling a step, or None if the error is clear enough.
 
     An error of torch that is not recognized gets a note about the batch.
 
@@ -100,8 +100,8 @@ def _second_backward(model: nn.Module) -> str:
             "Store it without: self.state = state.detach(). For a flodl graph, call detach_state()."
         )
     return (
-        "Either the step function calls backward() itself: remove it, and only return the loss. Or something "
-        "keeps its autograd history from one call to the next: store it with .detach(), or call "
+        "Either the step function calls backward() itself: remove that call and just return the loss. Or "
+        "something keeps its autograd history from one call to the next: store it with .detach(), or call "
         "graph.detach_state() for a flodl graph outside the model."
     )
 

@@ -1,4 +1,4 @@
-"""Left-overs of a loop without `TrainStep`: backward on the loss, evaluation mode, torch's schedulers."""
+"""Leftovers of a loop without `TrainStep`: backward on the loss, evaluation mode, torch's schedulers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def check_mode(model: nn.Module, journal: Journal, step: int) -> None:
         if not module.training and (drops or isinstance(module, _NormBase)):
             reason = (
                 f"the model is in evaluation mode, so {name!r} ({type(module).__name__}) does not behave as "
-                "in training. Call model.train() before training. If this is on purpose, switch only the "
-                "modules: model.train(), then module.eval()"
+                "in training. Call model.train() before training. If this is intentional, call "
+                "model.train() first, then eval() on those modules only"
             )
             journal.warn(step, "mode", Cause.PROBABLE_MISTAKE, reason)
             return

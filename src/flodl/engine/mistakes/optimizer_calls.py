@@ -83,8 +83,8 @@ class OptimizerCalls:
         if self.left is not None and self.left.parameter.grad is None:
             raise StepError(
                 f"the gradients of {self._earlier} were cleared, so they would be missing from the update. "
-                "Remove model.zero_grad() and what else clears gradients: a TrainStep does this itself. To "
-                "drop a window on purpose, call step.give_up_window()."
+                "Remove model.zero_grad() and anything else that clears gradients: a TrainStep does this "
+                "itself. To drop a window on purpose, call step.give_up_window()."
             )
 
     def check(self, name: str) -> None:
@@ -95,8 +95,8 @@ class OptimizerCalls:
             effect = "applied too early" if name == "step" else "lost"
             raise StepError(
                 f"optimizer.{name}() was called after {self._earlier}: their gradients would be {effect}. A "
-                f"TrainStep clears the gradients and updates by itself. Remove optimizer.{name}(). To end a "
-                "window early, call step.flush() or step.give_up_window()."
+                f"TrainStep clears the gradients and applies the update itself. Remove optimizer.{name}(). "
+                "To end a window early, call step.flush() or step.give_up_window()."
             )
         if name == "zero_grad":
             self.left = None
@@ -104,7 +104,7 @@ class OptimizerCalls:
             raise StepError(
                 "optimizer.step() was called after a TrainStep, which has already applied these gradients: "
                 "they would be applied twice. Remove optimizer.step(), and zero_grad() and backward() too: "
-                "step(x, y) does all of it. For an update of your own, call optimizer.zero_grad() and "
+                "step(x, y) does all of it. For your own update, call optimizer.zero_grad() and "
                 "backward() first."
             )
 

@@ -43,5 +43,5 @@ def check_own_backward(before: Sequence[tuple[Tensor, Tensor]], share: float) ->
     if size > 0 and difference <= _TOLERANCE * size:
         raise StepError(
             "the step function calls backward() on the loss that it returns, so its gradients would count "
-            "twice. Remove backward(), and only return the loss: the step runs it."
+            "twice. Remove backward() and just return the loss: the step runs it."
         )

@@ -1,4 +1,4 @@
-"""Explains errors of torch that an optimizer raises in an update."""
+"""Explains torch errors that an optimizer raises in an update."""
 
 from __future__ import annotations
 

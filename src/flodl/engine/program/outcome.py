@@ -107,7 +107,7 @@ def _hint_for(returned: Any) -> str:
     if isinstance(returned, Mapping):
         return " Return the loss first, and other values in a dict: (loss, {name: value})."
     if isinstance(returned, tuple | list):
-        return f" It returned {len(returned)} items: give values after the loss a name, in a dict."
+        return f" It returned {len(returned)} items: name the values after the loss, in a dict."
     if isinstance(returned, Tensor):
         return " For one loss per sample or element, return loss.mean()."
     return ""

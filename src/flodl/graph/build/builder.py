@@ -337,7 +337,7 @@ class FlowBuilder(Unfinished):
             name = repr(op) if isinstance(op, str) else "a function"
             raise BuildError(
                 f"merge({name}, dim={dim}): only 'cat' has a dimension. The others merge the values of all "
-                "branches element by element. Remove dim, or use a function of your own."
+                "branches element by element. Remove dim, or use your own function."
             )
         if isinstance(op, str):
             if op not in _MERGE_OPS:

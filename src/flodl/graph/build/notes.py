@@ -1,4 +1,4 @@
-"""Notes and errors about chains that are valid, but hardly what was meant."""
+"""Notes and errors about chains that are valid, but probably not what was meant."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def note_one_module(targets: Sequence[Target], method: str, plural: str) -> None
     # With dropout, two passes through one module are different, and so may be intended.
     if any(True for _ in first.parameters()) and not _is_random(first):
         log.warn(
-            "note: the %d %s of %s are one module, so they share their weights and are always equal. Create "
-            "one for each: [make() for _ in range(%d)].",
+            "note: the %d %s of %s are the same module, so they share their weights and are always equal. "
+            "Create one for each: [make() for _ in range(%d)].",
             len(targets),
             plural,
             method,

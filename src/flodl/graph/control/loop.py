@@ -114,7 +114,7 @@ class Loop(Control):
             if num_asked == 1 and _is_plainly_true(answer):
                 log.warn(
                     "note: the condition %s of while_cond is true before the first iteration, so the loop "
-                    "stops there. True means stop; for a condition to continue, return its opposite.",
+                    "stops there. True means stop; if this is a condition for continuing, negate it.",
                     title_of(self.condition) if self.condition else "",
                 )
             return answer

@@ -36,7 +36,7 @@ class Map(Control):
             raise StateError(
                 f"the body of the map carries {tag!r} from call to call. It is called once for each row, so "
                 "a row would continue the state of another. Use map(body, batched=True), which carries one "
-                "value for each row. For the steps of a sequence, call the graph in a loop of your own."
+                "value for each row. For the steps of a sequence, call the graph in your own loop."
             )
 
     def part_names(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Map(Control):
 
 
 def _check_rows(mapped: Any, num_rows: int) -> Tensor:
-    """Return what the body returned if it has as many rows as the body was given."""
+    """Return what the body returned, if it has as many rows as the body's input."""
     if isinstance(mapped, Tensor) and mapped.dim() > 0 and not differ(mapped.shape[:1], (num_rows,)):
         return mapped
     got = f"shape {tuple(mapped.shape)}" if isinstance(mapped, Tensor) else f"a {type(mapped).__name__}"

@@ -200,8 +200,8 @@ class Switch(Control):
 def _mixed_state(tag: str, position: int) -> StateError:
     return StateError(
         f"the branch carries {tag!r} from call to call. With one index for each sample, it gets different "
-        "samples in every call, and would continue the state of others. Use masked=True, which runs every "
-        "branch on the whole batch, or return one index for the batch.",
+        "samples in every call, and would continue the state of other samples. Use masked=True, which runs "
+        "every branch on the whole batch, or return one index for the batch.",
         path=f"branch_{position}",
     )
 

@@ -1,4 +1,4 @@
-"""Find nodes that write into a value which is read again.
+"""Find nodes that modify a value in place that is read again.
 
 What torch's own modules do is known when a graph is built. What other code does is seen in the first
 calls: torch counts the writes into each tensor.

@@ -148,7 +148,7 @@ def _describe(value: Any) -> str:
 def _broadcasting(verb: str, count: int) -> str:
     """Return how to write the operation with torch's broadcasting."""
     if count > len(_NAMES):
-        return "If you want torch to broadcast, merge with a function of your own."
+        return "If you want torch to broadcast, merge with your own function."
     names = list(_NAMES[:count])
     if verb == "multiply":
         result = " * ".join(names)
@@ -161,6 +161,6 @@ def _broadcasting(verb: str, count: int) -> str:
         for name in names[1:]:
             result = f"torch.maximum({result}, {name})"
     return (
-        "If you want torch to broadcast, call split, and merge with a function of your own: "
+        "If you want torch to broadcast, call split, and merge with your own function: "
         f"merge(lambda {', '.join(names)}: {result})."
     )

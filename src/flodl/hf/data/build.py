@@ -29,7 +29,7 @@ def classification_data(
     progress: bool | None,
     **options: Any,
 ) -> TextDataset:
-    """Return texts, or pairs of texts, with a label each."""
+    """Return texts, or pairs of texts, each with a label."""
     texts, pairs = _split_pairs(_listed(texts, "texts"), pairs)
     tokenizer = model.tokenizer
     limit = tokenizer.limits.checked(max_length)

@@ -52,7 +52,7 @@ class TextDataset:
             raise HFError("there are no texts. Pass at least one.")
         if self.pack is True and self.group_by_length:
             raise HFError(
-                "pack=True and group_by_length=True exclude each other: packed texts are not padded."
+                "pack=True and group_by_length=True cannot be combined: packed texts are not padded."
             )
         object.__setattr__(self, "content", short_hash(self.tokens.ids[: 1 << 16].tobytes()))
 

@@ -99,7 +99,9 @@ def tag_ids(
 ) -> list[Array]:
     """Return the ids of the tags of each text."""
     if len(tags) != len(words):
-        raise HFError(f"there are {len(words)} texts and {len(tags)} lists of tags; expected as many.")
+        raise HFError(
+            f"there are {len(words)} texts and {len(tags)} lists of tags; expected one list per text."
+        )
     known: dict[Any, int] = {name: index for index, name in enumerate(names)}
     known |= {index: index for index in (*range(len(names)), IGNORED)}
     found = []

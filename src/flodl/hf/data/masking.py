@@ -21,7 +21,7 @@ _REPLACE, _OTHER = 0x1D872B41, 0x5851F42D
 
 @dataclass(frozen=True)
 class Masking:
-    """Masks a fraction of the tokens: of those, 80 % become the mask token, 10 % a random one.
+    """Masks a fraction of the tokens: of those, 80% become the mask token, 10% a random one.
 
     At least one token of each text is masked, as in the original BERT. The choice depends only on the key of
     the sample, which the loader derives from seed, epoch and position: it does not change with the batch.

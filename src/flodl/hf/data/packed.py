@@ -31,7 +31,7 @@ def why_padded(layout: Layout, device: torch.device, precision: str | None) -> s
     if layout.model_type in _NEEDS_BIAS:
         return f"the attention of {layout.model_type} has a bias, so packing gains nothing"
     if layout.dtype not in _HALF and precision not in ("bf16", "fp16"):
-        return "attention of packed texts is fast in bf16 and fp16 only, and the model computes in float32"
+        return "attention of packed texts is fast only in bf16 and fp16, and the model computes in float32"
     return ""
 
 

@@ -55,7 +55,9 @@ def read_answers(answers: Sequence[Any], contexts: Sequence[str]) -> list[list[A
     `{"text": …, "answer_start": …}` as in its JSON files, or empty for a question without an answer.
     """
     if len(answers) != len(contexts):
-        raise HFError(f"there are {len(contexts)} questions and {len(answers)} answers; expected as many.")
+        raise HFError(
+            f"there are {len(contexts)} questions and {len(answers)} answers; expected one per question."
+        )
     found = []
     for index, (item, context) in enumerate(zip(answers, contexts)):
         spans = _spans(item, index)
@@ -122,7 +124,9 @@ def encode_questions(
 ) -> Windows:
     """Tokenize questions with their contexts, and find the first accepted answer in each window."""
     if len(questions) != len(contexts):
-        raise HFError(f"there are {len(questions)} questions and {len(contexts)} contexts; expected as many.")
+        raise HFError(
+            f"there are {len(questions)} questions and {len(contexts)} contexts; expected one per question."
+        )
     accepted = None if answers is None else read_answers(answers, contexts)
     rows: list[tuple[int, Any, tuple[int, int], Array, Array]] = []
     cls = tokenizer.special.cls.id

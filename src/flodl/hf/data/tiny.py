@@ -36,7 +36,7 @@ def create_tiny(
     dropout: float = 0.1,
     seed: int = 0,
 ) -> PretrainedModel:
-    """Write a tiny BERT with random weights, whose vocabulary are the words of some texts, and return it.
+    """Write a tiny BERT with random weights, with the words of some texts as its vocabulary, and return it.
 
     It runs everywhere and knows nothing: use it for tests and first steps, a pretrained model for results.
     `head` is "base", "seqcls", "tokcls", "qa" or "mlm". The folder must be new or empty.

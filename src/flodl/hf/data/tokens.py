@@ -64,7 +64,7 @@ class Tokens:
 
 
 def flat(rows: Sequence[Array], dtype: Any) -> Array:
-    """Join arrays; none of them gives an empty one."""
+    """Join arrays; without any, return an empty one."""
     return np.concatenate([np.zeros(0, dtype), *(np.asarray(row, dtype) for row in rows)], dtype=dtype)
 
 

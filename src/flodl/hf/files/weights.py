@@ -41,7 +41,7 @@ _DOWNLOAD_AGAIN = "The file is damaged: download it again."
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9c"
 _UNSAFE = (
     "It may be damaged, or contain objects other than tensors, which flodl does not load because that "
-    "executes code of the file. Nothing was executed. Get the model as safetensors."
+    "would execute code from the file. Nothing was executed. Get the model as safetensors."
 )
 
 
@@ -200,9 +200,9 @@ def _read_legacy(path: Path) -> Mapping[Any, Any]:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """Return why a file cannot be read; what to do is said once, at the end."""
+    """Return why a file cannot be read; the advice is given once, at the end."""
     if "Weights only load failed" in str(error):
-        return "torch found something else than tensors."
+        return "torch found something other than tensors."
     if not isinstance(error, FlodlError):
         return _brief(error)
     sentence = str(error).removeprefix(f"{str(path)!r} ").split(". ")[0].rstrip(".")

@@ -9,7 +9,7 @@ from ..losses import IGNORED
 
 
 class Accuracy:
-    """The fraction of right classes, of texts or of tokens; labels of −100 do not count.
+    """The fraction of correct classes, of texts or of tokens; labels of −100 do not count.
 
     >>> accuracy = Accuracy()
     >>> accuracy.update(torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]), torch.tensor([1, 1, -100]))
@@ -61,7 +61,7 @@ class MultilabelF1:
         self._sum = self._sum + chosen.sum() + wanted.sum()
 
     def compute(self) -> float:
-        """Return F1; 0 if nothing was predicted and nothing was to be."""
+        """Return F1; 0 if nothing was predicted or expected."""
         return _ratio(self._both, self._sum) if float(self._sum) else 0.0
 
 

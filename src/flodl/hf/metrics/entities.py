@@ -49,7 +49,7 @@ def _starts(before: str, mark: str, kind_before: str, kind: str) -> bool:
 
 
 class EntityF1:
-    """Precision, recall and F1 over all entities; an entity counts if type and both ends are right.
+    """Precision, recall and F1 over all entities; an entity counts if its type and both ends are correct.
 
     >>> metric = EntityF1(["O", "B-PER", "I-PER"])
     >>> metric.add([1, 2, 0], [1, 2, 1])

@@ -24,7 +24,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower the case; drop punctuation, articles and extra white space.
+    """Convert to lower case; drop punctuation, articles and extra white space.
 
     >>> normalize_answer("The  Eiffel Tower!")
     'eiffel tower'
@@ -110,7 +110,7 @@ class SquadScore:
                 self._logits[index] = np.stack([logits[row, :length] for logits in (start, end)])
 
     def compute(self) -> dict[str, float]:
-        """Return exact match and F1 in percent, over the questions of which a window was seen."""
+        """Return exact match and F1 in percent, over the questions with at least one window seen."""
         groups: dict[int, list[Window]] = {}
         for index, (start, end) in sorted(self._logits.items()):
             characters = self._questions.characters[self._offsets[index] : self._offsets[index + 1]]

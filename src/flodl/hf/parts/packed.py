@@ -40,7 +40,7 @@ class Packed(NamedTuple):
     mask: Tensor | None = None
     """What to add to the attention scores of rows; None if torch's kernel for packed tokens runs."""
     reach: int = -1
-    """How far away a token may be to be seen; −1 for any distance."""
+    """The largest distance between tokens that attend to each other; −1 for no limit."""
 
     def with_mask(self, hidden: Tensor) -> Packed:
         """Add the mask of rows where no kernel for packed tokens runs."""

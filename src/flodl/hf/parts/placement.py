@@ -1,4 +1,4 @@
-"""Two other ways from scores of relative positions to scores of keys than a skewed view.
+"""Two alternatives to a skewed view for turning scores of relative positions into scores of keys.
 
 Which one is fastest depends on length, device and compiler; `benchmarks/hf.py` compares them.
 """

@@ -40,7 +40,7 @@ def read(run_dir: str | os.PathLike[str], *, after: int = 0) -> Iterator[Entry]:
                 yield line.entry
     if not is_journal and not _may_be_starting(path):
         raise MonitorError(
-            f"{path} is not a journal: no line of it can be read. "
+            f"{path} is not a journal: none of its lines can be read. "
             "Pass the folder of a run, which has a journal.jsonl."
         )
 

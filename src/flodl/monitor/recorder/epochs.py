@@ -75,7 +75,7 @@ class EpochTracker:
         if 0 < total_epochs <= epoch:
             self._alert_once(
                 "beyond",
-                f"epoch {epoch} was logged, and the last of {total_epochs} epochs is epoch "
+                f"epoch {epoch} was logged, but the last of {total_epochs} epochs is epoch "
                 f"{total_epochs - 1}. Count epochs from 0, as range does.",
             )
         self.total_s += duration_s

@@ -43,7 +43,7 @@ class SampleCounts:
         if len(lengths) > 1 and not self._has_warned and not any(num_read in shape for shape in shapes):
             self._has_warned = True
             log.warn(
-                "the loader read %d samples for a batch, and its tensors have %s rows; it counts as %d "
+                "the loader read %d samples for a batch, but its tensors have %s rows; it counts as %d "
                 "samples. If the collate function or augment drops samples, return one row per sample in "
                 "every tensor.",
                 num_read,

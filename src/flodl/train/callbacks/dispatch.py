@@ -123,13 +123,13 @@ def _bind(function: Callable[..., Any], hook: str) -> Call:
 
 
 def _check_callback(callback: Any) -> None:
-    """Raise for a class in place of an object, and for a method that is named like a hook but is none."""
+    """Raise for a class in place of an object, and for a method that is named like a hook but is not one."""
     if isinstance(callback, type):
         for name in HOOKS:
             # A static method or class method can be called without an object.
             if isinstance(inspect.getattr_static(callback, name, None), FunctionType):
                 raise TrainError(
-                    f"hooks contains the class {callback.__name__}, not an object of it. Create one: "
+                    f"hooks contains the class {callback.__name__}, not an instance. Create one: "
                     f"hooks=[{callback.__name__}(…)]."
                 )
     names = [name for name in dir(callback) if name.startswith("on_") and name not in HOOKS]
@@ -151,4 +151,4 @@ def _no_hook(callback: Any) -> TrainError:
     names = [name for name in dir(callback) if name.startswith("on_")]
     names += [callback.__name__] if hasattr(callback, "__name__") else []
     hint = suggestion(names[0], HOOKS, known_as="hooks") if names else f"Hooks: {', '.join(HOOKS)}."
-    return TrainError(f"{_name_of(callback)!r} has none of the hooks of a trainer. {hint}")
+    return TrainError(f"{_name_of(callback)!r} does not implement any trainer hook. {hint}")

@@ -47,7 +47,7 @@ _INSTEAD_OF_READING = {
 
 
 class CheckedAttributes:
-    """The base of `Trainer`: attributes with a meaning cannot be assigned in vain."""
+    """The base of `Trainer`: assignments that would have no effect raise an error."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_run" in vars(self) and not name.startswith("_"):
@@ -67,12 +67,12 @@ def _check_assignment(kind: type, name: str) -> None:
     if name in _FIXED or name in arguments:
         advice = _INSTEAD_OF_ASSIGNING.get(name, f"Create a new Trainer({name}=…).")
         raise TrainError(
-            f"trainer.{name} was assigned, and a trainer keeps what it was created with: the new value "
+            f"trainer.{name} was assigned, but a trainer keeps what it was created with: the new value "
             f"would be ignored. {advice}"
         )
     if isinstance(getattr(kind, name, None), property):
         if getattr(kind, name).fset is None:
-            raise TrainError(f"trainer.{name} was assigned, which can only be read: {_doc(kind, name)}")
+            raise TrainError(f"trainer.{name} was assigned, but it is read-only: {_doc(kind, name)}")
         return
     if hasattr(kind, name) or not arguments:
         return  # a method of a subclass or a test; an attribute of a subclass
@@ -81,7 +81,7 @@ def _check_assignment(kind: type, name: str) -> None:
     if advice or similar:
         hint = advice or f"Did you mean {similar[0]!r}?"
         raise TrainError(
-            f"trainer.{name} was assigned, which a trainer does not have: it has no effect. {hint}"
+            f"trainer.{name} was assigned, but a trainer has no such attribute: this has no effect. {hint}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Errors that explain a wrong call or attribute of a trainer, with the right way to write it."""
+"""Errors that explain a wrong call or attribute of a trainer, and show the correct way to write it."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ def _hint(keyword: str, known: list[str]) -> str:
 
 
 def _is_typo(one: str, other: str) -> bool:
-    """Return whether two names are the same but for a few characters."""
+    """Return whether two names differ by only a few characters."""
     return bool(nearest(one, [other], limit=1)) and abs(len(one) - len(other)) <= 1

@@ -1,4 +1,4 @@
-"""Finds parameters that receive a gradient and are in no optimizer, from the autograd history of one loss."""
+"""Finds parameters that receive a gradient but are in no optimizer, from the autograd history of one loss."""
 
 from __future__ import annotations
 

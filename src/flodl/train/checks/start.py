@@ -1,4 +1,4 @@
-"""What a run reports once when it begins: settings that are probably not meant as they are."""
+"""What a run reports once when it begins: settings that are probably mistakes."""
 
 from __future__ import annotations
 

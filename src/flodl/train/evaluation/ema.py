@@ -63,7 +63,7 @@ class AveragedWeights:
     def applied(self) -> Iterator[None]:
         """Copy the averaged weights into the model inside the context; buffers do not change.
 
-        Inside, the trainer neither trains, evaluates nor saves: it would take them for its own weights.
+        Inside, the trainer raises instead of training, evaluating or saving with these weights.
         """
         live, was_applied = [weight.clone() for weight in self._live], self.is_applied
         try:
@@ -79,7 +79,7 @@ class AveragedWeights:
         if self.is_applied:
             raise TrainError(
                 f"trainer.{action} was called inside average.applied(), where the model has the averaged "
-                "weights, which the trainer would take for its own. Call it outside the context. An "
+                "weights, which the trainer would treat as its own. Call it outside the context. An "
                 "evaluation reports the averaged weights anyway, as 'ema_loss' and so on."
             )
 

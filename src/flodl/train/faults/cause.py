@@ -75,8 +75,8 @@ def _is_bad_parameter(session: Session, path: str) -> bool:
 
 def _advice_for_weights(session: Session) -> str:
     if session.updates <= int(session.train_step.num_skipped):
-        return "It was so before the first update: check how it is initialized or what was loaded into it."
-    return "An earlier update or your own code made it so: lower the learning rate or clip the gradients."
+        return "It was already not finite before the first update: check how it is initialized or loaded."
+    return "An earlier update or your own code caused this: lower the learning rate or clip the gradients."
 
 
 def _in_batch(found: NonFinite, batch: tuple[Any, ...]) -> NonFinite:

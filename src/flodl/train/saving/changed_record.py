@@ -23,7 +23,7 @@ def changed_record(
 ) -> list[str]:
     """Describe what changed since the earlier record, one line each; those of this program apply.
 
-    `reported` are the hooks of which it is reported already that they are missing or new.
+    `reported` are the hooks already reported as missing or new.
     A record of an older version of flodl, which contains less, is not compared.
     """
     if "step" not in before:
@@ -49,7 +49,7 @@ def changed_record(
 
 
 def nothing_left(epochs: int, changed: Sequence[str]) -> str:
-    """Return the message of a finished run; `changed` are its differences from this program.
+    """Return the message of a finished run; `changed` lists its differences from this program.
 
     >>> nothing_left(2, [])
     'nothing is left to train: 2 epochs are done'
