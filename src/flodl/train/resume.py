@@ -16,6 +16,7 @@ from .learning_rate import optimizer_settings
 from .limit import check_same_limit
 from .run import Run, Stage
 from .saving.bundle import load_parts
+from .saving.changed_record import changed_data
 from .saving.check import check_saved_run
 from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
 from .saving.differences import differences
@@ -34,6 +35,9 @@ def resume_run(
     source = parse_resume(how)
     session, directory = run.session, run.directory
     if session.updates:
+        now, before = run.recorder.observe_data(loader, run.progress.eval_data)
+        if not run.is_complete:  # else it is reported that the data was not used
+            run.report_changed(changed_data(now, before))
         return False
     bundle = find_bundle(directory, source)
     if bundle is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -160,8 +160,7 @@ class Run:
             stack.callback(session.train_step.close)
             if saver is not None:
                 stack.callback(saver.directory.close)
-            if self.keeps_record:
-                self._observe(stack)
+            self._observe(stack)
             self.collector = stack.enter_context(calm_collector())
             stack.callback(setattr, self, "collector", None)
             self.exit_if_asked()
@@ -189,8 +188,12 @@ class Run:
         """Take what the run is made of, now and when it ends; report what changed since it last trained."""
         changed = self.recorder.observe(self.session)
         stack.callback(self.recorder.observe_end, self.session)
-        if changed:
-            self.reports.warn("; ".join(["since this trainer trained last", *changed]))
+        self.report_changed(changed)
+
+    def report_changed(self, changed: Iterable[str]) -> None:
+        """Report what changed since this trainer trained last, if anything did."""
+        if lines := list(changed):
+            self.reports.warn("; ".join(["since this trainer trained last", *lines]))
 
     def _report_done(self, epochs: int) -> None:
         """Report that nothing was left to train, and that the results are those of the saved settings."""

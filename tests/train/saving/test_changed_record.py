@@ -114,6 +114,34 @@ class Rows(Dataset):
         return self.x[index] + self.noise, self.x[index].sum().reshape(1)
 
 
+def hooked(hook, where="forward"):
+    model = Net()
+    if where == "forward":
+        model.head.register_forward_hook(hook)
+    elif where == "tensor":
+        model.head.weight.register_hook(hook)
+    else:
+        model.head.register_full_backward_hook(hook)
+    return model
+
+
+def hooked_optimizer(hook):
+    def build(groups):
+        optimizer = torch.optim.SGD(groups, lr=0.01)
+        optimizer.register_step_post_hook(hook)
+        return optimizer
+
+    return build
+
+
+def times(factor):
+    return lambda module, inputs, output: output * factor
+
+
+def count_steps(optimizer, args, kwargs):
+    return None
+
+
 def samples(seed=0):
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(seed))
     return x, x.sum(1, keepdim=True)
@@ -276,6 +304,31 @@ CHANGES = {
         {"optimizer": lambda groups: OtherDescent(groups, lr=0.01)},
     ),
     "the code of a schedule": ("schedule is now 'Decay #", {"schedule": Decay()}, {"schedule": OtherDecay()}),
+    "a new forward hook": (
+        "torch_hooks.model.head.forward_hooks is now [",
+        {},
+        {"model": hooked(times(1.0))},
+    ),
+    "a forward hook": (
+        "torch_hooks.model.head.forward_hooks is now [{'code': 'lambda module, inputs, output:",
+        {"model": hooked(times(1.0))},
+        {"model": hooked(times(0.5))},
+    ),
+    "a backward hook": (
+        "torch_hooks.model.head.backward_hooks is now [",
+        {},
+        {"model": hooked(lambda module, inputs, outputs: None, "backward")},
+    ),
+    "a hook of a parameter": (
+        "torch_hooks.model.head.weight.hooks is now ['lambda grad: grad * 2'], was not there",
+        {},
+        {"model": hooked(lambda grad: grad * 2, "tensor")},
+    ),
+    "a hook of the optimizer": (
+        "torch_hooks.optimizer.step_post_hooks is now ['count_steps #",
+        {},
+        {"optimizer": hooked_optimizer(count_steps)},
+    ),
     "keep": ("keep is now 'last(3)', was 'last(2)'", {}, {"keep": last(3)}),
 }
 
@@ -365,3 +418,43 @@ def test_what_training_changes_is_not_a_difference_and_what_the_user_changes_is(
     trainer.fit(samples(), epochs=3, batch_size=5)
     (alert,) = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
     assert alert == "since this trainer trained last; step.held.weight is now 0.5, was 1.0"
+
+
+def test_a_second_fit_with_other_data_is_reported_and_recorded(make, tmp_path):
+    trainer = make(Net(), squared, checkpoint_dir=tmp_path, monitor=None)
+    x, y = samples()
+    trainer.fit((x, y), epochs=1, batch_size=5)
+    first = json.loads((tmp_path / "config.json").read_text())["trainer"]
+    trainer.fit((x[:10] * 50, y[:10]), epochs=2, batch_size=5)
+    alert, *_ = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
+    assert alert.startswith("since this trainer trained last; data.source is now 'tensors: float32 10x3,")
+    latest = json.loads((tmp_path / "config.json").read_text())["trainer"]
+    assert latest["data"]["source"] == "tensors: float32 10x3, float32 10x1"
+    assert latest["data"]["samples"] == 10
+    assert latest["model"]["weights_at_start"] == first["model"]["weights_at_start"] is not None
+
+
+def test_what_changed_between_two_fits_is_logged_without_a_folder(make, capsys):
+    trainer = make(Net(), reading_globals)
+    trainer.fit(samples(), epochs=1, batch_size=5, eval_data=samples(9))
+    trainer.fit(samples(), epochs=2, batch_size=5, eval_data=samples(9))
+    assert capsys.readouterr().err == ""
+    trainer.fit(samples(1), epochs=3, batch_size=5, eval_data=samples(8))
+    reported = capsys.readouterr().err
+    assert "since this trainer trained last; data.content is now" in reported
+    assert "eval_data.content is now" in reported
+
+
+def test_a_dataset_that_keeps_what_it_reads_is_the_same_in_a_second_fit(make, capsys):
+    class Keeping(Rows):
+        def __getitem__(self, index):
+            fill(self.__dict__.setdefault("kept", {}), index)
+            return super().__getitem__(index)
+
+    def fill(kept, index):
+        kept[index] = index
+
+    trainer, data = make(Net(), squared), Keeping(0)
+    trainer.fit(data, epochs=1, batch_size=5)
+    trainer.fit(data, epochs=2, batch_size=5)
+    assert capsys.readouterr().err == ""

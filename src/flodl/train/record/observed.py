@@ -18,6 +18,7 @@ from flodl.core.plain import short_hash
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
 from .changes import changed_modules, changes, pattern_of
+from .torch_hooks import describe_torch_hooks
 
 MAX_MODULES = 500
 _MAX_TEXT = 200
@@ -37,6 +38,7 @@ def observe(session: Session, evaluator: Evaluator) -> dict[str, Any]:
         "outputs": None if outputs is None else Contents(known).of(outputs),
         "modules": describe_modules(session.model),
         "classes": describe_classes(session.model, known),
+        "torch_hooks": describe_torch_hooks(session.model, session.optimizer, known),
     }
 
 

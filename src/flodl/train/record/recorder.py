@@ -23,6 +23,7 @@ from .settings import config_of
 
 # The description of a step function is deeper than the settings of a user.
 MAX_DEPTH = 24
+_OBSERVED = ("step_fn", "step", "metrics", "outputs", "torch_hooks")
 
 
 class Recorder:
@@ -37,6 +38,10 @@ class Recorder:
         self._observed: dict[str, Any] | None = None
         self._at_end: dict[str, Any] | None = None
         self._data: dict[str, Any] = {}
+        self._data_at_end: dict[str, Any] = {}
+        # The loader and the evaluation data of the current run; the first weights.
+        self._read: tuple[Loader | None, Any] | None = None
+        self._weights: Any = None
 
     def observe(self, session: Session) -> list[str]:
         """Take what the run is made of, before it trains; return what changed since it last trained.
@@ -52,12 +57,23 @@ class Recorder:
         """Take the same after training."""
         if self._observed is not None:
             self._at_end = observe(session, self._evaluator)
+        if self._read is not None:
+            self._data_at_end, self._read = _described(*self._read), None
 
-    def observe_data(self, loader: Loader | None, eval_data: Any) -> None:
-        """Take a description of the data before it is read, since a dataset may keep what it reads."""
-        self._data = {"data": _known(partial(_contents, loader))}
-        if eval_data is not None:
-            self._data["eval_data"] = _known(partial(_contents, eval_data))
+    def observe_data(
+        self, loader: Loader | None, eval_data: Any
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Take a description of the data before it is read, since a dataset may keep what it reads.
+
+        Return it with that of the last run of the same trainer, which is empty at first.
+        """
+        found, before, ended = _described(loader, eval_data), self._data, self._data_at_end
+        self._data = {
+            name: without_states(before[name], ended[name], one) if name in before and name in ended else one
+            for name, one in found.items()
+        }
+        self._read = loader, eval_data
+        return self._data, before
 
     def compared(self, session: Session) -> dict[str, Any]:
         """Return the parts of the record that are compared on resume."""
@@ -78,7 +94,7 @@ class Recorder:
         return {
             "keep": None if self._keep is None else str(self._keep),
             "hooks": self._hooks.settings,
-            **{name: observed.get(name) for name in ("step_fn", "step", "metrics", "outputs")},
+            **{name: observed.get(name) for name in _OBSERVED},
         }
 
     def _parts_of_model(self) -> dict[str, Any]:
@@ -118,16 +134,22 @@ class Recorder:
         is_first = start.source is None
         groups = start.optimizer if is_first else None  # a run that starts from another has its rates
         knows_weights = not session.updates or not is_first
-        weights = _known(lambda: hash_of_weights(session.model)) if knows_weights else None
+        if knows_weights:
+            self._weights = _known(lambda: hash_of_weights(session.model))
         return {
             "optimizer_settings": describe_optimizer(session.optimizer, groups),
-            "model": {**describe_model(session.model), "weights_at_start": weights},
+            "model": {**describe_model(session.model), "weights_at_start": self._weights},
             "started_from": start.source,
         }
 
 
 def _description(loader: Loader | None) -> Any:
     return None if loader is None else loader.description
+
+
+def _described(loader: Loader | None, eval_data: Any) -> dict[str, Any]:
+    found = {"data": _known(partial(_contents, loader))}
+    return found if eval_data is None else {**found, "eval_data": _known(partial(_contents, eval_data))}
 
 
 def _contents(data: Any) -> Any:

@@ -13,7 +13,7 @@ from ..record.changes import ABSENT, changed_modules, changes
 MAX_LINES = 20
 _CODE = re.compile(r" #[0-9a-f]{8}\b")
 # Compared with what the run was saved with; other parts of the record are compared on their own.
-_COMPARED = ("step_fn", "step", "metrics", "outputs", "keep", "versions", "torch", "hardware")
+_COMPARED = ("step_fn", "step", "metrics", "outputs", "torch_hooks", "keep", "versions", "torch", "hardware")
 _CONTENT = ("source", "content", "dataset")
 _FUNCTIONS = ("augment", "transform", "collate", "collate_fn", "worker_init_fn", "sampler")
 
@@ -38,9 +38,7 @@ def changed_record(
     model, saved = now.get("model") or {}, before.get("model") or {}
     lines += changed_modules(model, saved)
     lines += changes("model.classes", model.get("classes") or {}, saved.get("classes") or {})
-    for name in ("data", "eval_data"):
-        if name in now and name in before:
-            lines += _changed_data(name, now[name], before[name])
+    lines += changed_data(now, before)
     lines += _changed_hooks(now.get("hooks") or [], before.get("hooks") or [], reported)
     if len(lines) > MAX_LINES:
         more = len(lines) - MAX_LINES
@@ -88,6 +86,13 @@ def _without_code(value: Any) -> Any:
 def _settled(name: str, value: Any) -> Any:
     """Return a part of the record without the seed of the program: a run continues with its own."""
     return {key: one for key, one in value.items() if key != "initial_seed"} if name == "torch" else value
+
+
+def changed_data(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Describe training and evaluation data that changed, where both are known."""
+    for name in ("data", "eval_data"):
+        if name in now and name in before:
+            yield from _changed_data(name, now[name], before[name])
 
 
 def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
