@@ -14,6 +14,7 @@ from typing import Any
 
 from ..function_text import code_hash, function_label
 from ..plain import hide_secret, plain
+from .imports import describe_imports
 from .leaves import (
     BASIC,
     MAX_NUMBERS,
@@ -192,6 +193,9 @@ class Contents:
                 described = self._function(target, held_by) if is_method else self.of(target)
                 own = target.__code__.co_varnames[:1] if is_method else ()
                 _place(found, path, hide_secret(path[-1], described), own)
+        for module, imported in describe_imports(code, function.__globals__).items():
+            held = found.get(module)
+            found[module] = {**imported, **held} if isinstance(held, dict) else imported
         positional = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
         given = [*zip(positional[len(positional) - len(defaults) :], defaults)]

@@ -29,11 +29,12 @@ def is_user_module(module: ModuleType) -> bool:
     if vars(module).get("__name__") == "__main__":
         return True
     file = vars(module).get("__file__")
-    return isinstance(file, str) and _is_user_source(file)
+    return isinstance(file, str) and is_user_source(file)
 
 
 @lru_cache(maxsize=4096)
-def _is_user_source(file: str) -> bool:
+def is_user_source(file: str) -> bool:
+    """Return whether a file is Python code of the user."""
     return file.endswith(".py") and is_user_file(os.path.abspath(file))
 
 

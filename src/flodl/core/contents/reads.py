@@ -41,7 +41,7 @@ def uses_of(code: CodeType) -> tuple[tuple[Read, ...], tuple[Read, ...]]:
     own = code.co_varnames[0] if code.co_argcount else ""
     found: dict[Read, None] = {}
     assigned: dict[Read, None] = {}
-    for inner in _with_nested(code):
+    for inner in with_nested(code):
         for read, is_assigned in _uses(inner, own if inner is code or own in inner.co_freevars else ""):
             (assigned if is_assigned else found)[read] = None
     return tuple(found), tuple(assigned)
@@ -52,11 +52,12 @@ def _contains(assigned: Read, read: Read) -> bool:
     return assigned[:2] == read[:2] and assigned.attributes == read.attributes[:size]
 
 
-def _with_nested(code: CodeType) -> Iterator[CodeType]:
+def with_nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _with_nested(constant)
+            yield from with_nested(constant)
 
 
 def _uses(code: CodeType, own: str) -> Iterator[tuple[Read, bool]]:
