@@ -42,7 +42,7 @@ class OptimizerCalls:
     """Raises if the user steps or clears the optimizer of a `TrainStep` where that spoils an update.
 
     The methods of the optimizer are wrapped; the step itself calls the original ones, so a step costs nothing
-    more. An update of your own, from gradients of your own, is allowed between two updates.
+    more. Your own update, from your own gradients, is allowed between two updates.
 
     >>> import torch
     >>> from types import SimpleNamespace

@@ -254,7 +254,7 @@ def _checked_inputs(texts: Sequence[Any], pairs: Sequence[Any] | None, *, words:
     if isinstance(texts, str):
         raise HFError("expected a list of texts, got one text. Put it into a list.")
     if pairs is not None and len(pairs) != len(texts):
-        raise HFError(f"there are {len(texts)} texts and {len(pairs)} second texts; expected as many.")
+        raise HFError(f"there are {len(texts)} texts and {len(pairs)} second texts; expected one per text.")
     for index, text in enumerate(texts):
         _check_text(text, f"text {index}", words=words)
     if pairs is None:
