@@ -211,3 +211,17 @@ def test_rewind_returns_to_the_loaded_cursor():
     next(iter(other))
     other.rewind()
     assert torch.equal(next(iter(other)), expected)
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 8}, {"drop_last": True}])
+def test_a_cursor_of_a_torch_loader_with_other_batches_names_the_settings(changes):
+    def loader_of(**settings):
+        return Loader(DataLoader(TensorDataset(IMAGES), **{"batch_size": 4, **settings}), batch_size=None)
+
+    count = len(loader_of(**changes))
+    with pytest.raises(CursorError) as caught:
+        loader_of(**changes).load_state_dict(loader_of().state_dict())
+    assert str(caught.value).startswith(
+        f"the cursor was saved with 7 batches per epoch, but this loader has {count}. "
+        "Use the same data, batch_size and drop_last."
+    )

@@ -86,3 +86,10 @@ def test_a_plateau_used_by_another_run_starts_from_scratch(make, data, warm):
     # A run with progress continues where it was.
     first.fit(data, epochs=5, batch_size=20)
     assert rates(first)[-1] == pytest.approx(0.00625)
+
+
+def test_a_factor_that_is_not_a_number_is_an_error(make):
+    with pytest.raises(TrainError, match=r"scale_lr\('0.5'\). Use a factor above 0, such as 0.5."):
+        make().scale_lr("0.5")
+    with pytest.raises(TrainError, match="least='0'"):
+        make().scale_lr(0.5, least="0")

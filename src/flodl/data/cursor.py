@@ -48,10 +48,11 @@ class Cursor:
                 raise CursorError(f"the state has {name}={state[name]!r}; expected an integer >= 0.")
         return cls(**{name: state[name] for name in required}, source=state.get("source"))
 
-    def check_against(self, own: Cursor, *, is_exact: bool = True) -> None:
+    def check_against(self, own: Cursor, *, is_exact: bool = True, counts_batches: bool = False) -> None:
         """Raise if this cursor was saved with different data, a different seed or a different order.
 
-        With `is_exact`, the number of samples is certain, and a position beyond it is rejected.
+        With `is_exact`, the number of samples is certain, and a position beyond it is rejected. With
+        `counts_batches`, the source yields whole batches, and positions and numbers count those.
         """
         advice = {
             "seed": "Use the same seed, or omit seed= to continue with the saved one.",
@@ -61,6 +62,12 @@ class Cursor:
         }
         for name, what_to_do in advice.items():
             saved, current = getattr(self, name), getattr(own, name)
+            if saved != current and name == "num_samples" and counts_batches:
+                raise CursorError(
+                    f"the cursor was saved with {saved} batches per epoch, but this loader has {current}. "
+                    "Use the same data, batch_size and drop_last. To continue with different ones, start a "
+                    "new run and load the weights of this one with load_checkpoint."
+                )
             if saved != current:
                 raise CursorError(
                     f"the cursor was saved with {name}={saved!r}, but this loader has {current!r}. "

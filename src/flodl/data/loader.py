@@ -235,7 +235,8 @@ class Loader:
         seed = self.seed if self._seed_was_given else cursor.seed
         sampler = sampler_for_cursor(self._sampler, cursor.order, self._source.num_samples or 0)
         own = self._cursor_in(cursor.epoch, seed=seed, sampler=sampler)
-        cursor.check_against(own, is_exact=not isinstance(self._source, Stream))
+        is_exact, whole = not isinstance(self._source, Stream), self.batch_size is None
+        cursor.check_against(own, is_exact=is_exact, counts_batches=whole)
         if seed != self.seed:
             log.msg("Loader: continuing with seed %d of the cursor, not %d", seed, self.seed)
         self.seed, self._sampler = seed, sampler

@@ -13,6 +13,7 @@ from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import NotRestorable, rehearse, sandbox
 from flodl.monitor import Monitor
 
+from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
 from .callbacks.watched import may_add_metrics, watched_metrics
 from .checks.gradients import check_gradients
@@ -40,7 +41,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names = _trained_names(run, batch)
             if evaluated is not None:
-                found = evaluator.names_of(*evaluated)
+                with hint_at_batches(eval_data):
+                    found = evaluator.names_of(*evaluated)
                 names = None if names is None else {*names, *(f"eval_{name}" for name in found)}
     except NotRestorable as reason:
         log.debug("the dry pass is left out: %s", reason)

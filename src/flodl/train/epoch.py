@@ -14,6 +14,7 @@ from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
 
+from .batches.batch_lists import hint_at_batches
 from .batches.loaders import num_batches
 from .dry_pass import dry_pass
 from .evaluation.modes import modes_of
@@ -95,7 +96,7 @@ def _check_first(run: Run, batch: Any, eval_data: Any) -> None:
     """Run the dry pass, unless it is turned off."""
     if not run.session.settings.dry_pass:
         if eval_data is not None:
-            run.loaders.for_evaluation(eval_data, None)  # for the record
+            run.loaders.for_evaluation(eval_data)  # for the record
         return
     try:
         dry_pass(run, batch, eval_data)
@@ -255,10 +256,11 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
 
     if eval_data is None:
         return {}
-    read, metrics = run.loaders.evaluation_batches(eval_data, None), None
+    read, metrics = run.loaders.evaluation_batches(eval_data), None
     limit = run.session.start.limit
     try:
-        metrics = run.evaluator(lambda: islice(read(), limit), before_batch=check_for_stop)
+        with hint_at_batches(eval_data):
+            metrics = run.evaluator(lambda: islice(read(), limit), before_batch=check_for_stop)
     except Exception:
         # A signal to every process of a job also ends the workers of a loader.
         if not run.stop_request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -49,8 +49,10 @@ def reset_schedule(bridge: ScheduleBridge | None) -> None:
 
 def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: float, least: float) -> None:
     """Multiply every rate by a factor, in addition to a schedule; no rate goes below `least`."""
-    if not factor > 0:
-        raise TrainError(f"scale_lr({factor}). Use a factor above 0.")
+    if not isinstance(factor, SupportsFloat) or not factor > 0:
+        raise TrainError(f"scale_lr({factor!r}). Use a factor above 0, such as 0.5.")
+    if not isinstance(least, SupportsFloat) or not least >= 0:
+        raise TrainError(f"scale_lr(…, least={least!r}). Use the lowest rate, a number of at least 0.")
     if bridge is not None:
         lowest = least / bridge.lr if bridge.lr > 0 else 0.0
         bridge.scale(bridge.lr_scale * max(factor, min(lowest, 1.0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, SupportsFloat, get_args
 
 from flodl.core import TrainError
 from flodl.core.integers import is_integer
@@ -35,6 +35,8 @@ class TrainerSettings:
             raise TrainError(
                 f"seed={self.seed!r}. Use an integer of at least 0, or None for the seed of manual_seed."
             )
+        if self.ema is not None and not isinstance(self.ema, SupportsFloat):
+            raise TrainError(f"ema={self.ema!r}. Use a decay between 0 and 1, such as 0.999, or None.")
         if not isinstance(self.dry_pass, bool):
             raise TrainError(f"dry_pass={self.dry_pass!r}. Use True or False.")
         _check_choice("nan", self.nan, get_args(NanPolicy))

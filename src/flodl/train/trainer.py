@@ -22,6 +22,7 @@ from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
 from flodl.optim import Schedule
 
+from .batches.batch_lists import USUAL, Usual, hint_at_batches
 from .batches.loaders import check_repeatable, preserve_position
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
@@ -289,14 +290,16 @@ class Trainer(CheckedAttributes):
         run.after_batch(whole, loss)
         return loss
 
-    def evaluate(self, data: Any, batch_size: int | None = None) -> dict[str, float]:
+    def evaluate(self, data: Any, batch_size: int | Usual | None = USUAL) -> dict[str, float]:
         """Return loss, named values and metrics over a dataset, counting each sample once.
+
+        With `batch_size=None`, a list is read as a list of whole batches.
 
         With `ema`, the same values of the averaged weights follow, as "ema_loss" and so on. An evaluation
         does not change the RNG state of the training or the position of a loader.
         """
         self._refuse_average("evaluate")
-        with preserve_position(data):
+        with preserve_position(data), hint_at_batches(data):
             return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
 
     def result(self) -> FitResult:

@@ -127,3 +127,35 @@ def test_a_seed_of_the_trainer_that_the_loader_does_not_have_is_rejected():
 def test_a_shuffled_dataloader_can_be_evaluated():
     rows = DataLoader(TensorDataset(X), batch_size=5, shuffle=True)
     assert trainer(lambda model, x: mean_of(model, x)).evaluate(rows)["loss"] == X.mean()
+
+
+@pytest.fixture
+def batches(data):
+    x, y = data
+    return [(x[:8], y[:8]), (x[8:], y[8:])]
+
+
+def test_a_list_of_batches_is_evaluated_with_batch_size_none(make, data, batches):
+    trainer = make()
+    expected = pytest.approx(trainer.evaluate(data), rel=1e-6)
+    assert trainer.evaluate(batches, batch_size=None) == expected
+    assert trainer.evaluate(batches, None) == expected
+
+
+def test_a_list_of_batches_that_is_read_as_samples_is_explained(make, data, batches):
+    x, y = data
+    for wrong in (batches, [(x[:8, :2], y[:8]), (x[8:16, :2], y[8:16])]):
+        with pytest.raises(Exception) as caught:
+            make().evaluate(wrong)
+        assert "look like batches" in "".join(caught.value.__notes__)
+    with pytest.raises(Exception) as caught:
+        make().fit(data, epochs=1, batch_size=4, eval_data=batches)
+    assert "look like batches" in "".join(caught.value.__notes__)
+
+
+def test_a_list_of_samples_is_evaluated_by_default(make, data):
+    x, y = data
+    trainer = make()
+    expected = pytest.approx(trainer.evaluate(data), rel=1e-6)
+    assert trainer.evaluate([*zip(x, y)]) == expected
+    assert trainer.evaluate(data, batch_size=None) == expected

@@ -458,6 +458,9 @@ class Unsavable:
     def state_dict(self):
         return {"set": {1}} if self.state == "set" else {"late": self.late}
 
+    def load_state_dict(self, state):
+        self.late = state["late"]
+
 
 def test_a_state_that_cannot_be_saved_is_rejected_before_training(make, data, tmp_path):
     trainer = make(hooks=[Unsavable("set")], checkpoint_dir=tmp_path)

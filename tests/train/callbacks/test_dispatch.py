@@ -3,7 +3,8 @@
 import pytest
 
 from flodl.core import TrainError
-from flodl.train import EarlyStopping
+from flodl.train import EarlyStopping, ReduceOnPlateau
+from flodl.train.callbacks.dispatch import Hooks
 
 
 def test_a_misspelled_method_next_to_a_hook_is_an_error_with_a_suggestion(make):
@@ -40,3 +41,64 @@ def test_a_class_whose_hooks_are_static_methods_is_a_hook(make, data):
     seen = []
     make(hooks=[Mine]).fit(data, epochs=1, batch_size=8)
     assert seen == [0]
+
+
+class TestStates:
+    def plateaus(self):
+        one = ReduceOnPlateau("loss", patience=2)
+        return one, ReduceOnPlateau("lr", patience=50, mode="max")
+
+    def saved(self, make):
+        one, two = self.plateaus()
+        hooks = Hooks([one, two], make())
+        one.load_state_dict({"best": 1.0, "waited": 1})
+        two.load_state_dict({"best": 2.0, "waited": 7})
+        return hooks.state_dict()
+
+    def test_hooks_of_one_class_in_another_order_keep_their_states(self, make):
+        states = self.saved(make)
+        one, two = self.plateaus()
+        hooks = Hooks([two, one], make())
+        hooks.load_state_dict(states)
+        assert (one.state_dict(), two.state_dict()) == (
+            {"best": 1.0, "waited": 1},
+            {"best": 2.0, "waited": 7},
+        )
+        assert hooks.guessed(states) == []
+
+    def test_a_hook_whose_settings_changed_takes_the_state_that_is_left(self, make):
+        states = self.saved(make)
+        changed, two = ReduceOnPlateau("loss", patience=3), self.plateaus()[1]
+        hooks = Hooks([two, changed], make())
+        hooks.load_state_dict(states)
+        assert changed.state_dict() == {"best": 1.0, "waited": 1}
+        assert hooks.guessed(states) == []
+
+    def test_hooks_whose_settings_all_changed_are_assigned_in_order_and_reported(self, make):
+        states = self.saved(make)
+        hooks = Hooks([ReduceOnPlateau("loss", patience=3), ReduceOnPlateau("lr", patience=51)], make())
+        hooks.load_state_dict(states)
+        assert [hook.state_dict()["best"] for hook in hooks.all] == [1.0, 2.0]
+        assert hooks.guessed(states) == ["ReduceOnPlateau"]
+
+    def test_states_of_an_older_bundle_are_assigned_in_order(self, make):
+        states = [pair[:2] for pair in self.saved(make)]
+        hooks = Hooks([*self.plateaus()], make())
+        hooks.load_state_dict(states)
+        assert [hook.state_dict()["best"] for hook in hooks.all] == [1.0, 2.0]
+        assert hooks.guessed(states) == []
+
+
+class Half:
+    def on_epoch_end(self):
+        pass
+
+    def state_dict(self):
+        return {"count": 1}
+
+
+def test_a_hook_whose_state_would_never_be_loaded_is_an_error(make, data, tmp_path):
+    message = "the hook Half has state_dict and no load_state_dict: its state would be lost"
+    with pytest.raises(TrainError, match=message):
+        make(hooks=[Half()], checkpoint_dir=tmp_path / "run").fit(data, epochs=1, batch_size=10)
+    make(hooks=[Half()]).fit(data, epochs=1, batch_size=10)

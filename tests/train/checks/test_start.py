@@ -24,7 +24,7 @@ IN_EPOCHS = [
 ]
 IN_UPDATES = [
     CosineScheduler(0.1, 0.001, 10_000),
-    CosineScheduler(0.1, 0.001, 1000),
+    CosineScheduler(0.1, 0.001, 6000),
     OneCycleLR(0.1, 10_000),
     StepDecay(0.1, 3000, 0.1),
     MultiStepLR(0.1, (800, 6000), 0.1),
@@ -47,6 +47,21 @@ def test_a_schedule_that_was_written_in_epochs_is_recognized(schedule):
 @pytest.mark.parametrize("schedule", IN_UPDATES, ids=lambda one: type(one).__name__)
 def test_a_schedule_in_updates_is_not_reported(schedule):
     assert not schedule_ends_early(schedule, per_epoch=1000, epochs=10)
+
+
+@pytest.mark.parametrize("schedule", [CosineScheduler(0.1, 0.0, 30), CosineScheduler(0.1, 0.001, 60)])
+def test_a_schedule_that_ends_before_half_of_the_run_is_reported(schedule):
+    text = schedule_ends_early(schedule, per_epoch=32, epochs=5)
+    assert text.startswith("the schedule counts updates, and the run has 160, 32 in each epoch: ")
+    assert text.endswith("was meant in epochs, multiply its numbers by 32.")
+
+
+def test_a_schedule_that_lasts_for_half_of_the_run_is_not_reported():
+    assert not schedule_ends_early(CosineScheduler(0.1, 0.0, 90), per_epoch=32, epochs=5)
+
+
+def test_a_rate_that_is_lowered_in_one_step_and_stays_there_is_not_reported():
+    assert not schedule_ends_early(MultiStepLR(0.1, (40,), 0.1), per_epoch=32, epochs=5)
 
 
 def test_a_run_warns_once_about_a_schedule_in_epochs(make, data, capsys):

@@ -13,6 +13,7 @@ from flodl.core import CursorError, TrainError
 from flodl.data import Loader
 
 from ..session import Session
+from .batch_lists import USUAL, Usual, hint_at_batches
 from .cursor import BatchCursor
 from .samples import Batches, with_num_samples
 
@@ -84,14 +85,15 @@ class Loaders:
 
         An evaluation of an iterator that follows still gets this batch.
         """
-        batches = iter(self.evaluation_batches(data, None)())
-        first = next(batches, None)
+        with hint_at_batches(data):
+            batches = iter(self.evaluation_batches(data)())
+            first = next(batches, None)
         is_one_shot = data.is_one_shot if isinstance(data, Loader) else isinstance(data, Iterator)
         if first is not None and is_one_shot:
             self._peeked = data, chain([first], batches)
         return first
 
-    def evaluation_batches(self, data: Any, batch_size: int | None) -> Callable[[], Batches]:
+    def evaluation_batches(self, data: Any, batch_size: int | Usual | None = USUAL) -> Callable[[], Batches]:
         """Return a function that reads the data from the start."""
         peeked, self._peeked = self._peeked, None
         if peeked is not None and peeked[0] is data:
@@ -105,8 +107,12 @@ class Loaders:
             )
         return lambda: with_num_samples(_at_start(loader), self._cursor.counts)
 
-    def for_evaluation(self, data: Any, batch_size: int | None) -> Loader:
-        """Return a loader at the start of the data."""
+    def for_evaluation(self, data: Any, batch_size: int | Usual | None = USUAL) -> Loader:
+        """Return a loader at the start of the data; with None, a list is read as a list of batches."""
+        whole_batches = isinstance(data, list) and (
+            batch_size is None or (batch_size == USUAL and self._trains_on_batches)
+        )
+        batch_size = None if isinstance(batch_size, str) and batch_size == USUAL else batch_size
         training, batch_size = self._session.loader, _check_batch_size(data, batch_size)
         if isinstance(data, Loader):
             if data is training:
@@ -114,7 +120,7 @@ class Loaders:
             self._check_device(data)
             self.evaluation = data
             return _at_start(data)
-        if not isinstance(data, DataLoader) and not (batch_size is None and self._is_list_of_batches(data)):
+        if not isinstance(data, DataLoader) and not whole_batches:
             usual = None if training is None else training.batch_size
             batch_size = batch_size or usual or EVALUATION_BATCH_SIZE
         if self._evaluation is not None and self._evaluation.is_stale:
@@ -132,9 +138,10 @@ class Loaders:
             data = data.with_precision(self._session.train_step.settings.precision)
         return Loader(data, batch_size, device=self._session.device, **order)
 
-    def _is_list_of_batches(self, data: Any) -> bool:
-        """Return whether the data is a list of batches, like the training data."""
-        if not isinstance(data, list) or self._training_data is None:
+    @property
+    def _trains_on_batches(self) -> bool:
+        """Whether the training data is a list of batches."""
+        if self._training_data is None:
             return False
         trained, size = self._training_data
         return isinstance(trained, list) and size is None

@@ -17,6 +17,7 @@ from flodl.core.paths import suggestion
 from flodl.core.plain import describe
 
 from .hooks import HOOKS, TrainerControls
+from .states import Identity, assign, settings_hash
 
 Call = Callable[[Mapping[str, Any]], None]
 
@@ -57,11 +58,15 @@ class Hooks:
             call({"trainer": self._trainer(), **arguments})
 
     def state_dict(self) -> list[list[Any]]:
-        """Return the class name and the state of every callback that has a state, in order."""
-        return [[_class(hook), hook.state_dict()] for hook in self.all if hasattr(hook, "state_dict")]
+        """Return the class name, the state and a hash of the settings of every callback with a state."""
+        return [
+            [_class(hook), hook.state_dict(), settings_hash(settings)]
+            for hook, settings in zip(self.all, self.settings)
+            if hasattr(hook, "state_dict")
+        ]
 
     def check_states(self) -> None:
-        """Raise if a state cannot be saved, before training starts rather than at the first save."""
+        """Raise if a state cannot be saved or loaded, before training starts rather than afterwards."""
         for hook in self.all:
             state = None
             if hasattr(hook, "state_dict"):
@@ -71,27 +76,40 @@ class Hooks:
                 encode(state)
             except CheckpointError as error:
                 raise error.under(_class(hook)).under("hooks") from None
+            _check_both(hook)
 
     def load_state_dict(self, states: list[list[Any]]) -> None:
-        """Restore every callback's state by class and order; callbacks without a saved state start fresh."""
-        remaining = [list(pair) for pair in states]
-        for hook in self.all:
-            if not hasattr(hook, "load_state_dict"):
-                continue
-            found = next((pair for pair in remaining if pair[0] == _class(hook)), None)
-            if found is not None:
-                remaining.remove(found)
-                hook.load_state_dict(found[1])
+        """Restore every callback's state by class and settings, else by class and order.
+
+        Callbacks without a saved state start fresh.
+        """
+        loading = [hook for hook in self.all if hasattr(hook, "load_state_dict")]
+        for index, at in self._assigned(states)[0].items():
+            loading[index].load_state_dict(states[at][1])
+
+    def guessed(self, states: list[list[Any]]) -> list[str]:
+        """Return the classes of which several states are assigned in order: their settings changed."""
+        changed = {kind for kind, *_ in self.changed_counts(states)}
+        return [kind for kind in self._assigned(states)[1] if kind not in changed]
+
+    def _assigned(self, states: list[list[Any]]) -> tuple[dict[int, int], list[str]]:
+        own = [
+            Identity(_class(hook), settings_hash(settings))
+            for hook, settings in zip(self.all, self.settings)
+            if hasattr(hook, "load_state_dict")
+        ]
+        # Older bundles have no settings.
+        return assign(own, [Identity(kind, *settings) for kind, _, *settings in states])
 
     def unclaimed(self, states: list[list[Any]]) -> list[str]:
         """Return the classes of the saved states that no callback takes."""
         own = Counter(_class(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
-        saved = Counter(kind for kind, state in states if state)
+        saved = Counter(kind for kind, state, *_ in states if state)
         return list((saved - own).elements())
 
     def changed_counts(self, states: list[list[Any]]) -> list[tuple[str, int, int]]:
         """Return each class whose number of callbacks changed, with the saved and the current number."""
-        saved = Counter(kind for kind, _ in states)
+        saved = Counter(kind for kind, *_ in states)
         own = Counter(_class(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
         kinds = [kind for kind in saved if own[kind] and saved[kind] != own[kind]]
         return [(kind, saved[kind], own[kind]) for kind in kinds]
@@ -102,6 +120,17 @@ def _settings_of(hook: Any, trainer: TrainerControls) -> Any:
     if type(hook).__module__.startswith("flodl."):
         return describe(hook)
     return Contents({id(trainer): "the trainer", id(trainer.model): "the model"}).of(hook)
+
+
+def _check_both(hook: Any) -> None:
+    """Raise for a callback whose state is saved and never loaded, or loaded and never saved."""
+    saves, loads = (callable(getattr(hook, name, None)) for name in ("state_dict", "load_state_dict"))
+    if saves != loads:
+        has, lacks = ("state_dict", "load_state_dict") if saves else ("load_state_dict", "state_dict")
+        raise TrainError(
+            f"the hook {_class(hook)} has {has} and no {lacks}: its state would be lost when the run is "
+            f"resumed. Add {lacks}, or remove {has}."
+        )
 
 
 def _class(hook: Any) -> str:

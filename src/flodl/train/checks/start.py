@@ -12,6 +12,8 @@ from ..session import Session
 # A rate below this part of the highest one trains nothing.
 NEGLIGIBLE = 1e-4
 NUM_SAMPLES = 32
+# The number of distinct rates from which a decay is smooth.
+NUM_SMOOTH = 5
 
 
 def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
@@ -45,12 +47,31 @@ def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
     rest = [schedule.lr(step) for step in _spread(per_epoch // 2, total)]
     is_constant = max(rest) == min(rest) and rest[0] < highest / 2
     if not is_constant and max(rest) > highest * NEGLIGIBLE:
-        return ""
+        return _ends_before_half(schedule, per_epoch=per_epoch, epochs=epochs)
     return (
         f"the schedule counts updates, and an epoch has {per_epoch}: within the first half of the first of "
         f"{epochs} epochs, the learning rate falls from {highest:g} to {rest[0]:g} and stays "
         f"there. If {schedule!r} was meant in epochs, multiply its numbers by {per_epoch}; the whole run has "
         f"{total} updates."
+    )
+
+
+def _ends_before_half(schedule: StepSchedule, *, per_epoch: int, epochs: int) -> str:
+    """Return a warning if the rate is negligible, or a smooth decay is over, for more than half of a run."""
+    total = per_epoch * epochs
+    earlier = {step: schedule.lr(step) for step in _spread(0, total // 2)}
+    rest = [schedule.lr(step) for step in _spread(total // 2 - 1, total)]
+    highest, last = max(earlier.values()), rest[-1]
+    # A rate that is lowered in steps may well be meant.
+    is_smooth = len(set(earlier.values())) >= NUM_SMOOTH
+    is_over = max(rest) == min(rest) and last < highest / 2 and is_smooth
+    if not is_over and max(rest) > highest * NEGLIGIBLE:
+        return ""
+    first = next(step for step, rate in earlier.items() if rate <= max(last, highest * NEGLIGIBLE))
+    return (
+        f"the schedule counts updates, and the run has {total}, {per_epoch} in each epoch: the learning rate "
+        f"falls from {highest:g} to {last:g} within the first {first} updates and stays there. If "
+        f"{schedule!r} was meant in epochs, multiply its numbers by {per_epoch}."
     )
 
 

@@ -87,7 +87,10 @@ def _is_open_row(value: Any) -> bool:
 
 
 def _is_hook(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str)
+    # Older bundles lack the hash of the settings.
+    if not isinstance(value, list | tuple) or len(value) not in (2, 3):
+        return False
+    return isinstance(value[0], str) and all(isinstance(one, str) for one in value[2:])
 
 
 def _are_modes(value: Any) -> bool:

@@ -69,6 +69,10 @@ def differences(
             f"the number of {kind} hooks is now {now}, was {before}: the states are assigned in order"
             for kind, before, now in counts
         ),
+        *(
+            f"the settings of several {kind} hooks changed: their states are assigned in order"
+            for kind in hooks.guessed(parts["hooks"])
+        ),
     ]
 
 

@@ -1,0 +1,43 @@
+"""Lists of whole batches, which look like lists of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from flodl.engine import shapes_in
+
+# The batch size of the training, or a default: the result of an evaluation does not depend on it.
+Usual = Literal["usual"]
+USUAL: Usual = "usual"
+_NOTE = (
+    "The items of this list look like batches, and they were read as samples. Pass batch_size=None to "
+    "evaluate, or Loader(batches, batch_size=None)."
+)
+
+
+@contextmanager
+def hint_at_batches(data: Any) -> Iterator[None]:
+    """Add a note to an error if the data is a list of batches that was read as a list of samples."""
+    try:
+        yield
+    except Exception as error:
+        if looks_like_batches(data) and _NOTE not in getattr(error, "__notes__", ()):
+            error.add_note(_NOTE)
+        raise
+
+
+def looks_like_batches(data: Any) -> bool:
+    """Return whether the data is a list whose items have several tensors with the same number of rows.
+
+    >>> import torch
+    >>> looks_like_batches([(torch.zeros(4, 3), torch.zeros(4))]), looks_like_batches([(torch.zeros(3), 1)])
+    (True, False)
+    """
+    if not isinstance(data, list) or not data or not isinstance(data[0], tuple | list | dict):
+        return False
+    parts = data[0].values() if isinstance(data[0], dict) else data[0]
+    shapes = shapes_in(tuple(parts))
+    lengths = {shape[0] for shape in shapes}
+    return len(shapes) == len(parts) > 1 and len(lengths) == 1 and lengths != {1}
