@@ -20,6 +20,7 @@ from flodl.core import (
     DamagedError,
     DataError,
     DataFileError,
+    DistributedError,
     DownloadError,
     FlodlError,
     GraphError,
@@ -47,6 +48,7 @@ from flodl.core import (
 from flodl.core.files import write_atomic
 from flodl.data import Loader, read_idx
 from flodl.data.datasets.download import download
+from flodl.distributed.coverage import ChunkPool
 from flodl.hf import AutoModel
 from flodl.monitor.journal import journal_file
 from flodl.optim import CosineScheduler
@@ -156,6 +158,10 @@ def write_error(folder):
 
 def monitor_error(folder):
     journal_file(folder)
+
+
+def distributed_error(_):
+    ChunkPool(3, batch_size=4, drop_last=True)
 
 
 def hf_error(folder):
@@ -288,6 +294,11 @@ MESSAGES = {
         write_error,
         "cannot write '{}/file/model.fdl': '{}/file' is a file, not a folder. An existing file is unchanged. "
         "Choose another path.",
+    ),
+    DistributedError: (
+        distributed_error,
+        "at 'num_samples': an epoch of 3 samples has no batch of 4. "
+        "Use a smaller batch size or drop_last=False.",
     ),
     HFError: (
         hf_error,
