@@ -458,3 +458,28 @@ def test_a_dataset_that_keeps_what_it_reads_is_the_same_in_a_second_fit(make, ca
     trainer.fit(data, epochs=1, batch_size=5)
     trainer.fit(data, epochs=2, batch_size=5)
     assert capsys.readouterr().err == ""
+
+
+class Weighted(Net):
+    def __init__(self, weights):
+        super().__init__()
+        self.register_buffer("weights", torch.tensor(weights))
+        self.register_buffer("table", torch.full((100,), weights[0]), persistent=False)
+
+
+def test_a_buffer_that_the_program_sets_differently_is_named(make, tmp_path):
+    fit(tmp_path, 1, make=make, model=Weighted([1.0, 2.0]))
+    fit(tmp_path, 2, make=make, model=Weighted([1.0, 2.0]))
+    for epochs in (3, 4):  # it has no effect in any start
+        same, *_, changed = fit(tmp_path, epochs, make=make, model=Weighted([1.0, 3.0]))
+        assert same == "resumed from step 4, epoch 1", "running statistics are not set by the program"
+        assert changed.endswith("; weights continues with its saved value of [1.0, 2.0], not [1.0, 3.0]")
+    changed = fit(tmp_path, 5, make=make, model=Weighted([4.0, 2.0]))[-1]
+    assert "table continues with its saved value of 'float32 100 #" in changed
+
+
+def test_a_model_that_was_trained_in_this_process_sets_no_buffers(make, tmp_path):
+    model = Weighted([1.0, 2.0])
+    fit(tmp_path, 1, make=make, model=model)
+    model.body[1].running_mean.add_(1.0)  # as an interrupted epoch does
+    assert fit(tmp_path, 2, make=make, model=model)[-1] == "resumed from step 4, epoch 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,11 +11,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from flodl.core.contents.leaves import array_text
 from flodl.core.plain import plain, short_hash
 from flodl.graph import Graph, structure_of
 
 # How many elements of each tensor are hashed.
 NUM_ELEMENTS = 64
+_MAX_BUFFERS = 500
+_MAX_BUFFER_BYTES = 1 << 16
 # Chosen by the training step, or without effect on the results.
 _NOT_RECORDED = frozenset(
     {"params", "param_names", "fused", "foreach", "capturable", "initial_lr", "differentiable"}
@@ -65,6 +69,21 @@ def hash_of_weights(model: nn.Module) -> str:
         for parts in chosen.values()
     ]
     return short_hash(b"".join(content))
+
+
+def describe_buffers(model: nn.Module) -> dict[str, Any]:
+    """Return the values of small buffers, or hashes of them, by path.
+
+    >>> describe_buffers(nn.BatchNorm1d(2))
+    {'running_mean': [0.0, 0.0], 'running_var': [1.0, 1.0], 'num_batches_tracked': 0}
+    """
+    found: dict[str, Any] = {}
+    for path, buffer in model.named_buffers():
+        is_known = not is_lazy(buffer) and not buffer.is_meta and buffer.layout is torch.strided
+        if len(found) < _MAX_BUFFERS and is_known and buffer.nbytes <= _MAX_BUFFER_BYTES:
+            with suppress(TypeError, ValueError, RuntimeError, NotImplementedError):  # a subclass, quantized
+                found[path] = array_text(buffer)
+    return dict(plain(found))
 
 
 def _spread(tensor: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from ..evaluation.evaluator import Evaluator
 from ..session import Session
 from .code import code_version
 from .machine import hardware, torch_flags, versions
-from .model import describe_model, describe_optimizer, hash_of_weights
+from .model import describe_buffers, describe_model, describe_optimizer, hash_of_weights
 from .observed import changed_observed, observe, without_states
 from .settings import config_of
 
@@ -42,6 +42,8 @@ class Recorder:
         # The loader and the evaluation data of the current run; the first weights.
         self._read: tuple[Loader | None, Any] | None = None
         self._weights: Any = None
+        # Buffers as the program sets them.
+        self._buffers: Any = None
 
     def observe(self, session: Session) -> list[str]:
         """Take what the run is made of, before it trains; return what changed since it last trained.
@@ -49,6 +51,8 @@ class Recorder:
         What changed while it trained, such as a list that the step function fills, is a state of the run.
         """
         found = observe(session, self._evaluator)
+        if self._buffers is None:
+            self._buffers = _known(lambda: describe_buffers(session.model))
         before, ended = self._observed, self._at_end
         self._observed = found if before is None or ended is None else without_states(before, ended, found)
         return [] if before is None or ended is None else changed_observed(self._observed, before)
@@ -81,7 +85,7 @@ class Recorder:
             self.observe(session)
         parts = {
             **self._settings(),
-            "model": self._parts_of_model(),
+            "model": {**self._parts_of_model(), "buffers": self._buffers},
             **self._data,
             "versions": versions(),
             "hardware": _known(lambda: hardware(session.device)),
@@ -138,7 +142,11 @@ class Recorder:
             self._weights = _known(lambda: hash_of_weights(session.model))
         return {
             "optimizer_settings": describe_optimizer(session.optimizer, groups),
-            "model": {**describe_model(session.model), "weights_at_start": self._weights},
+            "model": {
+                **describe_model(session.model),
+                "weights_at_start": self._weights,
+                "buffers": self._buffers,
+            },
             "started_from": start.source,
         }
 

@@ -14,6 +14,7 @@ from flodl.graph import Graph, structure_of
 
 from ..callbacks.dispatch import Hooks
 from ..record.machine import versions
+from ..record.model import describe_buffers
 from ..record.settings import config_of
 from ..session import Session
 from .changed_record import changed_record, comparable
@@ -57,6 +58,11 @@ def differences(
             session.optimizer.param_groups,
             at_start=saved.get("optimizer_at_start"),
             scheduled=session.schedule is not None,
+        ),
+        *changed_buffers(
+            ((record or {}).get("model") or {}).get("buffers"),
+            (recorded.get("model") or {}).get("buffers"),
+            describe_buffers(session.model),
         ),
         *changed_model(session.model, saved, parts["model"]),
         *(
@@ -119,6 +125,24 @@ def changed_optimizer(
         if name not in start or not _same(before[name], start[name])
     }
     return sorted(found)
+
+
+def changed_buffers(own: Any, at_start: Any, loaded: Mapping[str, Any]) -> Iterator[str]:
+    """Describe buffers for which this program sets another value than at the first start, without effect.
+
+    Training changes some buffers, such as running statistics. These are left out: a model that was trained
+    before in the same process has other values, and nobody set them.
+    """
+    if not isinstance(own, Mapping) or not isinstance(at_start, Mapping):
+        return
+    found: dict[tuple[str, str], list[str]] = {}
+    for path, value in own.items():
+        before = at_start.get(path, value)
+        if value != before and loaded.get(path) == before:
+            found.setdefault((repr(value), repr(before)), []).append(path)
+    for (value, before), paths in found.items():
+        continues, its = ("continues", "its") if len(paths) == 1 else ("continue", "their")
+        yield f"{_listed(paths)} {continues} with {its} saved value of {before}, not {value}"
 
 
 def changed_model(model: nn.Module, trainer: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
