@@ -473,7 +473,9 @@ def test_a_buffer_that_the_program_sets_differently_is_named(make, tmp_path):
     for epochs in (3, 4):  # it has no effect in any start
         same, *_, changed = fit(tmp_path, epochs, make=make, model=Weighted([1.0, 3.0]))
         assert same == "resumed from step 4, epoch 1", "running statistics are not set by the program"
-        assert changed.endswith("; weights continues with its saved value of [1.0, 2.0], not [1.0, 3.0]")
+        assert changed.endswith(
+            "; the buffer weights continues with its saved value of [1.0, 2.0], not [1.0, 3.0]"
+        )
     changed = fit(tmp_path, 5, make=make, model=Weighted([4.0, 2.0]))[-1]
     assert "table continues with its saved value of 'float32 100 #" in changed
 

@@ -141,8 +141,9 @@ def changed_buffers(own: Any, at_start: Any, loaded: Mapping[str, Any]) -> Itera
         if value != before and loaded.get(path) == before:
             found.setdefault((repr(value), repr(before)), []).append(path)
     for (value, before), paths in found.items():
-        continues, its = ("continues", "its") if len(paths) == 1 else ("continue", "their")
-        yield f"{_listed(paths)} {continues} with {its} saved value of {before}, not {value}"
+        one = len(paths) == 1
+        buffers, continues, its = ("buffer", "continues", "its") if one else ("buffers", "continue", "their")
+        yield f"the {buffers} {_listed(paths)} {continues} with {its} saved value of {before}, not {value}"
 
 
 def changed_model(model: nn.Module, trainer: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
