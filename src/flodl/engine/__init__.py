@@ -8,7 +8,7 @@ from .errors import NotRestorable
 from .mistakes.explain import explained
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.precision import computing_in
-from .rehearsal import rehearse, sandbox
+from .rehearsal import carries_state, rehearse, sandbox, watch_outside
 from .report import StepReport
 from .settings import Precision, Tail, TierChoice
 from .step import TrainStep
@@ -27,6 +27,7 @@ __all__ = [
     "ambiguous_samples",
     "calm_collector",
     "capture",
+    "carries_state",
     "computing_in",
     "explained",
     "find_non_finite",
@@ -39,4 +40,5 @@ __all__ = [
     "report_skips_elsewhere",
     "sandbox",
     "shapes_in",
+    "watch_outside",
 ]

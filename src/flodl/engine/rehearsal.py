@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from .batch.samples import num_samples
 from .program.outcome import outcome_of
 from .program.precision import computing_in
+from .state.outside import OutsideTensors
 from .state.sandbox import restored_afterwards
 from .step import TrainStep
 
@@ -56,3 +57,30 @@ def rehearse(step: TrainStep, batch: tuple[Any, ...]) -> tuple[Tensor, dict[str,
     with torch.enable_grad(), computing_in(body.settings.precision, body.device):
         outcome = outcome_of(body.step_fn(body.model, *batch, **extra))
     return outcome.loss, dict(outcome.values)
+
+
+def watch_outside(step: TrainStep, *, saved: Iterable[Any] = ()) -> OutsideTensors:
+    """Return the tensors that the step function reaches outside the model, the optimizer and `saved`."""
+    body = step._body
+    return OutsideTensors(body.step_fn, body.model, saved=[*saved, body.optimizer])
+
+
+def carries_state(step: TrainStep, batch: tuple[Any, ...], tensors: Sequence[Tensor]) -> bool:
+    """Return whether the loss of later steps depends on what a step writes to these tensors.
+
+    Parameters always count. Memory that every step overwrites and sums that are only reported do not.
+    """
+    if any(isinstance(one, torch.nn.Parameter) for one in tensors):
+        return True
+    losses, results = [], []
+    for is_changed in (False, True):
+        with sandbox(step, *batch):
+            if is_changed:
+                with torch.no_grad():
+                    for one in tensors:
+                        one.mul_(0.5).add_(1 / 64)
+            loss, _ = rehearse(step, batch)
+            losses.append(loss.detach().double())
+            results.append([one.detach().clone() for one in tensors])
+    is_same = all(torch.equal(one, other) for one, other in zip(*results))
+    return not is_same and not torch.allclose(losses[0], losses[1], rtol=1e-5, atol=0.0, equal_nan=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flodl.core import TrainError, log
 from flodl.core.paths import suggestion
 from flodl.core.rng_state import preserve_rng_state
-from flodl.engine import NotRestorable, rehearse, sandbox
+from flodl.engine import NotRestorable, carries_state, rehearse, sandbox, watch_outside
 from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
@@ -37,9 +39,11 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     states = [vars(metric) for metric in metrics if hasattr(metric, "__dict__")]
     monitor, stop_reason = run.reports.monitor, session.stop_reason
     muted = monitor.muted() if isinstance(monitor, Monitor) else nullcontext()
+    outside = _watch_unsaved(run)
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names = _trained_names(run, batch)
+            written = {} if outside is None else outside.written()
             if evaluated is not None:
                 with hint_at_batches(eval_data):
                     found = evaluator.names_of(*evaluated)
@@ -51,6 +55,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         session.stop_reason = stop_reason
     if names is not None:
         _check_watched(run, names)
+        _report_unsaved(run, batch, written)
     if run.saver is not None and session.train_step.is_between_updates:
         run.saver.check_parts()
 
@@ -75,6 +80,36 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
         run.reports.warn(warning)
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
     return {"loss", "lr", *skipped, *values}
+
+
+def _watch_unsaved(run: Run) -> Any:
+    """Return the tensors that the step function reaches and no save contains; None if nothing is saved."""
+    settings = run.session.settings
+    if run.saver is None or not (settings.save_every or settings.save_every_steps):
+        return None
+    held = [hook for hook in run.hooks.all if hasattr(hook, "state_dict")]
+    try:
+        return watch_outside(run.session.train_step, saved=held)
+    except NotRestorable as reason:
+        log.debug("the search for unsaved tensors is left out: %s", reason)
+        return None
+
+
+def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -> None:
+    """Warn about tensors that the step function updates and uses, and that no save contains."""
+    step, arguments = run.session.train_step, as_arguments(batch)
+    try:
+        found = [name for name, tensors in written.items() if carries_state(step, arguments, tensors)]
+    except Exception as error:
+        log.debug("the search for unsaved tensors: %s: %s", type(error).__name__, error)
+        return
+    if found:
+        run.reports.warn(
+            f"the step function updates {' and '.join(map(repr, found))}, which belongs to neither the model "
+            "nor the optimizer and is in no save: a resumed run would continue with its initial value. Make "
+            "it a submodule or buffer of the model, or save it with a hook that has state_dict and "
+            "load_state_dict."
+        )
 
 
 def _check_watched(run: Run, names: set[str]) -> None:
