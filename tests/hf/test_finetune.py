@@ -9,7 +9,7 @@ import torch
 
 from flodl.checkpoint import best, best_bundle, last, read_bundle
 from flodl.core import HFError
-from flodl.hf import AutoModelForSequenceClassification, compute_loss, outputs, verify_export
+from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, outputs, verify_export
 from flodl.hf.metrics import Accuracy
 
 from .finetuning import HEADS, NO_DROPOUT, Recorder, examples, finetune, trainer_for
@@ -140,3 +140,17 @@ def test_outputs_after_more_training_are_those_of_the_new_weights(tmp_path: Path
     model.eval()
     found, _ = model.outputs(encoded, labels)
     assert torch.equal(found, model(**encoded))
+
+
+@pytest.mark.parametrize("change", ["labels", "names", "texts"])
+def test_the_content_of_a_dataset_includes_its_labels_and_their_names(tmp_path: Path, change: str) -> None:
+    texts, labels = ["a moving film", "a dull story"] * 3, ["positive", "negative"] * 3
+    names = ["negative", "positive"]
+    model = create_tiny(tmp_path / "one", texts, head="seqcls", labels=names)
+    same = model.dataset(texts, labels).content
+    assert model.dataset(texts, labels).content == same
+    if change == "names":
+        model = create_tiny(tmp_path / "two", texts, head="seqcls", labels=names[::-1])
+    changed = texts[::-1] if change == "texts" else texts
+    other = model.dataset(changed, labels[::-1] if change == "labels" else labels)
+    assert other.content != same

@@ -128,3 +128,35 @@ def test_a_monitor_shows_the_epochs_of_a_second_fit(make, data, capsys):
     shown = capsys.readouterr().out
     assert "epoch 2/2" in shown
     assert "epoch 3/3" in shown
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_loop_that_starts_from_scratch_in_the_folder_of_a_run_is_an_error(make, data, tmp_path, is_open):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    before = [(bundle.step, bundle.path.name) for bundle in list_bundles(tmp_path / "bundles")]
+    config = (tmp_path / "config.json").read_text()
+    trainer = make(checkpoint_dir=tmp_path)
+
+    def loop():
+        for batch in trainer.epoch(data, batch_size=8):
+            trainer.step(batch)
+
+    context = trainer.running(1) if is_open else nullcontext()
+    with (
+        pytest.raises(TrainError, match=r"contains a run up to step \d+, but .* trainer.resume\(data\)"),
+        context,
+    ):
+        loop()
+    assert [(bundle.step, bundle.path.name) for bundle in list_bundles(tmp_path / "bundles")] == before
+    assert (tmp_path / "config.json").read_text() == config
+
+
+def test_a_loop_after_resume_continues_the_run_of_its_folder(make, data, tmp_path):
+    first = make(checkpoint_dir=tmp_path)
+    first.fit(data, epochs=1, batch_size=8)
+    trainer = make(checkpoint_dir=tmp_path)
+    assert trainer.resume(data, batch_size=8)
+    for batch in trainer.epoch(data, batch_size=8):
+        trainer.step(batch)
+    assert trainer.epochs == 2
+    assert trainer.updates == 2 * first.updates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -227,6 +227,7 @@ def _changes(
     changes = dict(config or {})
     names = _label_names(num_labels, labels)
     if names is not None and (labels is not None or len(names) != len(raw.get("id2label") or ())):
+        _check_same_order(raw.get("id2label"), names)
         changes["id2label"] = {str(index): name for index, name in enumerate(names)}
         changes["label2id"] = {name: index for index, name in enumerate(names)}
     if names is not None and "num_labels" in raw:
@@ -241,6 +242,11 @@ def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[s
         raise HFError(f"num_labels is {num_labels!r}; expected an integer of at least 1.")
     if labels is None:
         return None if num_labels is None else [f"LABEL_{index}" for index in range(num_labels)]
+    if isinstance(labels, Set):
+        raise HFError(
+            "labels is a set, whose order differs between processes. Pass a list, such as "
+            f"label_names(…) of flodl.hf or {sorted(map(str, labels))}."
+        )
     names = list(labels)
     if isinstance(labels, str) or not names or not all(isinstance(name, str) for name in names):
         raise HFError(f"labels is {labels!r}; expected names such as ['negative', 'positive'].")
@@ -249,6 +255,18 @@ def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[s
     if num_labels not in (None, len(names)):
         raise HFError(f"num_labels is {num_labels}, but labels has {len(names)} names. Pass one of them.")
     return names
+
+
+def _check_same_order(saved: Any, names: list[str]) -> None:
+    """Raise for the labels of the checkpoint in another order: its head would predict wrong names."""
+    if not isinstance(saved, Mapping) or {*map(str, saved.values())} != {*names} or len(saved) != len(names):
+        return
+    own = [str(saved[key]) for key in sorted(saved, key=lambda key: (len(str(key)), str(key)))]
+    if own != names:
+        raise HFError(
+            f"labels is {names}, but the head of the checkpoint predicts {own}, in this order. Pass "
+            "the names in the order of the checkpoint, or leave labels out."
+        )
 
 
 def parse_dtype(value: torch.dtype | str | None) -> torch.dtype | None:

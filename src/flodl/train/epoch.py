@@ -45,6 +45,7 @@ def run_epoch(
     limit = run.progress.limit if limit is None else limit
     check_limit(session, limit)
     session.start.limit = limit
+    run.refuse_earlier_run()
     run.start()
     if session.position.open_row is None:
         _begin_epoch(run, loader)

@@ -234,11 +234,17 @@ class Run:
         else:
             action()
 
+    def refuse_earlier_run(self) -> None:
+        """Raise if a run that starts from scratch would mix its saves with those of another one."""
+        if self.saver is not None and not self.session.updates:
+            self.saver.directory.refuse_earlier_run()
+
     def begin(self) -> None:
         """Record the start in the folder and the journal, once in a run, before anything is trained."""
         session, saver = self.session, self.saver
         if not self.is_pending:
             return
+        self.refuse_earlier_run()
         epochs = self.progress.total_epochs
         assert epochs is not None
         record: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import HFError
+from flodl.core.contents import content_hash
 from flodl.core.formats import format_bytes
 from flodl.core.plain import short_hash
 from flodl.data import LengthGroupedSampler
@@ -54,7 +55,9 @@ class TextDataset:
             raise HFError(
                 "pack=True and group_by_length=True cannot be combined: packed texts are not padded."
             )
-        object.__setattr__(self, "content", short_hash(self.tokens.ids[: 1 << 16].tobytes()))
+        stored = [*vars(self.tokens).values(), *vars(self.targets).values()]
+        hashes = [content_hash(array) for array in stored if isinstance(array, np.ndarray)]
+        object.__setattr__(self, "content", short_hash(repr((hashes, self.labels)).encode()))
 
     @property
     def num_samples(self) -> int:

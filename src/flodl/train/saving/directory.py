@@ -73,6 +73,16 @@ class RunDirectory:
         if self._lock is None and self.path.is_dir():
             self._lock = DirectoryLock(self.path)
 
+    def refuse_earlier_run(self) -> None:
+        """Raise if the folder contains a run that this one, which starts from scratch, would mix with."""
+        own, _ = self.find()
+        if own is not None and own.step:
+            raise TrainError(
+                f"{str(self.bundles)!r} contains a run up to step {own.step}, but this run starts from "
+                "scratch. Call trainer.resume(data) before the first epoch to continue it, or choose a "
+                "different checkpoint_dir."
+            )
+
     @contextmanager
     def begin(self, record: Mapping[str, Any], *, step: int = 0) -> Iterator[None]:
         """Create and lock the folder, and write config.json; undo all of it if the block raises.
