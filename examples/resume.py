@@ -21,13 +21,14 @@ from flodl.data import digits
 EPOCHS = 3
 
 
-def train(folder: str, signal_step: int, signal_number: int) -> None:
-    """Train in `folder`, resuming if possible, and send a signal to this process at `signal_step`."""
+def train(folder: str) -> None:
+    """Train in `folder`, resuming if possible; other arguments are the step and the number of a signal."""
     torch.manual_seed(0)
 
     def on_step_end(step: int) -> None:
-        if step == signal_step:
-            os.kill(os.getpid(), signal_number)
+        # Not values of this function: a hook with other settings would be reported when the run resumes.
+        if str(step) == sys.argv[2]:
+            os.kill(os.getpid(), int(sys.argv[3]))
 
     def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(x), y)
@@ -49,7 +50,7 @@ def train(folder: str, signal_step: int, signal_number: int) -> None:
 
 
 def start(folder: Path, signal_step: int = 0, signal_number: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, __file__, str(folder), str(signal_step), str(signal_number)]
+    command = [sys.executable, __file__, str(folder), str(signal_step), str(int(signal_number))]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
@@ -67,6 +68,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        train(sys.argv[1])
     else:
         main()

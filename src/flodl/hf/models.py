@@ -163,7 +163,7 @@ class PretrainedModel(nn.Module):
 
         An evaluation computes the loss of the batch first; its forward pass is used again.
         """
-        from .outputs import masked_inputs, output_rows
+        from .prediction_rows import masked_inputs, output_rows
 
         evaluated, self._evaluated = self._evaluated, None
         known = evaluated[1] if evaluated is not None and evaluated[0] is inputs else None

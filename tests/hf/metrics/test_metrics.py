@@ -165,7 +165,7 @@ def test_questions_without_answers_may_get_an_empty_one(tmp_path: Path) -> None:
     logits[:, 0] = 9.0
     metric.update((logits, logits), labels)
     assert metric.compute() == {"exact_match": 100.0, "f1": 100.0}
-    with pytest.raises(HFError, match="the data set has no answers"):
+    with pytest.raises(HFError, match="the dataset has no answers"):
         SquadScore(tiny("qa", tmp_path / "b").dataset(["a"], ["b"]))
 
 

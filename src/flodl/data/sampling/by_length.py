@@ -25,8 +25,9 @@ class LengthGroupedSampler:
     last one.
 
     >>> sampler = LengthGroupedSampler([5, 1, 9, 1, 5, 9], batch_size=2)
-    >>> sampler.order(6, seed=0, epoch=0, device=torch.device("cpu")).tolist()
-    [4, 0, 1, 3, 5, 2]
+    >>> order = sampler.order(6, seed=0, epoch=0, device=torch.device("cpu")).view(3, 2).tolist()
+    >>> sorted(map(sorted, order))
+    [[0, 4], [1, 3], [2, 5]]
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray[Any, Any] | Tensor, batch_size: int) -> None:
