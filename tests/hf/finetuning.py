@@ -52,12 +52,11 @@ class Recorder:
 def trainer_for(model: Any, dataset: Any, *hooks: Any, device: str = "cpu", **options: Any) -> Trainer:
     """Return a trainer with the usual metrics."""
     flodl.manual_seed(0)
+    options = {"step_fn": compute_loss, "outputs": outputs, **options}
     return Trainer(
         model,
-        compute_loss,
         optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3),
         metrics=model.metrics(dataset),
-        outputs=outputs,
         device=device,
         monitor=False,
         hooks=hooks,

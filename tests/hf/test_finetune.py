@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flodl.checkpoint import best, best_bundle, last, read_bundle
-from flodl.core import HFError
+from flodl.core import HFError, TrainError
 from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, outputs, verify_export
 from flodl.hf.metrics import Accuracy
 
@@ -154,3 +154,32 @@ def test_the_content_of_a_dataset_includes_its_labels_and_their_names(tmp_path: 
     changed = texts[::-1] if change == "texts" else texts
     other = model.dataset(changed, labels[::-1] if change == "labels" else labels)
     assert other.content != same
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_metrics_without_outputs_are_refused_before_the_training(tmp_path: Path, head: str) -> None:
+    model = tiny(head, tmp_path)
+    dataset = model.dataset(*examples(head))
+    with pytest.raises(TrainError, match=r"Pass outputs=flodl\.hf\.outputs with metrics"):
+        trainer_for(model, dataset, outputs=None)
+
+
+def test_metrics_with_an_own_step_function_and_without_outputs_are_refused_before_the_training(
+    tmp_path: Path,
+) -> None:
+    model, steps = tiny("seqcls", tmp_path), Recorder()
+    dataset = model.dataset(*examples("seqcls"))
+    trainer = trainer_for(
+        model, dataset, steps, outputs=None, step_fn=lambda model, x, y: model.compute_loss(x, y)
+    )
+    with pytest.raises(TrainError, match=r"first part of the batch(.|\n)*outputs=flodl\.hf\.outputs"):
+        trainer.fit(dataset, epochs=1, batch_size=4, eval_data=dataset)
+    assert not steps.losses
+
+
+def test_a_model_that_is_called_with_a_dict_or_text_says_how_to_call_it(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path)
+    with pytest.raises(HFError, match=r"input_ids is a dict\. Pass its items by name: model\(\*\*inputs\)"):
+        model(model.tokenizer(TEXTS))
+    with pytest.raises(HFError, match=r"input_ids is a list.*model\.predict\(texts\)"):
+        model(TEXTS)

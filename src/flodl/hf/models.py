@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 _OPTIONAL = ("token_type_ids", "position_ids")
 
 
+def _not_a_tensor(value: Any) -> HFError:
+    if isinstance(value, Mapping):
+        return HFError(f"input_ids is a {type(value).__name__}. Pass its items by name: model(**inputs).")
+    return HFError(
+        f"input_ids is a {type(value).__name__}; expected a tensor. For raw text, use model.predict(texts) "
+        "or model(**model.tokenizer(texts))."
+    )
+
+
 class PretrainedModel(nn.Module):
     """A model of the Hugging Face ecosystem as a graph; `AutoModel…` creates it.
 
@@ -105,6 +114,8 @@ class PretrainedModel(nn.Module):
         **inputs: Any,
     ) -> Any:
         """Return logits, `(start_logits, end_logits)` for questions, or hidden states without a head."""
+        if not isinstance(input_ids, Tensor):
+            raise _not_a_tensor(input_ids)
         given = {
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +109,17 @@ def test_names_of_several_labels_become_zeros_and_ones(tmp_path: Path) -> None:
             [0, 2] * 4,
             "the label of text 1 is 2, but the model has 2 labels, 0 to 1. Load it with num_labels=3",
         ),
+        ([1, 2] * 4, r"the label of text 1 is 2, .* 0 to 1\. Ids count from 0: subtract 1"),
+        ([-1] * 8, r"the label of text 0 is -1, .* 0 to 1\. Ids count from 0; .* Check the labels\.$"),
+        ([0, 1, -1, 3] * 2, r"the label of text 2 is -1, .* Ids count from 0; .* Check the labels\.$"),
+        ([0.0, 1.0] * 4, r"the label of text 0 is 0\.0 \(float\); expected an integer from 0 to 1"),
+        ([0.0, 0.5] * 4, r"the label of text 1 is 0\.5 \(float\); expected an integer from 0 to 1"),
+        ([0, math.nan] * 4, r"the label of text 1 is nan \(float\); expected finite numbers"),
+        (["pos", math.nan] * 4, r"the label of text 1 is nan \(float\); expected one of the 2 label names"),
         (["pos", 1] * 4, r"the label of text 1 is 1 \(int\); expected one of the 2 label names"),
-        ([None] * 8, "the labels are NoneType; expected names, class ids"),
+        ([0, None] * 4, r"the label of text 1 is None \(NoneType\); expected a label name, a class id"),
+        ([[0, 2]] * 8, r"the label of text 0 is \[0, 2\] \(list\); expected a 0 or 1 for each label"),
+        ({"pos": 8}, "labels is a dict; expected a list"),
         ([[0], [1, 2]] * 4, "the labels have rows of unequal lengths"),
         ([[0, 1, 1]] * 8, "a row of labels has 3 numbers, but the model has 2 labels"),
         ("positive", "labels is a str; expected a list"),
@@ -120,10 +131,71 @@ def test_wrong_labels_are_named(tmp_path: Path, labels, message) -> None:
         model.dataset(TEXTS, labels)
 
 
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "message"),
+    [
+        ([0, 1] * 4, "multi_label_classification", "text 0 is 0 .*; expected a row of 2 numbers"),
+        (["pos"] * 8, "multi_label_classification", r"text 0 is 'pos' .*; expected a list of names"),
+        ([["pos"], "neg"] * 4, "multi_label_classification", r"text 1 is 'neg' .*; expected a list of label"),
+        ([[0, math.nan]] * 8, "multi_label_classification", r"text 0 is \[0, nan\] .*; expected finite"),
+        ([0.5] * 8, "regression", "text 0 is 0.5 .*; expected a row of 2 numbers, one for each output"),
+        (
+            ["1.5"] * 8,
+            "regression",
+            "text 0 is '1.5' .*; expected a number, because the model predicts a value",
+        ),
+    ],
+)
+def test_labels_that_do_not_fit_the_problem_type_are_named(
+    tmp_path: Path, labels, problem_type, message
+) -> None:
+    model = tiny("seqcls", tmp_path, labels=["neg", "pos"], problem_type=problem_type)
+    with pytest.raises(HFError, match=message):
+        model.dataset(TEXTS, labels)
+
+
+def test_values_of_a_regression_may_be_any_finite_number(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path, num_labels=1)
+    values = [-100.5, 3.0] * 4
+    assert model.dataset(TEXTS, values).batch(range(8))[1].tolist() == values
+    with pytest.raises(HFError, match=r"the label of text 1 is nan \(float\); expected finite numbers"):
+        model.dataset(TEXTS, [0.5, math.nan] * 4)
+
+
+def test_a_text_or_word_with_the_label_minus_100_is_ignored(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path, num_labels=2)
+    assert model.dataset(TEXTS[:2], [1, -100]).batch([0, 1])[1].tolist() == [1, -100]
+    tagger = tiny("tokcls", tmp_path / "tags", num_labels=2)
+    assert tagger.dataset([["the", "dog"]], [[-100, 1]]).batch([0])[1].tolist() == [[-100, -100, 1, -100]]
+
+
+@pytest.mark.parametrize(
+    ("options", "labels", "problem_type"),
+    [
+        ({"num_labels": 1}, [0.5, 2.0] * 4, "regression"),
+        ({"num_labels": 3}, [[0, 1, 1], [1, 0, 0]] * 4, "multi_label_classification"),
+    ],
+)
+def test_a_model_without_a_problem_type_gets_that_of_its_labels(
+    tmp_path: Path, capsys, options, labels, problem_type
+) -> None:
+    model = tiny("seqcls", tmp_path, **options)
+    before = model.predict(TEXTS[0])
+    dataset = model.dataset(TEXTS, labels)
+    assert f"the labels set problem_type={problem_type!r}" in capsys.readouterr().out
+    explicit = tiny("seqcls", tmp_path, problem_type=problem_type, **options)
+    assert model.predict(TEXTS[0]) == explicit.predict(TEXTS[0]) != before
+    assert model.metrics(dataset).keys() == explicit.metrics(dataset).keys()
+    config = json.loads((model.export(tmp_path / "export").folder / "config.json").read_text())
+    assert config["problem_type"] == problem_type
+
+
 def test_wrong_texts_and_options_are_named(tmp_path: Path) -> None:
     model = tiny("seqcls", tmp_path)
     with pytest.raises(HFError, match="texts is a str; expected a list"):
         model.dataset("one text", [0])
+    with pytest.raises(HFError, match="texts is a set; expected a list"):
+        model.dataset({"a", "b"}, [0, 1])
     with pytest.raises(HFError, match="text 1 is a int"):
         model.dataset(["a", 3], [0, 1])
     with pytest.raises(HFError, match="there are no texts"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flodl.core import HFError
+from flodl.core import HFError, log
 
 from .dataset import TextDataset
-from .labels import align_tags, class_labels, tag_ids
+from .labels import align_tags, class_labels, problem_of, tag_ids
 from .layout import Layout
 from .masking import Masking
 from .spans import encode_questions
@@ -36,6 +37,8 @@ def classification_data(
     targets = None if labels is None else class_labels(
         _listed(labels, "labels"), len(texts), model.config.labels, model.config.problem_type
     )  # fmt: skip
+    if targets is not None:
+        _adopt_problem(model, problem_of(targets, model.config.labels, model.config.problem_type))
     cut = Truncated(limit)
     found = encoded(
         texts,
@@ -135,9 +138,21 @@ def masked_data(
     return TextDataset(tokens, Layout.of(model), masking=masking, **options)
 
 
+def _adopt_problem(model: PretrainedModel, problem_type: str | None) -> None:
+    """Let metrics, predictions and exports agree with the loss for these labels."""
+    config = model.config
+    if problem_type != config.problem_type:
+        log.msg(
+            f"hf: the labels set problem_type={problem_type!r} of the model, which predictions, metrics and "
+            "exports use"
+        )
+        raw = {**config.raw, "problem_type": problem_type}
+        model.config = replace(config, problem_type=problem_type, raw=raw)
+
+
 def _listed(values: Any, name: str) -> Any:
     """Return a sequence; a single text is a mistake."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
         raise HFError(f"{name} is a {type(values).__name__}; expected a list with an item per text.")
     return values if isinstance(values, Sequence) else list(values)
 

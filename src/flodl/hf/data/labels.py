@@ -41,14 +41,24 @@ def class_labels(labels: Sequence[Any], count: int, names: Sequence[str], proble
     """
     if len(labels) != count:
         raise HFError(f"there are {count} texts and {len(labels)} labels; expected one label per text.")
+    if not count:
+        return np.zeros(0, np.int64)
     values = list(labels)
-    if count and problem_type == "multi_label_classification" and _is_name_list(values[0]):
+    if problem_type == "multi_label_classification" and any(map(_is_name_list, values)):
         rows = np.zeros((count, len(names)), np.float32)
         for index, chosen in enumerate(values):
+            if not _is_name_list(chosen):
+                raise _wrong_label(index, chosen, "a list of label names, like the other texts")
             for name in chosen:
                 rows[index, _id_of(name, names, f"label of text {index}")] = 1
         return rows
     if any(isinstance(value, str) for value in values):
+        if problem_type == "multi_label_classification":
+            at = next(at for at, value in enumerate(values) if isinstance(value, str))
+            raise _wrong_label(at, values[at], f"a list of names, such as [{values[at]!r}]")
+        if problem_type == "regression" or (len(names) == 1 and not {*values} & {*names}):
+            at = next(at for at, value in enumerate(values) if isinstance(value, str))
+            raise _wrong_label(at, values[at], "a number, because the model predicts a value")
         known = {name: index for index, name in enumerate(names)}
         return np.array(
             [
@@ -62,6 +72,19 @@ def class_labels(labels: Sequence[Any], count: int, names: Sequence[str], proble
     return _numbers(values, names, problem_type)
 
 
+def problem_of(labels: Array, names: Sequence[str], problem_type: str | None) -> str | None:
+    """Return what kind of problem a model without a problem type has with these labels, as in transformers.
+
+    >>> problem_of(np.zeros((2, 3), np.float32), ["a", "b", "c"], None), problem_of(np.ones(2), ["a"], None)
+    ('multi_label_classification', 'regression')
+    """
+    if problem_type is not None:
+        return problem_type
+    if len(names) == 1:
+        return "regression"
+    return "multi_label_classification" if labels.ndim == 2 else None
+
+
 def _numbers(values: Any, names: Sequence[str], problem_type: str | None) -> Array:
     try:
         array = np.asarray([value.tolist() if hasattr(value, "tolist") else value for value in values])
@@ -72,26 +95,77 @@ def _numbers(values: Any, names: Sequence[str], problem_type: str | None) -> Arr
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iuf" or array.ndim not in (1, 2):
-        kinds = sorted({type(value).__name__ for value in values})
-        raise HFError(
-            f"the labels are {', '.join(kinds)}; expected names, class ids, or numbers with one row per text."
-        )
+        at = next((at for at, value in enumerate(values) if not _is_numeric(value)), 0)
+        raise _wrong_label(at, values[at], "a label name, a class id, or a row with one number per label")
+    finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if not finite.all():
+        at = int(np.flatnonzero(~finite)[0])
+        raise _wrong_label(at, values[at], "finite numbers. Leave out texts without a label")
     if array.ndim == 2:
-        if array.shape[1] != len(names):
-            raise HFError(
-                f"a row of labels has {array.shape[1]} numbers, but the model has {len(names)} labels. Pass "
-                "one number per label."
-            )
+        return _checked_rows(array, names, problem_type)
+    if problem_type == "regression" or (len(names) == 1 and problem_type is None):
+        if len(names) > 1:
+            raise _wrong_label(0, values[0], f"a row of {len(names)} numbers, one for each output")
         return array.astype(np.float32)
-    if problem_type == "regression" or len(names) == 1 or array.dtype.kind == "f":
-        return array.astype(np.float32)
-    wrong = np.flatnonzero(((array < 0) | (array >= len(names))) & (array != IGNORED))
-    if len(wrong):
+    if problem_type == "multi_label_classification":
+        raise _wrong_label(0, values[0], f"a row of {len(names)} numbers, a 0 or 1 for each label")
+    return _checked_ids(array, names)
+
+
+def _checked_rows(array: Array, names: Sequence[str], problem_type: str | None) -> Array:
+    """Return rows with one number per label; all but the values of a regression are probabilities."""
+    if array.shape[1] != len(names):
         raise HFError(
-            f"the label of text {wrong[0]} is {array[wrong[0]]}, but the model has {len(names)} labels, 0 to "
-            f"{len(names) - 1}. Load it with num_labels={int(array.max()) + 1}, or check the labels."
+            f"a row of labels has {array.shape[1]} numbers, but the model has {len(names)} labels. Pass "
+            "one number per label."
         )
-    return array.astype(np.int64)
+    wrong = np.flatnonzero(((array < 0) | (array > 1)).any(axis=1))
+    if len(wrong) and problem_type != "regression" and len(names) > 1:
+        at = int(wrong[0])
+        raise _wrong_label(
+            at,
+            array[at].tolist(),
+            "a 0 or 1 for each label of the model. To predict values, load the model with "
+            "problem_type='regression'",
+        )
+    return array.astype(np.float32)
+
+
+def _checked_ids(array: Array, names: Sequence[str]) -> Array:
+    count = len(names)
+    if array.dtype.kind == "f":
+        at = int(np.flatnonzero(array != np.floor(array))[0]) if (array != np.floor(array)).any() else 0
+        raise _wrong_label(
+            at,
+            float(array[at]),
+            f"an integer from 0 to {count - 1}, the id of a class. Convert the labels with int(…), or, to "
+            "predict values, load the model with num_labels=1",
+        )
+    wrong = np.flatnonzero(((array < 0) | (array >= count)) & (array != IGNORED))
+    if not len(wrong):
+        return array.astype(np.int64)
+    at, low, high = int(wrong[0]), int(array[array != IGNORED].min()), int(array.max())
+    message = f"the label of text {at} is {array[at]}, but the model has {count} labels, 0 to {count - 1}."
+    if low < 0:
+        raise HFError(f"{message} Ids count from 0; a text with the label -100 is ignored. Check the labels.")
+    if (low, high) == (1, count):
+        raise HFError(f"{message} Ids count from 0: subtract 1 from the labels.")
+    raise HFError(f"{message} Load it with num_labels={high + 1}, or check the labels.")
+
+
+def _is_numeric(value: Any) -> bool:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return all(map(_is_numeric, value))
+    return isinstance(value, int | float)
+
+
+def _wrong_label(index: int, value: Any, expected: str) -> HFError:
+    shown = value.tolist() if hasattr(value, "tolist") else value
+    return HFError(
+        f"the label of text {index} is {shown!r:.80} ({type(shown).__name__}); expected {expected}."
+    )
 
 
 def tag_ids(

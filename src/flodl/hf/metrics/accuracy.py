@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flodl.core import HFError
+
 from ..losses import IGNORED
 
 
@@ -27,6 +29,12 @@ class Accuracy:
 
     def update(self, predictions: Tensor, labels: Tensor) -> None:
         """Add logits […, classes] and labels […]."""
+        if predictions.shape[:-1] != labels.shape:
+            raise HFError(
+                f"accuracy needs one class id per text or token, and the labels have the shape "
+                f"{tuple(labels.shape)} for predictions of shape {tuple(predictions.shape)}. For several "
+                "labels per text, load the model with problem_type='multi_label_classification'."
+            )
         counted = labels != IGNORED
         self._right = self._right + ((predictions.argmax(-1) == labels) & counted).sum()
         self._total = self._total + counted.sum()

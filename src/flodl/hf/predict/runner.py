@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,7 +143,7 @@ def as_list(texts: str | Iterable[Any], name: str = "texts") -> tuple[list[Any],
     """Return a list of texts, and whether there was a single one."""
     if isinstance(texts, str):
         return [texts], True
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | Mapping | Set) or not isinstance(texts, Iterable):
         raise HFError(f"{name} is a {type(texts).__name__}; expected a string or a list of strings.")
     return list(texts), False
 

@@ -75,6 +75,12 @@ class Evaluator:
                 f"outputs={self.outputs!r}. Use a function of the model and the parts of a batch that "
                 "returns predictions and targets."
             )
+        fitting = getattr(self.step_fn, "metric_outputs", None)
+        if self.metrics and self.outputs is None and isinstance(fitting, str):
+            raise TrainError(
+                "metrics need predictions and targets, and there is no function that returns them. Pass "
+                f"outputs={fitting} with metrics=…."
+            )
 
     def __call__(
         self, read: Callable[[], Batches], *, before_batch: Callable[[], None] = lambda: None
@@ -173,4 +179,15 @@ def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:
             f"metrics need predictions and targets, and the batch has {len(arguments)} parts, not two. "
             "Define them: outputs=lambda model, batch: (model(batch['x']), batch['y'])."
         )
-    return model(arguments[0]), arguments[1]
+    inputs, targets = arguments
+    if not isinstance(inputs, Mapping):
+        return model(inputs), targets
+    try:
+        return model(inputs), targets
+    except Exception as error:
+        raise TrainError(
+            f"metrics need predictions, and the model cannot be called with the {type(inputs).__name__} that "
+            f"is the first part of the batch: {type(error).__name__}: {error}\nDefine them: outputs=lambda "
+            "model, inputs, targets: (model(**inputs), targets), or outputs=flodl.hf.outputs for a model of "
+            "flodl.hf."
+        ) from error
