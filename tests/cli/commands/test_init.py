@@ -391,10 +391,10 @@ def test_the_second_of_two_concurrent_inits_is_refused(tmp_path, monkeypatch, ca
     assert [path.name for path in tmp_path.rglob("*")] == ["twoi", "file"]
 
 
-@pytest.fixture
-def training_script(work, monkeypatch):
+@pytest.fixture(params=["digits"])
+def training_script(work, monkeypatch, request):
     """The train.py of a new project, as a module."""
-    assert main(["init", "proj"]) == 0
+    assert main(["init", "proj", "--template", request.param]) == 0
     monkeypatch.chdir(work / "proj")
     spec = spec_from_file_location("proj_train", work / "proj/train.py")
     module = module_from_spec(spec)
@@ -406,7 +406,8 @@ def training_script(work, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--resume", "nope"], "--resume is nope, which is not the folder of a saved run"),
+        (["--resume", "nope"], "--resume is nope, which does not exist. runs has no saved runs."),
+        (["--resume", "tests"], "--resume is tests, which has no saved run."),
         (["--output", "README.md"], "--output is README.md, which is a file"),
         (["--seed", str(10**30)], "--seed is"),
         (["--images", str(10**12)], "It must be at most 1000000"),
@@ -418,6 +419,19 @@ def test_wrong_options_of_a_new_project_are_named_with_exit_code_2(training_scri
         Args(training_script.Settings).parse(words)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("training_script", ["digits", "hf"], indirect=True)
+def test_a_misspelled_run_to_resume_creates_nothing_and_the_saved_runs_are_named(training_script, capsys):
+    for name in ("2026-01-01_10-00-00", "2026-01-02_10-00-00"):
+        Path("runs", name, "bundles", "step-4").mkdir(parents=True)
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(SystemExit):
+        Args(training_script.Settings).parse(["--resume", "runs/2026-01-01_10-00"])
+    error = capsys.readouterr().err
+    assert "--resume is runs/2026-01-01_10-00, which does not exist." in error
+    assert "Saved runs: runs/2026-01-01_10-00-00, runs/2026-01-02_10-00-00." in error
+    assert sorted(Path().rglob("*")) == before
 
 
 def test_runs_of_a_new_project_that_start_in_one_second_have_different_folders(training_script, tmp_path):
