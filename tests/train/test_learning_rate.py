@@ -59,6 +59,47 @@ def test_a_plateau_continues_after_a_resume(make, data, tmp_path):
     assert trained("whole", 6) == trained("parts", 1, 2, 3, 5, 6)
 
 
+def one_when_evaluated(model, x, y):
+    """A loss of 1 in evaluation and of 5 in training."""
+    return 0.0 * model(x).mean() + (5.0 if model.training else 1.0)
+
+
+def test_a_plateau_does_not_compare_the_loss_with_the_best_evaluation_loss(make, data, capsys):
+    trainer = make(step_fn=one_when_evaluated, schedule=PlateauScheduler(0.1, patience=2, factor=0.5))
+    trainer.fit(data, epochs=2, batch_size=20, eval_data=data)
+    trainer.fit(data, epochs=6, batch_size=20)
+    # The first loss is a new best; the second and third one are not better.
+    assert rates(trainer) == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.05, 0.05])
+    reported = capsys.readouterr().err
+    assert reported.count("the schedule now follows loss, and followed eval_loss before.") == 1
+
+
+def test_a_plateau_keeps_its_rate_when_a_resumed_run_has_no_evaluation(make, data, tmp_path, capsys):
+    def fit(epochs, **settings):
+        schedule = PlateauScheduler(0.1, patience=1, factor=0.5)
+        trainer = make(step_fn=one_when_evaluated, schedule=schedule, checkpoint_dir=tmp_path)
+        trainer.fit(data, epochs=epochs, batch_size=20, **settings)
+        return rates(trainer)
+
+    assert fit(2, eval_data=data) == pytest.approx([0.1, 0.05])
+    assert fit(4) == pytest.approx([0.1, 0.05, 0.05, 0.025])
+    reported = capsys.readouterr().err
+    assert "eval_data is now None" in reported
+    assert "the schedule now follows loss" in reported
+
+
+def test_a_plateau_follows_only_the_epochs_that_a_loop_evaluates(make, data, capsys):
+    trainer = make(step_fn=one_when_evaluated, schedule=PlateauScheduler(0.1, patience=1, factor=0.5))
+    for epoch in range(5):
+        for batch in trainer.epoch(data, 20, eval_data=data if epoch % 2 else None):
+            trainer.step(batch)
+    # Epochs 0 and 1 are each the first of their metric; 3 is the second evaluation.
+    assert rates(trainer) == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05])
+    reported = capsys.readouterr().err
+    assert reported.count("the schedule now follows eval_loss, and followed loss before.") == 1
+    assert reported.count("this epoch was not evaluated: the schedule leaves out such epochs") == 1
+
+
 def test_a_plateau_that_waits_for_a_metric_to_rise_is_rejected(make):
     schedule = PlateauScheduler(0.1, patience=2, factor=0.5, mode="max")
     with pytest.raises(TrainError, match=r"waits for a metric to rise, .*ReduceOnPlateau"):

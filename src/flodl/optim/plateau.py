@@ -53,7 +53,12 @@ class PlateauScheduler:
 
     def reset(self) -> None:
         """Forget all observations and return to the base learning rate."""
-        self._lr, self._best, self._wait = float(self.base), self._worst, 0
+        self._lr = float(self.base)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all observations, but keep the current learning rate, as before a different metric."""
+        self._best, self._wait = self._worst, 0
 
     def observe(self, metric: SupportsFloat) -> float:
         """Take the next value of the metric, and return the new learning rate.

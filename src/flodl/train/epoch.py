@@ -13,6 +13,7 @@ from flodl.core.formats import counted
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
+from flodl.optim import ScheduleBridge
 
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import num_batches
@@ -20,7 +21,7 @@ from .dry_pass import dry_pass
 from .evaluation.modes import modes_of
 from .evaluation.names import SKIPPED, as_number, check_names, check_number
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
-from .learning_rate import learning_rate, optimizer_settings, reset_schedule
+from .learning_rate import followed_loss, forget_best, learning_rate, optimizer_settings, reset_schedule
 from .limit import check_limit
 from .run import Run, Stage
 
@@ -217,7 +218,7 @@ def _end_epoch(run: Run, eval_data: Any) -> None:
     assert position.open_row is not None
     row = {**position.open_row, **_evaluate(run, eval_data, epoch)}
     if schedule is not None and run.follows_loss:
-        schedule.observe(row.get("eval_loss", row["loss"]))
+        _observe_loss(run, schedule, row)
         row["lr"] = learning_rate(session.optimizer)
     position.open_row, position.measured_at = None, session.updates
     session.history.append(row)
@@ -237,6 +238,18 @@ def _end_epoch(run: Run, eval_data: Any) -> None:
         run.saver.save(wait=False, reason=f"epoch {session.epochs}")
     if run.collector is not None:
         run.collector.collect()
+
+
+def _observe_loss(run: Run, schedule: ScheduleBridge, row: Mapping[str, Any]) -> None:
+    """Pass the loss of an epoch to a schedule that follows it, and never compare it with another metric."""
+    followed = followed_loss(row, run.session.history, evaluates=run.always_evaluates)
+    if followed.change and followed.name not in run.reported_metrics:
+        run.reported_metrics.add(followed.name)
+        run.reports.warn(followed.change)
+    if followed.name:
+        if followed.change:
+            forget_best(schedule)
+        schedule.observe(row[followed.name])
 
 
 def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, SupportsFloat
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, SupportsFloat
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -37,6 +38,54 @@ def follows_loss(bridge: ScheduleBridge | None) -> bool:
             "Use mode='min', or for a different metric the hook ReduceOnPlateau('eval_accuracy', mode='max')."
         )
     return watcher is not None
+
+
+class FollowedLoss(NamedTuple):
+    """The metric of an epoch that a schedule follows, "" for none, and why it is not the one before, or ""."""
+
+    name: str
+    change: str = ""
+
+
+def followed_loss(
+    row: Mapping[str, Any], history: Sequence[Mapping[str, Any]], *, evaluates: bool | None
+) -> FollowedLoss:
+    """Return the loss that a schedule follows: that of the evaluation if there is one, else that of training.
+
+    `evaluates` is whether every epoch of a run is evaluated or none is; None in a custom loop, which may
+    evaluate some. Once that has happened, the other epochs are left out.
+
+    >>> followed_loss({"loss": 1.0}, [], evaluates=None).name
+    'loss'
+    >>> followed_loss({"loss": 1.0}, [{"loss": 2.0, "eval_loss": 3.0}], evaluates=None).name
+    ''
+    """
+    name = "eval_loss" if "eval_loss" in row else "loss"
+    was_evaluated = ["eval_loss" in earlier for earlier in history]
+    if evaluates is None and name == "loss" and any(was_evaluated):
+        return FollowedLoss(
+            "",
+            "the schedule follows eval_loss, and this epoch was not evaluated: the schedule leaves out such "
+            "epochs. Pass eval_data=… to every epoch.",
+        )
+    if not history:
+        return FollowedLoss(name)
+    before = "eval_loss" if (any(was_evaluated) if evaluates is None else was_evaluated[-1]) else "loss"
+    if name == before:
+        return FollowedLoss(name)
+    return FollowedLoss(
+        name,
+        f"the schedule now follows {name}, and followed {before} before. The two are not compared: the best "
+        f"value is forgotten, and the learning rate stays as it is. Pass eval_data=… in every start to "
+        "follow eval_loss.",
+    )
+
+
+def forget_best(bridge: ScheduleBridge) -> None:
+    """Let a schedule forget the metrics it has seen, but not the rate it has reached."""
+    forget = getattr(bridge.watcher, "forget", None)
+    if callable(forget):
+        forget()
 
 
 def reset_schedule(bridge: ScheduleBridge | None) -> None:

@@ -37,7 +37,9 @@ def resume_run(
     if session.updates:
         now, before = run.recorder.observe_data(loader, run.progress.eval_data)
         if not run.is_complete:  # else it is reported that the data was not used
-            run.report_changed(changed_data(now, before))
+            # A run that is evaluated from now on needs no warning.
+            known = {name: one for name, one in before.items() if one is not None}
+            run.report_changed(changed_data(now, known))
         return False
     bundle = find_bundle(directory, source)
     if bundle is None:

@@ -32,7 +32,7 @@ from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
 from .limit import check_limit
-from .record.recorder import Recorder
+from .record.recorder import UNKNOWN, Recorder
 from .reporting import Reports
 from .result import FitResult
 from .saving.changed_record import nothing_left
@@ -66,7 +66,7 @@ class Progress:
     num_batches: int | None = None
     epoch_start_s: float = 0.0
     num_empty_epochs: int = 0
-    eval_data: Any = None
+    eval_data: Any = UNKNOWN
     differences: list[str] = field(default_factory=list)
 
 
@@ -115,6 +115,8 @@ class Run:
         self.at_begin: list[Callable[[], object]] = []
         # The loader of the last epoch in this process, and the number of its batches.
         self.last_epoch: tuple[ReferenceType[Loader], int | None] | None = None
+        # The losses for which it was reported that the schedule follows them now; "" is none.
+        self.reported_metrics: set[str] = set()
         follows_loss(session.train_step.schedule)
         self._has_step_hooks = hooks.has("on_step_end")
 
@@ -127,6 +129,12 @@ class Run:
     def follows_loss(self) -> bool:
         """Whether the schedule follows a metric, which is the loss in a trainer."""
         return follows_loss(self.session.train_step.schedule)
+
+    @property
+    def always_evaluates(self) -> bool | None:
+        """Whether every epoch of this run ends with an evaluation, or none; None if a loop decides."""
+        eval_data = self.progress.eval_data
+        return None if self.stage is Stage.CLOSED or eval_data is UNKNOWN else eval_data is not None
 
     @property
     def early_stop_reason(self) -> str:
@@ -249,7 +257,9 @@ class Run:
         assert epochs is not None
         record: dict[str, Any] = {}
         if self.keeps_record:
-            record = self.recorder.record(session, epochs=epochs, eval_loader=self.loaders.evaluation)
+            # A call of `evaluate` may have used other data before.
+            eval_loader = None if self.progress.eval_data is None else self.loaders.evaluation
+            record = self.recorder.record(session, epochs=epochs, eval_loader=eval_loader)
             session.start.record = record
         with nullcontext() if saver is None else saver.directory.begin(record, step=session.updates):
             self.reports.begin(

@@ -191,14 +191,14 @@ def rows(**options):
     return DataLoader(Rows(0), batch_size=5, **options)
 
 
-def fit(folder, epochs, *, model=None, step=squared, data=None, eval_data=None, make, **settings):
+def fit(folder, epochs, *, model=None, step=squared, data=None, eval_data=(), make, **settings):
     trainer = make(Net() if model is None else model, step, checkpoint_dir=folder, monitor=None, **settings)
     is_loader = isinstance(data, Loader | DataLoader)
     result = trainer.fit(
         samples() if data is None else data,
         epochs=epochs,
         batch_size=None if is_loader else 5,
-        eval_data=samples(9) if eval_data is None else eval_data,
+        eval_data=samples(9) if eval_data == () else eval_data,
     )
     assert len(result.history) == epochs
     return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
@@ -292,6 +292,16 @@ CHANGES = {
         "data.drop_last is now True, was False",
         {},
         {"data": Loader(samples(), 5, drop_last=True)},
+    ),
+    "evaluation data that is left out": (
+        "eval_data is now None, was 'tensors: float32 20x3, float32 20x1'",
+        {"eval_data": samples(9)},
+        {"eval_data": None},
+    ),
+    "evaluation data that is new": (
+        "eval_data is now 'tensors: float32 20x3, float32 20x1', was None",
+        {"eval_data": None},
+        {"eval_data": samples(9)},
     ),
     "drop_last of the evaluation data": (
         "eval_data.drop_last is now False, was True",
@@ -443,6 +453,26 @@ def test_what_changed_between_two_fits_is_logged_without_a_folder(make, capsys):
     reported = capsys.readouterr().err
     assert "since this trainer trained last; data.content is now" in reported
     assert "eval_data.content is now" in reported
+
+
+def test_evaluation_data_left_out_of_a_second_fit_is_logged(make, capsys):
+    trainer = make(Net(), squared)
+    trainer.fit(samples(), epochs=1, batch_size=5)
+    trainer.fit(samples(), epochs=2, batch_size=5, eval_data=samples(9))
+    assert capsys.readouterr().err == "", "an evaluation that is new needs no warning"
+    trainer.fit(samples(), epochs=3, batch_size=5)
+    assert "since this trainer trained last; eval_data is now None, was 'tensors:" in capsys.readouterr().err
+    trainer.fit(samples(), epochs=4, batch_size=5)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_call_of_evaluate_is_not_the_evaluation_of_a_fit(make, tmp_path, capsys):
+    for epochs in (1, 2):
+        trainer = make(Net(), squared, checkpoint_dir=tmp_path)
+        trainer.evaluate(samples(9))
+        trainer.fit(samples(), epochs=epochs, batch_size=5)
+        assert json.loads((tmp_path / "config.json").read_text())["trainer"]["eval_data"] is None
+    assert capsys.readouterr().err == ""
 
 
 def test_a_dataset_that_keeps_what_it_reads_is_the_same_in_a_second_fit(make, capsys):

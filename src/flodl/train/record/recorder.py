@@ -23,6 +23,8 @@ from .settings import config_of
 
 # The description of a step function is deeper than the settings of a user.
 MAX_DEPTH = 24
+# The evaluation data of a custom loop, which passes it later, or not in every epoch.
+UNKNOWN = object()
 _OBSERVED = ("step_fn", "step", "metrics", "outputs", "torch_hooks")
 
 
@@ -157,7 +159,7 @@ def _description(loader: Loader | None) -> Any:
 
 def _described(loader: Loader | None, eval_data: Any) -> dict[str, Any]:
     found = {"data": _known(partial(_contents, loader))}
-    return found if eval_data is None else {**found, "eval_data": _known(partial(_contents, eval_data))}
+    return found if eval_data is UNKNOWN else {**found, "eval_data": _known(partial(_contents, eval_data))}
 
 
 def _contents(data: Any) -> Any:

@@ -98,7 +98,7 @@ def changed_data(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[
 def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
     """Compare what is read; its size and order are checked with the position."""
     if not isinstance(now, Mapping) or not isinstance(before, Mapping):
-        yield from changes(path, now, before)
+        yield from changes(path, _source(now), _source(before))
         return
     # Only a loader knows the content of some data, and evaluation data may not have one yet.
     names = [name for name in _CONTENT if name in now]
@@ -109,6 +109,10 @@ def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
         names.append("drop_last")
     for name in names:
         yield from changes(f"{path}.{name}", now.get(name, ABSENT), before.get(name, ABSENT))
+
+
+def _source(data: Any) -> Any:
+    return data.get("dataset") or data.get("source") if isinstance(data, Mapping) else data
 
 
 def _changed_hooks(now: Sequence[Any], before: Sequence[Any], reported: Collection[str]) -> Iterator[str]:
