@@ -70,6 +70,14 @@ def test_help_and_inspection_do_not_import_torch(arguments, project):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["quickstart", "--out="], ["monitor", ""], ["hf", "export", "model", "--out", ""]]
+)
+def test_an_empty_path_is_not_the_working_directory(capsys, arguments):
+    assert main(arguments) == 2
+    assert "the path is empty. Pass a path; '.' is the working directory." in capsys.readouterr().err
+
+
 def test_an_unknown_command_gets_a_suggestion(capsys):
     assert main(["quikstart"]) == 1
     errors = capsys.readouterr().err

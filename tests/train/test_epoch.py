@@ -151,6 +151,17 @@ def test_a_loop_that_starts_from_scratch_in_the_folder_of_a_run_is_an_error(make
     assert (tmp_path / "config.json").read_text() == config
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loop_of_steps_alone_in_the_folder_of_a_run_is_an_error(make, data, tmp_path, accumulate):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    trainer = make(checkpoint_dir=tmp_path, accumulate=accumulate)
+    with pytest.raises(TrainError, match=r"contains a run up to step \d+, but .* trainer.resume\(data\)"):
+        trainer.step(*data)
+    assert trainer.train_step.steps == 0
+    trainer.resume(data, batch_size=8)
+    trainer.step(*data)
+
+
 def test_a_loop_after_resume_continues_the_run_of_its_folder(make, data, tmp_path):
     first = make(checkpoint_dir=tmp_path)
     first.fit(data, epochs=1, batch_size=8)

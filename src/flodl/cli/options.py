@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -19,6 +20,18 @@ _COLOR_FLAG = "flodl.cli.color"
 NO_APPEND_HELP = "Omit what the manifest appends to a script."
 _NO_APPEND = "flodl.cli.no_append"
 _MANY_V = re.compile(r"-v+\Z")
+
+
+class GivenPath(click.Path):
+    """A path; an empty one, as from a variable that is not set, is an error, not the working directory."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty. Pass a path; '.' is the working directory.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class UnknownCommand(click.UsageError):

@@ -41,7 +41,7 @@ def follows_loss(bridge: ScheduleBridge | None) -> bool:
 
 
 class FollowedLoss(NamedTuple):
-    """The metric of an epoch that a schedule follows, "" for none, and why it is not the one before, or ""."""
+    """The metric of an epoch that a schedule follows, or "", and why it is not the one before, or ""."""
 
     name: str
     change: str = ""

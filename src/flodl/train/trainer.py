@@ -277,6 +277,8 @@ class Trainer(CheckedAttributes):
         if run.is_pending:
             run.start()
             run.begin()
+        elif not steps:
+            run.refuse_earlier_run()
         try:
             loss = self.train_step.call(arguments, samples=samples)
         except BaseException as error:

@@ -12,6 +12,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.checkpoint import (
+    BackgroundWriter,
     clean_bundles,
     last,
     latest_bundle,
@@ -379,3 +380,12 @@ def test_a_forged_manifest_raises(tmp_path, changes, capsys):
     assert latest_bundle(tmp_path).bundle is None
     assert list_bundles(tmp_path) == []
     capsys.readouterr()
+
+
+def test_an_empty_path_is_not_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"the folder for the bundles is ''\. Pass a path"):
+        save_bundle("", 3, {})
+    with pytest.raises(CheckpointError, match=r"the folder for the bundles is ''\. Pass a path"):
+        BackgroundWriter("")
+    assert os.listdir(tmp_path) == []

@@ -289,3 +289,8 @@ def test_a_path_may_start_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "small").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     assert read_idx("~/small").tolist() == [7, 9]
+
+
+def test_an_empty_root_is_not_the_working_directory():
+    with pytest.raises(DataError, match=r"root='' is empty\. Pass a folder, or omit root"):
+        mnist(root="")

@@ -66,6 +66,13 @@ def test_a_file_in_place_of_the_folder_is_not_touched(model, tmp_path):
         model.export(tmp_path / "out", force=True)
 
 
+def test_an_empty_path_is_not_the_working_directory(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HFError, match=r"the folder to write is ''\. Pass a path"):
+        model.export("", force=True)
+    assert listing(tmp_path) == []
+
+
 def test_verification_finds_a_changed_tensor(model, tmp_path):
     model.export(tmp_path / "a")
     AutoModel.from_config(CONFIG, seed=9).export(tmp_path / "b")

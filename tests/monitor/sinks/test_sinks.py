@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from flodl.core import SetupError
+from flodl.core import MonitorError, SetupError
 from flodl.monitor import Event, Monitor, read
 from flodl.monitor.sinks import Csv, Guarded, JsonLines, TensorBoard
 from flodl.monitor.sinks.sink import numbers_of, settings_of
@@ -342,3 +342,8 @@ def test_a_failure_while_closing_a_sink_is_recorded_in_the_journal(tmp_path):
     events = [entry.event for entry in read(tmp_path)]
     assert [event.kind for event in events if event.kind != "gc"] == ["run_start", "run_end", "alert"]
     assert "Late is missing events from now on: OSError: disk full" in events[-1].data["message"]
+
+
+def test_an_empty_folder_for_tensorboard_is_an_error():
+    with pytest.raises(MonitorError, match=r"TensorBoard\(''\): pass a folder"):
+        TensorBoard("")

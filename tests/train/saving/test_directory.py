@@ -368,3 +368,10 @@ def test_a_file_in_place_of_the_folder_is_rejected_at_once(make, tmp_path, path)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TrainError, match=r"file' is a file. Pass a folder\."):
         make(checkpoint_dir=tmp_path / path)
+
+
+def test_an_empty_checkpoint_dir_is_rejected(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainError, match=r"checkpoint_dir='' is empty\. Pass the path of a folder; '\.' is"):
+        make(checkpoint_dir="")
+    assert make(checkpoint_dir=".").run_dir == tmp_path

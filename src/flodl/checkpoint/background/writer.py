@@ -16,11 +16,17 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flodl.core import CheckpointError, WriteError, log
-from flodl.core.files import expand_user
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
-from ..bundles.bundle import as_floats, as_texts, clean_bundles, encode_parts, write_bundle
+from ..bundles.bundle import (
+    as_floats,
+    as_texts,
+    clean_bundles,
+    encode_parts,
+    folder_to_write,
+    write_bundle,
+)
 from ..bundles.listing import prune_while_saving
 from ..bundles.retention import Policy
 from .snapshot import Staged, Staging
@@ -91,7 +97,7 @@ class BackgroundWriter:
         self._waits = when_full == "wait"
         self._keep, self._warned_about_metrics = keep, False
         # Absolute, so that changing the working directory later makes no difference.
-        folder = expand_user(root).absolute()
+        folder = folder_to_write(root).absolute()
         self._start(lambda: _Worker(folder, keep, depth, errors == "raise", on_error, on_saved))
 
     def _start(self, make: Callable[[], _Worker]) -> None:

@@ -201,7 +201,7 @@ def write_bundle(
     metadata: Mapping[str, str],
 ) -> Path:
     """Save parts that are already encoded."""
-    folder = expand_user(root)
+    folder = folder_to_write(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         clean_bundles(folder)
@@ -218,6 +218,15 @@ def write_bundle(
         )
         raise WriteError(f"cannot save step {step} in {str(folder)!r}: {reason}") from error
     return target
+
+
+def folder_to_write(root: str | os.PathLike[str]) -> Path:
+    """Return the folder for bundles with `~` expanded; raise if the path is empty."""
+    if not os.fspath(root):
+        raise CheckpointError(
+            f"the folder for the bundles is {root!r}. Pass a path; '.' is the working directory."
+        )
+    return expand_user(root)
 
 
 def clean_bundles(root: str | os.PathLike[str]) -> list[str]:

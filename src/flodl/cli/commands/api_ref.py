@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 import flodl
-from flodl.cli.options import output_options
+from flodl.cli.options import GivenPath, output_options
 from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @click.command("api-ref")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--path", "root", type=click.Path(path_type=Path), help="The folder of a different package to read."
-)
+@click.option("--path", "root", type=GivenPath(), help="The folder of a different package to read.")
 @output_options
 def command(name: str | None, as_json: bool, root: Path | None) -> None:
     """List the public names with signature and one-line doc; with NAME, show one of them in full.

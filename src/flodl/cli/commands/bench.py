@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import flodl
-from flodl.cli.options import output_options
+from flodl.cli.options import GivenPath, output_options
 from flodl.core import log
 from flodl.core.device import parse_device
 from flodl.core.errors import FlodlError, SetupError
@@ -50,7 +50,7 @@ MEASURE_S = 20.0  # excluding setup
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=GivenPath(dir_okay=False),
     help="Also write the numbers to this file.",
 )
 @output_options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flodl.cli.machine.terminal import line_printer
-from flodl.cli.options import CommandGroup, output_options
+from flodl.cli.options import CommandGroup, GivenPath, output_options
 
 if TYPE_CHECKING:
     from flodl.hf import PretrainedModel
@@ -52,10 +52,10 @@ def command(ctx: click.Context) -> None:
 
 @command.command("export")
 @click.argument("model")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+@click.option("--out", type=GivenPath(), required=True, help="The folder to write.")
 @click.option(
     "--weights",
-    type=click.Path(path_type=Path),
+    type=GivenPath(),
     help="A checkpoint of flodl with the weights of the trained model; without it, those of MODEL are used.",
 )
 @_head
@@ -158,7 +158,7 @@ def parity(
 
 @command.command("convert")
 @click.argument("model")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+@click.option("--out", type=GivenPath(), required=True, help="The folder to write.")
 @click.option("--revision", metavar="NAME", help="A branch, tag or commit on the hub.")
 @click.option("--token", metavar="TOKEN", help="The access token for a private model.")
 @click.option("--force", is_flag=True, help="Replace a model in the folder.")

@@ -15,7 +15,7 @@ from flodl.cli.machine.detection import detect
 from flodl.cli.machine.hardware import Hardware
 from flodl.cli.machine.store import Store, cannot_write, find_store
 from flodl.cli.machine.terminal import confirm, line_printer
-from flodl.cli.options import CommandGroup, output_options
+from flodl.cli.options import CommandGroup, GivenPath, output_options
 from flodl.core.errors import SetupError
 
 _CUDA = {build.cuda: build.name for build in builds.BUILDS if build.cuda}
@@ -168,7 +168,7 @@ def remove(variant: str | None, yes: bool, dry_run: bool) -> None:
 @command.command()
 @click.option("--cpu", is_flag=True, help="The build without CUDA.")
 @click.option("--cuda", type=click.Choice(sorted(_CUDA)), help="The build for this version of CUDA.")
-@click.option("--path", "folder", type=click.Path(path_type=Path), help="The folder to unpack to.")
+@click.option("--path", "folder", type=GivenPath(), help="The folder to unpack to.")
 @click.option("--url", metavar="URL", help="The archive to use: a mirror or a file.")
 @click.option("--no-activate", is_flag=True, help="Do not change the active variant.")
 @click.option("--force", is_flag=True, help="Download even if the same version exists.")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import click
 
-from flodl.cli.options import output_options
+from flodl.cli.options import GivenPath, output_options
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_TEXT_FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+_FILE = GivenPath(dir_okay=False)
+_TEXT_FILE = GivenPath(dir_okay=False, allow_dash=True)
 _STANDARD_OUTPUT = Path("-")
 # Larger journals are opened by their index only: checking every line would take too long.
 _MAX_CHECKED_BYTES = 200_000_000
 
 
 @click.command("monitor")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=GivenPath())
 @click.option("--html", type=_FILE, help="Write the page as one file that needs no server, and exit.")
 @click.option(
     "--csv", type=_TEXT_FILE, help="Write a table with one row per epoch (- for standard output), and exit."

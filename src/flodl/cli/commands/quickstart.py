@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flodl.cli.options import output_options
+from flodl.cli.options import GivenPath, output_options
 from flodl.core import log
 from flodl.core.errors import SetupError
 from flodl.core.formats import format_count, format_duration, format_metric
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed gives the same result."
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default="runs/quickstart", help="Folder for the results."
-)
+@click.option("--out", type=GivenPath(), default="runs/quickstart", help="Folder for the results.")
 @click.option("--monitor", "live", is_flag=True, help="Show the training on a live page.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object; progress goes to stderr.")
 @output_options

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flodl.core import environment
-from flodl.core.errors import DataFileError
+from flodl.core.errors import DataError, DataFileError
 from flodl.core.files import expand_user
 
 from .download import download
@@ -71,6 +71,8 @@ def find_folders(root: str | os.PathLike[str] | None, *folders: str) -> DatasetF
     >>> [str(folder) for folder in find_folders("data", "mnist", "MNIST/raw").folders]
     ['data/mnist', 'data/MNIST/raw', 'data']
     """
+    if root is not None and not os.fspath(root):
+        raise DataError("root='' is empty. Pass a folder, or omit root; '.' is the working directory.")
     root = root if root is not None else environment.data_root_text()
     base = expand_user(root) if root is not None else Path.home() / ".cache" / "flodl" / "data"
     return DatasetFolders(base, (*(base / folder for folder in folders), base))

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flodl.core.errors import MonitorError
+
 from .sink import Numbers
 from .tracker import Tracker
 
@@ -21,6 +23,8 @@ class TensorBoard(Tracker):
     """Write scalars and texts to `folder`; view them with `tensorboard --logdir folder`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if not os.fspath(folder):
+            raise MonitorError("TensorBoard(''): pass a folder; '.' is the working directory.")
         Path(folder).mkdir(parents=True, exist_ok=True)
         # TensorBoard finds files by "tfevents" in their name, and sorts them by the time.
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"

@@ -27,6 +27,10 @@ BUNDLES = "bundles"
 def absolute_path(path: str | os.PathLike[str], *, option: str) -> Path:
     """Return an absolute path, with "~" expanded; a later change of directory does not affect it."""
     try:
+        if not os.fspath(path):
+            raise TrainError(
+                f"{option}={path!r} is empty. Pass the path of a folder; '.' is the working directory."
+            )
         return expand_user(path).absolute()
     except TypeError:
         raise TrainError(f"{option}={path!r}. Pass the path of a folder.") from None
