@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hf_rows import ROWS
 from hf_rows.clock import Clock
 from hf_rows.sizes import LENGTHS, Sizes
 
+PREPARE_S = 280.0
 QUICK_S = 300.0  # for a row with tiny models, on any machine
 
 
@@ -46,10 +48,32 @@ def run_row(name: str, options: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
     limit, row = ROWS[name]
-    clock = Clock(QUICK_S if options.quick else limit)
+    clock = Clock(QUICK_S if options.quick else PREPARE_S if options.prepare else limit)
+    clock.only_set_up = options.prepare
     found = row(Sizes(options.device, options.quick, options.rounds), clock)
     found |= {"failures": clock.failures, "machine": machine()}
     options.out.write_text(json.dumps(found))
+
+
+def prepare(options: argparse.Namespace, names: Sequence[str]) -> None:
+    """Set up several rows at once, without measuring, so that the cache of the compiler is full."""
+    deadline = time.monotonic() + PREPARE_S
+    waiting, running = list(names), list[subprocess.Popen[bytes]]()
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
+    while (waiting or running) and time.monotonic() < deadline:
+        running = [process for process in running if process.poll() is None]
+        while waiting and len(running) < options.prepare:
+            command = [*row_command(waiting.pop(0), options, os.devnull), "--prepare", "1"]
+            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        time.sleep(0.5)
+    for process in running:
+        process.kill()
+
+
+def row_command(name: str, options: argparse.Namespace, out: str) -> list[str]:
+    """Return the command that measures one row."""
+    command = [sys.executable, __file__, "--row", name, "--out", out, "--device", options.device]
+    return [*command, "--rounds", str(options.rounds), *["--quick"] * options.quick]
 
 
 def run_all(options: argparse.Namespace) -> None:
@@ -58,6 +82,9 @@ def run_all(options: argparse.Namespace) -> None:
     rows = merged.setdefault("rows", {})
     path.parent.mkdir(exist_ok=True, parents=True)
     started = time.monotonic()
+    if options.prepare:
+        prepare(options, [n for n in ROWS if options.rows in n and (options.again or n not in rows)])
+        print(f"prepared in {time.monotonic() - started:.0f} s", flush=True)
     for name, (limit, _) in ROWS.items():
         limit = QUICK_S if options.quick else limit
         left = options.seconds - (time.monotonic() - started)
@@ -67,10 +94,8 @@ def run_all(options: argparse.Namespace) -> None:
         print(name, flush=True)
         out = path.with_suffix(".row")
         out.unlink(missing_ok=True)
-        command = [sys.executable, __file__, "--row", name, "--out", str(out), "--device", options.device]
-        command += ["--rounds", str(options.rounds)] + ["--quick"] * options.quick
         try:
-            subprocess.run(command, check=True, timeout=min(limit + 20, left))
+            subprocess.run(row_command(name, options, str(out)), check=True, timeout=min(limit + 20, left))
             rows[name] = json.loads(out.read_text())
         except (subprocess.SubprocessError, OSError) as error:
             print(f"  {name} failed: {error}", flush=True)
@@ -121,6 +146,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=520, help="no row starts that would not fit")
     parser.add_argument("--rows", default="", help="a part of the names of the rows to measure")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--prepare", type=int, default=0, help="first set up this many rows at a time")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--again", action="store_true", help="measure rows that have a result, too")
     parser.add_argument("--json", type=Path, default=RESULTS)

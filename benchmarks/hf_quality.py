@@ -175,6 +175,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--only-seed", type=int, help="one seed, so that several processes can share the work"
+    )
     parser.add_argument("--seconds", type=float, default=520, help="no run starts after this time")
     parser.add_argument("--tasks", default=",".join(NAMES))
     parser.add_argument("--limit", type=int, help="use few batches, to try the script")
@@ -190,7 +193,8 @@ def main() -> None:
     if options.limit is not None:
         tasks = {name: shorten(task, options.limit) for name, task in tasks.items()}
     # All tasks with one seed first, so that an interrupted run has results for each.
-    units = [(name, side, seed) for seed in range(options.seeds) for name in tasks for side in SIDES]
+    seeds = range(options.seeds) if options.only_seed is None else [options.only_seed]
+    units = [(name, side, seed) for seed in seeds for name in tasks for side in SIDES]
     for name, side, seed in units:
         key = f"{name}/{side}/{seed}"
         if key in runs or time.monotonic() - started > options.seconds:

@@ -27,6 +27,8 @@ class Clock:
     seconds: float
     started: float = field(default_factory=time.perf_counter)
     failures: dict[str, str] = field(default_factory=dict)
+    # Whether to fill the compiler's cache only.
+    only_set_up: bool = False
 
     @property
     def left_s(self) -> float:
@@ -53,7 +55,7 @@ class Clock:
                 self.failures[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
                 rivals.pop(name, None)
             print(f"  {name}: {time.perf_counter() - began:.1f} s to set up", flush=True)
-        return rivals
+        return {} if self.only_set_up else rivals
 
     def measure(self, rivals: Mapping[str, Rival], *, rounds: int) -> dict[str, Timing]:
         """Let the rivals take turns; fewer rounds if there is no time for all."""

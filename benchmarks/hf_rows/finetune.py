@@ -17,7 +17,7 @@ from .sizes import Sizes
 
 LR = 2e-5
 Batches = list[tuple[dict[str, Any], Tensor]]
-MOST_CALLS = 16
+MOST_CALLS = 20
 
 
 def measure(sizes: Sizes, clock: Clock, *, data: str, batch: int) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def measure(sizes: Sizes, clock: Clock, *, data: str, batch: int) -> dict[str, A
                 in_transformers, sizes, by_32, "reduce-overhead", dynamic=False
             ),
             "flodl packed, compiled": partial(in_flodl, sizes, packed, "compiled"),
+            "flodl packed, compiled, equal lengths": partial(in_flodl, sizes, even, "compiled"),
             "transformers compiled, multiples of 32": partial(
                 in_transformers, sizes, by_32, "default", dynamic=True
             ),
@@ -57,12 +58,13 @@ def measure(sizes: Sizes, clock: Clock, *, data: str, batch: int) -> dict[str, A
     timings = clock.measure(rivals, rounds=sizes.rounds)
     per_run = {"steps": steps, "sentences": steps * batch, "tokens": tokens}
     found = results(rivals, timings, per_run=per_run, ours="flodl")
-    even_name = "flodl packed, captured, equal lengths"
-    if even_name in found:
-        found[even_name]["tokens_per_s"] = steps * batch * equal / timings[even_name].median_s
-        if "flodl packed, captured" in found:
-            ragged = found["flodl packed, captured"]
-            ragged["of_equal_lengths"] = ragged["tokens_per_s"] / found[even_name]["tokens_per_s"]
+    for name in found:
+        if name.endswith("equal lengths"):
+            found[name]["tokens_per_s"] = steps * batch * equal / timings[name].median_s
+    for tier in ("captured", "compiled"):
+        ragged, even_row = (found.get(f"flodl packed, {tier}{end}") for end in ("", ", equal lengths"))
+        if ragged and even_row:
+            ragged["of_equal_lengths"] = ragged["tokens_per_s"] / even_row["tokens_per_s"]
     return {
         "batch": batch,
         "steps": steps,
@@ -172,13 +174,18 @@ def train_step(model: Any, tier: str, sizes: Sizes) -> TrainStep:
 
 
 def settle(step: TrainStep, shapes: Batches, tier: str) -> None:
-    """Call the step with every shape until it makes no more recordings."""
+    """Call the step with every shape until it makes no more recordings; frequent shapes are compiled late."""
+    calls = 10 if tier == "compiled" else 6
     for _ in range(MOST_CALLS):
         before = step.report().captures
         for inputs, labels in shapes:
             step(inputs, labels)
         report = step.report()
-        if report.tier in (tier, "eager") and report.captures == before and report.steps > 6 * len(shapes):
+        if (
+            report.tier in (tier, "eager")
+            and report.captures == before
+            and report.steps > calls * len(shapes)
+        ):
             return
 
 

@@ -36,10 +36,12 @@ def test_captured_and_eager_steps_give_the_same_losses(tmp_path, head):
     report = trainer.train_step.report()
     assert report.tier == "captured", report.reason
     # One recording for each slot at most.
-    assert 1 <= report.captures <= 8
+    assert 1 <= report.captures <= 4
 
 
-@pytest.mark.parametrize("head", HEADS)
+# The softmax of padded question answering includes the padding, as in transformers; that of packed texts
+# has none.
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "qa"])
 def test_packed_batches_give_the_losses_of_padded_ones(tmp_path, head):
     _, padded, _ = run(head, tmp_path / "a", pack=False, tier="eager", epochs=2)
     _, packed, _ = run(head, tmp_path / "b", pack=True, tier="eager", epochs=2)

@@ -183,6 +183,7 @@ def trained(family: str, tier: str, *, dropout: float = 0.0, count: int = 45) ->
 
 @pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled")
 @pytest.mark.filterwarnings("ignore:Memory Efficient attention")
+@pytest.mark.filterwarnings("ignore:Flash Attention defaults")
 @pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_a_captured_step_has_one_recording_per_slot_and_the_bits_of_eager(

@@ -17,6 +17,7 @@ from flodl.engine import TrainStep
 from flodl.engine.capture.recording import Recording, record
 from flodl.engine.errors import NotCapturable
 from flodl.engine.internals import body_of, controller_of
+from flodl.engine.tiers import compiled_shapes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -306,7 +307,8 @@ def alternating(step: TrainStep, count: int) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad], ids=["inside", "outside"])
-def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
+def test_another_shape_is_captured_beside_a_compiled_step(optimizer, monkeypatch) -> None:
+    monkeypatch.setitem(compiled_shapes.SEEN_BEFORE_COMPILING, "compiled", 100)
     eager, step = new_step("eager", optimizer=optimizer), new_step("compiled", optimizer=optimizer)
     losses = alternating(step, 60)
     torch.testing.assert_close(losses, alternating(eager, 60), rtol=1e-3, atol=1e-3)
@@ -319,6 +321,16 @@ def test_another_shape_is_captured_beside_a_compiled_step(optimizer) -> None:
     body_of(step).model.register_forward_hook(lambda *_: called.append(1))
     step(*batch(100, 16)), step(*batch(101, 8))
     assert not called
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad], ids=["inside", "outside"])
+def test_a_frequent_shape_is_compiled_too(optimizer) -> None:
+    eager, step = new_step("eager", optimizer=optimizer), new_step("compiled", optimizer=optimizer)
+    torch.testing.assert_close(alternating(step, 60), alternating(eager, 60), rtol=1e-3, atol=1e-3)
+    report = step.report()
+    assert (report.tier, report.captures, report.compiles) == ("compiled", 2, 2), report
+    assert (controller_of(step).other_shapes.captures, controller_of(step).runner.captures) == (0, 2)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.errors import NotCapturable
 from flodl.engine.internals import body_of, controller_of
 from flodl.engine.program.runner import EagerRunner
-from flodl.engine.tiers import controller
+from flodl.engine.tiers import compiled_shapes, controller, record_shape
 from flodl.engine.tiers import other_shapes as shapes
 from flodl.engine.verify import candidate
 
@@ -92,7 +93,8 @@ def alternating(step: TrainStep, count: int) -> torch.Tensor:
     return torch.stack([*run(step, 5), *(run(step, 1, size=8 + 8 * (i % 2))[0] for i in range(count))])
 
 
-def test_another_shape_is_captured_next_to_a_compiled_step(recordings) -> None:
+def test_another_shape_is_captured_next_to_a_compiled_step(recordings, monkeypatch) -> None:
+    monkeypatch.setitem(compiled_shapes.SEEN_BEFORE_COMPILING, "compiled", 100)
     step = new_step(tier="compiled")
     torch.testing.assert_close(alternating(step, 20), alternating(new_step(tier="eager"), 20))
     assert (step.tier, step.report().captures) == ("compiled", 2)
@@ -105,6 +107,59 @@ def test_another_shape_is_captured_next_to_a_compiled_step(recordings) -> None:
     ]
 
 
+def test_a_frequent_shape_is_compiled_and_its_capture_is_dropped(recordings) -> None:
+    step = new_step(tier="compiled")
+    torch.testing.assert_close(alternating(step, 20), alternating(new_step(tier="eager"), 20))
+    assert (step.tier, step.report().captures, step.report().compiles) == ("compiled", 2, 2)
+    assert beside(step) is None
+    runner = controller_of(step).runner
+    assert runner.body.is_compiled
+    assert len(runner.shapes) == 2
+    before = runner.replays
+    run(step, 3, size=16)
+    assert runner.replays == before + 3
+
+
+def test_a_shape_that_cannot_be_compiled_stays_captured(recordings, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NotCapturable("torch's compiler failed: no")
+
+    step = new_step(tier="compiled")
+    run(step, 6)
+    monkeypatch.setattr(record_shape, "compile_by_running", fail)
+    alternating(step, 30)
+    assert (step.tier, step.report().captures, step.report().compiles) == ("compiled", 2, 2)
+    assert not beside(step).body.is_compiled
+    assert any("a batch of a different shape cannot be compiled" in reason for reason in reasons(step))
+
+
+def test_the_number_of_compiled_shapes_is_limited(recordings, monkeypatch) -> None:
+    monkeypatch.setattr(compiled_shapes, "MAX_COMPILED_SHAPES", 2)
+    step = new_step(tier="compiled")
+    run(step, 5)
+    for _ in range(12):
+        for size in (8, 9, 10, 11):
+            run(step, 1, size=size)
+    assert (step.report().captures, step.report().compiles) == (4, 3)
+    assert beside(step).captures == 1
+
+
+def test_a_shape_is_recorded_where_eager_does_not_repeat_itself(recordings, monkeypatch) -> None:
+    """Kernels that add in any order give gradients that differ in their last bits from run to run."""
+    noise = torch.Generator().manual_seed(0)
+
+    def noisy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return mse(model, x, y) * (1 + 1e-6 * torch.rand((), generator=noise).item())
+
+    monkeypatch.setattr(controller, "plan_tiers", lambda body: (["captured"], ""))
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), noisy, tier="captured")
+    run(step, 8)
+    run(step, 5, size=16)
+    assert (step.tier, step.report().captures) == ("captured", 2), step.report()
+
+
 def test_with_accumulation_other_shapes_run_eagerly(recordings) -> None:
     step = new_step(tier="compiled", accumulate=2)
     run(step, 10)
@@ -114,7 +169,8 @@ def test_with_accumulation_other_shapes_run_eagerly(recordings) -> None:
     assert beside(step) is None
 
 
-def test_recordings_of_other_shapes_are_dropped_after_a_change(recordings) -> None:
+def test_recordings_of_other_shapes_are_dropped_after_a_change(recordings, monkeypatch) -> None:
+    monkeypatch.setitem(compiled_shapes.SEEN_BEFORE_COMPILING, "compiled", 100)
     step = new_step(tier="compiled")
     alternating(step, 8)
     first = beside(step)

@@ -15,7 +15,7 @@ from ..guards.recompile import GuardFailed
 from ..optimizer.prepare import ChangingSettings, Readiness, has_step_hooks, prepare
 from ..program.outcome import Outcome
 from ..program.program import StepBody
-from ..program.runner import Micro, SplittingRunner
+from ..program.runner import Micro, Phase, SplittingRunner
 from ..report import Cause, Journal
 from ..settings import Tier
 from ..verify.failure import StepFailed, TrialFailure, explain_failure
@@ -99,12 +99,12 @@ class TierController:
     @property
     def num_compiles(self) -> int:
         """How often the step was compiled, failures included."""
-        return self._attempts.num_compiles
+        return self._attempts.num_compiles + self.other_shapes.compiled.num_compiles
 
     @property
     def cost_s(self) -> float:
         """The seconds spent on comparisons and compilation."""
-        return self._attempts.cost_s
+        return self._attempts.cost_s + self.other_shapes.compiled.cost_s
 
     @property
     def captures(self) -> int:
@@ -214,8 +214,9 @@ class TierController:
                 self._attempts.num_compiles += 1
 
     def close(self) -> None:
-        """End a compilation that runs in another process."""
+        """End compilations that run in other processes."""
         self._compilation.close()
+        self.other_shapes.compiled.close()
 
     def _is_warm(self, micro: Micro) -> bool:
         """Return whether it may be time for a trial; cheap, since it is asked in every window."""
@@ -306,9 +307,17 @@ class TierController:
         """Return a reason if batches have changed shape for good and may be compiled for the new one."""
         if self._current.tier != "compiled" or micro.ragged or not micro.opens:
             return None
+        if self._is_compiled_beside(micro):
+            return None
         if not self.other_shapes.stays(micro) or self._attempts.compiled_enough:
             return None
         return "batches have a different shape now"
+
+    def _is_compiled_beside(self, micro: Micro) -> bool:
+        """Return whether the step may be compiled for a shape in addition to those that it has."""
+        if not isinstance(self._current.runner, RecordedRunner) or micro.phase is not Phase.ONLY:
+            return False
+        return self.other_shapes.compiled.may_follow(micro.signature)
 
     def _run_other_shape(self, micro: Micro, step: int) -> Outcome:
         outcome = self.other_shapes.run(micro, self._current.runner, step)

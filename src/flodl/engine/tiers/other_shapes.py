@@ -2,69 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-
 from ..batch.signature import Signature
 from ..capture.runner import RecordedRunner, Runner
 from ..device.timing import now_s
-from ..errors import NotCapturable
 from ..program.outcome import Outcome
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro, Phase
 from ..report import Cause, Journal
-from ..state.snapshot import Snapshot
-from ..verify.gradients import copy_gradients, same_gradients
-
-NO_MEMORY = "there is not enough memory to record it"
-
-
-def record_another(
-    runner: RecordedRunner, eager: EagerRunner, body: StepBody, micro: Micro
-) -> tuple[Outcome | None, str | None]:
-    """Run a whole step eagerly and record it for its shape; the state is as eager left it.
-
-    Return the outcome (None if memory ran out before there was one) and the reason if this shape cannot be
-    captured. After a step that was skipped as not finite, nothing is recorded.
-    """
-    before: Snapshot | None = None
-    try:
-        before = Snapshot(body, micro.batch, body.side_effects.written)
-        outcome = eager.run_without_update(micro)
-        eager_grads = copy_gradients(body)
-    except torch.OutOfMemoryError:
-        if before is not None:
-            before.restore()
-        return None, NO_MEMORY
-    body.update(micro.correction)
-    if bool(body.bad):
-        return outcome, None
-    after = Snapshot(body, micro.batch, body.side_effects.written)
-    if before.reachable.written_uncopied(after.reachable):
-        return outcome, "it writes to different large tensors than before"
-    if replaced := before.first_replaced(after):
-        return outcome, f"it replaces {replaced}"
-    before.prepare_recording(after, body)
-    before.reachable.drop_unchanged(after.reachable)
-    try:
-        with body.progress.preserved():
-            before.restore()
-            runner.learn(micro)
-            before.restore()
-            runner.run_without_update(micro)
-        difference = after.first_difference(Snapshot(body), updated=runner.update_inside)
-        if difference is None and not runner.update_inside:
-            runner.show_grads()
-            difference = None if same_gradients(eager_grads, copy_gradients(body)) else "its gradients differ"
-    except NotCapturable as error:
-        difference = str(error)
-    except torch.OutOfMemoryError:
-        difference = NO_MEMORY
-    finally:
-        after.restore()
-    if difference is not None:
-        runner.forget(micro)
-    return outcome, difference
-
+from .compiled_shapes import CompiledShapes
+from .record_shape import record_another
 
 SEEN_BEFORE_RECORDING = 3
 MAX_CAPTURES = 8
@@ -77,8 +23,8 @@ ANOTHER_SHAPE = 8
 class OtherShapes:
     """Handles batches that the current runner does not know; there are at most eight recordings in total.
 
-    A captured step is recorded for them too. Next to a compiled step they are captured by a separate runner:
-    compiling for each of them would take too long.
+    A captured step is recorded for them too. Next to a compiled step they are first captured by a separate
+    runner; the step is compiled for those that occur often.
     """
 
     def __init__(self, body: StepBody, eager: EagerRunner, journal: Journal) -> None:
@@ -91,6 +37,7 @@ class OtherShapes:
         self._in_a_row = 0
         # Replays recordings of the uncompiled step, next to a compiled one.
         self.side_runner: RecordedRunner | None = None
+        self.compiled = CompiledShapes(body, journal)
 
     @property
     def captures(self) -> int:
@@ -102,6 +49,7 @@ class OtherShapes:
         self.usual_again()
         self._drop()
         self.side_runner = captured
+        self.compiled.begin()
 
     def leave_to(self, runner: Runner) -> None:
         """Drop recordings for shapes that the runner, which stays, has too."""
@@ -125,13 +73,17 @@ class OtherShapes:
 
     def run(self, micro: Micro, runner: Runner, step: int) -> Outcome | None:
         """Replay or record a micro-batch that the runner does not know; return None to run it eagerly."""
+        if self.side_runner is not None and self.side_runner.what_changed():
+            self._drop()
+        if (outcome := self._compiled(micro, runner, step)) is not None:
+            return outcome
         if (outcome := self._replayed(micro, step)) is not None:
             return outcome
         if micro.ragged:
             self._journal.add(step, "eager", Cause.RAGGED_BATCH, "a ragged last batch runs eagerly")
             return None
         may_record = isinstance(runner, RecordedRunner) and micro.phase is Phase.ONLY
-        if not may_record or self._count(micro.signature) != SEEN_BEFORE_RECORDING:
+        if not may_record or self.seen.get(micro.signature, 0) != SEEN_BEFORE_RECORDING:
             prepared = "recorded" if isinstance(runner, RecordedRunner) else "compiled"
             reason = f"a batch of a different shape than the {prepared} one runs eagerly"
             self._journal.add(step, "eager", Cause.OTHER_SHAPE, reason)
@@ -143,12 +95,21 @@ class OtherShapes:
         assert isinstance(runner, RecordedRunner)
         return self._recorded(micro, self._exact(runner), step)
 
-    def _replayed(self, micro: Micro, step: int) -> Outcome | None:
-        """Replay what was captured next to the compiled step, unless something has changed since."""
-        if self.side_runner is None or micro.phase is not Phase.ONLY:
+    def _compiled(self, micro: Micro, runner: Runner, step: int) -> Outcome | None:
+        """Count a shape; run a step that compiles it if it occurs often, otherwise return None."""
+        if micro.ragged or not isinstance(runner, RecordedRunner) or micro.phase is not Phase.ONLY:
             return None
-        if self.side_runner.what_changed():
-            self._drop()
+        count = self._count(micro.signature)
+        if not runner.body.is_compiled or not self.compiled.is_due(micro, count, step):
+            return None
+        outcome, _ = self.compiled.record(runner, self._eager, micro, step)
+        if runner.fits(micro):
+            self.leave_to(runner)
+        return outcome
+
+    def _replayed(self, micro: Micro, step: int) -> Outcome | None:
+        """Replay what was captured next to the compiled step."""
+        if self.side_runner is None or micro.phase is not Phase.ONLY:
             return None
         if not self.side_runner.fits(micro):
             return None

@@ -95,7 +95,7 @@ class CandidateBuilder:
         bodies = compile_program(self._body, tune=self._tune, layouts=layouts)
         for layout, body in bodies.items():
             try:
-                self._compile(body, window, before)
+                compile_by_running(body, window, before, updates=self._updates)
                 candidates[layout] = self._runner(body)
                 before.restore()
                 self._learn(candidates[layout], window, before)
@@ -121,22 +121,23 @@ class CandidateBuilder:
         rerun(runner, window, updates=self._updates)
         return (now_s(self._body.device) - started) / len(window)
 
-    def _compile(self, body: StepBody, window: list[Micro], before: Snapshot) -> None:
-        """Compile a body by running the window."""
-        from torch._dynamo.utils import counters
 
-        breaks = sum(counters["graph_break"].values())
-        try:
-            with warnings.catch_warnings(), torch._dynamo.config.patch(_dynamo_config()):
-                # Advice for people who compile by hand; the model's own warnings came in the eager steps.
-                warnings.simplefilter("ignore")
-                # Twice: the second run may still tune what the first one compiled.
-                for _ in range(2):
-                    before.restore()
-                    rerun(EagerRunner(body), window, updates=self._updates)
-        except Exception as error:
-            raise NotCapturable(f"torch's compiler failed: {error_summary(error)}") from error
-        body.has_graph_breaks = sum(counters["graph_break"].values()) > breaks
+def compile_by_running(body: StepBody, window: list[Micro], before: Snapshot, *, updates: bool) -> None:
+    """Compile a body for the shapes of a window by running it, from the state before it."""
+    from torch._dynamo.utils import counters
+
+    breaks = sum(counters["graph_break"].values())
+    try:
+        with warnings.catch_warnings(), torch._dynamo.config.patch(_dynamo_config()):
+            # Advice for people who compile by hand; the model's own warnings came in the eager steps.
+            warnings.simplefilter("ignore")
+            # Twice: the second run may still tune what the first one compiled.
+            for _ in range(2):
+                before.restore()
+                rerun(EagerRunner(body), window, updates=updates)
+    except Exception as error:
+        raise NotCapturable(f"torch's compiler failed: {error_summary(error)}") from error
+    body.has_graph_breaks |= sum(counters["graph_break"].values()) > breaks
 
 
 def _dynamo_config() -> dict[str, Any]:

@@ -72,6 +72,11 @@ class Verdict:
         return self._passed >= (WINDOWS_IF_DOUBTFUL if self._doubtful else VERIFIED_WINDOWS)
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether a window was neither passed nor refused."""
+        return self._doubtful > 0
+
+    @property
     def summary(self) -> str:
         """How close the candidate is to eager, and over how many updates."""
         equal = "equal to eager bit for bit"

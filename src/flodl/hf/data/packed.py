@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..losses import IGNORED
 from ..packing import Slot, fill_row, pack_flat
-from .budgets import MOST_SIZES, batch_lengths, choose_sizes, waste
+from .budgets import batch_lengths, choose_sizes, waste
 from .layout import Layout
 from .masking import Masking
 from .targets import Targets
@@ -22,6 +22,8 @@ _NEEDS_BIAS = ("deberta-v2",)
 _HALF = (torch.bfloat16, torch.float16)
 # Slots are multiples of the smaller number where batches have few tokens.
 _MULTIPLES, _FEW_TOKENS = (32, 64), 1024
+# A step is recorded, and possibly compiled, for every slot.
+_MOST_SLOTS = 4
 
 
 def why_padded(layout: Layout, device: torch.device, precision: str | None) -> str:
@@ -45,14 +47,14 @@ class Slots:
 
     @classmethod
     def choose(cls, lengths: Array, batch_size: int, most_positions: int | None) -> Slots:
-        """Choose at most eight slots for random batches of texts of these lengths."""
+        """Choose at most four slots for random batches of texts of these lengths."""
         needed = batch_lengths(lengths, batch_size).sum(axis=1)
         multiple = _MULTIPLES[int(needed.mean() >= _FEW_TOKENS)]
         longest = -(-int(lengths.max()) // 16) * 16
         longest = longest if most_positions is None else min(longest, most_positions)
         least = -(-longest // multiple) * multiple
         sizes = sorted(
-            {max(size, least) for size in choose_sizes(needed, multiple=multiple, most=MOST_SIZES)}
+            {max(size, least) for size in choose_sizes(needed, multiple=multiple, most=_MOST_SLOTS)}
         )
         slots = tuple(Slot(tokens=size, sequences=batch_size, longest=longest) for size in sizes)
         return cls(slots, waste(needed, sizes), multiple)
