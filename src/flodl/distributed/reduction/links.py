@@ -1,0 +1,113 @@
+"""Collective operations between the members of one reduction."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    ReduceOp,
+    Store,
+)
+
+
+class Link(Protocol):
+    """Operations that return once they are complete, or raise an error at the deadline.
+
+    A deadline is a value of `time.monotonic()`. Tensors are contiguous and on the device of the state.
+    """
+
+    index: int
+    size: int
+
+    def sum_(self, tensor: Tensor, deadline: float) -> int:
+        """Replace a tensor by its sum over the members; return the bytes that this member sends."""
+
+    def max_(self, tensor: Tensor, deadline: float) -> int:
+        """Replace a tensor by its maximum over the members."""
+
+    def broadcast_(self, tensor: Tensor, source: int, deadline: float) -> int:
+        """Replace a tensor by that of the member with the index `source`."""
+
+    def exchange(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        """Send the k-th part of a tensor to the k-th member, and receive its part for this one."""
+
+    def gather(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        """Collect the tensors of all members in one."""
+
+    def close(self) -> None:
+        """Close connections. A blocked operation of another thread ends as far as the backend can."""
+
+
+def remaining(deadline: float) -> timedelta:
+    # gloo does not accept a timeout of 0.
+    return timedelta(seconds=max(deadline - time.monotonic(), 0.001))
+
+
+class GlooLink:
+    """Tensors on the CPU, over TCP."""
+
+    def __init__(self, store: Store, prefix: str, index: int, size: int, device: object, deadline: float):
+        gloo: Any = ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [device]
+        options._timeout = remaining(deadline)
+        self.index, self.size = index, size
+        self._group: Any = gloo(PrefixStore(prefix, store), index, size, options)
+
+    def _open(self) -> Any:
+        if self._group is None:
+            raise RuntimeError("the process group is closed")
+        return self._group
+
+    def sum_(self, tensor: Tensor, deadline: float) -> int:
+        return self._all_reduce(tensor, ReduceOp.SUM, deadline)
+
+    def max_(self, tensor: Tensor, deadline: float) -> int:
+        return self._all_reduce(tensor, ReduceOp.MAX, deadline)
+
+    def _all_reduce(self, tensor: Tensor, op: Any, deadline: float) -> int:
+        options = AllreduceOptions()
+        options.reduceOp = op
+        options.timeout = remaining(deadline)
+        self._open().allreduce([tensor], options).wait()
+        # A ring: each part is sent once while it is summed, and once when it is complete.
+        return 2 * tensor.nbytes * (self.size - 1) // self.size
+
+    def broadcast_(self, tensor: Tensor, source: int, deadline: float) -> int:
+        options = BroadcastOptions()
+        options.rootRank = source
+        options.timeout = remaining(deadline)
+        self._open().broadcast([tensor], options).wait()
+        # A tree: the whole tensor is sent size − 1 times; the source counts all of it.
+        return tensor.nbytes * (self.size - 1) if source == self.index else 0
+
+    def exchange(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        options = AllToAllOptions()
+        options.timeout = remaining(deadline)
+        self._open().alltoall_base(_bytes(out), _bytes(tensor), [], [], options).wait()
+        return tensor.nbytes * (self.size - 1) // self.size
+
+    def gather(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        options = AllgatherOptions()
+        options.timeout = remaining(deadline)
+        self._open()._allgather_base(_bytes(out), _bytes(tensor), options).wait()
+        return tensor.nbytes * (self.size - 1)
+
+    def close(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8)
