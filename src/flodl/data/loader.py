@@ -14,6 +14,8 @@ from flodl.core import log
 from flodl.core.errors import DataError
 from flodl.core.plain import describe
 from flodl.core.rng import default_seed
+from flodl.core.usage.attributes import fix_attributes
+from flodl.core.usage.calls import DataCallError, explain_creation
 
 from .augment.augmentation import as_augmentation
 from .batch import PositionedBatch
@@ -34,9 +36,12 @@ from .sampling.samplers import (
     sampler_for_cursor,
 )
 from .sources import Batches, Columns, Stream, open_source
+from .usage import ELSEWHERE, EXAMPLE, INSTEAD, STORED, LoaderAttributeError
 from .validation import OrderArguments, check_counts, check_flags, resolve_device
 
 
+@fix_attributes(LoaderAttributeError, called="loader", instead=INSTEAD, stored=STORED)
+@explain_creation(DataCallError, elsewhere=ELSEWHERE, example=EXAMPLE)
 class Loader:
     """Yields batches of a source, which is resident on the device if it fits, else streamed to it.
 
@@ -95,9 +100,9 @@ class Loader:
         OrderArguments(batch_size, shuffle, drop_last, sampler, collate, num_workers, shuffle_buffer).check(
             self._source
         )
-        self.batch_size, self.drop_last = batch_size, bool(drop_last)
-        self.seed, self._seed_was_given = default_seed() if seed is None else seed, seed is not None
-        self.device = resolve_device(device, self._source)
+        self._batch_size, self._drop_last = batch_size, bool(drop_last)
+        self._seed, self._seed_was_given = default_seed() if seed is None else seed, seed is not None
+        self._device = resolve_device(device, self._source)
         if isinstance(self._source, Batches) and batch_size is not None:
             self._source.prepare(batch_size, self.device)
             sampler = self._source.maker.sampler if sampler is None and shuffle is not False else sampler
@@ -114,6 +119,26 @@ class Loader:
             self._source, as_augmentation(augment), options, obstacle=obstacle
         )
         self._versions = self._source.versions if isinstance(self._source, Columns) else ()
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of samples in a batch; None if the source consists of batches."""
+        return self._batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch with fewer samples is left out."""
+        return self._drop_last
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order: given, or of a cursor that was loaded, or the default of the program."""
+        return self._seed
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the batches."""
+        return self._device
 
     @property
     def mode(self) -> str:
@@ -239,7 +264,7 @@ class Loader:
         cursor.check_against(own, is_exact=is_exact, counts_batches=whole)
         if seed != self.seed:
             log.msg("Loader: continuing with seed %d of the cursor, not %d", seed, self.seed)
-        self.seed, self._sampler = seed, sampler
+        self._seed, self._sampler = seed, sampler
         self._iteration += 1
         self._begin_at(cursor.epoch, cursor.position, cursor.source)
 

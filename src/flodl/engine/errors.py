@@ -23,3 +23,7 @@ class UpdateError(StepError, RuntimeError):
 
 class StepFunctionError(StepError, RuntimeError):
     """Torch raised an error in the step function or its backward; the message explains it."""
+
+
+class StepAttributeError(StepError, AttributeError):
+    """A TrainStep does not have this attribute, or it cannot be assigned."""

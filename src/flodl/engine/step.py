@@ -14,12 +14,15 @@ from torch.optim import Optimizer
 from flodl.core import ScheduleError, StepError
 from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
+from flodl.core.usage.attributes import fix_attributes
+from flodl.core.usage.calls import explain_creation
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples
 from .batch.signature import Signature, signature
 from .device.memory import memory_use
-from .errors import StepCallError
+from .errors import StepAttributeError, StepCallError
+from .mistakes.creation import ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
 from .mistakes.first_call import check_mode, check_schedulers, refuse_backward
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
@@ -40,6 +43,8 @@ from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, 
 from .tiers.controller import TierController
 
 
+@fix_attributes(StepAttributeError, called="step", instead=INSTEAD, read=how_to_read)
+@explain_creation(StepCallError, elsewhere=ELSEWHERE, example=EXAMPLE)
 class TrainStep:
     """Run zero-grad, forward, loss, backward, clipping, schedule and update in one call.
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
+from flodl.core.usage.calls import MonitorCallError, explain_creation
 
 from . import exports, recorder, validation
 from .events import Event, View
@@ -36,6 +37,9 @@ _STEPS_GO_BACK = (
 )
 
 
+@explain_creation(
+    MonitorCallError, elsewhere=validation.ELSEWHERE, example="Write Monitor(10, 'runs/first')."
+)
 class Monitor:
     """Monitor any training loop: a line for each epoch, a journal, a live page and an archive.
 

@@ -16,6 +16,13 @@ from .events import KINDS, REQUIRED, Event
 
 STATUSES = ("finished", "stopped", "failed")
 LEVELS = ("info", "warning", "error")
+# Names that others use for an argument of a monitor, and what to write here.
+ELSEWHERE = {
+    **dict.fromkeys(("epochs", "num_epochs", "max_epochs"), "Write total_epochs=…."),
+    **dict.fromkeys(("dir", "log_dir", "logdir", "save_dir", "path", "folder"), "Write run_dir=…."),
+    **dict.fromkeys(("project", "title"), "Write name=…."),
+    **dict.fromkeys(("port", "host", "serve"), "Call monitor.serve(port=…) afterwards."),
+}
 
 
 def non_negative_int(name: str, value: Any, advice: str, *, most: int | None = None) -> int:

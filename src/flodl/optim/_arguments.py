@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from flodl.core import ScheduleError
+from flodl.core.usage.calls import ScheduleCallError, explain_creation
+
+C = TypeVar("C", bound=type)
+
+# The arguments of schedules, and what others call them.
+_OTHER_NAMES = {
+    "base": ("lr", "learning_rate", "base_lr", "initial_lr", "max_lr", "start"),
+    "min": ("eta_min", "min_lr", "end", "lr_min", "base_lr"),
+    "max": ("lr", "learning_rate", "max_lr", "lr_max"),
+    "total": ("T_max", "total_steps", "num_steps", "steps", "max_steps", "total_iters", "epochs"),
+    "warm": ("warmup", "warmup_steps", "num_warmup_steps", "steps"),
+    "inner": ("schedule", "scheduler", "after"),
+    "warmup_frac": ("pct_start", "warmup", "warmup_ratio"),
+    "step_size": ("every", "period", "interval"),
+    "half_cycle": ("step_size", "step_size_up"),
+}
+
+
+def explained(schedule: C) -> C:
+    """Decorate a schedule: the wrong arguments raise an error with the right ones."""
+    own = [*inspect.signature(schedule).parameters]
+    elsewhere: dict[str, str] = {}
+    for name in own:
+        for other in _OTHER_NAMES.get(name, ()):
+            elsewhere.setdefault(other, f"Write {name}=….")
+    example = f"Write {schedule.__name__}({', '.join(own)})."
+    return explain_creation(ScheduleCallError, elsewhere=elsewhere, example=example)(schedule)
 
 
 def check_number(

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from ._arguments import check_integer, check_number, step_index
+from ._arguments import check_integer, check_number, explained, step_index
 from .schedule import StepSchedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@explained
 @dataclass(frozen=True)
 class OneCycleLR(StepSchedule):
     """Increase linearly from max/25 to `max`, then decrease along half a cosine to max/25 at step `total`.
@@ -71,6 +72,7 @@ class OneCycleLR(StepSchedule):
         return torch.where(at < warm, rising, falling)
 
 
+@explained
 @dataclass(frozen=True)
 class CyclicLR(StepSchedule):
     """Increase linearly from `base` to `max` in `up` steps, decrease in `down` steps, and repeat.

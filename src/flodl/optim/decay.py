@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flodl.core import ScheduleError
 
-from ._arguments import check_integer, check_number, step_index
+from ._arguments import check_integer, check_number, explained, step_index
 from .schedule import StepSchedule
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _BASE_HINT = "Pass the learning rate to start from, for example 0.1."
 
 
+@explained
 @dataclass(frozen=True)
 class StepDecay(StepSchedule):
     """Multiply by `gamma` every `step_size` steps: base · gamma^⌊step/step_size⌋.
@@ -50,6 +51,7 @@ class StepDecay(StepSchedule):
         return self.base * _power_tensor(self.gamma, step // self.step_size)
 
 
+@explained
 @dataclass(frozen=True)
 class ExponentialLR(StepSchedule):
     """Multiply by `gamma` at every step: base · gamma^step.
@@ -72,6 +74,7 @@ class ExponentialLR(StepSchedule):
         return self.base * _power_tensor(self.gamma, step)
 
 
+@explained
 @dataclass(frozen=True)
 class MultiStepLR(StepSchedule):
     """Multiply by `gamma` at each milestone: base · gamma^(number of milestones ≤ step).
@@ -115,6 +118,7 @@ class MultiStepLR(StepSchedule):
         return self.base * _power_tensor(self.gamma, passed)
 
 
+@explained
 @dataclass(frozen=True)
 class CosineScheduler(StepSchedule):
     """Decay from `base` to `min` along half a cosine over `total` steps, then stay at `min`.

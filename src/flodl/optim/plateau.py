@@ -7,9 +7,10 @@ from typing import Any, Literal, SupportsFloat
 
 from flodl.core import ScheduleError
 
-from ._arguments import check_integer, check_number
+from ._arguments import check_integer, check_number, explained
 
 
+@explained
 class PlateauScheduler:
     """Multiply the learning rate by `factor` after `patience` consecutive observations without a new best.
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from flodl.core import ScheduleError
 
-from ._arguments import check_integer, check_number, step_index
+from ._arguments import check_integer, check_number, explained, step_index
 from .schedule import Schedule, StepSchedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@explained
 @dataclass(frozen=True)
 class WarmupScheduler(StepSchedule):
     """Increase linearly to `target` in `warm` steps, then follow `inner` from its step 0.

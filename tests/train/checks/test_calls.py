@@ -23,7 +23,7 @@ def test_a_wrong_argument_of_fit_is_an_error_with_the_right_one(make, data, argu
 
 def test_inputs_and_targets_as_two_arguments_of_fit_are_an_error(make, data):
     with pytest.raises(
-        TrainError, match=r"fit got Tensor, Tensor by position, .* Write fit\(\(x, y\), epochs=…\)"
+        TrainError, match=r"fit got Tensor, Tensor by position, .* Write trainer.fit\(\(x, y\), epochs=10"
     ):
         make().fit(*data, epochs=1)
 

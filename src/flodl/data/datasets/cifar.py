@@ -12,10 +12,12 @@ from torch import Tensor
 
 from flodl.core import files
 from flodl.core.errors import DataFileError
+from flodl.core.usage.calls import DataCallError, explain_calls
 
 from .download import download as fetch
 from .images import scale
 from .published_files import (
+    ELSEWHERE_FOR_IMAGES,
     DatasetFolders,
     PublishedFile,
     check_hash,
@@ -44,6 +46,7 @@ _RECORD = 1 + _PIXELS
 _IN_A_FILE = 10_000
 
 
+@explain_calls(DataCallError, elsewhere=ELSEWHERE_FOR_IMAGES)
 def cifar10(
     root: str | os.PathLike[str] | None = None,
     *,

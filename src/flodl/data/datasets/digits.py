@@ -7,12 +7,15 @@ import math
 import torch
 from torch import Tensor
 
+from flodl.core.usage.calls import DataCallError, explain_calls
+
 from .digit_glyphs import pen_paths
 
 _POINTS = 64  # points of a pen path; closer than the pen is wide at every supported size
 _CHUNK = 1024  # images drawn at once: the two [images, points, size] factors stay in the CPU cache
 
 
+@explain_calls(DataCallError, example="Write digits(1000).")
 def digits(count: int, *, seed: int = 0, size: int = 28) -> tuple[Tensor, Tensor]:
     """Draw `count` digits: images `[count, 1, size, size]` from 0 to 1, and their labels.
 

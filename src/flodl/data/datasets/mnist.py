@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataFileError
+from flodl.core.usage.calls import DataCallError, explain_calls
 
 from .idx import parse_idx
 from .images import scale
-from .published_files import DatasetFolders, PublishedFile, find_folders, read_published
+from .published_files import ELSEWHERE_FOR_IMAGES, DatasetFolders, PublishedFile, find_folders, read_published
 
 _MNIST_AT = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -90,6 +91,7 @@ _FASHION = (
 )
 
 
+@explain_calls(DataCallError, elsewhere=ELSEWHERE_FOR_IMAGES)
 def mnist(
     root: str | os.PathLike[str] | None = None,
     *,
@@ -109,6 +111,7 @@ def mnist(
     return _read(_MNIST, folders, train, download, dtype, verify, mirror, "flodl.data.mnist")
 
 
+@explain_calls(DataCallError, elsewhere=ELSEWHERE_FOR_IMAGES)
 def fashion_mnist(
     root: str | os.PathLike[str] | None = None,
     *,

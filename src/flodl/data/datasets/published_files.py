@@ -16,6 +16,15 @@ from flodl.core.files import expand_user
 
 from .download import download
 
+# Names that others use for an argument of a dataset, and what to write here.
+ELSEWHERE = dict.fromkeys(("dir", "folder", "path", "data_dir", "cache_dir", "data"), "Write root=….")
+ELSEWHERE_FOR_IMAGES = {
+    **ELSEWHERE,
+    **dict.fromkeys(("transform", "target_transform"), "Pass it to the loader: Loader(data, 32, augment=…)."),
+    "split": "Write train=True or train=False.",
+    "test": "Write train=False.",
+}
+
 
 @dataclass(frozen=True)
 class PublishedFile:

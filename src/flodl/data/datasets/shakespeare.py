@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataError, DataFileError
+from flodl.core.usage.calls import DataCallError, explain_calls
 
 from ..sources import TokenShards
-from .published_files import PublishedFile, find_folders, read_published
+from .published_files import ELSEWHERE, PublishedFile, find_folders, read_published
 
 _FILE = PublishedFile(
     "input.txt",
@@ -56,6 +57,7 @@ class Characters(TokenShards):
         return "".join(self.vocabulary[number] for number in tokens.tolist())
 
 
+@explain_calls(DataCallError, elsewhere=ELSEWHERE)
 def tiny_shakespeare(
     root: str | os.PathLike[str] | None = None,
     seq_len: int = 128,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import wraps
-from inspect import Parameter, signature
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from flodl.core import TrainError
-from flodl.core.paths import nearest, suggestion
+from flodl.core.usage.calls import explain_calls
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +58,12 @@ class UnknownAttributeError(TrainError, AttributeError):
     """A trainer does not have this attribute."""
 
 
+_EXAMPLE = {
+    "fit": "Write trainer.fit((x, y), epochs=10, batch_size=32).",
+    "Trainer": "Write Trainer(model, step_fn, optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3)).",
+}
+
+
 def explained(function: Callable[P, R]) -> Callable[P, R]:
     """Raise an error that teaches how to call a function if it is called with the wrong arguments.
 
@@ -69,61 +73,6 @@ def explained(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     flodl.train.checks.calls.WrongCallError: fit has no argument 'epoch'. Did you mean 'epochs'?
     """
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # it comes from inside the function
-            raise _wrong_call(function, args, kwargs) or error from None
-
-    return call
-
-
-def _wrong_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> WrongCallError | None:
-    parameters = [*signature(function).parameters.values()]
-    name = (
-        function.__qualname__.removesuffix(".__init__").rpartition(".<locals>.")[2].rpartition("Trainer.")[2]
-    )
-    name = name or "Trainer"
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    known = [p.name for p in parameters if p.name != "self"]
-    for keyword in kwargs:
-        if keyword not in known:
-            return WrongCallError(f"{name} has no argument {keyword!r}. {_hint(keyword, known)}")
-    if len(args) > len(positional):
-        return WrongCallError(_too_many(name, args, positional))
-    given = {*positional[: len(args)], *kwargs}
-    missing = [p.name for p in parameters if p.default is Parameter.empty and p.name not in given]
-    if missing:
-        return WrongCallError(f"{name} needs {missing[0]!r}. {_EXAMPLE.get(name, '')}".rstrip())
-    return None
-
-
-_EXAMPLE = {
-    "fit": "Write trainer.fit(data, epochs=10, batch_size=32).",
-    "Trainer": "Write Trainer(model, step_fn, optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3)).",
-}
-
-
-def _too_many(name: str, args: tuple[Any, ...], positional: list[str]) -> str:
-    shown = [one for one in positional if one != "self"]
-    kinds = ", ".join(type(one).__name__ for one in args[len(positional) - len(shown) :])
-    text = f"{name} got {kinds} by position, and takes only {', '.join(shown)} that way."
-    if name == "fit":
-        return f"{text} Write fit((x, y), epochs=…) for inputs and targets, and pass everything else by name."
-    return f"{text} {_EXAMPLE.get(name, 'Pass the other arguments by name.')}"
-
-
-def _hint(keyword: str, known: list[str]) -> str:
-    close = nearest(keyword, known, limit=1)
-    if keyword in ELSEWHERE and not (close and _is_typo(keyword, close[0])):
-        return ELSEWHERE[keyword]
-    return suggestion(keyword, known, known_as="arguments")
-
-
-def _is_typo(one: str, other: str) -> bool:
-    """Return whether two names differ by only a few characters."""
-    return bool(nearest(one, [other], limit=1)) and abs(len(one) - len(other)) <= 1
+    name = function.__name__ if function.__name__ != "__init__" else "Trainer"
+    decorate = explain_calls(WrongCallError, name=name, elsewhere=ELSEWHERE, example=_EXAMPLE.get(name, ""))
+    return decorate(function)

@@ -1,0 +1,1 @@
+"""Explains wrong calls and assignments: what was written, and what to write instead."""

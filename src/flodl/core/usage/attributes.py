@@ -1,0 +1,93 @@
+"""Attributes that are fixed when an object is created: an assignment raises, and costs others nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from inspect import signature
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from ..errors import FlodlError
+
+C = TypeVar("C", bound=type)
+
+
+def fix_attributes(
+    error: type[FlodlError],
+    *,
+    called: str,
+    instead: Mapping[str, str] | None = None,
+    read: Callable[[str], str] = lambda name: "",
+    stored: Collection[str] = (),
+) -> Callable[[C], C]:
+    """Return a decorator for classes: assigning an argument of their creation, or a property, raises `error`.
+
+    `called` is the usual name of an object, `instead` has what to write for some names, `read` returns how to
+    read an argument. These are descriptors of the class, so that other assignments are as fast as before. The
+    properties in `stored` return the attribute of their name with an underscore, without a call of Python.
+
+    >>> class FixedError(FlodlError, AttributeError): ...
+    >>> @fix_attributes(FixedError, called="rows")
+    ... class Rows:
+    ...     def __init__(self, size): ...
+    >>> Rows(3).size = 4
+    Traceback (most recent call last):
+    flodl.core.usage.attributes.FixedError: rows.size was assigned, but a Rows keeps what it was created ...
+    """
+
+    def decorate(kind: C) -> C:
+        own = [*signature(kind).parameters]
+        for name in dict.fromkeys((*own, *(instead or ()), *_properties(kind))):
+            found, advice = vars(kind).get(name), (instead or {}).get(name, "")
+            if name in own or not isinstance(found, property):
+                why = f"a {kind.__name__} keeps what it was created with: the new value would be ignored."
+                advice = advice or f"Create a new {kind.__name__}(…, {name}=…)."
+            else:
+                why = "it is read-only:"
+                advice = advice or (found.__doc__ or "").partition("\n")[0]
+            message = f"{called}.{name} was assigned, but {why} {advice}".rstrip()
+            if isinstance(found, property):
+                get = attrgetter(f"_{name}") if name in stored else found.fget
+                setattr(kind, name, property(get, _refuse(error, message), doc=found.__doc__))
+            elif found is None:
+                absent = f"a {kind.__name__} has no attribute {name!r}. {read(name)}".rstrip()
+                setattr(kind, name, _FixedAttribute(kind, name, error, message, absent))
+        return kind
+
+    return decorate
+
+
+class _FixedAttribute:
+    """An argument that objects do not have as an attribute; a subclass may have one with this name."""
+
+    def __init__(self, kind: type, name: str, error: type[FlodlError], message: str, absent: str) -> None:
+        self._kind, self._name, self._error = kind, name, error
+        self._message, self._absent = message, absent
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        try:
+            return vars(owner)[self._name]
+        except KeyError:
+            raise self._error(self._absent) from None
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        if type(owner) is self._kind:
+            raise self._error(self._message)
+        vars(owner)[self._name] = value
+
+
+def _properties(kind: type) -> list[str]:
+    return [
+        name
+        for name, value in vars(kind).items()
+        if isinstance(value, property) and value.fset is None and not name.startswith("_")
+    ]
+
+
+def _refuse(error: type[FlodlError], message: str) -> Callable[[Any, Any], None]:
+    def refuse(owner: Any, value: Any) -> None:
+        raise error(message)
+
+    return refuse

@@ -1,0 +1,124 @@
+"""Functions and classes that explain a call with the wrong arguments, instead of Python's TypeError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar
+
+from ..errors import CheckpointError, DataError, FlodlError, MonitorError, ScheduleError
+from ..paths import suggestion
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+# How similar a name must be to an argument to be a misspelled one.
+_SIMILAR = 0.8
+
+
+class DataCallError(DataError, TypeError):
+    """A function or class of flodl.data was called with the wrong arguments."""
+
+
+class MonitorCallError(MonitorError, TypeError):
+    """A monitor was created with the wrong arguments."""
+
+
+class ScheduleCallError(ScheduleError, TypeError):
+    """A schedule was created with the wrong arguments."""
+
+
+class CheckpointCallError(CheckpointError, TypeError):
+    """A function for checkpoints was called with the wrong arguments."""
+
+
+def explain_calls(
+    error: type[FlodlError], *, name: str = "", elsewhere: Mapping[str, str] | None = None, example: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator: a call of the function with the wrong arguments raises `error` with advice.
+
+    `elsewhere` are the names that others use for an argument, with what to write; `example` is a whole call.
+    The signature stays as it is, and a TypeError from inside the function too.
+
+    >>> @explain_calls(DataCallError)
+    ... def read(path, *, skip=0): ...
+    >>> read("a.csv", skp=3)
+    Traceback (most recent call last):
+    flodl.core.usage.calls.DataCallError: read has no argument 'skp'. Did you mean 'skip'?
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        called = name or getattr(function, "__name__", "the function")
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as raised:
+                if raised.__traceback__ is None or raised.__traceback__.tb_next is not None:
+                    raise  # it comes from inside the function
+                message = wrong_call(called, function, args, kwargs, elsewhere or {}, example)
+                raise (raised if message is None else error(message)) from None
+
+        return call
+
+    return decorate
+
+
+def explain_creation(
+    error: type[FlodlError], *, elsewhere: Mapping[str, str] | None = None, example: str = ""
+) -> Callable[[C], C]:
+    """Return a decorator for classes: the wrong arguments for a new object raise `error` with advice.
+
+    >>> @explain_creation(DataCallError, example="Write Rows(path).")
+    ... class Rows:
+    ...     def __init__(self, path, *, skip=0): ...
+    >>> Rows()
+    Traceback (most recent call last):
+    flodl.core.usage.calls.DataCallError: Rows needs 'path'. Write Rows(path).
+    """
+
+    def decorate(kind: C) -> C:
+        decorator = explain_calls(error, name=kind.__name__, elsewhere=elsewhere, example=example)
+        kind.__init__ = decorator(kind.__init__)  # type: ignore[misc]
+        return kind
+
+    return decorate
+
+
+def wrong_call(
+    name: str,
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    elsewhere: Mapping[str, str],
+    example: str,
+) -> str | None:
+    """Return what is wrong with the arguments of a call; None if they fit."""
+    parameters = [*signature(function).parameters.values()]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    known = [p.name for p in parameters if p.name != "self"]
+    for keyword in kwargs:
+        if keyword not in known:
+            return f"{name} has no argument {keyword!r}. {hint_at_argument(keyword, known, elsewhere)}"
+    if len(args) > len(positional):
+        shown = [one for one in positional if one != "self"]
+        kinds = ", ".join(type(one).__name__ for one in args[len(positional) - len(shown) :])
+        text = f"{name} got {kinds} by position, and takes only {', '.join(shown)} that way."
+        return f"{text} Pass the other arguments by name. {example}".rstrip()
+    twice = [one for one in positional[: len(args)] if one in kwargs]
+    if twice:
+        return f"{name} got {twice[0]!r} twice, by position and by name. Pass it once."
+    given = {*positional[: len(args)], *kwargs}
+    missing = [p.name for p in parameters if p.default is Parameter.empty and p.name not in given]
+    return f"{name} needs {missing[0]!r}. {example}".rstrip() if missing else None
+
+
+def hint_at_argument(keyword: str, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
+    """Return what to write in place of an argument that does not exist."""
+    is_typo = any(SequenceMatcher(None, keyword, one).ratio() >= _SIMILAR for one in known)
+    if keyword in elsewhere and not is_typo:
+        return elsewhere[keyword]
+    return suggestion(keyword, known, known_as="arguments")
