@@ -16,6 +16,7 @@ from flodl.core.paths import suggestion
 from flodl.core.rng import default_seed
 
 from .config import EncoderConfig
+from .files.dtypes import parse_dtype
 from .files.json_file import read_object
 from .files.load import load_graph
 from .files.names import CONFIG
@@ -34,6 +35,13 @@ class _Auto(Generic[Model]):
     """What the five classes share; `task` is the class of the models."""
 
     task: ClassVar[type[PretrainedModel]]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        name = type(self).__name__
+        raise HFError(
+            f"{name} is not created directly. Write {name}.from_pretrained(repo_or_dir), or "
+            f"{name}.from_config(config) for random weights."
+        )
 
     @classmethod
     def from_pretrained(
@@ -93,6 +101,9 @@ class _Auto(Generic[Model]):
         model = cls.task(
             loaded.graph, family, loaded.config, source=source, stored=loaded.stored, load_report=report
         )
+        model.watch_new_head(loaded.new)
+        if cls.task.head.has_labels and not loaded.new:
+            _warn_about_other_head(raw, cls.task.head)
         return cast(Model, model.eval())
 
     @classmethod
@@ -224,6 +235,11 @@ def _changes(
     problem_type: str | None,
 ) -> dict[str, Any]:
     """Return the fields of the config that the arguments replace."""
+    if config is not None and not isinstance(config, Mapping):
+        raise HFError(
+            f"config is a {type(config).__name__}; expected the fields to override, such as "
+            "{'hidden_dropout_prob': 0.0}."
+        )
     changes = dict(config or {})
     names = _label_names(num_labels, labels)
     if names is not None and (labels is not None or len(names) != len(raw.get("id2label") or ())):
@@ -235,6 +251,16 @@ def _changes(
     if problem_type is not None:
         changes["problem_type"] = problem_type
     return changes
+
+
+def _warn_about_other_head(raw: Mapping[str, Any], head: Head) -> None:
+    """Warn if the classifier that was loaded comes from the other kind of model that has one."""
+    name = str((raw.get("architectures") or [""])[0])
+    if any(name.endswith(other.suffix) for other in Head if other.has_labels and other is not head):
+        log.warn(
+            f"hf: the checkpoint was saved as {name}, whose classifier has the same shape and was loaded: "
+            "predictions are meaningless until it is trained for the new task"
+        )
 
 
 def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[str] | None:
@@ -267,18 +293,6 @@ def _check_same_order(saved: Any, names: list[str]) -> None:
             f"labels is {names}, but the head of the checkpoint predicts {own}, in this order. Pass "
             "the names in the order of the checkpoint, or leave labels out."
         )
-
-
-def parse_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
-    """Return a floating-point type from its name; None and "auto" give None."""
-    if value is None or value == "auto":
-        return None
-    found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
-    if not isinstance(found, torch.dtype) or not found.is_floating_point or found.itemsize < 2:
-        raise HFError(
-            f"dtype={value!r}; expected torch.float32, torch.bfloat16, torch.float16 or torch.float64."
-        )
-    return found
 
 
 def _device(value: torch.device | str | int) -> torch.device:

@@ -17,6 +17,11 @@ def compute_loss(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any 
 
     `Trainer(model, compute_loss, optimizer=…)` trains on batches of `model.dataset(…)`.
     """
+    if not isinstance(inputs, Mapping):
+        raise HFError(
+            f"the first part of a batch is a {type(inputs).__name__}; expected the inputs of the model "
+            "by name. Train on model.dataset(texts, labels)."
+        )
     if labels is None:
         raise HFError("the batch has no labels. Pass labels to model.dataset(…).")
     return model.compute_loss(inputs, labels)

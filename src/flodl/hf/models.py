@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from flodl.core import HFError
+from flodl.core import HFError, log
 from flodl.graph import Graph
 
 from .config import EncoderConfig
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 _OPTIONAL = ("token_type_ids", "position_ids")
 
 
-def _not_a_tensor(value: Any) -> HFError:
+def _not_a_tensor(value: Any, others: Mapping[str, Any]) -> HFError:
+    if value is None:
+        got = f"; got {', '.join(others)}" if others else ""
+        return HFError(f"the model is called without input_ids{got}. Write model(**model.tokenizer(texts)).")
     if isinstance(value, Mapping):
         return HFError(f"input_ids is a {type(value).__name__}. Pass its items by name: model(**inputs).")
     return HFError(
@@ -70,6 +73,8 @@ class PretrainedModel(nn.Module):
         self._tokenizer: Tokenizer | None = None
         # The last batch of an evaluation, and what the model returned for it.
         self._evaluated: tuple[Any, Any] | None = None
+        # Parameters of a head that the checkpoint did not have, with their versions when they were created.
+        self._new_head: list[tuple[Tensor, int]] = []
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -93,6 +98,13 @@ class PretrainedModel(nn.Module):
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
+        from .text import Tokenizer
+
+        if not isinstance(tokenizer, Tokenizer):
+            raise HFError(
+                f"the tokenizer is a {type(tokenizer).__name__}; expected a Tokenizer of flodl.hf, such as "
+                "Tokenizer.from_directory(folder)."
+            )
         self._tokenizer = tokenizer
 
     @property
@@ -107,7 +119,7 @@ class PretrainedModel(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -115,7 +127,7 @@ class PretrainedModel(nn.Module):
     ) -> Any:
         """Return logits, `(start_logits, end_logits)` for questions, or hidden states without a head."""
         if not isinstance(input_ids, Tensor):
-            raise _not_a_tensor(input_ids)
+            raise _not_a_tensor(input_ids, inputs)
         given = {
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
@@ -129,7 +141,7 @@ class PretrainedModel(nn.Module):
         folder: str | os.PathLike[str],
         *,
         force: bool = False,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         max_shard_bytes: int = MAX_SHARD_BYTES,
     ) -> ExportReport:
         """Write a folder that transformers and `from_pretrained` load; it must be new or empty.
@@ -190,6 +202,20 @@ class PretrainedModel(nn.Module):
         self._evaluated = None
         return super().train(mode)
 
+    def watch_new_head(self, names: Iterable[str]) -> None:
+        """Warn before the first prediction if these parameters of the graph are still as they are now."""
+        if self.head is not Head.BASE:  # embeddings do not use the pooler
+            known = dict(self.graph.named_parameters())
+            self._new_head = [(known[name], known[name]._version) for name in names if name in known]
+
+    def _warn_about_new_head(self) -> None:
+        watched, self._new_head = self._new_head, []
+        if watched and all(parameter._version == version for parameter, version in watched):
+            log.warn(
+                "hf: the checkpoint did not have the head of this model, which was initialized: predictions "
+                "are random until it is trained"
+            )
+
     def extra_repr(self) -> str:
         return (
             f"{self.family.class_name(self.head)}, {sum(p.numel() for p in self.parameters()):,} parameters"
@@ -216,11 +242,19 @@ class PretrainedModel(nn.Module):
         """Yield what runs the model on texts, in evaluation mode."""
         from .predict import Runner
 
+        self._warn_about_new_head()
         # Parts may be in different modes, for example a frozen encoder.
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            yield Runner(self, self.tokenizer, device=self.device, mask_is_optional=True, **options)
+            yield Runner(
+                self,
+                self.tokenizer,
+                device=self.device,
+                mask_is_optional=True,
+                vocab_size=self.config.sizes.vocab,
+                **options,
+            )
         finally:
             for module in training:
                 module.training = True

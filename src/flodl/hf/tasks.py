@@ -15,6 +15,11 @@ from .models import PretrainedModel
 if TYPE_CHECKING:
     from .data import TextDataset
 
+_NO_HEAD = (
+    "a model without a head cannot be fine-tuned. Load it with AutoModelForSequenceClassification or "
+    "another AutoModelFor… instead of AutoModel."
+)
+
 
 class Encoder(PretrainedModel):
     """A model without a head: hidden states, and embeddings of sentences."""
@@ -38,6 +43,14 @@ class Encoder(PretrainedModel):
     def predict(self, texts: str | Sequence[str], **options: Any) -> Tensor:
         """Return the embeddings of texts, as `embed`."""
         return self.embed(texts, **options)
+
+    def dataset(self, *args: Any, **options: Any) -> TextDataset:
+        """Raise an error: without a head, there is nothing to train."""
+        raise HFError(_NO_HEAD)
+
+    def metrics(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Raise an error: without a head, there is nothing to evaluate."""
+        raise HFError(_NO_HEAD)
 
 
 class SequenceClassifier(PretrainedModel):

@@ -52,6 +52,8 @@ def verify_export(
     installed (or `use_transformers=True`), it must load the folder with nothing missing or unexpected, and
     give the same outputs as flodl.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise HFError(f"the folder is a {type(folder).__name__}. Pass the path of an export.")
     path = Path(folder)
     if not path.is_dir():
         raise HFError(f"the folder {folder} does not exist. Pass the folder of an export.")

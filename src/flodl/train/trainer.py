@@ -28,6 +28,7 @@ from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
 from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
+from .checks.start import EVALUATES_TRAINING_DATA, is_same_data
 from .checks.step_function import check_step_function
 from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
@@ -226,6 +227,8 @@ class Trainer(CheckedAttributes):
                 check_repeatable(eval_data)
             if eval_data is None:
                 self._run.report_unused_metrics()
+            elif is_same_data(train_data, eval_data):
+                self._run.reports.warn(EVALUATES_TRAINING_DATA)
             while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)

@@ -118,7 +118,13 @@ def real_lengths(name: str) -> np.ndarray:
 
 def layout(**changes) -> Layout:
     values = {"head": Head.MASKED_LM, "model_type": "bert", "pad_id": 0, "pads_left": False}
-    values |= {"has_token_types": True, "first_position": 0, "num_positions": 512, "dtype": torch.float32}
+    values |= {
+        "has_token_types": True,
+        "first_position": 0,
+        "num_positions": 512,
+        "vocab_size": 400,
+        "dtype": torch.float32,
+    }
     return Layout(**{**values, **changes})
 
 

@@ -76,3 +76,11 @@ def test_a_run_warns_about_a_learning_rate_of_zero(make, data, capsys):
     assert (
         capsys.readouterr().err == "every learning rate of the optimizer is 0, so nothing will be learned.\n"
     )
+
+
+def test_evaluation_on_the_training_data_is_reported(make, capsys):
+    data = torch.ones(8, 3), torch.ones(8, 1)
+    make().fit(data, epochs=1, batch_size=4, eval_data=tuple(data))
+    assert capsys.readouterr().err.count("the evaluation data is the training data") == 1
+    make().fit(data, epochs=1, batch_size=4, eval_data=(data[0].clone(), data[1]))
+    assert "training data" not in capsys.readouterr().err

@@ -79,7 +79,6 @@ def export(
     as_json: bool,
 ) -> None:
     """Write MODEL, or a trained version of it, in the format of transformers."""
-    from flodl.hf.auto import parse_dtype
     from flodl.hf.files.folder import check_target
 
     check_target(out, force=force)
@@ -89,7 +88,7 @@ def export(
     loaded = _load(model, head, options)
     if weights is not None:
         _load_trained(loaded, weights)
-    report = loaded.export(out, force=force, dtype=parse_dtype(dtype))
+    report = loaded.export(out, force=force, dtype=dtype)
     if as_json:
         click.echo(json.dumps({"folder": str(report.folder), "files": report.files, "notes": report.notes}))
     else:

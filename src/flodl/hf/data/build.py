@@ -14,7 +14,7 @@ from .layout import Layout
 from .masking import Masking
 from .spans import encode_questions
 from .targets import NoTargets, SpanTargets, TextTargets, TokenTargets
-from .tokens import Array, Truncated, collect, encoded, flat
+from .tokens import Array, Truncated, collect, encoded, flat, warn_about_empty
 
 if TYPE_CHECKING:
     from ..models import PretrainedModel
@@ -49,6 +49,7 @@ def classification_data(
     types = tokenizer.limits.has_token_types and pairs is not None
     tokens = collect(cut.watch(found), types=types)
     cut.warn()
+    warn_about_empty(tokens, tokenizer.backend.num_special_tokens_to_add(pairs is not None))
     return TextDataset(
         tokens,
         Layout.of(model),

@@ -49,8 +49,16 @@ class TextDataset:
     def __post_init__(self) -> None:
         if self.pack not in ("auto", True, False):
             raise HFError(f"pack={self.pack!r}; expected 'auto', True or False.")
+        if self.group_by_length not in (True, False):
+            raise HFError(f"group_by_length={self.group_by_length!r}; expected True or False.")
         if not len(self.tokens):
             raise HFError("there are no texts. Pass at least one.")
+        highest = int(self.tokens.ids.max())
+        if highest >= self.layout.vocab_size:
+            raise HFError(
+                f"a text has the token id {highest}, but the model has {self.layout.vocab_size} tokens "
+                "(vocab_size). The tokenizer does not belong to the model."
+            )
         if self.pack is True and self.group_by_length:
             raise HFError(
                 "pack=True and group_by_length=True cannot be combined: packed texts are not padded."

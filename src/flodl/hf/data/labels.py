@@ -26,11 +26,19 @@ def label_names(labels: Sequence[Any]) -> list[str]:
     >>> label_names(["pos", "neg", "pos"]), label_names([["O", "B-PER"], ["O", "B-LOC"]])
     (['neg', 'pos'], ['O', 'B-LOC', 'B-PER'])
     """
+    if isinstance(labels, str):
+        raise HFError(f"labels is the text {labels!r:.60}; expected a list with the labels of all texts.")
     names: set[str] = set()
-    for label in labels:
-        names.update([label] if isinstance(label, str) else label)
-    if not all(isinstance(name, str) for name in names):
-        raise HFError("the labels are not texts. Numbers need no names: pass num_labels=… instead.")
+    for index, label in enumerate(labels):
+        label = label.tolist() if hasattr(label, "tolist") else label
+        own = label if isinstance(label, list | tuple) else [label]
+        wrong = next((name for name in own if not isinstance(name, str)), "")
+        if wrong != "":
+            raise HFError(
+                f"the label of text {index} is {label!r:.60}, and not a name. Numbers need no names: pass "
+                "num_labels=… instead. Leave out texts without a label."
+            )
+        names.update(own)
     return sorted(names, key=lambda name: (name != "O", name))
 
 
@@ -143,6 +151,10 @@ def _checked_ids(array: Array, names: Sequence[str]) -> Array:
         )
     wrong = np.flatnonzero(((array < 0) | (array >= count)) & (array != IGNORED))
     if not len(wrong):
+        if (array == IGNORED).all():
+            raise HFError(
+                f"all {len(array)} labels are {IGNORED}, which is ignored. Pass labels to train on."
+            )
         return array.astype(np.int64)
     at, low, high = int(wrong[0]), int(array[array != IGNORED].min()), int(array.max())
     message = f"the label of text {at} is {array[at]}, but the model has {count} labels, 0 to {count - 1}."
@@ -190,6 +202,8 @@ def tag_ids(
             at = next(at for at, tag in enumerate(row) if not _is_known(tag, known))
             _id_of(row[at], names, f"tag of word {at} of text {index}")
             raise
+    if any(map(len, found)) and all((row == IGNORED).all() for row in found):
+        raise HFError(f"all tags are {IGNORED}, which is ignored. Pass tags to train on.")
     return found
 
 

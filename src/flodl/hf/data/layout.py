@@ -28,6 +28,7 @@ class Layout:
     has_token_types: bool
     first_position: int
     num_positions: int | None
+    vocab_size: int
     dtype: torch.dtype
 
     @classmethod
@@ -44,5 +45,6 @@ class Layout:
             tokenizer.limits.has_token_types,
             (0 if pad is None else pad) + 1 if after_pad else 0,
             tokenizer.max_length,
+            model.config.sizes.vocab,
             model.dtype,
         )

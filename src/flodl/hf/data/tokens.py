@@ -95,6 +95,13 @@ def collect(encodings: Iterable[Encoding], *, types: bool) -> Tokens:
     return Tokens.joined(ids, kinds if types else None)
 
 
+def warn_about_empty(tokens: Tokens, num_special: int) -> None:
+    """Warn if texts have no tokens besides the special ones."""
+    empty = np.flatnonzero(tokens.lengths <= num_special)
+    if len(empty):
+        log.warn(f"{len(empty)} of {len(tokens)} texts are empty, the first of them text {empty[0]}")
+
+
 class Truncated:
     """Counts texts that are longer than the limit, and warns once about all of them."""
 

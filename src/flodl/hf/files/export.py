@@ -20,6 +20,7 @@ from flodl.graph import Graph
 from ..config import EncoderConfig
 from ..heads import Head
 from ..registry import Family
+from .dtypes import parse_dtype
 from .folder import check_target, replace_folder
 from .json_file import read_json
 from .load import Stored
@@ -63,7 +64,7 @@ def export_model(
     folder: str | os.PathLike[str],
     *,
     force: bool = False,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> ExportReport:
     """Write a model to a folder, completely or not at all.
@@ -73,11 +74,12 @@ def export_model(
     written. `dtype` chooses another type.
     """
     check_target(folder, force=force)
+    chosen = parse_dtype(dtype)
     tensors = model.family.keys(model.config, model.head).to_checkpoint(model.graph)
     for key, tensor in tensors.items():
         if tensor.is_meta:
             raise HFError(f"the tensor {key!r} has no values: the model is on the meta device.")
-    tensors, notes = choose_types(tensors, model.stored, dtype)
+    tensors, notes = choose_types(tensors, model.stored, chosen)
     shards = model.stored.shards if max_shard_bytes == MAX_SHARD_BYTES else None
     with replace_folder(folder, force=force, is_replaced=is_model_file) as work:
         files = write_tensors(work, tensors, shards=shards, max_shard_bytes=max_shard_bytes)
@@ -97,8 +99,6 @@ def choose_types(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the tensors in the types to write, and a note if these differ from the source's."""
     if dtype is not None:
-        if not dtype.is_floating_point:
-            raise HFError(f"dtype={dtype} is not a floating-point type.")
         return {key: tensor.to(dtype) for key, tensor in tensors.items()}, []
     narrowed: dict[str, Tensor] = {}
     for key, tensor in tensors.items():

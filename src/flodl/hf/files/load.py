@@ -41,6 +41,7 @@ class Loaded:
     config: EncoderConfig
     report: LoadReport
     stored: Stored
+    new: tuple[str, ...] = ()
 
 
 def load_graph(
@@ -88,7 +89,9 @@ def load_graph(
             torch.default_generator.manual_seed(seed)
             family.initialize(graph, config, only=set(plan.missing))
     graph.to(device)  # new parameters, and tables that are computed
-    return Loaded(graph, config, _report(source, plan, seed, notes), _stored(plan, keys, weights))
+    return Loaded(
+        graph, config, _report(source, plan, seed, notes), _stored(plan, keys, weights), tuple(plan.missing)
+    )
 
 
 def _plan(

@@ -59,8 +59,13 @@ def open_source(
 ) -> Source:
     """Return the folder of a model; a name that is not a folder is looked up on the hub."""
     if not isinstance(repo_or_dir, str | os.PathLike) or not os.fspath(repo_or_dir):
+        shown = (
+            repr(repo_or_dir)
+            if repo_or_dir is None or isinstance(repo_or_dir, str)
+            else f"a {type(repo_or_dir).__name__}"
+        )
         raise HFError(
-            f"the model is {repo_or_dir!r}. Pass a folder, or the name of a model on the hub, such as "
+            f"the model is {shown}. Pass a folder, or the name of a model on the hub, such as "
             "'google-bert/bert-base-uncased'."
         )
     name = os.fspath(repo_or_dir)

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from flodl.core import HFError
 
+from ..data.targets import SpanTargets
 from ..predict.answer import Window, best_answers
 from ..predict.runner import to_float
 
 if TYPE_CHECKING:
     from ..data import TextDataset
 
+_POSITIONS = ("start_positions", "end_positions")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -92,6 +94,8 @@ class SquadScore:
             )
         self._questions, self._offsets = dataset.questions, dataset.tokens.offsets
         self._answers = dataset.questions.answers
+        assert isinstance(dataset.targets, SpanTargets)
+        self._spans, self._pads_left = dataset.targets.spans, dataset.layout.pads_left
         self._max_answer_len = max_answer_len
         self._no_answers = any(not spans for spans in self._answers) if no_answers is None else no_answers
         self.reset()
@@ -104,10 +108,30 @@ class SquadScore:
     def update(self, predictions: tuple[Tensor, Tensor], labels: Mapping[str, Tensor]) -> None:
         """Add the logits of starts and ends, each [windows, tokens]; `labels["index"]` names the windows."""
         start, end = (to_float(logits.detach()) for logits in predictions)
-        for row, index in enumerate(labels["index"].tolist()):
+        indices = labels["index"].tolist()
+        self._check_source(indices, labels, width=start.shape[1])
+        for row, index in enumerate(indices):
             if index >= 0:
                 length = int(self._offsets[index + 1] - self._offsets[index])
                 self._logits[index] = np.stack([logits[row, :length] for logits in (start, end)])
+
+    def _check_source(self, indices: Sequence[int], labels: Mapping[str, Tensor], *, width: int) -> None:
+        """Raise if the windows are not those of the dataset that the metric was created with."""
+        rows = [row for row, index in enumerate(indices) if index >= 0]
+        chosen = np.array([indices[row] for row in rows], np.int64)
+        is_own = not len(chosen) or chosen.max() < len(self._spans)
+        if is_own and "start_positions" in labels:
+            found = np.stack([labels[name].cpu().numpy()[rows] for name in _POSITIONS], axis=1)
+            lengths = self._offsets[chosen + 1] - self._offsets[chosen]
+            shifts = found - self._spans[chosen]
+            # With padding on the left, positions are shifted by it.
+            padding = (width - lengths if self._pads_left else np.zeros_like(lengths))[:, None]
+            is_own = bool(((shifts == 0) | (shifts == padding)).all() and (lengths <= width).all())
+        if not is_own:
+            raise HFError(
+                "the evaluation reads other questions than the dataset that the metric was created with. "
+                "Pass the same dataset: metrics=model.metrics(valid) and eval_data=valid."
+            )
 
     def compute(self) -> dict[str, float]:
         """Return exact match and F1 in percent, over the questions with at least one window seen."""

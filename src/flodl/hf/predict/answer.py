@@ -12,7 +12,7 @@ from flodl.core import HFError
 
 from ..text.windows import read_windows
 from .results import Answer
-from .runner import CHUNK, Rows, Runner, as_list, to_float
+from .runner import CHUNK, Rows, Runner, as_list, check_top_k, to_float
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -190,7 +190,7 @@ def _characters(
 
 
 def _check(top_k: int | None, max_answer_len: int) -> None:
-    if top_k is not None and top_k < 1:
-        raise HFError(f"top_k is {top_k}; expected at least 1.")
+    if top_k is not None:
+        check_top_k(top_k)
     if max_answer_len < 1:
         raise HFError(f"max_answer_len is {max_answer_len}; expected at least 1.")

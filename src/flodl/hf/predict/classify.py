@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from flodl.core import HFError
 
 from .results import Classification, LabelScore
-from .runner import Rows, Runner, as_list, to_float
+from .runner import Rows, Runner, as_list, check_top_k, to_float
 
 Function = Literal["softmax", "sigmoid", "none"]
 
@@ -29,8 +29,10 @@ def classify_texts(
     """Classify a text or a list of texts, or pairs of texts; `top_k` keeps the best labels only."""
     texts, pairs, single = _inputs(texts, pairs)
     function = function_for(problem_type, len(labels)) if function_to_apply is None else function_to_apply
-    if top_k is not None and top_k < 1:
-        raise HFError(f"top_k is {top_k}; expected at least 1.")
+    if top_k is not None:
+        check_top_k(top_k)
+    if function not in get_args(Function):
+        raise HFError(f"function_to_apply is {function!r}; expected 'softmax', 'sigmoid' or 'none'.")
 
     def interpret(rows: Rows) -> list[Classification]:
         logits = to_float(rows.output)
@@ -68,10 +70,8 @@ def classification(
         scores = scores / scores.sum()
     elif function == "sigmoid":
         scores = 1.0 / (1.0 + np.exp(-logits.clip(-80, 80)))
-    elif function == "none":
-        scores = logits
     else:
-        raise HFError(f"function_to_apply is {function!r}; expected 'softmax', 'sigmoid' or 'none'.")
+        scores = logits
     order = range(len(labels)) if function == "none" else np.argsort(-scores, kind="stable")
     pairs = [LabelScore(labels[index], float(scores[index])) for index in order]
     return Classification(tuple(pairs[:top_k]))

@@ -30,6 +30,12 @@ def embed_texts(
     `normalize` overrides the files of the model.
     """
     pooling = Pooling() if pooling is None else pooling
+    if not isinstance(pooling, Pooling):
+        raise HFError(
+            f"pooling={pooling!r}; expected a Pooling of flodl.hf.predict, such as Pooling(modes=('cls',))."
+        )
+    if normalize not in (None, True, False):
+        raise HFError(f"normalize={normalize!r}; expected True or False, or None for what the model says.")
     given, single = as_list(texts)
     wrong = next((index for index, text in enumerate(given) if not isinstance(text, str)), None)
     if wrong is not None:

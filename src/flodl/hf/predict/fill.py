@@ -12,7 +12,7 @@ from flodl.core import HFError
 
 from ..text.tokenizer import Tokenizer
 from .results import Fill
-from .runner import Rows, Runner, as_list
+from .runner import Rows, Runner, as_list, check_top_k
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -32,8 +32,7 @@ def fill_masks(
     """
     tokenizer = runner.tokenizer
     given, single = as_list(texts)
-    if top_k < 1:
-        raise HFError(f"top_k is {top_k}; expected at least 1.")
+    check_top_k(top_k)
     if tokenizer.mask.id is None:
         raise HFError("the tokenizer has no mask token, so there is nothing to fill.")
     ids = None if targets is None else target_ids(tokenizer, targets)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import HFError, log
+from flodl.core.integers import is_index
 
 from ..text.batching import plan_batches
 from ..text.progress import progress_bar
@@ -48,7 +49,8 @@ class Runner:
     A batch has at most `batch_size` texts and `max_tokens` tokens. `progress` shows a bar always or never;
     by default, it appears on a terminal if the list takes more than a second. `takes_positions` means that
     the model returns logits only at the `positions` it receives, indices into the flattened batch.
-    `mask_is_optional` means that it needs no `attention_mask` for a batch without padding.
+    `mask_is_optional` means that it needs no `attention_mask` for a batch without padding. `vocab_size` is
+    the number of tokens of the model.
     """
 
     forward: Callable[..., Any]
@@ -59,6 +61,7 @@ class Runner:
     progress: bool | None = None
     takes_positions: bool = False
     mask_is_optional: bool = False
+    vocab_size: int | None = None
 
     def run(
         self,
@@ -132,7 +135,7 @@ class Runner:
         with torch.inference_mode():
             for indices in plan:
                 batch = [encodings[index] for index in indices]
-                inputs = self.tokenizer.pad(batch, device=self.device)
+                inputs = self.tokenizer.pad(batch, device=self.device, vocab_size=self.vocab_size)
                 rows = Rows(batch, inputs, self._call(inputs, batch, token), side)
                 found.update(zip(indices, interpret(rows)))
                 advance(len(indices))
@@ -146,6 +149,12 @@ def as_list(texts: str | Iterable[Any], name: str = "texts") -> tuple[list[Any],
     if isinstance(texts, bytes | Mapping | Set) or not isinstance(texts, Iterable):
         raise HFError(f"{name} is a {type(texts).__name__}; expected a string or a list of strings.")
     return list(texts), False
+
+
+def check_top_k(top_k: Any) -> None:
+    """Raise unless this is a number of results."""
+    if not is_index(top_k, at_least=1):
+        raise HFError(f"top_k is {top_k!r}; expected an integer of at least 1.")
 
 
 def to_float(values: Tensor) -> Any:

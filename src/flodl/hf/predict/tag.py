@@ -49,7 +49,11 @@ def tag_texts(
     refer to the words joined with spaces.
     """
     _check(aggregation_strategy, stride)
+    if isinstance(ignore_labels, str):
+        ignore_labels = (ignore_labels,)
     if is_split_into_words:
+        if isinstance(texts, str):
+            raise HFError("texts is a str, but is_split_into_words=True; expected a list of words.")
         single = bool(texts) and all(isinstance(word, str) for word in texts)
         given: list[Any] = [list(texts)] if single else list(texts)
     else:

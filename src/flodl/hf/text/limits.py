@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flodl.core import HFError
+from flodl.core.integers import is_index
 
 # Larger values mean "no limit": transformers writes int(1e30).
 _UNLIMITED = 1 << 31
@@ -53,11 +54,15 @@ class Limits:
         """Return the limit to use for a call that asks for `max_length`."""
         if max_length is None:
             return self.max_length
-        if max_length < 1 or (self.max_length is not None and max_length > self.max_length):
+        if not is_index(max_length, at_least=1) or (
+            self.max_length is not None and max_length > self.max_length
+        ):
             most = (
                 "" if self.max_length is None else f" and at most {self.max_length}, the maximum of the model"
             )
-            raise HFError(f"max_length={max_length} is out of range; expected at least 1{most}.")
+            raise HFError(
+                f"max_length={max_length!r} is out of range; expected an integer of at least 1{most}."
+            )
         return max_length
 
 

@@ -187,8 +187,12 @@ class Tokenizer:
         *,
         device: torch.device | str | None = None,
         multiple_of: int = 1,
+        vocab_size: int | None = None,
     ) -> dict[str, Tensor]:
-        """Pad to the longest of the encodings (up to a multiple), and return the inputs of the model."""
+        """Pad to the longest of the encodings (up to a multiple), and return the inputs of the model.
+
+        Ids of `vocab_size` or more are an error; by default, the config of the tokenizer says how many.
+        """
         if not encodings:
             raise HFError("a batch needs at least one text, but the list is empty.")
         rows = [encoding.ids for encoding in encodings]
@@ -203,11 +207,10 @@ class Tokenizer:
             batch["attention_mask"][index, place] = 1
             if self.limits.has_token_types:
                 batch["token_type_ids"][index, place] = encoding.type_ids
-        self._check_ids(batch["input_ids"])
+        self._check_ids(batch["input_ids"], self.limits.vocab_size if vocab_size is None else vocab_size)
         return {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
 
-    def _check_ids(self, ids: np.ndarray[Any, Any]) -> None:
-        size = self.limits.vocab_size
+    def _check_ids(self, ids: np.ndarray[Any, Any], size: int | None) -> None:
         if size is not None and ids.size and ids.max() >= size:
             token = self.backend.id_to_token(int(ids.max()))
             raise HFError(

@@ -12,6 +12,10 @@ from ..session import Session
 # A rate below this part of the highest one trains nothing.
 NEGLIGIBLE = 1e-4
 NUM_SAMPLES = 32
+EVALUATES_TRAINING_DATA = (
+    "the evaluation data is the training data, so the metrics of the evaluation say nothing about new data. "
+    "Set some data aside."
+)
 # The number of distinct rates from which a decay is smooth.
 NUM_SMOOTH = 5
 
@@ -25,6 +29,22 @@ def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None)
         per_epoch = -(-num_batches // session.train_step.settings.accumulate)
         if text := schedule_ends_early(session.schedule, per_epoch=per_epoch, epochs=epochs):
             yield text
+
+
+def is_same_data(train_data: Any, eval_data: Any) -> bool:
+    """Return whether two sources are certainly the same: one object, the same tensors, or equal texts.
+
+    >>> import torch
+    >>> x, y = torch.ones(4, 2), torch.ones(4)
+    >>> is_same_data((x, y), (x, y)), is_same_data((x, y), (x.clone(), y))
+    (True, False)
+    """
+    if train_data is eval_data:
+        return True
+    if isinstance(train_data, tuple) and isinstance(eval_data, tuple):
+        return len(train_data) == len(eval_data) and all(a is b for a, b in zip(train_data, eval_data))
+    content = getattr(train_data, "content", None)
+    return isinstance(content, str) and content == getattr(eval_data, "content", None)
 
 
 def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
