@@ -12,6 +12,7 @@ from .rehearsal import carries_state, rehearse, sandbox, watch_outside
 from .report import StepReport
 from .settings import Precision, Tail, TierChoice
 from .step import TrainStep
+from .without_batch import update_without_batch
 
 __all__ = [
     "Captured",
@@ -40,5 +41,6 @@ __all__ = [
     "report_skips_elsewhere",
     "sandbox",
     "shapes_in",
+    "update_without_batch",
     "watch_outside",
 ]

@@ -31,13 +31,14 @@ from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
-from .program.arguments import check_arguments, check_takes_mask
+from .program.arguments import check_arguments, check_tail_on_ranks, check_takes_mask
 from .program.program import StepBody
 from .program.progress import Stage
 from .program.ragged import UsualSize, padded
 from .program.runner import Micro, Phase, update_strictly
 from .program.saved_state import check_saved
 from .program.update import parameters_of
+from .reduction.gradients import ReduceGradients
 from .report import Cause, Journal, StepReport
 from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
 from .tiers.controller import TierController
@@ -76,6 +77,7 @@ class TrainStep:
         tune_budget_s: float = 300.0,
         strict: bool = False,
         guard: Guard = "gradients",
+        reduce_gradients: ReduceGradients | None = None,
     ) -> None:
         self._settings = StepSettings(
             clip_norm=clip_norm,
@@ -94,8 +96,10 @@ class TrainStep:
         readiness = prepare(optimizer)
         if tail == "pad":
             check_takes_mask(step_fn)
+        if reduce_gradients is not None:
+            check_tail_on_ranks(tail)
         self._window = Window(accumulate)
-        self._body = StepBody.create(model, optimizer, step_fn, self._settings, readiness)
+        self._body = StepBody.create(model, optimizer, step_fn, self._settings, readiness, reduce_gradients)
         self._bridge = None if schedule is None else apply(schedule, optimizer)
         self._journal = Journal()
         self._readiness = readiness
@@ -320,7 +324,7 @@ class TrainStep:
             self._bridge.add_new_groups()
         self._body.progress.stage = Stage.FORWARD
         try:
-            update_strictly(self._body, self._window.correction)
+            update_strictly(self._body, self._window.correction, self._window.samples)
             with uninterrupted():
                 self._count_update()
             self._end_window()
@@ -452,16 +456,17 @@ class TrainStep:
     def _micro_batch(self, batch: tuple[Any, ...], form: Signature, samples: int, *, ragged: bool) -> Micro:
         window, mask = self._window, None
         share = window.share(samples) if window.accumulate > 1 else 1.0
+        real = samples if window.accumulate == 1 else window.samples
         if self._settings.tail == "pad":
             batch, mask = padded(batch, samples, self._usual.samples)
             form, samples, ragged = signature((*batch, mask)), len(mask), False
         if window.accumulate == 1:
-            return Micro(batch, form, Phase.ONLY, samples, ragged=ragged, mask=mask)
+            return Micro(batch, form, Phase.ONLY, samples, ragged=ragged, mask=mask, window_samples=real)
         phase = Phase.FIRST if window.position == 0 else Phase.MIDDLE
         if window.position == window.accumulate - 1:
             phase = Phase.LAST
         correction = window.correction if phase is Phase.LAST else 1.0
-        return Micro(batch, form, phase, samples, share, correction, ragged, mask)
+        return Micro(batch, form, phase, samples, share, correction, ragged, mask, real)
 
     def _count_micro_batch(self) -> None:
         """Count a micro-batch, and the update if its window is full."""

@@ -232,7 +232,7 @@ class RecordedRunner:
         outcome = self.run_without_update(micro)
         if micro.closes and not self.update_inside:
             self.show_grads()
-            self.body.update(micro.correction)
+            self.body.update(micro.correction, samples=micro.window_samples)
         return outcome
 
     def run_without_update(self, micro: Micro) -> Outcome:

@@ -11,7 +11,7 @@ from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
 
-from ..settings import Precision, StepFunction
+from ..settings import Precision, StepFunction, Tail
 
 
 def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
@@ -56,6 +56,16 @@ def check_takes_mask(step_fn: StepFunction) -> None:
             "tail='pad' fills a ragged batch with rows that must not count, and the step function has no "
             "'mask' parameter to leave them out. Write step_fn(model, x, y, *, mask) and average over "
             "mask, or use tail='eager'."
+        )
+
+
+def check_tail_on_ranks(tail: Tail) -> None:
+    """Raise if a rank might drop a batch while the others wait for its gradients."""
+    if tail == "drop":
+        raise StepError(
+            "tail='drop' with reduce_gradients: a rank that drops its batch makes no update, and the others "
+            "would wait for its gradients. Use tail='eager' or 'pad', and drop the last batch of all ranks "
+            "where the data is divided."
         )
 
 

@@ -19,6 +19,7 @@ from ..device.capturing import report_capturing
 from ..mistakes.own_backward import check_own_backward, gradients_of
 from ..optimizer.adam import FastAdam
 from ..optimizer.prepare import Readiness
+from ..reduction.gradients import GradientReduction, ReduceGradients
 from ..settings import StepFunction, StepSettings
 from .arguments import check_dtypes
 from .outcome import Outcome, Part, Weight, joined, outcome_of, weighed
@@ -56,6 +57,8 @@ class StepBody:
     means: RunningMeans
     updater: Updater
     undo: ForwardUndo
+    # Averages the gradients over ranks before each update, if there are several.
+    reduction: GradientReduction | None = None
     progress: Progress = field(default_factory=Progress)
     side_effects: SideEffects = field(default_factory=SideEffects)
     # How many pieces a batch runs in because memory ran out.
@@ -73,6 +76,7 @@ class StepBody:
         step_fn: StepFunction,
         settings: StepSettings,
         readiness: Readiness,
+        reduce_gradients: ReduceGradients | None = None,
     ) -> StepBody:
         """Return the body of a new step."""
         parameters = parameters_of(optimizer)
@@ -88,9 +92,12 @@ class StepBody:
         scaler = LossScaler(device) if settings.precision == "fp16" else None
         means = RunningMeans(device)
         updater = Updater(optimizer, settings, readiness, bad=means.bad, scaler=scaler)
-        return cls(
+        body = cls(
             model, optimizer, step_fn, settings, device, scaler, means, updater, undo=ForwardUndo(model)
         )
+        if reduce_gradients is not None:
+            body.reduction = GradientReduction(reduce_gradients, model, means.bad)
+        return body
 
     def compiled(self, step_fn: StepFunction, account: Callable[..., None] | None = None) -> StepBody:
         """Return the same step with a compiled step function, and compiled sums where `account` is given.
@@ -192,11 +199,23 @@ class StepBody:
         is_whole = not isinstance(share, Tensor) and share == 1.0
         return outcome, outcome.loss if is_whole else weighed(outcome.loss, share)
 
-    def update(self, correction: float = 1.0, *, quick: FastAdam | None = None) -> None:
+    def reduce(self, correction: float, samples: int) -> None:
+        """Average the gradients of the window, which has this many samples here, over ranks."""
+        assert self.reduction is not None
+        self.progress.stage = Stage.REDUCING
+        self.reduction.run(parameters_of(self.optimizer), correction=correction, samples=samples)
+
+    def update(
+        self, correction: float = 1.0, *, samples: int | None = None, quick: FastAdam | None = None
+    ) -> None:
         """Unscale, clip, check that everything is finite, and update unless the flag on the device is set.
 
+        Gradients are averaged over ranks first, unless `samples` is None because that is done already.
         `quick` is a faster form of the same update, for recordings.
         """
+        if self.reduction is not None and samples is not None:
+            self.reduce(correction, samples)
+            correction = 1.0
         self.progress.stage = Stage.UPDATING
         if quick is not None and not self.updater.can_run(quick):
             quick = None

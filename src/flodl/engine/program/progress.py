@@ -14,6 +14,7 @@ class Stage(Enum):
     BACKWARD = auto()  # gradients are being written
     ACCUMULATED = auto()  # the gradients of the micro-batch are complete
     COUNTED = auto()  # and counted, where the accumulation window is not full yet
+    REDUCING = auto()  # gradients are being averaged over ranks
     UPDATING = auto()  # parameters are being written
     UPDATED = auto()  # the update is complete
     UPDATE_COUNTED = auto()  # and counted
@@ -28,7 +29,7 @@ class Progress:
     >>> with progress.preserved():
     ...     progress.stage = Stage.FORWARD
     >>> progress.stage
-    <Stage.UPDATED: 6>
+    <Stage.UPDATED: 7>
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class Progress:
     @property
     def is_writing(self) -> bool:
         """Whether gradients or parameters are half written."""
-        return self.stage in (Stage.BACKWARD, Stage.UPDATING)
+        return self.stage in (Stage.BACKWARD, Stage.REDUCING, Stage.UPDATING)
 
     @contextmanager
     def preserved(self) -> Iterator[None]:

@@ -40,6 +40,8 @@ class Micro:
     ragged: bool = False
     # The rows that are real, where the batch was padded.
     mask: Tensor | None = None
+    # The real samples of its window up to here.
+    window_samples: int = 0
 
     @property
     def opens(self) -> bool:
@@ -82,7 +84,7 @@ class EagerRunner:
         """Run one micro-batch, and the update if its window ends."""
         outcome = self.run_without_update(micro)
         if micro.closes:
-            self.body.update(micro.correction)
+            self.body.update(micro.correction, samples=micro.window_samples)
         return outcome
 
     def run_without_update(self, micro: Micro) -> Outcome:
@@ -123,19 +125,20 @@ class SplittingRunner(EagerRunner):
             journal.add(step, "split", Cause.OUT_OF_MEMORY, split_words(body.pieces))
         if micro.closes:
             if strict:
-                update_strictly(body, micro.correction)
+                update_strictly(body, micro.correction, micro.window_samples)
             else:
-                body.update(micro.correction)
+                body.update(micro.correction, samples=micro.window_samples)
         elif opens and calls.num_learning < 0:
             body.updater.remember_gradients(body.updater.with_gradient())
         return outcome
 
 
-def update_strictly(body: StepBody, correction: float) -> None:
+def update_strictly(body: StepBody, correction: float, samples: int) -> None:
     """Update; with strict=True a hidden host sync is an error, unless it is flodl's own."""
     with _strictly(body):
-        body.update(correction)
+        body.update(correction, samples=samples)
 
 
 def _strictly(body: StepBody) -> AbstractContextManager[None]:
-    return no_waiting() if body.settings.strict and not body.updater.host_waits() else nullcontext()
+    waits = body.reduction is not None or body.updater.host_waits()
+    return no_waiting() if body.settings.strict and not waits else nullcontext()

@@ -39,7 +39,7 @@ def record_another(
         if before is not None:
             before.restore()
         return None, NO_MEMORY
-    body.update(micro.correction)
+    body.update(micro.correction, samples=micro.window_samples)
     if bool(body.bad):
         return outcome, None
     try:

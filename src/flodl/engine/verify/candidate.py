@@ -113,7 +113,7 @@ class CandidateBuilder:
     def _runner(self, body: StepBody) -> Runner:
         if self._body.device.type != "cuda":
             return CompiledRunner(body)
-        return RecordedRunner(body, update_inside=self._readiness.capturable)
+        return RecordedRunner(body, update_inside=self._updates)
 
     def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
         before.restore()

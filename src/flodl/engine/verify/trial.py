@@ -53,7 +53,7 @@ class Trial:
         self._body = body
         self._eager = EagerRunner(body)
         # Whether the candidate includes the update.
-        self._updates = body.device.type == "cuda" and readiness.capturable
+        self._updates = body.device.type == "cuda" and readiness.capturable and body.reduction is None
         self._builder = CandidateBuilder(
             tier, body, readiness, updates=self._updates, tune=tune, layout=layout
         )
@@ -175,7 +175,7 @@ class Trial:
                 # The window is fine, but there is no memory to compare it.
                 self._before = None
         with step_errors(updating=True):
-            self._body.update(micro.correction)
+            self._body.update(micro.correction, samples=micro.window_samples)
 
     def end_window(self) -> Runner | None:
         """Compare a window that has ended; return the candidate once enough windows have passed."""

@@ -1,0 +1,1 @@
+"""Averages the gradients of several ranks between backward and clipping."""
