@@ -26,6 +26,7 @@ from .heads import Head
 from .models import PretrainedModel
 from .registry import Family, family_of, head_of
 from .tasks import Encoder, MaskedLM, QuestionAnswerer, SequenceClassifier, TokenClassifier
+from .usage.calls import explained
 
 _MAX_LABELS = 1_000_000  # each gets a name
 Model = TypeVar("Model", bound=PretrainedModel)
@@ -44,6 +45,7 @@ class _Auto(Generic[Model]):
         )
 
     @classmethod
+    @explained("Write from_pretrained('google-bert/bert-base-uncased'), or pass a folder.")
     def from_pretrained(
         cls,
         repo_or_dir: str | os.PathLike[str],
@@ -107,6 +109,7 @@ class _Auto(Generic[Model]):
         return cast(Model, model.eval())
 
     @classmethod
+    @explained("Write from_config(config), with the fields of a config.json, its path or its folder.")
     def from_config(
         cls,
         config: Mapping[str, Any] | str | os.PathLike[str],

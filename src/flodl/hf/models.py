@@ -22,6 +22,7 @@ from .files.source import Source
 from .files.tensors_file import MAX_SHARD_BYTES
 from .heads import Head
 from .registry import Family
+from .usage.calls import explained
 
 if TYPE_CHECKING:
     from .predict import Runner
@@ -136,6 +137,7 @@ class PretrainedModel(nn.Module):
         }
         return self.graph(input_ids, **self._inputs(given))
 
+    @explained("Write model.export(folder).", name="model.export")
     def export(
         self,
         folder: str | os.PathLike[str],

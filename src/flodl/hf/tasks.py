@@ -11,10 +11,13 @@ from flodl.core import HFError
 
 from .heads import Head
 from .models import PretrainedModel
+from .usage.calls import explained
 
 if TYPE_CHECKING:
     from .data import TextDataset
 
+_OF_EMBED = ("progress", "pooling", "prompt_name", "prompt", "normalize")
+_OF_DATASET = ("pack", "group_by_length")
 _NO_HEAD = (
     "a model without a head cannot be fine-tuned. Load it with AutoModelForSequenceClassification or "
     "another AutoModelFor… instead of AutoModel."
@@ -26,6 +29,7 @@ class Encoder(PretrainedModel):
 
     head: ClassVar[Head] = Head.BASE
 
+    @explained("Write model.embed(texts).", name="model.embed", options=_OF_EMBED)
     def embed(self, texts: str | Sequence[str], *, batch_size: int = 32, **options: Any) -> Tensor:
         """Return a vector for a text, or a matrix with one row per text, on the CPU.
 
@@ -40,6 +44,7 @@ class Encoder(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return embed_texts(runner, texts, **options)
 
+    @explained("Write model.predict(texts).", name="model.predict", options=("batch_size", *_OF_EMBED))
     def predict(self, texts: str | Sequence[str], **options: Any) -> Tensor:
         """Return the embeddings of texts, as `embed`."""
         return self.embed(texts, **options)
@@ -58,6 +63,7 @@ class SequenceClassifier(PretrainedModel):
 
     head: ClassVar[Head] = Head.SEQUENCE_CLASSIFICATION
 
+    @explained("Write model.predict(texts).", name="model.predict", options="classify_texts")
     def predict(
         self,
         texts: str | Sequence[str] | Sequence[tuple[str, str]],
@@ -74,6 +80,7 @@ class SequenceClassifier(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return classify_texts(runner, texts, pairs, **options)
 
+    @explained("Write model.dataset(texts, labels).", name="model.dataset", options=_OF_DATASET)
     def dataset(
         self,
         texts: Sequence[str] | Sequence[tuple[str, str]],
@@ -110,6 +117,7 @@ class TokenClassifier(PretrainedModel):
 
     head: ClassVar[Head] = Head.TOKEN_CLASSIFICATION
 
+    @explained("Write model.predict(texts).", name="model.predict", options="tag_texts")
     def predict(
         self,
         texts: str | Sequence[str] | Sequence[Sequence[str]],
@@ -124,6 +132,11 @@ class TokenClassifier(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return tag_texts(runner, texts, **{"labels": self.config.labels, **options})
 
+    @explained(
+        "Write model.dataset(words, tags), with a list of words and of tags per text.",
+        name="model.dataset",
+        options=_OF_DATASET,
+    )
     def dataset(
         self,
         words: Sequence[Sequence[str]],
@@ -163,6 +176,7 @@ class QuestionAnswerer(PretrainedModel):
 
     head: ClassVar[Head] = Head.QUESTION_ANSWERING
 
+    @explained("Write model.predict(question, context).", name="model.predict", options="answer_questions")
     def predict(
         self,
         question: str | Sequence[str],
@@ -178,6 +192,9 @@ class QuestionAnswerer(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return answer_questions(runner, question, context, **options)
 
+    @explained(
+        "Write model.dataset(questions, contexts, answers).", name="model.dataset", options=_OF_DATASET
+    )
     def dataset(
         self,
         questions: Sequence[str],
@@ -222,6 +239,7 @@ class MaskedLM(PretrainedModel):
 
     head: ClassVar[Head] = Head.MASKED_LM
 
+    @explained("Write model.predict('a [MASK] text').", name="model.predict", options="fill_masks")
     def predict(
         self,
         texts: str | Sequence[str],
@@ -236,6 +254,7 @@ class MaskedLM(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress, takes_positions=True) as runner:
             return fill_masks(runner, texts, **options)
 
+    @explained("Write model.dataset(texts).", name="model.dataset", options=_OF_DATASET)
     def dataset(
         self,
         texts: Sequence[str],

@@ -22,6 +22,7 @@ from .heads import Head
 from .models import PretrainedModel
 from .parity import compare, load_reference
 from .registry import head_of
+from .usage.calls import explained
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class VerifyReport:
         return "\n".join(lines)
 
 
+@explained("Write verify_export(folder).")
 def verify_export(
     folder: str | os.PathLike[str],
     *,

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
-from flodl.core.usage.calls import MonitorCallError, explain_creation
+from flodl.core.usage.calls import MonitorCallError, explain_calls, explain_creation
 
 from . import exports, recorder, validation
 from .events import Event, View
@@ -168,6 +168,7 @@ class Monitor:
         self._raise_if_finished("Watch the model")
         self._emit_all(self._watched.add(model))
 
+    @explain_calls(MonitorCallError, example="Write monitor.log(epoch, {'loss': 0.5}).")
     def log(self, epoch: int, metrics: Metrics, duration: float | None = None) -> None:
         """Record the end of an epoch, counted from 0: a dict of metrics, or a graph that recorded them.
 
@@ -187,6 +188,7 @@ class Monitor:
         self._non_finite.check(event)
         self._emit_all(self._watched.new_decisions())
 
+    @explain_calls(MonitorCallError, example="Write monitor.log_step(step, {'loss': 0.5}).")
     def log_step(self, step: int, metrics: Metrics, *, epoch: int | None = None) -> None:
         """Record metrics within an epoch: call it at every step; `step_rate` limits how many are kept.
 

@@ -14,6 +14,8 @@ from ..paths import suggestion
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
+# The first parameters of methods, which a call does not name.
+_BOUND = ("self", "cls")
 # How similar a name must be to an argument to be a misspelled one.
 _SIMILAR = 0.8
 
@@ -99,12 +101,12 @@ def wrong_call(
     """Return what is wrong with the arguments of a call; None if they fit."""
     parameters = [*signature(function).parameters.values()]
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    known = [p.name for p in parameters if p.name != "self"]
+    known = [p.name for p in parameters if p.name not in _BOUND]
     for keyword in kwargs:
         if keyword not in known:
             return f"{name} has no argument {keyword!r}. {hint_at_argument(keyword, known, elsewhere)}"
     if len(args) > len(positional):
-        shown = [one for one in positional if one != "self"]
+        shown = [one for one in positional if one not in _BOUND]
         kinds = ", ".join(type(one).__name__ for one in args[len(positional) - len(shown) :])
         text = f"{name} got {kinds} by position, and takes only {', '.join(shown)} that way."
         return f"{text} Pass the other arguments by name. {example}".rstrip()

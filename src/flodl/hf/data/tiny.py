@@ -17,12 +17,14 @@ from ..auto import AUTO
 from ..heads import Head
 from ..models import PretrainedModel
 from ..text.tokenizer import Tokenizer
+from ..usage.calls import explained
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LETTERS = string.ascii_lowercase + string.digits
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
+@explained("Write create_tiny(folder, texts, head='seqcls', labels=['negative', 'positive']).")
 def create_tiny(
     folder: str | os.PathLike[str],
     texts: Iterable[str],

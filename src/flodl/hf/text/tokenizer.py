@@ -15,6 +15,7 @@ from flodl.core import HFError
 
 from ..files.json_file import read_object
 from ..files.names import TOKENIZER_FILES
+from ..usage.calls import explained
 from .backend import open_backend, with_prefix_space
 from .limits import Limits
 from .special_tokens import SpecialToken, SpecialTokens
@@ -107,6 +108,7 @@ class Tokenizer:
         limit = "no limit" if self.max_length is None else f"at most {self.max_length} tokens"
         return f"Tokenizer({self.vocab_size} tokens, {limit}, pad id {self.pad_id})"
 
+    @explained("Write model.tokenizer(texts).", name="the tokenizer")
     def __call__(
         self,
         texts: str | Sequence[str],

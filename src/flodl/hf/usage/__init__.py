@@ -1,0 +1,1 @@
+"""Advice for calls with the wrong arguments."""
