@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -11,17 +13,20 @@ from flodl.core import HFError
 
 from .heads import Head
 from .models import PretrainedModel
-from .usage.calls import explained
+from .usage.calls import explained, keywords_of
 
 if TYPE_CHECKING:
     from .data import TextDataset
 
-_OF_EMBED = ("progress", "pooling", "prompt_name", "prompt", "normalize")
-_OF_DATASET = ("pack", "group_by_length")
 _NO_HEAD = (
     "a model without a head cannot be fine-tuned. Load it with AutoModelForSequenceClassification or "
     "another AutoModelFor… instead of AutoModel."
 )
+
+
+def _options_of(function: str, *others: str) -> Callable[[], Sequence[str]]:
+    """Return a function that lists the options of one in `flodl.hf.predict`, which is imported only then."""
+    return cache(lambda: (*others, *keywords_of(getattr(import_module(".predict", __package__), function))))
 
 
 class Encoder(PretrainedModel):
@@ -29,7 +34,9 @@ class Encoder(PretrainedModel):
 
     head: ClassVar[Head] = Head.BASE
 
-    @explained("Write model.embed(texts).", name="model.embed", options=_OF_EMBED)
+    @explained(
+        "Write model.embed(texts).", name="model.embed", options=_options_of("embed_texts", "progress")
+    )
     def embed(self, texts: str | Sequence[str], *, batch_size: int = 32, **options: Any) -> Tensor:
         """Return a vector for a text, or a matrix with one row per text, on the CPU.
 
@@ -44,7 +51,11 @@ class Encoder(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return embed_texts(runner, texts, **options)
 
-    @explained("Write model.predict(texts).", name="model.predict", options=("batch_size", *_OF_EMBED))
+    @explained(
+        "Write model.predict(texts).",
+        name="model.predict",
+        options=_options_of("embed_texts", "batch_size", "progress"),
+    )
     def predict(self, texts: str | Sequence[str], **options: Any) -> Tensor:
         """Return the embeddings of texts, as `embed`."""
         return self.embed(texts, **options)
@@ -63,7 +74,7 @@ class SequenceClassifier(PretrainedModel):
 
     head: ClassVar[Head] = Head.SEQUENCE_CLASSIFICATION
 
-    @explained("Write model.predict(texts).", name="model.predict", options="classify_texts")
+    @explained("Write model.predict(texts).", name="model.predict", options=_options_of("classify_texts"))
     def predict(
         self,
         texts: str | Sequence[str] | Sequence[tuple[str, str]],
@@ -80,7 +91,11 @@ class SequenceClassifier(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress) as runner:
             return classify_texts(runner, texts, pairs, **options)
 
-    @explained("Write model.dataset(texts, labels).", name="model.dataset", options=_OF_DATASET)
+    @explained(
+        "Write model.dataset(texts, labels).",
+        name="model.dataset",
+        options=lambda: ("pack", "group_by_length"),
+    )
     def dataset(
         self,
         texts: Sequence[str] | Sequence[tuple[str, str]],
@@ -117,7 +132,7 @@ class TokenClassifier(PretrainedModel):
 
     head: ClassVar[Head] = Head.TOKEN_CLASSIFICATION
 
-    @explained("Write model.predict(texts).", name="model.predict", options="tag_texts")
+    @explained("Write model.predict(texts).", name="model.predict", options=_options_of("tag_texts"))
     def predict(
         self,
         texts: str | Sequence[str] | Sequence[Sequence[str]],
@@ -135,7 +150,7 @@ class TokenClassifier(PretrainedModel):
     @explained(
         "Write model.dataset(words, tags), with a list of words and of tags per text.",
         name="model.dataset",
-        options=_OF_DATASET,
+        options=lambda: ("pack", "group_by_length"),
     )
     def dataset(
         self,
@@ -176,7 +191,11 @@ class QuestionAnswerer(PretrainedModel):
 
     head: ClassVar[Head] = Head.QUESTION_ANSWERING
 
-    @explained("Write model.predict(question, context).", name="model.predict", options="answer_questions")
+    @explained(
+        "Write model.predict(question, context).",
+        name="model.predict",
+        options=_options_of("answer_questions"),
+    )
     def predict(
         self,
         question: str | Sequence[str],
@@ -193,7 +212,9 @@ class QuestionAnswerer(PretrainedModel):
             return answer_questions(runner, question, context, **options)
 
     @explained(
-        "Write model.dataset(questions, contexts, answers).", name="model.dataset", options=_OF_DATASET
+        "Write model.dataset(questions, contexts, answers).",
+        name="model.dataset",
+        options=lambda: ("pack", "group_by_length"),
     )
     def dataset(
         self,
@@ -239,7 +260,9 @@ class MaskedLM(PretrainedModel):
 
     head: ClassVar[Head] = Head.MASKED_LM
 
-    @explained("Write model.predict('a [MASK] text').", name="model.predict", options="fill_masks")
+    @explained(
+        "Write model.predict('a [MASK] text').", name="model.predict", options=_options_of("fill_masks")
+    )
     def predict(
         self,
         texts: str | Sequence[str],
@@ -254,7 +277,9 @@ class MaskedLM(PretrainedModel):
         with self.running(batch_size=batch_size, progress=progress, takes_positions=True) as runner:
             return fill_masks(runner, texts, **options)
 
-    @explained("Write model.dataset(texts).", name="model.dataset", options=_OF_DATASET)
+    @explained(
+        "Write model.dataset(texts).", name="model.dataset", options=lambda: ("pack", "group_by_length")
+    )
     def dataset(
         self,
         texts: Sequence[str],

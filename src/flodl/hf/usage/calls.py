@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
-from importlib import import_module
+from functools import wraps
 from inspect import Parameter, signature
 from typing import ParamSpec, TypeVar
 
@@ -55,14 +54,13 @@ class HFCallError(HFError, TypeError):
 
 
 def explained(
-    example: str, *, name: str = "", options: str | Sequence[str] = ()
+    example: str, *, name: str = "", options: Callable[[], Sequence[str]] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator: a call with the wrong arguments raises an error with advice.
 
-    A function that passes its other keywords on says which ones it accepts: by name, or with the name of the
-    function of `flodl.hf.predict` that receives them.
+    For a function that passes its other keywords on, `options` returns those that are accepted.
 
-    >>> @explained("Write cut(texts).", options=("max_length",))
+    >>> @explained("Write cut(texts).", options=lambda: ["max_length"])
     ... def cut(texts, *, progress=None, **options): ...
     >>> cut(["a text"], max_len=3)
     Traceback (most recent call last):
@@ -78,13 +76,13 @@ def explained(
             for p in parameters
             if p.kind is not Parameter.VAR_KEYWORD and p.name not in ("self", "cls")
         ]
-        if not options:
+        if options is None:
             return checked
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for keyword in kwargs:
-                if keyword not in own and keyword not in (accepted := _accepted(options)):
+                if keyword not in own and keyword not in (accepted := options()):
                     hint = hint_at_argument(keyword, [*own, *accepted], ELSEWHERE)
                     raise HFCallError(f"{called} has no argument {keyword!r}. {hint}")
             return checked(*args, **kwargs)
@@ -94,12 +92,7 @@ def explained(
     return decorate
 
 
-def _accepted(options: str | Sequence[str]) -> Sequence[str]:
-    return _keywords(options) if isinstance(options, str) else options
-
-
-@cache
-def _keywords(function: str) -> tuple[str, ...]:
-    """Return the keyword-only arguments of a function of `flodl.hf.predict`."""
-    found = signature(getattr(import_module("flodl.hf.predict"), function)).parameters.values()
+def keywords_of(function: Callable[..., object]) -> tuple[str, ...]:
+    """Return the names of the keyword-only arguments of a function."""
+    found = signature(function).parameters.values()
     return tuple(p.name for p in found if p.kind is Parameter.KEYWORD_ONLY)
