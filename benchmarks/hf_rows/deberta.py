@@ -79,19 +79,17 @@ def infer(sizes: Sizes, clock: Clock, *, length: int) -> dict[str, Any]:
 
 def train(sizes: Sizes, clock: Clock, *, length: int) -> dict[str, Any]:
     """Time training steps in bf16 with float32 weights."""
-    modes = ["reduce-overhead", "default"] if sizes.device == "cuda" else []
     makers: dict[str, Callable[[], Rival]] = {
         "flodl captured, skew": partial(_train_ours, sizes, length, "skew", "captured"),
         "transformers eager": partial(_train_theirs, sizes, length, None),
     }
-    for mode in modes[:1]:
-        makers[f"transformers {mode}"] = partial(_train_theirs, sizes, length, mode)
     if sizes.device == "cuda":
-        for placement in placements(sizes, length):
-            name = f"flodl compiled, {placement}"
-            makers[name] = partial(_train_ours, sizes, length, placement, "compiled")
-    for mode in modes[1:]:
-        makers[f"transformers {mode}"] = partial(_train_theirs, sizes, length, mode)
+        first, *others = [f"flodl compiled, {placement}" for placement in placements(sizes, length)]
+        makers[first] = partial(_train_ours, sizes, length, "skew", "compiled")
+        for mode in ("reduce-overhead", "default"):
+            makers[f"transformers {mode}"] = partial(_train_theirs, sizes, length, mode)
+        for name in others:
+            makers[name] = partial(_train_ours, sizes, length, name.rpartition(" ")[2], "compiled")
     return _row(sizes, clock, length, makers)
 
 

@@ -30,29 +30,24 @@ def measure(sizes: Sizes, clock: Clock, *, data: str, batch: int) -> dict[str, A
     equal = round(tokens / steps / batch)
     even, _ = pack_batches(sizes, [[equal] * batch] * steps, np.full(len(lengths), equal))
     longest, by_32 = (pad_batches(sizes, chosen, multiple=multiple) for multiple in (1, 32))
-    compiled = sizes.device == "cuda"
+    flodl, theirs = partial(in_flodl, sizes), partial(in_transformers, sizes)
     makers: dict[str, Callable[[], Rival]] = {
-        "flodl packed, captured": partial(in_flodl, sizes, packed, "captured"),
-        "flodl packed, captured, equal lengths": partial(in_flodl, sizes, even, "captured"),
-        "transformers eager, longest": partial(in_transformers, sizes, longest, None),
-        "transformers eager, multiples of 32": partial(in_transformers, sizes, by_32, None),
+        "flodl packed, captured": partial(flodl, packed, "captured"),
+        "transformers eager, longest": partial(theirs, longest, None),
+        "transformers eager, multiples of 32": partial(theirs, by_32, None),
+        "flodl packed, captured, equal lengths": partial(flodl, even, "captured"),
     }
-    if compiled:
-        makers |= {
-            "transformers reduce-overhead, multiples of 32": partial(
-                in_transformers, sizes, by_32, "reduce-overhead", dynamic=False
-            ),
-            "flodl packed, compiled": partial(in_flodl, sizes, packed, "compiled"),
-            "flodl packed, compiled, equal lengths": partial(in_flodl, sizes, even, "compiled"),
-            "transformers compiled, multiples of 32": partial(
-                in_transformers, sizes, by_32, "default", dynamic=True
-            ),
-            "transformers reduce-overhead, longest": partial(
-                in_transformers, sizes, longest, "reduce-overhead", dynamic=True
-            ),
-            "transformers compiled, longest": partial(
-                in_transformers, sizes, longest, "default", dynamic=True
-            ),
+    if sizes.device == "cuda":
+        reduce, default = "reduce-overhead", "default"
+        # In the order of importance, because the time may not suffice for all.
+        makers = {
+            "flodl packed, compiled": partial(flodl, packed, "compiled"),
+            f"transformers {reduce}, multiples of 32": partial(theirs, by_32, reduce, dynamic=False),
+            **makers,
+            "flodl packed, compiled, equal lengths": partial(flodl, even, "compiled"),
+            "transformers compiled, multiples of 32": partial(theirs, by_32, default, dynamic=True),
+            f"transformers {reduce}, longest": partial(theirs, longest, reduce, dynamic=True),
+            "transformers compiled, longest": partial(theirs, longest, default, dynamic=True),
         }
     rivals = clock.set_up(makers, reserve_s=25)
     timings = clock.measure(rivals, rounds=sizes.rounds)
