@@ -11,7 +11,6 @@ from typing import Any
 from budget import OverBudget, budget
 from harness import Timing, paired_ratio, take_turns, timed
 
-
 # A compilation that cannot end in time is not started: interrupted inside the compiler, it ends the process.
 SHORTEST_COMPILATION_S = 25.0
 
