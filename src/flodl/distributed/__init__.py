@@ -1,3 +1,3 @@
-"""Training on several ranks of unequal speed: the decisions, without torch, sockets or threads."""
+"""Training on several ranks of unequal speed: who trains what, when ranks meet, and the processes."""
 
 __all__: list[str] = []

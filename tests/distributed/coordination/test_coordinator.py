@@ -492,3 +492,15 @@ def test_wrong_settings_are_errors(name):
         MeetingSettings(max_staleness=0)
     with pytest.raises(DistributedError, match="at 'max_grace': expected a number of at least 0, got -1"):
         MeetingSettings(max_grace=-1)
+
+
+def test_before_the_first_commit_another_rank_starts_if_the_first_one_is_lost(make_world):
+    world = make_world(0, 1, 2)
+    world.lose(0)
+    world.ranks[1].version = 0
+    world.fail()
+    assert world.reduce.donor == 1
+    assert world.reduce.bases == (0, -1)
+    world.complete()
+    world.finish()
+    assert world.coordinator.status == "finished"

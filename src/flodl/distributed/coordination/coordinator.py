@@ -120,7 +120,7 @@ class Coordinator:
         coordinator = cls(Epochs.from_state(state["epochs"], keep_leases=False), settings)
         run = coordinator.run
         run.version, run.committed = state["version"], state["committed"]
-        run.meeting.version = run.version
+        run.meeting.version = run.first_version = run.version
         run.guard.restore(state["guard"])
         run.membership.generation = state["membership"]["generation"]
         run.planner.num_plans = state["planner"]["num_plans"]

@@ -40,6 +40,10 @@ def close(run: RunState, now_ms: float) -> None:
 
 
 def _reduce(run: RunState, found: Round, reason: str, now_ms: float) -> None:
+    if run.version == run.first_version and run.version not in found.bases:
+        # Nothing is committed yet, and the first rank is lost: another one has the initial weights, too.
+        found.bases = (run.version, *found.bases[1:])
+        run.seats[found.members[0]].base = run.version
     holders = [rank for rank, base in zip(found.members, found.bases) if base == run.version]
     if not holders:
         _reopen(run, found, now_ms)

@@ -31,7 +31,7 @@ class RunState:
         self.seats: dict[int, Seat] = {}
         self.round: Round | None = None
         # Windows that are committed, and their batches over all ranks.
-        self.version = 0
+        self.version = self.first_version = 0
         self.committed = 0
         self.status = WAITING
         self.closed_ms = 0.0
@@ -119,6 +119,7 @@ class RunState:
             "seats": [seat.state() for seat in self.seats.values()],
             "round": self.round.state() if self.round else None,
             "version": self.version,
+            "first_version": self.first_version,
             "committed": self.committed,
             "status": self.status,
             "closed_ms": self.closed_ms,
@@ -137,4 +138,4 @@ class RunState:
         self.round = Round.from_state(state["round"]) if state["round"] else None
         self.version, self.committed, self.status = state["version"], state["committed"], state["status"]
         self.closed_ms, self.reduce_ms = state["closed_ms"], state["reduce_ms"]
-        self.num_refused = state["num_refused"]
+        self.num_refused, self.first_version = state["num_refused"], state["first_version"]

@@ -1,0 +1,44 @@
+"""What runs in the process of a rank: the interface of a worker, and the loop around it."""
+
+from .channel import Channel, Frames, Link, SocketChannel
+from .faults import Fault, Faults
+from .messages import (
+    Adopted,
+    Consensus,
+    Donate,
+    Donation,
+    End,
+    Failure,
+    Fetch,
+    Receive,
+    Report,
+    Save,
+    Saved,
+    Start,
+)
+from .worker import RankInfo, Trained, Worker, WorkerFactory
+
+__all__ = [
+    "Adopted",
+    "Channel",
+    "Consensus",
+    "Donate",
+    "Donation",
+    "End",
+    "Failure",
+    "Fault",
+    "Faults",
+    "Fetch",
+    "Frames",
+    "Link",
+    "RankInfo",
+    "Receive",
+    "Report",
+    "Save",
+    "Saved",
+    "SocketChannel",
+    "Start",
+    "Trained",
+    "Worker",
+    "WorkerFactory",
+]

@@ -1,0 +1,77 @@
+"""What trains on a rank: the interface that the loop of a rank calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flodl.distributed.coordination import Position, SavePoint
+from flodl.distributed.coverage import Lease
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flodl.distributed.reduction import FlatState
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Who a rank is; the factory of its worker receives it."""
+
+    rank: int
+    device: str
+    host: str
+
+
+@dataclass(slots=True)
+class Trained:
+    """What a worker trained of a lease. `metrics` has weighted sums: name → (sum, weight).
+
+    `delivered_ms` includes waiting for data; 0 means that it was not measured. `fill_ms` is the fixed cost of
+    starting to train. A loss that is not finite excludes this work from the mean.
+    """
+
+    steps: int
+    compute_ms: float
+    delivered_ms: float = 0.0
+    fill_ms: float = 0.0
+    loss: float = 0.0
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+class Worker(Protocol):
+    """Trains leases of sample positions on one replica of the model.
+
+    A worker that continues from a save point with the state of an outer optimizer has it as `outer_state`.
+    """
+
+    state: FlatState
+
+    def train(self, lease: Lease, position: Position, *, should_stop: Callable[[], bool]) -> Trained:
+        """Train the batches of the lease in order.
+
+        Call `should_stop` before each batch, and return what was trained so far if it is true. Ranks that
+        train ahead receive a new version inside this call: the weights change in place.
+        """
+        ...
+
+    def donate(self) -> bytes:
+        """Return what a rank that joins needs in addition to the weights, such as the optimizer state."""
+        ...
+
+    def receive(self, donated: bytes) -> None:
+        """Adopt what another rank donated."""
+        ...
+
+    def save(
+        self, point: SavePoint, consensus: Tensor, outer: dict[str, Any], coordinator: dict[str, Any]
+    ) -> object:
+        """Save this version together with the state of the coordinator; return a report for the supervisor.
+
+        `consensus` is flat, in the order of `state`. The weights of the model may be ahead of it.
+        """
+        ...
+
+
+WorkerFactory = Callable[[RankInfo], Worker]

@@ -1,0 +1,130 @@
+"""What happens when a rank sends something, or ends."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from flodl.core import log
+from flodl.distributed.coordination import Arrived, Failed, Joined, Lost, Reduced
+from flodl.distributed.ranks import Adopted, Consensus, Donation, Failure, Report, Saved
+
+from .orders import carry_out, finish_transfer, forget
+from .outcome import SaveReport
+from .roster import Gone, Member
+from .run import Run
+
+
+def handle(run: Run, member: Member, message: Any) -> None:
+    """Handle a message of a rank. What a rank sent before it was evicted does not count."""
+    if member.is_evicted:
+        return
+    _ANSWERS[type(message)](run, member, message)
+    carry_out(run)
+
+
+def _report(run: Run, member: Member, report: Report) -> None:
+    event, extras = report.event, report.extras
+    if run.over is not None:
+        return
+    if isinstance(event, Joined):
+        member.has_joined = True
+        run.note("joined", rank=event.rank, pid=member.process.pid, host=member.process.host)
+    elif isinstance(event, Arrived):
+        run.ledger.arrive(event, extras.get("metrics", {}))
+        run.note(
+            "arrived", rank=event.rank, plan=event.plan, steps=event.steps, compute_ms=event.compute_ms,
+            delivered_ms=event.delivered_ms, fill_ms=event.fill_ms, wait_ms=event.wait_ms,
+            took_ms=extras.get("took_ms"), loss=event.loss,
+        )  # fmt: skip
+    elif isinstance(event, Reduced):
+        run.ledger.reduced(event, extras)
+        run.note("reduced", rank=member.rank, window=event.window, divergence=event.divergence, **extras)
+        # The time of the whole reduction: forming a group and reports are part of it.
+        event = replace(event, reduce_ms=max(0.0, run.clock.now_ms() - run.coordinator.run.closed_ms))
+    elif isinstance(event, Failed):
+        run.note("reduce_failed", rank=event.rank, window=event.window, reason=event.reason)
+    run.tell(event)
+
+
+def _adopted(run: Run, member: Member, message: Adopted) -> None:
+    run.note("adopted", rank=message.rank, version=message.version, digest=message.digest)
+
+
+def _saved(run: Run, member: Member, message: Saved) -> None:
+    saving = run.saving
+    if saving is None or saving.writer != member.rank or saving.message.point.version != message.version:
+        return
+    run.saving = None
+    run.clock.resume("saving")
+    if run.journal is not None:
+        run.journal.confirm()
+    run.note("saved", version=message.version, writer=member.rank)
+    if run.callbacks.on_save is not None:
+        report = SaveReport(saving.message.point, pickle.loads(message.value))
+        if run.callbacks.on_save(report) is True:
+            run.end("stopped", f"on_save asked for it at version {message.version}")
+
+
+def _donation(run: Run, member: Member, message: Donation) -> None:
+    transfer = run.transfers.get(message.to)
+    if transfer is not None and transfer.donor == member.rank:
+        finish_transfer(run, message.to, message.data)
+
+
+def _consensus(run: Run, member: Member, message: Consensus) -> None:
+    run.consensus = message
+
+
+def _failure(run: Run, member: Member, message: Failure) -> None:
+    run.failures.append(message)
+    run.note(
+        "failure", rank=message.rank, host=message.host, pid=message.pid, step=message.step,
+        doing=message.doing, error=message.error, traceback=message.traceback,
+    )  # fmt: skip
+
+
+def _gone(run: Run, member: Member, message: Gone) -> None:
+    failure = next((each for each in run.failures if each.rank == member.rank), None)
+    reason = message.reason if failure is None else f"it failed {failure.doing}: {failure.error}"
+    run.note("ended" if member.is_leaving or run.over else "lost", rank=member.rank, reason=reason)
+    if member.is_leaving or run.over is not None:
+        return
+    lose(run, member, reason)
+    if run.over is None:
+        what = f"rank {member.rank} is lost: {reason}" if failure is None else str(failure)
+        log.warn("%s\nThe run continues with %d ranks.", what, len(run.roster))
+
+
+def lose(run: Run, member: Member, reason: str) -> None:
+    """Report a rank as lost, and free those that wait for it in a reduction."""
+    found = run.coordinator.run.round
+    if found is not None and member.rank in found.members and len(found.members) > 1:
+        from flodl.distributed.reduction import cancel
+
+        cancel(run.store, found.generation)
+    if member.has_joined:
+        run.tell(Lost(member.rank, reason))
+    forget(run, member.rank)
+    carry_out(run)
+    num, needed = len(run.roster), run.coordinator.run.settings.start_ranks
+    if run.coordinator.status == "waiting" and num < needed:
+        run.end(
+            "stopped",
+            f"{num} ranks are left before the start, and the run needs {needed}. "
+            f"Rank {member.rank}: {reason}",
+            is_error=True,
+        )
+
+
+_ANSWERS: dict[type, Callable[[Run, Member, Any], None]] = {
+    Report: _report,
+    Adopted: _adopted,
+    Saved: _saved,
+    Donation: _donation,
+    Consensus: _consensus,
+    Failure: _failure,
+    Gone: _gone,
+}

@@ -1,0 +1,136 @@
+"""Everything that a supervisor knows about its run."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flodl.distributed.coordination import Command, Coordinator, Event, Plan, Reduce, SavePoint
+from flodl.distributed.ranks import Consensus, Failure, Save
+
+from .clock import Clock
+from .journal_file import JournalFile
+from .ledger import CommitReport, Ledger
+from .outcome import SaveReport
+from .roster import Roster
+from .run_log import RunLog
+from .settings import SupervisorSettings
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Functions of the caller. If `on_save` returns True, the run ends, for example to stop early."""
+
+    on_commit: Callable[[CommitReport], object] | None = None
+    on_save: Callable[[SaveReport], object] | None = None
+
+
+@dataclass(slots=True)
+class Saving:
+    """A save point that is not confirmed yet."""
+
+    message: Save
+    writer: int
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Optimizer state on its way from a donor to another rank."""
+
+    donor: int
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Why the run ends. `is_error` if it did not end as asked."""
+
+    status: str
+    reason: str
+    is_error: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """The parts of a supervisor, and what it is waiting for."""
+
+    coordinator: Coordinator
+    settings: SupervisorSettings
+    callbacks: Callbacks
+    log: RunLog
+    ledger: Ledger
+    journal: JournalFile | None
+    store: TCPStore
+    roster: Roster = field(default_factory=Roster)
+    clock: Clock = field(default_factory=Clock)
+    # Commands that are not carried out yet; those after a save point wait for it.
+    pending: deque[Command | Save] = field(default_factory=deque)
+    saving: Saving | None = None
+    transfers: dict[int, Transfer] = field(default_factory=dict)
+    # Members of the last reduction that have to receive a version.
+    receivers: set[int] = field(default_factory=set)
+    failures: list[Failure] = field(default_factory=list)
+    consensus: Consensus | None = None
+    over: Over | None = None
+
+    def tell(self, event: Event) -> None:
+        """Pass an event to the coordinator, and queue what it asks for."""
+        now_ms = self.clock.now_ms()
+        if self.journal is not None:
+            self.journal.write(event, now_ms)
+        for command in self.coordinator.handle(now_ms, event):
+            if isinstance(command, Reduce) and self.coordinator.run.round is not None:
+                self.ledger.reduce(self.coordinator.run.round.work)
+            elif isinstance(command, Plan):
+                self.ledger.plan(command)
+            self.pending.append(self._with_state(command))
+
+    def _with_state(self, command: Command) -> Command | Save:
+        """Add the state at this moment to a save point; later events are not part of it."""
+        if not isinstance(command, SavePoint):
+            return command
+        if self.journal is not None:
+            self.journal.mark(self.coordinator)
+        return Save(command, self.coordinator.state())
+
+    def end(self, status: str, reason: str, *, is_error: bool = False) -> None:
+        """End the run; the first reason counts."""
+        if self.over is None:
+            self.over = Over(status, reason, is_error)
+            self.pending.clear()
+
+    def deadline_in_s(self) -> float | None:
+        """Return how long to wait for ranks at most, before a deadline has to be checked."""
+        now_s = time.monotonic()
+        deadlines = [transfer.deadline_s - now_s for transfer in self.transfers.values()]
+        if self.saving is not None:
+            deadlines.append(self.saving.deadline_s - now_s)
+        for member in self.roster:
+            if not member.has_joined:
+                deadlines.append(member.started_s + self.settings.start_s - now_s)
+        if not self.clock.is_paused:
+            deadlines.append((self.coordinator.wake_ms - self.clock.now_ms()) / 1000.0)
+        soonest = min(deadlines, default=float("inf"))
+        return None if soonest == float("inf") else max(0.0, soonest)
+
+    def holders(self) -> list[int]:
+        """Return the ranks that hold the current version."""
+        version = self.coordinator.version
+        return [member.rank for member in self.roster if member.holds == version]
+
+    def note(self, kind: str, **fields: Any) -> None:
+        self.log.write(kind, **fields)
+
+    def close(self) -> None:
+        """End all ranks at once, and close files."""
+        self.roster.close()
+        if self.journal is not None:
+            self.journal.close()
+        self.log.close()
