@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flodl.core.errors import DistributedError
 
@@ -34,8 +35,9 @@ class FlatState:
     ) -> None:
         given = [*parameters, *buffers]
         names = names or [f"tensor {index}" for index in range(len(given))]
-        self._given = [tensor.detach() for tensor in given]
-        views = [_real_view(tensor, name) for tensor, name in zip(self._given, names)]
+        views = [_real_view(tensor, name) for tensor, name in zip(given, names)]
+        self._given, self._names, self._all = given, names, views
+        self._addresses = [tensor.data_ptr() for tensor in given]
         kept = _unique(views)
         is_parameter = [index < len(parameters) for index in range(len(given))]
         floats = [index for index in kept if views[index].is_floating_point()]
@@ -52,7 +54,7 @@ class FlatState:
 
     @classmethod
     def of(cls, model: nn.Module) -> FlatState:
-        """The state of a model, with buffers that its state dict does not contain."""
+        """The state of a model, including buffers that its state dict does not contain."""
         parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
         return cls([*parameters.values()], [*buffers.values()], names=[*parameters, *buffers])
 
@@ -69,8 +71,20 @@ class FlatState:
     @torch.no_grad()
     def read(self, out: Tensor) -> Tensor:
         """Copy the current values to `out`, without waiting for the device."""
+        self._check_addresses()
         _copy(_views(out, self._floats), self._floats)
         return out
+
+    def _check_addresses(self) -> None:
+        if self._addresses == [tensor.data_ptr() for tensor in self._given]:
+            return
+        for tensor, address, name in zip(self._given, self._addresses, self._names):
+            if tensor.data_ptr() != address:
+                raise DistributedError(
+                    "the tensor moved to other memory since training on ranks began, so it is not averaged. "
+                    "Move or replace tensors (model.to, load_state_dict with assign) before that.",
+                    path=name,
+                )
 
     @torch.no_grad()
     def write(self, flat: Tensor) -> None:
@@ -90,6 +104,18 @@ class FlatState:
         _copy(self._integers, _views(values, self._integers))
 
     @torch.no_grad()
+    def tensors(self, flat: Tensor, integers: Tensor) -> list[Tensor]:
+        """Return what the parameters and buffers would be with these values, in the order they were given."""
+        found = dict(zip(map(_place, self._floats), _views(flat, self._floats)))
+        found |= dict(zip(map(_place, self._integers), _views(integers, self._integers)))
+        copies = [torch.empty_like(tensor.detach()) for tensor in self._given]
+        for copy, view in zip(copies, self._all):
+            target = torch.view_as_real(copy) if copy.is_complex() else copy
+            if view.numel():
+                target.copy_(found[_place(view)])
+        return copies
+
+    @torch.no_grad()
     def round_(self, flat: Tensor) -> Tensor:
         """Round a vector in place to what the tensors can hold: bfloat16 parameters hold fewer bits."""
         for view, tensor in zip(_views(flat, self._floats), self._floats):
@@ -100,12 +126,18 @@ class FlatState:
 
 def _real_view(tensor: Tensor, name: str) -> Tensor:
     """Return a view with real numbers, in which each element has its own memory."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+    if is_lazy(tensor):
         raise DistributedError(
-            f"ranks cannot average a tensor with layout {tensor.layout} on device {tensor.device}. "
-            "Expected a dense tensor with values; initialize it, or keep it out of the model's state.",
+            "ranks cannot average a parameter without a shape. Call the model once before training.",
             path=name,
         )
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        raise DistributedError(
+            f"ranks cannot average a {tensor.dtype} tensor with layout {tensor.layout} on device "
+            f"{tensor.device}. Expected a dense tensor with values.",
+            path=name,
+        )
+    tensor = tensor.detach()
     view = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     for dim, (size, stride) in enumerate(zip(view.shape, view.stride())):
         if size > 1 and stride == 0:
@@ -113,12 +145,16 @@ def _real_view(tensor: Tensor, name: str) -> Tensor:
     return view
 
 
+def _place(view: Tensor) -> tuple[object, ...]:
+    return view.data_ptr(), view.dtype, tuple(view.shape), view.stride()
+
+
 def _unique(views: list[Tensor]) -> list[int]:
     """Return the indices of the tensors that do not repeat an earlier one."""
     seen: set[object] = set()
     kept = []
     for index, view in enumerate(views):
-        where = (view.data_ptr(), view.dtype, tuple(view.shape), view.stride()) if view.numel() else index
+        where = _place(view) if view.numel() else index
         if where not in seen:
             seen.add(where)
             kept.append(index)

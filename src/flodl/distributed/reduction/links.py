@@ -109,5 +109,122 @@ class GlooLink:
             group.abort()
 
 
+class HostLink:
+    """Tensors on another device, over gloo: each operation works on a copy in the memory of the host."""
+
+    def __init__(self, link: GlooLink) -> None:
+        self.index, self.size = link.index, link.size
+        self._link = link
+
+    def sum_(self, tensor: Tensor, deadline: float) -> int:
+        host = _to_host(tensor)
+        num_bytes = self._link.sum_(host, deadline)
+        tensor.copy_(host)
+        return num_bytes
+
+    def max_(self, tensor: Tensor, deadline: float) -> int:
+        host = _to_host(tensor)
+        num_bytes = self._link.max_(host, deadline)
+        tensor.copy_(host)
+        return num_bytes
+
+    def broadcast_(self, tensor: Tensor, source: int, deadline: float) -> int:
+        host = _to_host(tensor) if source == self.index else _host_like(tensor)
+        num_bytes = self._link.broadcast_(host, source, deadline)
+        if source != self.index:
+            tensor.copy_(host)
+        return num_bytes
+
+    def exchange(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        host = _host_like(out)
+        num_bytes = self._link.exchange(host, _to_host(tensor), deadline)
+        out.copy_(host)
+        return num_bytes
+
+    def gather(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        host = _host_like(out)
+        num_bytes = self._link.gather(host, _to_host(tensor), deadline)
+        out.copy_(host)
+        return num_bytes
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class NcclLink:
+    """Tensors on CUDA devices, one per member.
+
+    Its own watchdog would end the process at a timeout. So operations are watched here, and the group is
+    aborted at the deadline.
+    """
+
+    def __init__(self, store: Store, prefix: str, index: int, size: int, device: torch.device) -> None:
+        from torch._C._distributed_c10d import ProcessGroupNCCL
+
+        nccl: Any = ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = timedelta(days=1)
+        self.index, self.size = index, size
+        self._device = device
+        with torch.cuda.device(device):
+            self._group: Any = nccl(PrefixStore(prefix, store), index, size, options)
+            self._group.eager_connect_single_device(device)
+
+    def sum_(self, tensor: Tensor, deadline: float) -> int:
+        return self._all_reduce(tensor, ReduceOp.SUM, deadline)
+
+    def max_(self, tensor: Tensor, deadline: float) -> int:
+        return self._all_reduce(tensor, ReduceOp.MAX, deadline)
+
+    def _all_reduce(self, tensor: Tensor, op: Any, deadline: float) -> int:
+        options = AllreduceOptions()
+        options.reduceOp = op
+        self._finish(self._open().allreduce([tensor], options), deadline)
+        return 2 * tensor.nbytes * (self.size - 1) // self.size
+
+    def broadcast_(self, tensor: Tensor, source: int, deadline: float) -> int:
+        options = BroadcastOptions()
+        options.rootRank = source
+        self._finish(self._open().broadcast([tensor], options), deadline)
+        return tensor.nbytes * (self.size - 1) if source == self.index else 0
+
+    def exchange(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        self._finish(self._open().alltoall_base(_bytes(out), _bytes(tensor), [], []), deadline)
+        return tensor.nbytes * (self.size - 1) // self.size
+
+    def gather(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
+        self._finish(self._open()._allgather_base(_bytes(out), _bytes(tensor)), deadline)
+        return tensor.nbytes * (self.size - 1)
+
+    def _open(self) -> Any:
+        if self._group is None:
+            raise RuntimeError("the process group is closed")
+        return self._group
+
+    def _finish(self, work: Any, deadline: float) -> None:
+        """Wait until the device has completed an operation."""
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                self.close()
+                raise RuntimeError("NCCL did not complete the operation in time")
+            time.sleep(0.0002)
+        work.wait()
+        torch.cuda.current_stream(self._device).synchronize()
+
+    def close(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
+
+
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8)
+
+
+def _host_like(tensor: Tensor) -> Tensor:
+    # Torch keeps pinned memory for reuse, so that allocating it again is cheap.
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    return _host_like(tensor).copy_(tensor)

@@ -14,14 +14,15 @@ from torch.distributed import DistError
 from flodl.core.errors import DistributedError
 from flodl.distributed.coordination import Reduce
 
+from .backends import card_of
 from .errors import ReductionFailed
 from .flat_state import FlatState
 from .groups import Groups
 from .outer import Mean, OuterOptimizer
 from .rounds import Reduction, Round
 from .store import LOOPBACK
-from .vectors import add_local
-from .versions import NO_VERSION, Snapshot, Spares, Version
+from .streams import Background, Foreground
+from .versions import NO_VERSION, Snapshot, Snapshots, Spares, Version
 from .wire import WIRES
 
 
@@ -75,13 +76,24 @@ class Reducer:
         self.state, self.keep_local = state, keep_local
         self.outer: OuterOptimizer = outer if outer is not None else Mean()
         self._wire = WIRES[wire]()
-        card = {"layout": state.layout, "wire": wire, "outer optimizer": repr(self.outer)}
+        card = card_of(state, backend=backend, wire=wire, outer=repr(self.outer))
         self._groups = Groups(card, host=host)
         self._rank = -1
         self._held: Version | None = None
-        self._snapshots: list[Snapshot] = []
         self._outcome: _Outcome | None = None
         self._spares = Spares(state)
+        self._snapshots = Snapshots(state, self._spares)
+        self._background = Background(state.device) if keep_local else Foreground()
+
+    @property
+    def backend(self) -> str:
+        """The backend of the last process group; "none" before the first, and for a single member."""
+        return self._groups.backend
+
+    @property
+    def reason(self) -> str:
+        """Why this backend was chosen."""
+        return self._groups.reason
 
     @property
     def version(self) -> int:
@@ -132,22 +144,24 @@ class Reducer:
         self._rank = rank
         self._groups.rebuild(store, generation, rank, timeout_s)
 
+    @torch.no_grad()
     def capture(self, steps: int) -> None:
         """Keep the current weights as the contribution after `steps` steps since the base version.
 
         Only needed with `keep_local`. `steps` counts all steps since the base, like the weight of a `Reduce`.
         """
-        flat = self.state.read(self._spares.take())
-        self._snapshots.append(Snapshot(steps, flat, self.state.read_integers()))
+        self._snapshots.capture(steps)
+        self._background.mark()
 
+    @torch.no_grad()
     def drop(self) -> None:
-        """Give up all progress since the base version: the model gets the consensus back."""
+        """Discard all progress since the base version: the model gets the consensus back."""
         self._forget()
-        self._spares.give(*[snapshot.flat for snapshot in self._snapshots])
-        self._snapshots = []
+        self._snapshots.clear()
         if self._held is not None:
             self.state.write(self._held.flat)
             self.state.write_integers(self._held.integers)
+        self._background.mark()
 
     @torch.no_grad()
     def reduce(self, command: Reduce) -> Reduction:
@@ -159,30 +173,35 @@ class Reducer:
         if self._outcome is not None and self._outcome.command == command:
             return self._outcome.report
         self._forget()
-        started = time.monotonic()
-        deadline = started + command.timeout_ms / 1000.0
         index = self._check(command)
-        contributed = self._contribution(command.weights[index])
-        found = Round(self.state, self._spares, self.outer, self._held, contributed)
-        is_alone = len(command.members) == 1
         try:
-            if is_alone:
-                version, report = found.alone(command)
-            else:
-                link = self._groups.find(command.members, command.window, deadline)
-                version, report = found.together(command, link, self._wire, started, deadline)
-        except (DistError, RuntimeError) as error:
-            self._groups.close()
+            with self._background.stream():
+                self._outcome = self._reduce(command, index)
+        except (DistError, RuntimeError, ReductionFailed) as error:
+            self._groups.close(command.generation)
             reason = str(error).strip() or type(error).__name__
             raise ReductionFailed(
-                f"the reduction of window {command.window} failed: {reason.splitlines()[0]}"
+                f"rank {self._rank} could not reduce window {command.window}: {reason.splitlines()[0]}",
+                ranks=getattr(error, "ranks", ()),
             ) from error
-        except ReductionFailed:
-            self._groups.close()
-            raise
-        changes = not (is_alone and isinstance(self.outer, Mean) and contributed is not None)
-        self._outcome = _Outcome(command, version, contributed, report, changes)
-        return report
+        return self._outcome.report
+
+    def _reduce(self, command: Reduce, index: int) -> _Outcome:
+        started = time.monotonic()
+        deadline = started + command.timeout_ms / 1000.0
+        contributed = self._contribution(command, command.weights[index])
+        found = Round(self.state, self._spares, self.outer, self._held, contributed)
+        if len(command.members) == 1:
+            version = found.alone(command)
+            changes = not (isinstance(self.outer, Mean) and contributed is not None)
+        else:
+            link = self._groups.find(command.members, command.window, deadline)
+            found.wait_ms = self._groups.wait_ms
+            version = found.together(command, link, self._wire, deadline)
+            changes = True
+        reduce_ms = 1000.0 * (time.monotonic() - started) - found.wait_ms
+        report = Reduction(found.divergence, found.wait_ms, reduce_ms, found.num_bytes)
+        return _Outcome(command, version, contributed, report, changes)
 
     @torch.no_grad()
     def commit(self) -> None:
@@ -194,25 +213,30 @@ class Reducer:
         if outcome is None:
             raise DistributedError("commit() needs the result of a reduction; call reduce() before it.")
         new, contributed, old = outcome.version, outcome.contributed, self._held
-        keeps = self.keep_local and contributed is not None
-        if outcome.changes_weights and keeps:
-            assert contributed is not None
-            local = self.state.read(self._spares.take())
-            self._add(local, new, contributed)
-            self.state.write(local)
-            self.state.write_integers(self.state.read_integers() + (new.integers - contributed.integers))
-            self._spares.give(local)
+        if outcome.changes_weights and self.keep_local and contributed is not None:
+            flat, integers = self.state.read(self._spares.take()), self.state.read_integers()
+            self._snapshots.move(flat, integers, contributed, new)
+            self.state.write(flat)
+            self.state.write_integers(integers)
+            self._spares.give(flat)
         elif outcome.changes_weights:
             self.state.write(new.flat)
             self.state.write_integers(new.integers)
-        self._rebase(outcome)
+        if contributed is None:
+            self._snapshots.clear()
+        else:
+            self._snapshots.rebase(contributed, new if outcome.changes_weights else None)
         if old is not None:
             self._spares.give(old.flat)
         self._held = new
+        self._background.mark()
 
     def abort(self) -> None:
-        """Close the process groups, and free blocked calls as far as the backend can."""
-        self._groups.close()
+        """Close the process groups, and free blocked calls as far as the backend can.
+
+        A gloo operation that is blocked ends at the latest at the timeout of its reduction.
+        """
+        self._groups.close(self._groups.generation)
 
     def _hold(self) -> Version:
         if self._held is None:
@@ -222,12 +246,10 @@ class Reducer:
         return self._held
 
     def _forget(self) -> None:
-        """Drop a result that was not committed; a snapshot stays."""
+        """Drop a result that was not committed; what was contributed stays."""
         outcome, self._outcome = self._outcome, None
         if outcome is not None:
             self._spares.give(outcome.version.flat)
-            if outcome.contributed is not None and not self.keep_local:
-                self._spares.give(outcome.contributed.flat)
 
     def _check(self, command: Reduce) -> int:
         """Return the index of this rank, if the command fits what the rank holds."""
@@ -246,43 +268,16 @@ class Reducer:
             )
         return index
 
-    def _contribution(self, weight: int) -> Snapshot | None:
+    def _contribution(self, command: Reduce, weight: int) -> Snapshot | None:
+        """Return the weights after `weight` steps: a snapshot, or the current ones if the rank waits."""
+        if not self.keep_local and command.attempt == 0:
+            self._snapshots.clear()
         if not weight:
             return None
-        if not self.keep_local:
-            return Snapshot(weight, self.state.read(self._spares.take()), self.state.read_integers())
-        for snapshot in self._snapshots:
-            if snapshot.steps == weight:
-                return snapshot
-        raise DistributedError(
-            f"rank {self._rank} has no snapshot after {weight} steps; it has them after "
-            f"{[each.steps for each in self._snapshots]}. Call capture() with the steps since its base."
-        )
-
-    def _rebase(self, outcome: _Outcome) -> None:
-        """Later snapshots continue from the new version; earlier ones are part of it."""
-        contributed = outcome.contributed
-        if contributed is None:
-            self._spares.give(*[snapshot.flat for snapshot in self._snapshots])
-            self._snapshots = []
-            return
-        later = [each for each in self._snapshots if each.steps > contributed.steps]
-        for each in later:
-            each.steps -= contributed.steps
-            if outcome.changes_weights:
-                self._add(each.flat, outcome.version, contributed)
-        self._spares.give(
-            *[each.flat for each in self._snapshots if each not in later and each is not contributed]
-        )
-        self._snapshots = later
-        self._spares.give(contributed.flat)
-
-    def _add(self, local: Tensor, new: Version, contributed: Snapshot) -> None:
-        """Move weights that were trained since the contribution to the new version.
-
-        Buffers that changed since keep their values: a running variance plus a difference could be negative.
-        """
-        num = self.state.num_parameters
-        add_local(local[:num], new.flat[:num], contributed.flat[:num])
-        buffers = local[num:]
-        torch.where(buffers == contributed.flat[num:], new.flat[num:], buffers, out=buffers)
+        found = self._snapshots.find(weight)
+        if found is None and self.keep_local:
+            raise DistributedError(
+                f"rank {self._rank} has no snapshot after {weight} steps; it has them after "
+                f"{self._snapshots.steps}. Call capture() with the steps since its base version."
+            )
+        return found or self._snapshots.capture(weight)

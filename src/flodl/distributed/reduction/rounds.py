@@ -46,20 +46,23 @@ class Round:
         held: Version | None,
         contributed: Snapshot | None,
     ) -> None:
+        self.divergence: float | None = None
+        self.wait_ms = 0.0
+        self.num_bytes = 0
         self._state, self._spares, self._outer = state, spares, outer
         self._held, self._contributed = held, contributed
-        self._num_bytes = 0
+        # Vectors that are free once the device is done.
+        self._received: list[Tensor] = []
 
-    def alone(self, command: Reduce) -> tuple[Version, Reduction]:
+    def alone(self, command: Reduce) -> Version:
         """The reduction of a single member: with `Mean`, its weights are the next version, bit for bit."""
-        started = time.monotonic()
         held, contributed = self._held, self._contributed
         assert held is not None
         flat = self._spares.take()
         if contributed is None:
             flat.copy_(held.flat)
-            version = Version(command.window + 1, flat, held.integers, held.momentum)
-            return version, Reduction(None, 0.0, _since(started), 0)
+            return Version(command.window + 1, flat, held.integers, held.momentum)
+        self.divergence = 0.0
         flat.copy_(contributed.flat)
         momentum = held.momentum
         if not isinstance(self._outer, Mean):
@@ -69,27 +72,24 @@ class Round:
             advance(flat[:num], held.flat[:num], None, None, self._outer, momentum)
             self._state.round_(flat)
         self._wait_for_device()
-        version = Version(command.window + 1, flat, contributed.integers, momentum)
-        return version, Reduction(0.0, 0.0, _since(started), 0)
+        return Version(command.window + 1, flat, contributed.integers.clone(), momentum)
 
-    def together(
-        self, command: Reduce, link: Link, wire: Wire, started: float, deadline: float
-    ) -> tuple[Version, Reduction]:
-        """The reduction of several members; `started` is when this one became ready to find the others."""
+    def together(self, command: Reduce, link: Link, wire: Wire, deadline: float) -> Version:
+        """The reduction of several members."""
         num = self._state.num_parameters
         flat = self._spares.take()
         is_finite = self._begin(flat[:num])
         ready = time.monotonic()
         self._wait_for_members(command, link, is_finite, deadline)
-        all_ready = time.monotonic()
+        self.wait_ms += 1000.0 * (time.monotonic() - ready)
         current = self._current(command, link, deadline)
-        divergence, momentum, integers = None, current.momentum, current.integers
+        momentum, integers = current.momentum, current.integers
         if sum(command.weights):
-            self._num_bytes += wire.mean_(link, flat[:num], command.weights, deadline)
+            self.num_bytes += wire.mean_(link, flat[:num], command.weights, deadline)
             own = None if self._contributed is None else self._contributed.flat[:num]
             base = None if self._held is None else self._held.flat[:num]
             momentum = None if momentum is None else momentum.clone()
-            divergence = advance(flat[:num], current.flat[:num], own, base, self._outer, momentum)
+            self.divergence = advance(flat[:num], current.flat[:num], own, base, self._outer, momentum)
             num_stepped = sum(weight > 0 for weight in command.weights)
             self._average_buffers(flat[num:], link, num_stepped, deadline)
             integers = self._largest_integers(link, deadline)
@@ -97,11 +97,8 @@ class Round:
         else:
             flat.copy_(current.flat)
         self._wait_for_device()
-        if current is not self._held:
-            self._spares.give(current.flat)
-        version = Version(command.window + 1, flat, integers, momentum)
-        wait_ms = 1000.0 * (all_ready - ready)
-        return version, Reduction(divergence, wait_ms, _since(started) - wait_ms, self._num_bytes)
+        self._spares.give(*self._received)
+        return Version(command.window + 1, flat, integers, momentum)
 
     def _begin(self, out: Tensor) -> bool:
         contributed, held = self._contributed, self._held
@@ -116,7 +113,7 @@ class Round:
         mine = [command.window, command.attempt, int(is_finite)]
         header = torch.tensor(mine, dtype=torch.int64, device=self._state.device)
         found = torch.empty(len(mine) * link.size, dtype=torch.int64, device=self._state.device)
-        self._num_bytes += link.gather(found, header, deadline)
+        self.num_bytes += link.gather(found, header, deadline)
         rows = dict(zip(command.members, found.view(link.size, -1).tolist()))
         other = tuple(rank for rank, row in rows.items() if row[:2] != mine[:2])
         if other:
@@ -151,12 +148,8 @@ class Round:
             current = Version(command.window, flat, integers, momentum)
         for tensor in (current.flat, current.integers, current.momentum):
             if tensor is not None and tensor.numel():
-                self._num_bytes += link.broadcast_(tensor, donor, deadline)
-        if is_holder and link.index != donor:
-            assert held is not None
-            self._spares.give(current.flat)
-            return held
-        return current
+                self.num_bytes += link.broadcast_(tensor, donor, deadline)
+        return held if is_holder and held is not None else current
 
     def _average_buffers(self, out: Tensor, link: Link, num_stepped: int, deadline: float) -> None:
         """Average float buffers over the members that stepped, in float64: equal values stay as they are."""
@@ -166,7 +159,7 @@ class Round:
         sums = torch.zeros(out.shape, dtype=torch.float64, device=out.device)
         if contributed is not None:
             sums.copy_(contributed.flat[self._state.num_parameters :])
-        self._num_bytes += link.sum_(sums, deadline)
+        self.num_bytes += link.sum_(sums, deadline)
         out.copy_(divide_(sums, num_stepped))
 
     def _largest_integers(self, link: Link, deadline: float) -> Tensor:
@@ -178,13 +171,9 @@ class Round:
         else:
             largest = torch.full((num,), _LOWEST, dtype=torch.int64, device=self._state.device)
         if num:
-            self._num_bytes += link.max_(largest, deadline)
+            self.num_bytes += link.max_(largest, deadline)
         return largest
 
     def _wait_for_device(self) -> None:
         if self._state.device.type == "cuda":
             torch.cuda.current_stream(self._state.device).synchronize()
-
-
-def _since(started: float) -> float:
-    return 1000.0 * (time.monotonic() - started)
