@@ -23,10 +23,11 @@ pytestmark = [
 class Replaying(EagerRunner):
     """Stands in for a runner with recordings: it runs only the shapes that it has learned."""
 
-    update_inside = False
+    update_inside = records_update = False
+    update_program = None
     draws_on_host = False
 
-    def __init__(self, body, *, update_inside: bool = False) -> None:
+    def __init__(self, body, *, update_inside: bool = False, update_apart: bool = False) -> None:
         super().__init__(body)
         self.shapes: set = set()
         self.replays = 0

@@ -27,6 +27,7 @@ from ..state.snapshot import live_state
 from .dependencies import Dependencies
 from .recording import Recording, fresh_casts, new_stream, record
 from .stored_values import StoredValues
+from .update_program import RecordedUpdate, UpdateProgram
 
 # The fast path of a whole step: returns the loss, or None if the step has to take the slow path.
 Lane = Callable[[tuple[Any, ...]], Tensor | None]
@@ -46,6 +47,8 @@ class Recorded:
     adam: FastAdam | None
     # The gradients it writes, if others read them.
     grads: list[Tensor | None] | None
+    # The update from these gradients, if it is recorded apart.
+    update: RecordedUpdate | None = None
 
 
 def fast_lane(
@@ -85,10 +88,11 @@ class RecordedRunner:
     """Replays recordings, one per phase and signature, as long as nothing that they depend on has changed.
 
     `Phase.ONLY` is a whole step. With accumulation, FIRST writes new gradients, MIDDLE adds to them, LAST
-    adds and updates. If the optimizer cannot be recorded, its update runs outside.
+    adds and updates. If the optimizer cannot be recorded, its update runs outside. If gradients are averaged
+    over ranks, the update is recorded apart from the rest.
     """
 
-    def __init__(self, body: StepBody, *, update_inside: bool) -> None:
+    def __init__(self, body: StepBody, *, update_inside: bool, update_apart: bool = False) -> None:
         self.body = body
         self.update_inside = update_inside
         # Whether random numbers were drawn on the CPU while recording; replays repeat them.
@@ -101,7 +105,15 @@ class RecordedRunner:
         self.last: Recorded | None = None
         # Tensors outside the optimizer that receive gradients, each with the tensor they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
-        self._dependencies = Dependencies(body, update_inside=update_inside)
+        self._dependencies = Dependencies(body, update_inside=update_inside or update_apart)
+        self.update_program: UpdateProgram | None = None
+        if update_apart:
+            self.update_program = UpdateProgram(body, self._record_update, self.fast_update)
+
+    @property
+    def records_update(self) -> bool:
+        """Whether updates are replayed, together with the rest or apart from it."""
+        return self.update_inside or self.update_program is not None
 
     @property
     def captures(self) -> int:
@@ -232,8 +244,22 @@ class RecordedRunner:
         outcome = self.run_without_update(micro)
         if micro.closes and not self.update_inside:
             self.show_grads()
-            self.body.update(micro.correction, samples=micro.window_samples)
+            self._update_outside(micro)
         return outcome
+
+    def _update_outside(self, micro: Micro) -> None:
+        """Update from the gradients that the last replay has written."""
+        if self.update_program is None:
+            self.body.update(micro.correction, samples=micro.window_samples)
+            return
+        self.body.reduce(micro.correction, micro.window_samples)
+        recorded = self.recorded[micro.phase, micro.share, micro.signature]
+        recorded.update = self.update_program.run(self._grads, recorded.update)
+
+    def _record_update(self, region: Callable[[], None]) -> Callable[[], object]:
+        with torch.cuda.device(self.body.device):
+            recording = record(region, (), pool=self._pool, stream=self._stream)
+        return lambda: recording.replay(())
 
     def run_without_update(self, micro: Micro) -> Outcome:
         """Replay one micro-batch; an update that is part of its recording runs with it."""

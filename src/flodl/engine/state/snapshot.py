@@ -44,7 +44,7 @@ class Snapshot:
             for name, value in holder.items()
             if isinstance(value, int | float)
         ]
-        self._changed_by_update = _changed_by_update(body)
+        self._changed_by_update = updated_state(body)
         self._buffers = [
             (module, key, buffer)
             for module in body.model.modules()
@@ -130,13 +130,14 @@ def _restore_tensor(tensor: Tensor, saved: Tensor) -> None:
 
 def live_state(body: StepBody) -> dict[str, Tensor]:
     """Return every tensor that a step may change, by name."""
-    state = _changed_by_update(body)
+    state = updated_state(body)
     state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
     state.update({f"mean of {', '.join(names)}": total for names, total in body.means.totals.items()})
     return state
 
 
-def _changed_by_update(body: StepBody) -> dict[str, Tensor]:
+def updated_state(body: StepBody) -> dict[str, Tensor]:
+    """Return the tensors that an update changes, by name: parameters, optimizer state, scaler."""
     state: dict[str, Tensor] = {}
     names = {id(parameter): name for name, parameter in body.model.named_parameters()}
     for index, parameter in enumerate(body.parameters):

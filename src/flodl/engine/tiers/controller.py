@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ..capture.runner import Lane, RecordedRunner, Runner
+from ..capture.update_program import UpdateProgram
 from ..compile.policy import COMPILE_AFTER_S, CompilePolicy, NotCompiled
 from ..device.autograd_history import cut_history
 from ..device.timing import WindowTimes, now_s
@@ -188,6 +189,8 @@ class TierController:
             self._measure(step)
             if ran is self._eager:
                 return
+            if isinstance(ran, RecordedRunner) and ran.update_program is not None:
+                self._report_update(ran.update_program, step)
             # A new runner writes its values to memory that nobody has read yet.
             self.lane = self._fast_path(step) if self._current.runner is ran else None
             return
@@ -261,6 +264,12 @@ class TierController:
         current = self._current
         self._journal.add(step, current.tier, Cause.REFUSED, reason)
         current.reason = f"{current.reason}; {reason}" if current.reason else reason
+
+    def _report_update(self, program: UpdateProgram, step: int) -> None:
+        """Report once if the update cannot be recorded apart from the rest of the step."""
+        if program.refusal is not None:
+            reason = f"{program.refusal}; updates stay in Python"
+            self._journal.add(step, self._current.tier, Cause.REFUSED, reason)
 
     def _run_in_trial(self, micro: Micro, step: int) -> Outcome:
         """Let the trial watch a micro-batch; if the trial fails, run it without.

@@ -26,7 +26,7 @@ class Inspection:
 
     def start(self, runner: Runner, step: int) -> None:
         """Remember the model as it is now, for a runner that was just promoted."""
-        updates = isinstance(runner, RecordedRunner) and runner.update_inside
+        updates = isinstance(runner, RecordedRunner) and runner.records_update
         self._last_step = step
         self._guard = ThoroughGuard(
             self._body.model,

@@ -133,7 +133,11 @@ class OtherShapes:
         if not runner.body.is_compiled:
             return runner
         if self.side_runner is None:
-            self.side_runner = RecordedRunner(self._body, update_inside=runner.update_inside)
+            self.side_runner = RecordedRunner(
+                self._body,
+                update_inside=runner.update_inside,
+                update_apart=runner.update_program is not None,
+            )
         return self.side_runner
 
     def _count(self, shape: Signature) -> int:

@@ -56,8 +56,11 @@ class CandidateBuilder:
     def summary(self) -> str:
         """What the report says about how the candidate was made; empty or starting with a semicolon."""
         runner = self.candidate
-        outside = isinstance(runner, RecordedRunner) and not runner.update_inside
-        words = f"; the update stays outside: {self._readiness.reason}" if outside else ""
+        words = ""
+        if isinstance(runner, RecordedRunner) and not runner.records_update:
+            words = f"; the update stays outside: {self._readiness.reason}"
+        elif isinstance(runner, RecordedRunner) and not runner.update_inside:
+            words = "; the update is recorded apart, since gradients are averaged over ranks before it"
         if isinstance(runner, RecordedRunner) and runner.draws_on_host:
             words += "; random numbers that the step draws on the CPU stay as they were recorded"
         layout = f"; {self._layout.summary}" if self._layout is not None and self._tier == "compiled" else ""
@@ -113,7 +116,8 @@ class CandidateBuilder:
     def _runner(self, body: StepBody) -> Runner:
         if self._body.device.type != "cuda":
             return CompiledRunner(body)
-        return RecordedRunner(body, update_inside=self._updates)
+        apart = body.reduction is not None and self._readiness.capturable
+        return RecordedRunner(body, update_inside=self._updates, update_apart=apart)
 
     def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
         before.restore()
