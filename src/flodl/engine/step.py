@@ -313,6 +313,9 @@ class TrainStep:
         if started:
             self._first_step_s = time.perf_counter() - started
             refuse_backward(loss)
+            body = self._body
+            if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
+                self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
         return loss
 
     def flush(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl import Trainer
 from flodl.core import StepError
 from flodl.engine import TrainStep
 
@@ -127,7 +128,7 @@ def test_parameters_of_a_loss_and_a_model_of_which_a_part_is_trained_are_allowed
     step = TrainStep(model, optimizer, lambda model, x, y: mse(model, x, y) * scale.exp() - scale)
     step(X, Y)
     assert scale.item() != 1.0
-    assert capsys.readouterr().err == ""
+    assert "the optimizer does not have '0.weight', '0.bias' of the model" in capsys.readouterr().err
 
 
 def test_one_optimizer_for_two_models_is_allowed() -> None:
@@ -135,3 +136,50 @@ def test_one_optimizer_for_two_models_is_allowed() -> None:
     optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.01)
     for step in (TrainStep(one, optimizer, mse), TrainStep(other, optimizer, mse)):
         step(X, Y)
+
+
+def reported(step: TrainStep) -> list[str]:
+    return [event.reason for event in step.report().events if event.kind == "parameters"]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parameters_that_no_optimizer_has_are_reported_once(capsys, accumulate: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.01)
+    step = TrainStep(model, optimizer, mse, tier="eager", accumulate=accumulate)
+    for _ in range(4):
+        step(X, Y)
+    (reason,) = reported(step)
+    assert reason.startswith(
+        "the optimizer does not have '0.weight', '0.bias', '1.weight' and 1 more of the model, although"
+    )
+    assert "requires_grad_(False)" in reason
+    assert capsys.readouterr().err.count("nothing trains them") == 1
+
+
+def test_frozen_unused_and_otherwise_trained_parameters_are_not_reported(capsys) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 1)
+            self.unused, self.critic = nn.Linear(4, 4), nn.Linear(1, 1)
+
+        def forward(self, x):
+            return self.critic(self.head(self.frozen(x)))
+
+    model = Net()
+    other = torch.optim.SGD(model.critic.parameters(), lr=0.01)
+    step = TrainStep(model, torch.optim.SGD(model.head.parameters(), lr=0.01), mse, tier="eager")
+    step(X, Y)
+    assert reported(step) == []
+    assert capsys.readouterr().err == ""
+    assert other.param_groups
+
+
+def test_a_trainer_reports_parameters_that_no_optimizer_has(capsys) -> None:
+    model = new_model()
+    trainer = Trainer(
+        model, mse, optimizer=torch.optim.SGD(model[1].parameters(), lr=0.01), device="cpu", monitor=False
+    )
+    trainer.fit((X, Y), epochs=2, batch_size=4)
+    assert capsys.readouterr().err.count("the optimizer does not have '0.weight', '0.bias' of the model") == 1

@@ -46,6 +46,7 @@ def test_an_optimizer_of_a_copy_of_the_model_is_an_error(make, data):
 
 def test_training_a_part_of_a_model_together_with_the_loss_is_not_an_error(make, data, capsys):
     model, criterion = small(), LearnedScale()
+    model[0].requires_grad_(False)
     optimizer = torch.optim.SGD([*model[1].parameters(), *criterion.parameters()], lr=0.1)
     make(model, lambda model, x, y: criterion(model(x), y), optimizer=optimizer).fit(
         data, epochs=1, batch_size=8

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 
 from flodl.core import StepError
+from flodl.optim.all_optimizers import in_any_optimizer
 
 # The model is searched again after this many steps, and whenever a parameter gets no gradient any more.
 CHECK_EVERY = 256
+_MOST_NAMES = 3
 
 
 class TrainedParameters:
@@ -27,6 +29,8 @@ class TrainedParameters:
     def __init__(self, model: nn.Module, parameters: Iterable[Tensor]) -> None:
         in_optimizer = set(parameters)
         self._names = set[str]()
+        # Parameters that the model got later.
+        self._added = set[str]()
         self._trained = dict[str, Tensor]()
         for name, parameter in model.named_parameters():
             self._names.add(name)
@@ -55,11 +59,40 @@ class TrainedParameters:
             if name not in self._names:
                 added = added or name
                 self._names.add(name)
+                self._added.add(name)
         if not added:
             return None
         return (
             f"the parameter {added!r} was added after the TrainStep was created and is not in its optimizer, "
             "so this step does not train it. Pass it to optimizer.add_param_group, or freeze it"
+        )
+
+    def untrained(self, model: nn.Module, parameters: Iterable[Tensor]) -> str:
+        """Return a warning about parameters with a gradient that no optimizer of the program has, or "".
+
+        Call it after the first backward: a parameter that the loss does not use has no gradient.
+        """
+        in_optimizer = set(parameters)
+        named = [
+            (name, one)
+            for name, one in model.named_parameters()
+            if one not in in_optimizer and one.requires_grad and one.grad is not None
+            if name not in self._added
+        ]
+        if named:
+            # Another step may train them, as in a GAN.
+            elsewhere = in_any_optimizer()
+            named = [(name, one) for name, one in named if one not in elsewhere]
+        if not named:
+            return ""
+        shown = ", ".join(repr(name) for name, _ in named[:_MOST_NAMES])
+        more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
+        it, receives = ("it", "it receives a gradient")
+        if len(named) > 1:
+            it, receives = ("them", "they receive gradients")
+        return (
+            f"the optimizer does not have {shown}{more} of the model, although {receives}: nothing trains "
+            f"{it}. Pass {it} to the optimizer, or freeze {it} with requires_grad_(False), which saves time"
         )
 
 

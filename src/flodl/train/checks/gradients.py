@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
+from flodl.optim.all_optimizers import in_any_optimizer
 
 MAX_NAMES = 3
 
@@ -42,7 +42,7 @@ def check_gradients(model: nn.Module, optimizer: Optimizer, step_fn: Callable[..
     ]
     if outside:
         # Another trainer may train them, as in a GAN.
-        elsewhere = _in_any_optimizer()
+        elsewhere = in_any_optimizer()
         outside = [one for one in outside if one not in elsewhere]
     return _warning(outside, step_fn) if outside else ""
 
@@ -60,20 +60,6 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
         following = {inner for inner, _ in node.next_functions} - known
         known |= following
         waiting += following
-
-
-def _in_any_optimizer() -> set[Tensor]:
-    """Return the parameters of every optimizer of the program."""
-    is_frozen = gc.get_freeze_count() > 0
-    # Frozen objects are not listed.
-    gc.unfreeze()
-    try:
-        found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
-    finally:
-        if is_frozen:
-            gc.freeze()
-    groups = [group for one in found for group in getattr(one, "param_groups", ())]
-    return {parameter for group in groups for parameter in group["params"]}
 
 
 def _warning(outside: Sequence[Tensor], step_fn: Callable[..., Any]) -> str:
