@@ -24,10 +24,10 @@ from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.creation import ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
-from .mistakes.first_call import check_mode, check_schedulers, refuse_backward
+from .mistakes.first_call import check_mode, check_schedulers, explain_loss
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
 from .mistakes.skipped_updates import SkippedUpdates
-from .mistakes.step_function import check_step_function
+from .mistakes.step_function import check_step_function, named_arguments
 from .mistakes.update_errors import explained_update
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
@@ -214,11 +214,7 @@ class TrainStep:
 
     def __call__(self, *batch: Any, **named: Any) -> Tensor:
         if named:
-            names = ", ".join(named)
-            raise StepCallError(
-                f"the step was called with keyword arguments ({names}). Pass the batch by position: "
-                f"step({names})."
-            )
+            raise named_arguments(self._body.step_fn, batch, named)
         lane = self._controller.lane
         if lane is None or (loss := lane(batch)) is None:
             return self._run(batch)
@@ -312,7 +308,7 @@ class TrainStep:
             raise
         if started:
             self._first_step_s = time.perf_counter() - started
-            refuse_backward(loss)
+            explain_loss(loss)
             body = self._body
             if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
                 self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)

@@ -54,6 +54,31 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             r"batch_size \(8\) to match target batch_size \(7\), in the step function",
         ),
         (binary, (X, Y.long()), r"binary_cross_entropy are floats: y.float\(\)"),
+        (
+            classes,
+            (LABELS, X),
+            r"Check the order of the arguments, too: x is int64 \[8\] and y is float32 \[8, 4\]",
+        ),
+        (
+            lambda model, x, y: F.cross_entropy(model(x.flatten(1)), y),
+            (LABELS, X),
+            r"Dimension out of range.*Check the order .* shapes: x is int64 \[8\] and y is float32",
+        ),
+        (
+            lambda model, x, y: F.cross_entropy(F.conv2d(x, torch.zeros(3, 3, 1, 1)).mean((2, 3)), y),
+            (torch.zeros(8, 3, 1, 1).long(), X),
+            r"Check the order of the arguments, too: x is int64 \[8, 3, 1, 1\]",
+        ),
+        (
+            lambda model, batch: model(batch).mean(),
+            ({"x": X, "y": Y},),
+            r"The batch is a dict: pass its parts to the model, as in model\(batch\['x'\]\) or model",
+        ),
+        (
+            lambda model, batch: model(batch).mean(),
+            ([X, Y],),
+            r"A part of the batch contains several tensors: pass them to the model one by one",
+        ),
     ],
 )
 def test_a_batch_that_does_not_fit_is_described(step_fn, batch, message: str, recwarn) -> None:
@@ -137,3 +162,27 @@ def test_a_failed_micro_batch_does_not_count_in_its_window() -> None:
         step(Y, X)
     step(X, Y)
     assert (step.steps, step.updates) == (2, 1)
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+def test_a_last_batch_of_one_sample_with_batch_norm_says_how_to_leave_it_out() -> None:
+    step = new_step(regression, with_batch_norm())
+    step(X, Y)
+    with pytest.raises(
+        StepError, match=r"This batch has 1 sample, .* drop_last=True\), or tail='drop'"
+    ) as error:
+        step(X[:1], Y[:1])
+    assert error.value.path == "1"
+    dropping = new_step(regression, with_batch_norm(), tail="drop")
+    dropping(X, Y)
+    dropping(X[:1], Y[:1])
+    assert dropping.updates == 1
+
+
+def test_one_value_per_channel_of_a_larger_model_is_explained() -> None:
+    step = new_step(lambda model, x: model(x).mean(), nn.InstanceNorm1d(4, affine=True))
+    with pytest.raises(StepError, match=r"The norm needs more than one value for each channel"):
+        step(torch.zeros(8, 4, 1))

@@ -92,3 +92,13 @@ def test_a_scheduler_of_torch_next_to_a_schedule_is_a_warning_if_rates_are_tenso
         check_schedulers(optimizer, journal, 0)
     assert [event.cause for event in journal.events] == [Cause.PROBABLE_MISTAKE]
     assert capsys.readouterr().err.count("one of torch's learning rate schedulers is attached") == 1
+
+
+def test_a_loss_that_is_unpacked_says_what_a_step_returns() -> None:
+    _, step = new_step()
+    with pytest.raises(StepError, match=r"A step returns the loss alone, .* is in step.values") as raised:
+        _loss, _values = step(X, Y)
+    assert isinstance(raised.value, TypeError)
+    first = new_step()[1](X, Y)
+    assert (first.dim(), first.ndim, first.item()) == (0, 0, float(first))
+    assert torch.stack([first, first]).shape == (2,)

@@ -47,12 +47,28 @@ def test_a_batch_by_keyword_raises() -> None:
         new_step()(x=X, y=Y)
 
 
+def test_a_value_by_keyword_next_to_the_batch_raises_with_the_whole_batch() -> None:
+    with pytest.raises(
+        StepError, match=r"\(epoch\). Pass the batch alone, by position: step\(x, y\). To use epoch in the"
+    ):
+        new_step()(X, Y, epoch=1)
+    with pytest.raises(StepError, match=r"\(y\). Pass the batch by position: step\(x, y\)"):
+        new_step()(X, y=Y)
+
+
 @pytest.mark.parametrize(
     ("step_fn", "message"),
     [
         (nn.MSELoss(), "the step function is MSELoss, a loss. It takes the model and the batch"),
         (nn.MSELoss, "the step function is the class MSELoss"),
-        (nn.functional.cross_entropy, "the step function is cross_entropy, a loss"),
+        (
+            nn.CrossEntropyLoss(),
+            r"criterion = CrossEntropyLoss\(…\); step_fn = lambda model, x, y: criterion\(model\(x\), y\)",
+        ),
+        (
+            nn.functional.cross_entropy,
+            r"the step function is cross_entropy, a loss.*nn.functional.cross_entropy\(model\(x\), y\)",
+        ),
         (nn.Linear(4, 2), "the step function is Linear, of torch.nn"),
     ],
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from flodl.core import FlodlError
 
+from ..batch.samples import num_samples
 from ..batch.tree import leaves_of
 from ..device.autograd_history import attribute_path
 from ..errors import StepCallError, StepFunctionError
@@ -27,13 +29,15 @@ _TORCH_FILES = str(Path(torch.__file__).parent)
 _DEVICES = r"same device|on the expected device|on device .* not|Expected .* device|weight type|device type"
 _DTYPES = (
     r"same dtype|scalar type|Found dtype|dtype to be|weight type|can't be cast|not implemented for '|"
-    r"expected .* dtype|data type|to have the following scalar types"
+    r"expected .* dtype|data type|of the following scalar types|type .* should be the same"
 )
 _SHAPES = (
     r"cannot be multiplied|must match|size mismatch|to match target batch_size|Given groups|Expected \d|"
     r"expected input|must be equal to|is invalid for input of size|normalized_shape|should contain \d|"
     r"shape mismatch|Sizes of tensors|inconsistent tensor size|same size"
 )
+_ORDER = r"Dimension out of range|dimension specified as|too many indices|index \d+ is out of bounds"
+_ONE_VALUE = r"Expected more than 1 (value per channel|spatial element) when training"
 _SECOND_BACKWARD = r"backward through the graph a second time|modified by an inplace operation"
 
 
@@ -60,36 +64,91 @@ def explained(
         f"in the step function {signature_text(step_fn)}; the model has {_model_text(model)}, and the batch "
         f"is {batch_text(batch)}"
     )
-    advice = _advice(told, model, batch)
+    order = _order(step_fn, batch)
+    advice = _advice(told, model, batch, order)
     if advice is None:
         if type(error) in (RuntimeError, IndexError):
-            error.add_note(where[0].upper() + where[1:] + ".")
+            note = f"{where[0].upper()}{where[1:]}."
+            error.add_note(f"{note} Check the order of the arguments: {order}." if order else note)
         return None
     first = told.partition("\n")[0].partition(" (or directly")[0].rstrip(".!")
-    return StepFunctionError(f"{first}, {where}. {advice}")
+    path = _norm_path(error, model) if re.search(_ONE_VALUE, told) else ""
+    return StepFunctionError(f"{first}, {where}. {advice}", path=path)
 
 
-def _advice(told: str, model: nn.Module, batch: tuple[Any, ...]) -> str | None:
+def _advice(told: str, model: nn.Module, batch: tuple[Any, ...], order: str) -> str | None:
     """Return what to change, or None if the message is not known."""
     leaves = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
     if re.search(_SECOND_BACKWARD, told):
         return _second_backward(model)
     if re.search(_DEVICES, told) and (moved := _other_device(model, leaves)):
         return moved
+    if re.search(_ONE_VALUE, told):
+        return _one_value(told, batch)
     if re.search(r"must be (a )?Tensor, not|must be Tensor", told):
-        return "Convert the batch to tensors: torch.as_tensor(x)."
+        return _not_a_tensor(told, batch)
     if re.search(r"multi-target not supported", told):
         return "Class indices have one dimension: pass y.squeeze(1), or y.argmax(1) for one-hot targets."
     if re.search(r"Target -?\d+ is out of bounds|index out of range in self", told):
         return "An index must be at least 0 and below the number of classes or rows; check the largest one."
     if re.search(_DTYPES, told):
-        return _dtype_advice(model, leaves)
-    if re.search(_SHAPES, told):
-        return (
-            "Check the order of the arguments and their shapes: the first argument after the model is the "
-            "first that you pass to the step."
-        )
+        advice = _dtype_advice(model, leaves)
+        is_mixed = len({leaf.is_floating_point() for leaf in leaves}) > 1
+        return f"{advice} Check the order of the arguments, too: {order}." if order and is_mixed else advice
+    if re.search(_SHAPES, told) or (order and re.search(_ORDER, told)):
+        return f"Check the order of the arguments and their shapes{order and ': '}{order}."
     return None
+
+
+def _order(step_fn: StepFunction, batch: tuple[Any, ...]) -> str:
+    """Return which argument is which part of a batch of several parts, or ""."""
+    function: Any = step_fn.forward if isinstance(step_fn, nn.Module) else step_fn
+    try:
+        parameters = [*inspect.signature(function).parameters.values()][1:]
+    except (TypeError, ValueError):
+        return ""
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    if len(batch) < 2 or len(names) < len(batch):
+        return ""
+    parts = [f"{name} is {batch_text((part,))[1:-1]}" for name, part in zip(names, batch)]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _one_value(told: str, batch: tuple[Any, ...]) -> str:
+    """Return the advice for a norm, which cannot train on a single value."""
+    advice = "Use larger batches or inputs, or a different norm, such as nn.GroupNorm."
+    if num_samples(batch) == 1 and "per channel" in told:
+        return (
+            "This batch has 1 sample, and batch norm needs at least 2 in training. If it is the last batch "
+            "of an epoch, leave it out: Loader(…, drop_last=True), or tail='drop' for a TrainStep or a "
+            f"Trainer. If all batches have 1 sample: {advice[0].lower()}{advice[1:]}"
+        )
+    return f"The norm needs more than one value for each channel in training. {advice}"
+
+
+def _norm_path(error: Exception, model: nn.Module) -> str:
+    """Return the path of the module that raised an error, or ""."""
+    traceback, found = error.__traceback__, ""
+    paths = {id(module): path for path, module in model.named_modules()}
+    while traceback is not None:
+        found = paths.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        traceback = traceback.tb_next
+    return found
+
+
+def _not_a_tensor(told: str, batch: tuple[Any, ...]) -> str:
+    """Return the advice for a model or loss that gets something other than a tensor."""
+    mapping = next((part for part in batch if isinstance(part, Mapping)), None)
+    if mapping is not None and re.search(r"not \w*([Dd]ict|Mapping|Encoding)", told):
+        name = next((repr(key) for key, value in mapping.items() if isinstance(value, Tensor)), "'x'")
+        return (
+            f"The batch is a dict: pass its parts to the model, as in model(batch[{name}]) or model(**batch)."
+        )
+    if re.search(r"not (list|tuple)\b", told) and any(
+        isinstance(part, list | tuple) and any(isinstance(item, Tensor) for item in part) for part in batch
+    ):
+        return "A part of the batch contains several tensors: pass them to the model one by one, as in x[0]."
+    return "Convert the batch to tensors: torch.as_tensor(x)."
 
 
 def _second_backward(model: nn.Module) -> str:

@@ -1,6 +1,8 @@
-"""Leftovers of a loop without `TrainStep`: backward on the loss, evaluation mode, torch's schedulers."""
+"""Leftovers of other loops: backward on the loss, a loss that is unpacked, evaluation mode, schedulers."""
 
 from __future__ import annotations
+
+import sys
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -9,20 +11,23 @@ from torch.optim import Optimizer
 
 from flodl.core import StepError
 
+from ..errors import StepCallError
 from ..report import Cause, Journal
 
 
-def refuse_backward(loss: Tensor) -> None:
-    """Make `loss.backward()` raise an error that explains itself, instead of torch's.
+def explain_loss(loss: Tensor) -> None:
+    """Make `loss.backward()` and `loss, values = …` raise errors that explain themselves, instead of torch's.
 
-    The first loss of a step is enough: a loop with a backward calls it there.
+    The first loss of a step is enough: a loop with such a mistake makes it there.
 
     >>> loss = Tensor([1.0])
-    >>> refuse_backward(loss), loss.backward()
+    >>> explain_loss(loss), loss.backward()
     Traceback (most recent call last):
     flodl.core.errors.StepError: loss.backward() was called on the loss that a TrainStep returned. ...
     """
     loss.backward = _raise_already_done  # type: ignore[method-assign]
+    # Torch asks for it when a tensor is iterated.
+    loss.dim = _dim_unless_unpacked  # type: ignore[method-assign]
     # Torch pickles the attributes of a tensor, too; the loss stays a plain tensor in every file.
     loss.__getstate__ = _no_state  # type: ignore[method-assign]
 
@@ -32,6 +37,16 @@ def _raise_already_done(*_: object, **__: object) -> None:
         "loss.backward() was called on the loss that a TrainStep returned. The step has already run backward "
         "and the update: remove loss.backward(), optimizer.step() and optimizer.zero_grad()."
     )
+
+
+def _dim_unless_unpacked() -> int:
+    if sys._getframe(1).f_code is getattr(Tensor.__iter__, "__code__", None):
+        raise StepCallError(
+            "the result of a step was unpacked, as in `loss, values = step(x, y)`. A step returns the loss "
+            "alone, a tensor with one number: write loss = step(x, y). What the step function returns with "
+            "the loss is in step.values; for a trainer, in trainer.train_step.values."
+        )
+    return 0
 
 
 def _no_state() -> None:

@@ -21,22 +21,42 @@ def check_step_function(step_fn: Callable[..., Any], model: nn.Module) -> None:
     Traceback (most recent call last):
     flodl.engine.errors.StepCallError: the step function is MSELoss, a loss. It takes the model and the ...
     """
-    advice = (
-        "It takes the model and the batch, and returns the loss: lambda model, x, y: "
-        "nn.functional.mse_loss(model(x), y)."
-    )
     module = getattr(step_fn, "__module__", None) or ""
     name = getattr(step_fn, "__name__", type(step_fn).__name__)
+    is_loss = "loss" in name.lower() or "entropy" in name
+    before, loss = "", "nn.functional.mse_loss"
+    if is_loss:
+        loss = f"nn.functional.{name}" if module == "torch.nn.functional" else "criterion"
+        before = f"criterion = {name}(…); step_fn = " if loss == "criterion" else ""
+    advice = (
+        f"It takes the model and the batch, and returns the loss: {before}lambda model, x, y: "
+        f"{loss}(model(x), y)."
+    )
     if step_fn is model:
         raise StepCallError(f"the step function is the model itself. {advice}")
     if isinstance(step_fn, type):
         raise StepCallError(f"the step function is the class {name}. {advice}")
     is_layer = isinstance(step_fn, nn.Module) and type(step_fn).__module__.startswith("torch.nn.modules")
     if is_layer or module == "torch.nn.functional":
-        is_loss = "loss" in name.lower() or "entropy" in name
         raise StepCallError(
             f"the step function is {name}, {'a loss' if is_loss else 'of torch.nn'}. {advice}"
         )
+
+
+def named_arguments(step_fn: StepFunction, batch: tuple[Any, ...], named: Mapping[str, Any]) -> StepCallError:
+    """Return the error for a step that was called with keyword arguments."""
+    try:
+        own = [*inspect.signature(step_fn).parameters][1:]
+    except (TypeError, ValueError):
+        own = []
+    told = f"the step was called with keyword arguments ({', '.join(named)})."
+    if not own or set(named) <= set(own):
+        return StepCallError(f"{told} Pass the batch by position: step({', '.join(own or named)}).")
+    other = ", ".join(name for name in named if name not in own)
+    return StepCallError(
+        f"{told} Pass the batch alone, by position: step({', '.join(own)}). To use {other} in the step "
+        "function, add a parameter to it, and pass the value by position, as part of the batch."
+    )
 
 
 def signature_mismatch(step_fn: StepFunction, batch: tuple[Any, ...], extra: Iterable[str]) -> str | None:
