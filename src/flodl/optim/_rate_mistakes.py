@@ -28,6 +28,34 @@ _LOADED = (
 )
 
 
+# The schedules of torch, and those of flodl that take their place.
+_IN_PLACE_OF = {
+    "StepLR": "StepDecay",
+    "MultiStepLR": "MultiStepLR",
+    "ExponentialLR": "ExponentialLR",
+    "CosineAnnealingLR": "CosineScheduler",
+    "OneCycleLR": "OneCycleLR",
+    "CyclicLR": "CyclicLR",
+    "ReduceLROnPlateau": "PlateauScheduler",
+}
+
+
+def torch_scheduler_text(kind: type) -> str:
+    """Return the message for a scheduler of torch in place of a schedule.
+
+    >>> import torch
+    >>> torch_scheduler_text(torch.optim.lr_scheduler.StepLR)[:85]
+    'StepLR is a scheduler of torch, which sets the learning rates itself. Use flodl.optim'
+    """
+    own = _IN_PLACE_OF.get(kind.__name__)
+    use = f"flodl.optim.{own}" if own else "a schedule of flodl.optim, or a function that returns the rate"
+    return (
+        f"{kind.__name__} is a scheduler of torch, which sets the learning rates itself. Use {use} instead; "
+        "schedules count updates. To keep the scheduler of torch, omit schedule= and call scheduler.step() "
+        "yourself: in a loop after the step, with a Trainer in a hook, on_step_end or on_epoch_end."
+    )
+
+
 def warn_of_factors_at_first(lr: float, reference: float) -> bool:
     """Warn if the first rate is probably a factor, and return whether it is."""
     if lr < 1.0 or reference > lr / 10:

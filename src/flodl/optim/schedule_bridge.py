@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 from flodl.core import ScheduleError
 
 from ._arguments import check_integer, check_number
-from ._rate_mistakes import warn_of_factors, warn_of_factors_at_first, warn_of_other_rate
+from ._rate_mistakes import (
+    torch_scheduler_text,
+    warn_of_factors,
+    warn_of_factors_at_first,
+    warn_of_other_rate,
+)
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -223,6 +228,9 @@ def _lr_function(schedule: Any) -> Callable[[int], float]:
             return method  # type: ignore[no-any-return]
         if callable(schedule) and _accepts_step(schedule):
             return schedule  # type: ignore[no-any-return]
+    kind = schedule if isinstance(schedule, type) else type(schedule)
+    if kind.__module__.startswith("torch.optim."):
+        raise ScheduleError(torch_scheduler_text(kind))
     raise ScheduleError(
         f"{schedule!r} is not a schedule. Pass an object with a method lr(step), such as "
         "CosineScheduler(0.1, 0.001, 1000), or a function of the step."

@@ -44,3 +44,12 @@ def test_the_suffix_of_another_format_is_rejected(tmp_path, name):
     with pytest.raises(CheckpointError, match=r"suffix of another format.*Write 'model\.fdl'"):
         save_checkpoint(tmp_path / name, {"w": torch.ones(2)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_suggests_only_checkpoints_with_a_similar_name(tmp_path):
+    for name in ("model.fdl", "encoder-step.100.safetensors", "tt.csv", "notes.txt"):
+        (tmp_path / name).touch()
+    for missing in ("t.csv", "t.fdl", "note.txt"):
+        assert error_of(tmp_path / missing).endswith("Pass a file that save_checkpoint wrote.")
+    assert error_of(tmp_path / "model.pt").endswith(f"Did you mean '{tmp_path}/model.fdl'?")
+    assert "encoder-step.100.safetensors" in error_of(tmp_path / "encoder_step.100.safetensors")

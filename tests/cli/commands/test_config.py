@@ -131,6 +131,28 @@ def test_lint_finds_everything_at_once(project, capsys):
     ]
 
 
+def test_lint_reports_a_value_once(project, capsys):
+    root = project(
+        {
+            "fdl.yml": """
+                entry: tool
+                schema: {options: {lr: {type: float}, epochs: {type: int}}}
+                training: {epochs: many}
+                commands:
+                  quick: {training: {epochs: few}, options: {lr: fast}}
+            """
+        }
+    )
+    assert main(["config", "lint", "--json"]) == 1
+    problems = [problem.replace(f"{root}/", "") for problem in json.loads(capsys.readouterr().out)]
+    assert problems == [
+        "fdl.yml:3: training.epochs: 'many' is not allowed here. Expected an integer of at least 1.",
+        "fdl.yml:5: options.lr: 'fast' is not a valid float.",
+        "fdl.yml:5: commands.quick.training.epochs: 'few' is not allowed here. "
+        "Expected an integer of at least 1.",
+    ]
+
+
 def test_lint_accepts_a_valid_manifest(project, capsys):
     project(FILES)
     assert main(["config", "lint"]) == 0

@@ -115,3 +115,16 @@ def test_a_folder_of_runs_names_some_of_them(run):
     (run / "journal.jsonl").unlink()
     with pytest.raises(MonitorError, match=r"run-0, .*run-1, .*run-2 and 1 more have one: pass one of them"):
         invoke(run)
+
+
+def test_a_run_that_was_trained_without_a_monitor_says_what_is_missing(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "bundles").mkdir()
+    with pytest.raises(MonitorError, match=r"has no journal.jsonl: the run was trained with monitor=False"):
+        invoke(tmp_path)
+
+
+def test_a_folder_inside_a_run_names_the_run(run):
+    (run / "bundles").mkdir()
+    with pytest.raises(MonitorError, match=r"bundles' is a folder of a run. Pass the run itself"):
+        invoke(run / "bundles")

@@ -132,3 +132,12 @@ def test_an_index_error_names_the_sample_and_the_length(num_workers):
     told = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     assert "sample 3 of a TooLong whose length is 9" in told
     given.close()
+
+
+def test_a_dataset_without_a_length_says_what_to_add():
+    class Endless(Dataset):
+        def __getitem__(self, index):
+            return torch.zeros(2)
+
+    with pytest.raises(DataError, match=r"Endless, which has __getitem__ but no __len__: .* Add def __len__"):
+        Loader(Endless(), 2)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from flodl import Loader, Trainer
-from flodl.core import TrainError
+from flodl.core import DataError, StepError, TrainError
 
 X = torch.arange(20.0).view(20, 1)
 
@@ -159,3 +159,22 @@ def test_a_list_of_samples_is_evaluated_by_default(make, data):
     expected = pytest.approx(trainer.evaluate(data), rel=1e-6)
     assert trainer.evaluate([*zip(x, y)]) == expected
     assert trainer.evaluate(data, batch_size=None) == expected
+
+
+@pytest.mark.parametrize(
+    ("eval_data", "message"),
+    [
+        ((torch.zeros(0, 3), torch.zeros(0, 1)), "the source has no samples"),
+        (3, "the source is a int, which a loader cannot read"),
+        ((torch.zeros(4, 3), torch.zeros(3, 1)), "the columns have unequal lengths"),
+    ],
+)
+def test_wrong_evaluation_data_is_named_as_such(make, data, eval_data, message):
+    with pytest.raises(DataError, match=f"the evaluation data cannot be used: {message}"):
+        make().fit(data, epochs=1, batch_size=5, eval_data=eval_data)
+
+
+@pytest.mark.parametrize("eval_data", [(torch.zeros(8, 2), torch.zeros(8, 1)), (torch.zeros(8, 3),)])
+def test_a_batch_of_the_evaluation_data_is_named_as_such(make, data, eval_data):
+    with pytest.raises(StepError, match=r"batch of the evaluation data"):
+        make().fit(data, epochs=1, batch_size=5, eval_data=eval_data)

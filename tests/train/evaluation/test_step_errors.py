@@ -35,7 +35,7 @@ def test_a_step_function_with_too_few_arguments_raises_with_the_right_signature(
         (
             for_parts,
             "dict",
-            r"one batch \(a dict with 'x', 'y'\): .*'y'. Write def for_parts\(model, batch\)",
+            r"one batch .*\(a dict with 'x', 'y'\): .*'y'. Write def for_parts\(model, batch\)",
         ),
         (lambda model: model, "tuple", r"the step function <lambda>\(model\) .*Write def step_fn\(model, x"),
     ],

@@ -13,12 +13,12 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from flodl.core import CheckpointError, DamagedError
 from flodl.core.files import open_regular
-from flodl.core.paths import nearest
 
 from .compression import GZIP_MAGIC, ZSTD_MAGIC, check_zstd_end, decompress_zstd, is_zstd_error
 
@@ -33,6 +33,8 @@ _MAX_RATIO = 100
 _MAX_HEADER_RATIO = 32
 # Formats that cannot be read from a stream bit by bit, by their first bytes.
 ZIP_MAGIC = b"PK"
+# The suffixes of files that can be loaded.
+_SUFFIXES = (".fdl", ".safetensors", ".fdlc", ".pt", ".pth", ".ckpt", ".bin", ".gz", ".zst")
 _WHOLE = (GZIP_MAGIC, ZSTD_MAGIC, ZIP_MAGIC)
 
 
@@ -208,7 +210,10 @@ def open_reader(source: PathOrStream) -> Iterator[ByteReader]:
 
 
 def _similar_file(source: object) -> str:
-    """Return a hint with the file whose name is closest to that of a missing one."""
+    """Return a hint with the checkpoint whose name is close to that of a missing one.
+
+    Other files, and short names that are similar by chance, are not meant.
+    """
     if not isinstance(source, str | os.PathLike):
         return ""
     path = Path(source)
@@ -216,8 +221,14 @@ def _similar_file(source: object) -> str:
         names = [entry.name for entry in os.scandir(path.parent) if entry.is_file()]
     except OSError:
         return ""
-    close = nearest(path.name, names, limit=1)
-    return f"Did you mean {str(path.parent / close[0])!r}?" if close else ""
+    stems = {_stem(name): name for name in names if name.lower().endswith(_SUFFIXES)}
+    close = get_close_matches(_stem(path.name), stems, n=1, cutoff=0.7)
+    return f"Did you mean {str(path.parent / stems[close[0]])!r}?" if close else ""
+
+
+def _stem(name: str) -> str:
+    known = name.lower().removesuffix(".gz").removesuffix(".zst")
+    return Path(known).stem
 
 
 def _damaged_error(source: object, reason: object) -> DamagedError:

@@ -30,6 +30,8 @@ class Findings:
 
     problems: dict[str, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
+    # The problems with values that the entry does not accept.
+    of_entry: set[str] = field(default_factory=set)
 
     def add(self, issues: Iterator[Issue]) -> None:
         """Add fatal issues as problems and the others as notes."""
@@ -38,6 +40,14 @@ class Findings:
                 (self.problems if issue.fatal else self.notes)[issue.message] = None
         except FlodlError as error:  # a compose file that cannot be read
             self.problems[str(error)] = None
+
+    def drop_repeated(self) -> None:
+        """Drop a problem of the entry with a value that the manifest does not allow either."""
+        known = [one.split(": ", 2)[:2] for one in self.problems if one not in self.of_entry]
+        for problem in self.of_entry.intersection(self.problems):
+            origin, path = problem.split(": ", 2)[:2]
+            if any(one[0] == origin and f".{one[-1]}".endswith(f".{path}") for one in known):
+                del self.problems[problem]
 
 
 def lint(
@@ -55,6 +65,7 @@ def lint(
             findings.problems[str(error)] = None
         else:
             _check_manifest(manifest, frozenset(), findings, builtin)
+    findings.drop_repeated()
     return findings
 
 
@@ -101,7 +112,9 @@ def _check_settings(manifest: Manifest, findings: Findings) -> None:
     if schema:
         problems = dict.fromkeys(problem for case in cases for problem in setting_problems(schema, case))
         # These name their file relative to the project; all other messages have the full path.
-        findings.problems |= {f"{manifest.project}{os.sep}{problem}": None for problem in problems}
+        listed = [f"{manifest.project}{os.sep}{problem}" for problem in problems]
+        findings.problems |= dict.fromkeys(listed)
+        findings.of_entry.update(listed)
     elif any(cases):
         findings.notes[
             f"{manifest.path}: the values for its entry are not checked, because its schema is not known. "

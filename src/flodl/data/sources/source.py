@@ -83,6 +83,12 @@ def open_source(
     if gathered is not None and is_unchanged:
         return gathered, ""
     if gathered is None and not _has_items(source):
+        if hasattr(source, "__getitem__") and not isinstance(source, (str, bytes)):
+            raise DataError(
+                f"the source is a {type(source).__name__}, which has __getitem__ but no __len__: the number "
+                "of samples is not known. Add def __len__(self), which returns it. For samples without a "
+                "known number, write an IterableDataset with __iter__ instead."
+            )
         raise DataError(
             f"the source is a {type(source).__name__}, which a loader cannot read. Pass tensors or arrays "
             "(one, a tuple, a dict), a torch dataset, an Arrow table, a Hugging Face dataset, "

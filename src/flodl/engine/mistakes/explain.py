@@ -42,11 +42,17 @@ _SECOND_BACKWARD = r"backward through the graph a second time|modified by an inp
 
 
 def explained(
-    error: Exception, step_fn: StepFunction, model: nn.Module, batch: tuple[Any, ...], extra: Iterable[str]
+    error: Exception,
+    step_fn: StepFunction,
+    model: nn.Module,
+    batch: tuple[Any, ...],
+    extra: Iterable[str],
+    *,
+    of_data: str = "",
 ) -> Exception | None:
     """Return an error that explains a mistake in calling a step, or None if the error is clear enough.
 
-    An error of torch that is not recognized gets a note about the batch.
+    An error of torch that is not recognized gets a note about the batch, which is one `of_data`.
 
     >>> error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)")
     >>> batch = torch.zeros(8, 3), torch.zeros(8, 1)
@@ -62,7 +68,7 @@ def explained(
     told = str(error)
     where = (
         f"in the step function {signature_text(step_fn)}; the model has {_model_text(model)}, and the batch "
-        f"is {batch_text(batch)}"
+        f"{of_data}{of_data and ' '}is {batch_text(batch)}"
     )
     order = _order(step_fn, batch)
     advice = _advice(told, model, batch, order)

@@ -60,6 +60,14 @@ def journal_file(run: str | os.PathLike[str]) -> Path:
         return found
     if found.exists():
         raise MonitorError(f"{str(found)!r} is not a regular file. Pass the folder of a run.")
+    if (path.parent / FILE).is_file() and path.is_dir():
+        raise MonitorError(f"{str(path)!r} is a folder of a run. Pass the run itself: {str(path.parent)!r}.")
+    if (path / "config.json").is_file() and (path / "bundles").is_dir():
+        raise MonitorError(
+            f"{str(path)!r} is the folder of a run of a Trainer, and has no journal.jsonl: the run was "
+            "trained with monitor=False, so there is nothing to show. Omit monitor=False to record a journal "
+            "from the next start on."
+        )
     problem = "has no journal" if path.is_dir() else "does not exist"
     nearby = sorted(str(inner.parent) for inner in path.glob(f"*/{FILE}")) if path.is_dir() else []
     more = f" and {len(nearby) - 3} more" if len(nearby) > 3 else ""

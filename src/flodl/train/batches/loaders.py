@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import DataLoader
 
-from flodl.core import CursorError, TrainError
+from flodl.core import CursorError, DataError, TrainError
 from flodl.data import Loader
 
 from ..session import Session
@@ -128,7 +128,8 @@ class Loaders:
         if self._evaluation is None or not _same_data((data, batch_size), self._evaluation_data):
             # The same for every run, if the data is random.
             order = {} if isinstance(data, DataLoader) else {"shuffle": False}
-            self._evaluation = self._build(data, batch_size, seed=0, **order)
+            with _named_as_evaluation():
+                self._evaluation = self._build(data, batch_size, seed=0, **order)
             self._evaluation_data = (_shallow_copy(data), batch_size)
         self.evaluation = self._evaluation
         return _at_start(self._evaluation)
@@ -178,6 +179,15 @@ def _check_seed(loader: Loader, seed: int | None) -> None:
             f"Trainer(seed={seed}) with a Loader whose seed is {loader.seed}. The loader makes the "
             f"order: write Loader(…, seed={seed}), or omit the seed of the trainer."
         )
+
+
+@contextmanager
+def _named_as_evaluation() -> Iterator[None]:
+    """Say in an error about data that it is the evaluation data, not that of the training."""
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(f"the evaluation data cannot be used: {error}") from error
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
+_OF_DATA = "of the evaluation data"
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
@@ -166,8 +167,8 @@ class Evaluator:
                     "gradient penalty, can enable them: with torch.enable_grad(): …"
                 )
             if isinstance(error, TypeError):
-                check_signature(self.step_fn, arguments, error)
-            if better := explained(error, self.step_fn, self.model, arguments, extra):
+                check_signature(self.step_fn, arguments, error, of_data=_OF_DATA)
+            if better := explained(error, self.step_fn, self.model, arguments, extra, of_data=_OF_DATA):
                 raise better from error
             raise
 

@@ -13,10 +13,12 @@ from flodl.core import StepError
 _MODEL_NAMES = frozenset({"model", "m", "net", "network", "module"})
 
 
-def check_signature(step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError) -> None:
+def check_signature(
+    step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError, *, of_data: str = ""
+) -> None:
     """After a TypeError, raise StepError if the step function cannot be called with such a batch.
 
-    Otherwise the TypeError comes from the code of the user, and this returns.
+    Otherwise the TypeError comes from the code of the user, and this returns. The batch is one `of_data`.
     """
     if not arguments:
         raise StepError(
@@ -34,7 +36,7 @@ def check_signature(step_fn: Callable[..., Any], arguments: tuple[Any, ...], err
         name = getattr(step_fn, "__name__", type(step_fn).__name__)
         suggested = "step_fn" if name == "<lambda>" else name
         raise StepError(
-            f"the step function {name}{signature} is called with the model and {_parts(arguments)}: "
+            f"the step function {name}{signature} is called with the model and {_parts(arguments, of_data)}: "
             f"{mismatch}. Write def {suggested}(model, {_parameters(arguments)}), or pass data with as "
             "many parts as it takes."
         ) from error
@@ -53,10 +55,13 @@ def _check_order(parameters: list[str], error: TypeError) -> None:
         ) from error
 
 
-def _parts(arguments: tuple[Any, ...]) -> str:
+def _parts(arguments: tuple[Any, ...], of_data: str) -> str:
+    what = f"batch {of_data}".rstrip()
     kinds = ", ".join(map(_describe, arguments))
     return (
-        f"the {len(arguments)} parts of a batch ({kinds})" if len(arguments) != 1 else f"one batch ({kinds})"
+        f"the {len(arguments)} parts of a {what} ({kinds})"
+        if len(arguments) != 1
+        else f"one {what} ({kinds})"
     )
 
 
