@@ -239,6 +239,20 @@ def different_layouts(rank: int, num_ranks: int) -> dict[str, Any]:
     return {"error": "", "updates": step.updates}
 
 
+def lost_rank(rank: int, num_ranks: int) -> dict[str, Any]:
+    """The last rank ends instead of making its update."""
+    if rank == num_ranks - 1:
+        return {"error": "", "is_unchanged": True}
+    gradients = [torch.full((1000,), float(rank))]
+    reducer = GradientReducer(dist.group.WORLD)
+    try:
+        reducer(gradients, 8)
+    except Exception as error:
+        is_unchanged = bool((gradients[0] == rank).all())
+        return {"error": f"{type(error).__name__}: {error}", "is_unchanged": is_unchanged}
+    return {"error": "", "is_unchanged": False}
+
+
 SCENARIOS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "sgd": equal_batches("sgd"),
     "adamw": equal_batches("adamw"),
@@ -253,6 +267,8 @@ SCENARIOS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "earlier_end": earlier_end,
     "compiled": compiled,
     "different_layouts": different_layouts,
+    # Nothing can follow it.
+    "lost_rank": lost_rank,
 }
 
 

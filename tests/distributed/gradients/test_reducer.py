@@ -207,6 +207,14 @@ def test_ranks_with_different_parameters_all_get_an_error(results):
         assert rank["updates"] == 0
 
 
+@pytest.mark.slow
+def test_a_lost_rank_is_an_error_on_the_others_and_changes_no_gradient(results):
+    ranks = of(results, "lost_rank")
+    assert all(rank["is_unchanged"] for rank in ranks)
+    for rank in ranks[:-1]:
+        assert rank["error"].startswith("DistributedError: the gradients could not be averaged over the")
+
+
 @pytest.fixture
 def alone(tmp_path):
     """A process group of one rank."""
