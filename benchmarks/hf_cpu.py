@@ -37,16 +37,6 @@ IMPORTS = {
     "flodl": "import torch; from flodl.hf import {auto} as auto; auto.from_pretrained({folder!r})",
     "transformers": "import torch; from transformers import {auto} as auto; auto.from_pretrained({folder!r})",
 }
-TINY = {
-    "model_type": "bert",
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-}
 
 
 def sentences(data: Path, count: int) -> dict[str, list[str]]:
@@ -180,12 +170,13 @@ def row(timings: dict[str, Timing], padding: float, texts: int) -> dict[str, Any
 def load_times(rounds: int) -> dict[str, Any]:
     """Return the CPU seconds of whole processes that import and load a tiny model, without those of torch."""
     from flodl.hf import AutoModelForMaskedLM
+    from flodl.hf.parity import small_config
 
     taken: dict[str, list[float]] = {name: [] for name in IMPORTS}
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         model = str(Path(folder) / "model")
-        AutoModelForMaskedLM.from_config(TINY).export(model)
+        AutoModelForMaskedLM.from_config(small_config("bert")).export(model)
         for turn in range(-1, rounds):
             for name, code in IMPORTS.items():
                 code = code.format(auto="AutoModelForMaskedLM", folder=model)

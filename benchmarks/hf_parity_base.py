@@ -21,21 +21,15 @@ from typing import Any
 
 import torch
 from harness import RESULTS, table, write_results
+from hf_rows.sizes import BASE, BERT, DEBERTA
 
 from flodl.hf.auto import AUTO
 from flodl.hf.heads import Head
 from flodl.hf.parity import compare, load_reference
 
-BASE = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "num_labels": 3,
-}
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "bert": {"vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 0},
+    "bert": BERT,
     "roberta": {"vocab_size": 50265, "max_position_embeddings": 514, "pad_token_id": 1},
     "xlm-roberta": {"vocab_size": 250002, "max_position_embeddings": 514, "pad_token_id": 1},
     "distilbert": {
@@ -52,20 +46,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "type_vocab_size": 2,
         "pad_token_id": 0,
     },
-    "deberta-v2": {
-        "vocab_size": 128100,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 0,
-        "relative_attention": True,
-        "position_buckets": 256,
-        "max_relative_positions": -1,
-        "pos_att_type": ["p2c", "c2p"],
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "position_biased_input": False,
-        "layer_norm_eps": 1e-7,
-        "pad_token_id": 0,
-    },
+    "deberta-v2": DEBERTA,
     "modernbert": {
         "vocab_size": 50368,
         "max_position_embeddings": 8192,
@@ -78,7 +59,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def config_of(family: str, *, tiny: bool) -> dict[str, Any]:
     """Return the config.json of the base size, or of a very small model to try the script."""
-    config = {"model_type": family, **BASE, **CONFIGS[family]}
+    config = {"model_type": family, **BASE, "num_labels": 3, **CONFIGS[family]}
     if tiny:
         layers = min(2, config["num_hidden_layers"])
         config |= {**TINY, "num_hidden_layers": layers}

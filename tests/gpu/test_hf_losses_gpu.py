@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from flodl.engine import TrainStep
 from flodl.hf.heads import Head
 from flodl.hf.losses import compute_loss
+from flodl.hf.parity import small_config
 from flodl.hf.registry import family_of
 
 pytestmark = [
@@ -16,17 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
-RAW = {
-    "model_type": "bert",
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-    "num_labels": 3,
-}
+RAW = {**small_config("bert"), "vocab_size": 100, "num_labels": 3}
 HEADS = [head for head in Head if head is not Head.BASE]
 
 

@@ -20,6 +20,7 @@ from flodl.hf.assignment import assign
 from flodl.hf.config import EncoderConfig
 from flodl.hf.heads import Head
 from flodl.hf.keys import KeyMap, LoadPlan
+from flodl.hf.parity import SMALL
 from flodl.hf.registry import Family, family_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -29,15 +30,6 @@ with warnings.catch_warnings():
     importlib.import_module("transformers.models.deberta_v2.modeling_deberta_v2")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-
-SMALL = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-}
 
 
 @dataclass

@@ -19,6 +19,41 @@ from .models import PretrainedModel
 BOUNDS = {Head.MASKED_LM: 1e-4}  # relative to max(1, |reference|)
 _BOUND = 1e-5
 
+# The sizes of a small model, and what the families need besides.
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
+SMALL_OPTIONS: dict[str, dict[str, Any]] = {
+    "bert": {"type_vocab_size": 2},
+    "albert": {"embedding_size": 16},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 6,
+        "max_relative_positions": 10,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "modernbert": {"num_hidden_layers": 3, "local_attention": 6, "pad_token_id": 0},
+}
+
+
+def small_config(model_type: str) -> dict[str, Any]:
+    """Return the config.json of a small model of a family, for comparisons that take no time.
+
+    >>> small_config("albert")["embedding_size"]
+    16
+    """
+    return {"model_type": model_type, **SMALL, **SMALL_OPTIONS.get(model_type, {})}
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from flodl.hf.parity import SMALL_OPTIONS
+
 from ..reference import batch, error, pair
 
 HEADS = ["base", "seqcls", "tokcls", "qa", "mlm"]
@@ -14,21 +16,7 @@ BERT = [
     {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "type_vocab_size": 3},
     {"tie_word_embeddings": False},
 ]
-V3 = {
-    "relative_attention": True,
-    "position_buckets": 6,
-    "max_relative_positions": 10,
-    "pos_att_type": ["p2c", "c2p"],
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
-    "position_biased_input": False,
-    "type_vocab_size": 0,
-}
-MODERN = {
-    "num_hidden_layers": 3,
-    "local_attention": 6,
-    "pad_token_id": 0,
-}
+V3, MODERN = SMALL_OPTIONS["deberta-v2"], SMALL_OPTIONS["modernbert"]
 OPTIONS = {
     "bert": [*BERT, {"pad_token_id": None}],
     "roberta": [*BERT, {"pad_token_id": 3}],
@@ -61,7 +49,7 @@ OPTIONS = {
         {**MODERN, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 50.0}}},
     ],
     "albert": [
-        {"embedding_size": 16},
+        SMALL_OPTIONS["albert"],
         {"embedding_size": 16, "hidden_act": "relu", "tie_word_embeddings": False},
         {"embedding_size": 32, "num_hidden_layers": 5, "num_hidden_groups": 2},
         {"embedding_size": 24, "num_hidden_layers": 3, "inner_group_num": 2, "classifier_dropout_prob": 0.3},

@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from flodl.hf import verify_export
 from flodl.hf.auto import AUTO
 from flodl.hf.heads import Head
+from flodl.hf.parity import SMALL
 
 from ..families.test_parity import CELLS, OPTIONS
-from ..reference import SMALL, batch, reference_model, transformers
+from ..reference import batch, reference_model, transformers
 
 CASES = [pytest.param(*cell, marks=[] if cell[0] == "bert" else [pytest.mark.slow]) for cell in CELLS]
 
