@@ -13,7 +13,7 @@ from ..program.runner import EagerRunner, Micro
 from ..report import Cause, Journal
 from .record_shape import record_another
 
-# How often a shape must have occurred. With tier="auto", training goes on while a worker process compiles.
+# How often a shape must have occurred. With tier="auto", training continues while a worker process compiles.
 SEEN_BEFORE_COMPILING = {"compiled": 5, "auto": 16}
 MAX_COMPILED_SHAPES = 7
 
