@@ -25,6 +25,8 @@ import cloudpickle, torch
 from flodl.distributed.ranks.main import main
 import flodl.distributed.reduction
 torch.set_num_threads(1)
+# Imports a lot at its first use.
+torch.optim.SGD([torch.zeros(1)], lr=0.1)
 control = socket.socket(fileno={handle})
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 template = os.getpid()
@@ -105,7 +107,7 @@ def counting_worker():
     So the consensus tells exactly which positions are in it, and with which weight.
     """
 
-    def make(*, num_samples, batch_size=4, batch_ms=None, poison=None, folder=None):
+    def make(*, num_samples, batch_size=4, batch_ms=None, poison=None, folder=None, initial=None):
         batch_ms, poison = batch_ms or {}, poison or {}
 
         class CountingWorker:
@@ -115,7 +117,7 @@ def counting_worker():
                 from flodl.distributed.reduction import FlatState
 
                 self.rank = info.rank
-                self.weights = torch.zeros(num_samples)
+                self.weights = torch.zeros(num_samples) if initial is None else torch.tensor(initial)
                 self.state = FlatState([self.weights])
                 self.optimizer_steps, self.num_leases = 0, 0
 
@@ -168,12 +170,27 @@ def counting_worker():
     return make
 
 
+@pytest.fixture(name="is_running", scope="session")
+def is_running_fixture():
+    return is_running
+
+
 def is_running(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
     return state not in "ZX"
+
+
+@pytest.fixture(name="check_coverage", scope="session")
+def check_coverage_fixture():
+    return check_coverage
+
+
+@pytest.fixture(name="expected_weights", scope="session")
+def expected_weights_fixture():
+    return expected_weights
 
 
 def check_coverage(records, *, num_samples, epochs=(0,)):
@@ -228,7 +245,12 @@ def run_ranks(launcher, counting_worker, tmp_path):
         **options,
     ):  # fmt: skip
         worker = make or counting_worker(
-            num_samples=num_samples, batch_size=batch_size, batch_ms=batch_ms, poison=poison, folder=tmp_path
+            num_samples=num_samples,
+            batch_size=batch_size,
+            batch_ms=batch_ms,
+            poison=poison,
+            folder=tmp_path,
+            initial=start,
         )
         coordinator = options.pop("coordinator", {})
         coordinator.setdefault("start_ranks", num_ranks)

@@ -59,15 +59,17 @@ def test_killing_all_but_one_in_turn_leaves_a_world_of_one(run_ranks):
 
 def test_a_writer_that_is_killed_while_it_saves_is_replaced(run_ranks):
     saves = []
-    found = run_ranks(3, num_epochs=2, faults=[Fault(0, "save", 3)], on_save=saves.append)
-    assert saves[0].value["version"] == 3
+    faults = [Fault(0, "save", version) for version in range(20)]
+    found = run_ranks(3, num_epochs=2, faults=faults, on_save=saves.append)
+    assert [report.point.epoch for report in saves] == [1, 2]
     assert [record["writer"] for record in kinds(found, "save")][:2] == [0, 1]
 
 
 def test_the_last_save_is_repeated_by_another_rank(run_ranks):
     saves = []
-    found = run_ranks(3, faults=[Fault(0, "save", 3)], on_save=saves.append)
-    assert [report.value["version"] for report in saves] == [3]
+    faults = [Fault(0, "save", version) for version in range(20)]
+    found = run_ranks(3, faults=faults, on_save=saves.append)
+    assert [report.value["version"] for report in saves] == [found.outcome.version]
     assert lost(found) == [0]
 
 

@@ -64,8 +64,8 @@ class Ledger:
         self._batch_size = batch_size
         self._leases: dict[int, Lease] = {}
         self._reports: dict[Lease, _Sums] = {}
-        # The work in the open reduction.
-        self._work: list[tuple[Lease, int]] = []
+        # The work in the open reduction, by window: the next one may open before a commit is carried out.
+        self._work: dict[int, list[tuple[Lease, int]]] = {}
         self._epochs: dict[int, _Sums] = {}
         self.ranks: dict[int, RankTotals] = {}
 
@@ -91,13 +91,13 @@ class Ledger:
             totals.reduce_ms += extras.get("reduce_ms", 0.0)
             totals.num_bytes += extras.get("num_bytes", 0)
 
-    def reduce(self, work: dict[int, list[tuple[Lease, int]]]) -> None:
+    def reduce(self, window: int, work: dict[int, list[tuple[Lease, int]]]) -> None:
         """A reduction of this work starts, or starts again."""
-        self._work = [each for leases in work.values() for each in leases]
+        self._work[window] = [each for leases in work.values() for each in leases]
 
     def forget(self, rank: int) -> None:
         """Work of this rank that is not in the open reduction will not be committed."""
-        kept = {lease for lease, _ in self._work}
+        kept = {lease for work in self._work.values() for lease, _ in work}
         self._reports = {
             lease: sums for lease, sums in self._reports.items() if lease.rank != rank or lease in kept
         }
@@ -105,7 +105,7 @@ class Ledger:
 
     def commit(self, command: Commit, committed: int) -> CommitReport:
         window, work = _Sums(), []
-        for lease, steps in self._work:
+        for lease, steps in self._work.pop(command.window, []):
             sums = self._reports.pop(lease, _Sums())
             window.add(sums)
             self._epochs.setdefault(lease.epoch, _Sums()).add(sums)
@@ -114,7 +114,6 @@ class Ledger:
             totals.steps += steps
             totals.samples += sum(stop - start for start, stop in ranges)
             work.append((lease.rank, lease.epoch, steps, ranges))
-        self._work = []
         loss, metrics = window.means()
         return CommitReport(command, committed, loss, metrics, work)
 

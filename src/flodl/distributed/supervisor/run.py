@@ -87,7 +87,7 @@ class Run:
             self.journal.write(event, now_ms)
         for command in self.coordinator.handle(now_ms, event):
             if isinstance(command, Reduce) and self.coordinator.run.round is not None:
-                self.ledger.reduce(self.coordinator.run.round.work)
+                self.ledger.reduce(command.window, self.coordinator.run.round.work)
             elif isinstance(command, Plan):
                 self.ledger.plan(command)
             self.pending.append(self._with_state(command))

@@ -1,0 +1,128 @@
+"""Ranks that join and leave during a run."""
+
+import os
+import signal
+
+import pytest
+
+from flodl.distributed.cadence import CadenceSettings
+from flodl.distributed.ranks import Fault
+
+pytestmark = pytest.mark.slow
+
+
+def kinds(found, kind):
+    return [record for record in found.records if record["kind"] == kind]
+
+
+@pytest.fixture
+def at_version(run_ranks):
+    """Run ranks, and call a function with the supervisor once a version is committed."""
+
+    def run(version, act, *args, **options):
+        supervisors = []
+
+        def on_commit(report):
+            if report.commit.version == version:
+                act(supervisors[0])
+
+        return run_ranks(*args, on_start=supervisors.append, on_commit=on_commit, **options)
+
+    return run
+
+
+@pytest.mark.parametrize("max_ahead", [0, 1])
+def test_a_rank_that_joins_receives_the_consensus_and_the_optimizer_state(at_version, tmp_path, max_ahead):
+    found = at_version(
+        2,
+        lambda supervisor: supervisor.add_rank(),
+        2,
+        num_samples=4000,
+        meeting={"max_ahead": max_ahead},
+    )
+    assert any(record["rank"] == 2 and record["steps"] for record in kinds(found, "arrived"))
+    (transfer,) = kinds(found, "transfer")
+    assert transfer["rank"] == 2
+    assert transfer["donor"] in (0, 1)
+    assert int((tmp_path / "received-2").read_bytes()) > 0
+    # It trains only after that.
+    names = [(record["kind"], record.get("rank")) for record in found.records]
+    assert names.index(("transfer", 2)) < names.index(("arrived", 2))
+
+
+def test_a_slow_joiner_does_not_delay_the_others(at_version):
+    found = at_version(
+        2, lambda supervisor: supervisor.add_rank(), 2, num_samples=1600,
+        faults=[Fault(2, "start", 0, "sleep", ms=200.0)],
+    )  # fmt: skip
+    started = next(record["t_ms"] for record in kinds(found, "started") if record["rank"] == 2)
+    joined = [record["t_ms"] for record in kinds(found, "joined") if record["rank"] == 2]
+    until = joined[0] if joined else found.records[-1]["t_ms"]
+    assert any(started < record["t_ms"] < until for record in kinds(found, "commit"))
+
+
+@pytest.mark.parametrize("point", ["reduce", "reported", "commit", "plan", "batch"])
+def test_a_joiner_that_is_killed_at_once_leaves_the_others_alone(at_version, point):
+    # Window 40 is never reached; each window kills the rank that joins.
+    faults = [Fault(2, point, window) for window in range(40)]
+    found = at_version(2, lambda supervisor: supervisor.add_rank(), 2, num_samples=2000, faults=faults)
+    assert [record["rank"] for record in kinds(found, "lost")] == [2]
+
+
+def test_a_rank_joins_in_the_window_in_which_another_is_killed(at_version):
+    found = at_version(
+        2, lambda supervisor: supervisor.add_rank(), 3, num_samples=3000,
+        faults=[Fault(1, "reduce", 3)],
+    )  # fmt: skip
+    assert [record["rank"] for record in kinds(found, "lost")] == [1]
+    assert [record["rank"] for record in kinds(found, "joined")][-1] == 3
+
+
+def test_a_donor_that_is_killed_is_replaced_by_another(at_version, tmp_path):
+    faults = [Fault(0, "donate", version) for version in range(60)]
+    found = at_version(2, lambda supervisor: supervisor.add_rank(), 3, num_samples=4000, faults=faults)
+    assert [record["donor"] for record in kinds(found, "transfer")] == [1]
+    assert (tmp_path / "received-3").exists()
+
+
+def test_without_a_donor_in_time_the_joiner_starts_without_optimizer_state(at_version, tmp_path):
+    faults = [Fault(rank, "donate", version, "sleep", ms=400.0) for rank in (0, 1) for version in range(60)]
+    found = at_version(
+        2, lambda supervisor: supervisor.add_rank(), 2, num_samples=4000, faults=faults,
+        supervision={"donate_s": 0.1},
+    )  # fmt: skip
+    assert [record["donor"] for record in kinds(found, "transfer")] == [None]
+    assert not (tmp_path / "received-2").exists()
+
+
+def test_a_rank_that_is_asked_to_leave_commits_its_work_first(at_version):
+    found = at_version(2, lambda supervisor: supervisor.remove_rank(1), 3, num_samples=1200)
+    (released,) = kinds(found, "release")
+    assert released["rank"] == 1
+    assert not kinds(found, "lost")
+    assert ("ended", 1) in [(record["kind"], record.get("rank")) for record in found.records]
+
+
+def test_all_first_ranks_are_replaced_one_by_one(run_ranks):
+    supervisors, pids, seen = [], {}, []
+
+    def on_event(record):
+        seen.append((record["kind"], record.get("rank")))
+        if record["kind"] == "started":
+            pids[record["rank"]] = record["pid"]
+        if seen[-1] == ("commit", None) and len(pids) == 2:
+            pids[2] = pids[3] = None
+            supervisors[0].add_rank()
+            supervisors[0].add_rank()
+        if seen[-1][0] == "arrived" and {("arrived", 2), ("arrived", 3)} <= set(seen):
+            for rank, after in ((0, ("arrived", 3)), (1, ("lost", 0))):
+                if after in seen and pids[rank]:
+                    os.kill(pids[rank], signal.SIGKILL)
+                    pids[rank] = None
+                    return
+
+    found = run_ranks(
+        2, num_samples=6000, on_start=supervisors.append, on_event=on_event,
+        coordinator={"cadence": CadenceSettings(growth=False)},
+    )  # fmt: skip
+    assert sorted(record["rank"] for record in kinds(found, "lost")) == [0, 1]
