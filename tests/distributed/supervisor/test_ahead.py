@@ -1,5 +1,7 @@
 """Ranks that train on while a reduction runs, and meetings that do not wait for everybody."""
 
+from itertools import pairwise
+
 import pytest
 
 from flodl.distributed.cadence import CadenceSettings
@@ -21,9 +23,7 @@ def test_ranks_of_unequal_speed_train_ahead_and_no_step_is_lost(run_ranks, meeti
     found = run_ranks(3, num_samples=1200, num_epochs=2, batch_ms={0: 1.0, 1: 1.0, 2: 4.0}, meeting=meeting)
     reduces = [record for record in found.records if record["kind"] in ("reduce", "commit", "arrived")]
     # Some rank arrives while a reduction is in progress.
-    assert any(
-        one["kind"] == "reduce" and other["kind"] == "arrived" for one, other in zip(reduces, reduces[1:])
-    )
+    assert any(one["kind"] == "reduce" and other["kind"] == "arrived" for one, other in pairwise(reduces))
 
 
 @pytest.mark.parametrize("meeting", [AHEAD, LOOSE])

@@ -27,6 +27,7 @@ class AheadAveraging(Averaging):
         super().__init__(*args, **kwargs)
         # Steps since the base version, and those in the reduction.
         self._steps = self._reducing_steps = 0
+        self._is_reducing = self._drops_rest = False
         self._job: Callable[[], None] | None = None
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -53,6 +54,7 @@ class AheadAveraging(Averaging):
         self._done.wait()
 
     def reduce(self, command: Reduce) -> None:
+        self._is_reducing = True
         self._reducing_steps = command.weights[command.members.index(self._rank)]
         super().reduce(command)
 
@@ -60,8 +62,16 @@ class AheadAveraging(Averaging):
         super().commit(command)
         self._steps -= self._reducing_steps
         self._reducing_steps = 0
+        self._is_reducing = False
+        if self._drops_rest:
+            self._drops_rest = False
+            self.refuse()
 
     def refuse(self) -> None:
+        if self._is_reducing:
+            # What is in the reduction still counts; the rest is dropped once it is committed.
+            self._drops_rest = True
+            return
         super().refuse()
         self._steps = 0
 

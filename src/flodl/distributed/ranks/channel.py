@@ -39,8 +39,8 @@ class Frames:
     """Turns received bytes into messages.
 
     >>> frames = Frames()
-    >>> data = to_frame("hello") + to_frame("world")
-    >>> frames.feed(data[:20]), frames.feed(data[20:])
+    >>> first, second = to_frame("hello"), to_frame("world")
+    >>> frames.feed(first + second[:3]), frames.feed(second[3:])
     (['hello'], ['world'])
     """
 
