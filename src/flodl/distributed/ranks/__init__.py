@@ -1,6 +1,6 @@
 """What runs in the process of a rank: the interface of a worker, and the loop around it."""
 
-from .channel import Channel, Frames, Link, SocketChannel
+from .channel import Channel, Connection, Frames, Link, SocketChannel, to_frame
 from .faults import Fault, Faults
 from .messages import (
     Adopted,
@@ -21,6 +21,7 @@ from .worker import RankInfo, Trained, Worker, WorkerFactory
 __all__ = [
     "Adopted",
     "Channel",
+    "Connection",
     "Consensus",
     "Donate",
     "Donation",
@@ -41,4 +42,5 @@ __all__ = [
     "Trained",
     "Worker",
     "WorkerFactory",
+    "to_frame",
 ]

@@ -30,6 +30,25 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
+class Connection(Protocol):
+    """The supervisor's end. Nothing in it blocks; it is readable when there are messages."""
+
+    def fileno(self) -> int: ...
+
+    @property
+    def has_output(self) -> bool:
+        """Whether messages wait until the other side reads."""
+
+    def send(self, message: object) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def receive(self) -> list[Any] | None:
+        """Return the messages that are complete, or None; raise EOFError if the rank is gone."""
+
+    def close(self) -> None: ...
+
+
 def to_frame(message: object) -> bytes:
     data = pickle.dumps(message, protocol=5)
     return _HEADER.pack(len(data)) + data

@@ -43,7 +43,7 @@ class Groups:
         self.wait_ms = 0.0
         # What this rank reports about itself to the other members.
         self.card = card
-        self._host = host
+        self.host = host
         self._store: Store | None = None
         self._rank = -1
         self._timeout_s = 0.0
@@ -105,7 +105,7 @@ class Groups:
                 raise
         if self._gloo_device is None:
             gloo: Any = ProcessGroupGloo
-            self._gloo_device = gloo.create_device(hostname=self._host, lazy_init=False)
+            self._gloo_device = gloo.create_device(hostname=self.host, lazy_init=False)
         link = GlooLink(store, f"{prefix}/gloo", index, size, self._gloo_device, deadline)
         return link if self.card.device == "cpu" else HostLink(link)
 

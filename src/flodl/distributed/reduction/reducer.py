@@ -86,6 +86,15 @@ class Reducer:
         self._background = Background(state.device) if keep_local else Foreground()
 
     @property
+    def host(self) -> str:
+        """The address at which this rank listens for other ranks; set it before the first reduction."""
+        return self._groups.host
+
+    @host.setter
+    def host(self, host: str) -> None:
+        self._groups.host = host
+
+    @property
     def backend(self) -> str:
         """The backend of the last process group; "none" before the first, and for a single member."""
         return self._groups.backend

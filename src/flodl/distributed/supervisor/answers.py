@@ -110,7 +110,8 @@ def lose(run: Run, member: Member, reason: str) -> None:
     forget(run, member.rank)
     carry_out(run)
     num, needed = len(run.roster), run.coordinator.run.settings.start_ranks
-    if run.coordinator.status == "waiting" and num < needed:
+    has_failed = any(failure.rank == member.rank for failure in run.failures)
+    if run.coordinator.status == "waiting" and num < needed and (has_failed or not run.may_wait):
         run.end(
             "stopped",
             f"{num} ranks are left before the start, and the run needs {needed}. "

@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from flodl.distributed.ranks import Link
+from flodl.distributed.ranks import Connection, Link
 
 PROGRAM = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; "
@@ -22,10 +23,15 @@ PROGRAM = (
 
 @dataclass(frozen=True, slots=True)
 class RankSpec:
-    """Where a rank runs. `threads` is the number of CPU threads of its operators; None chooses."""
+    """Where a rank runs. `threads` is the number of CPU threads of its operators; None chooses.
+
+    `address` is the address of its host at which it listens for other ranks. `place` belongs to the launcher.
+    """
 
     device: str = "cpu"
     threads: int | None = None
+    address: str = "127.0.0.1"
+    place: object = None
 
 
 class RankProcess(Protocol):
@@ -33,7 +39,7 @@ class RankProcess(Protocol):
 
     pid: int
     host: str
-    link: Link
+    link: Connection
 
     @property
     def sentinel(self) -> int | None:
@@ -57,23 +63,30 @@ class LocalLauncher:
     """Starts ranks as processes with their own session, connected by a socket pair."""
 
     def start(self, spec: RankSpec) -> RankProcess:
-        own, other = socket.socketpair()
-        with other:
-            handle = other.fileno()
-            argv = getattr(sys, "argv", [""])
-            program = PROGRAM.format(path=sys.path, argv=argv, handle=handle, parent=os.getpid())
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, "-c", program],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(handle,),
-                    # Ctrl-C in the terminal is for the supervisor; all processes of a rank end together.
-                    start_new_session=True,
-                )
-            except BaseException:
-                own.close()
-                raise
-        return LocalProcess(process, own)
+        return LocalProcess(*start_process(sys.path, getattr(sys, "argv", [""])))
+
+
+def start_process(
+    path: Sequence[str], argv: Sequence[str], *, folder: str | None = None
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the process of a rank, and return it with the connection to it."""
+    own, other = socket.socketpair()
+    with other:
+        handle = other.fileno()
+        program = PROGRAM.format(path=list(path), argv=list(argv), handle=handle, parent=os.getpid())
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(handle,),
+                cwd=folder,
+                # Ctrl-C in the terminal is for the supervisor; all processes of a rank end together.
+                start_new_session=True,
+            )
+        except BaseException:
+            own.close()
+            raise
+    return process, own
 
 
 class LocalProcess:
@@ -82,7 +95,7 @@ class LocalProcess:
     def __init__(self, process: subprocess.Popen[bytes], connected: socket.socket) -> None:
         self._process = process
         self.pid, self.host = process.pid, socket.gethostname()
-        self.link = Link(connected)
+        self.link: Connection = Link(connected)
         self._sentinel = open_sentinel(process.pid)
 
     @property

@@ -68,6 +68,8 @@ class Run:
     ledger: Ledger
     journal: JournalFile | None
     store: TCPStore
+    # Whether missing ranks may still come, so that the run waits for them.
+    may_wait: bool = False
     roster: Roster = field(default_factory=Roster)
     clock: Clock = field(default_factory=Clock)
     # Commands that are not carried out yet; those after a save point wait for it.

@@ -43,7 +43,11 @@ def default_reducer(state: FlatState, *, keep_local: bool) -> Reducer:
 
 class Supervisor:
     """Runs ranks until all epochs are committed. `run` blocks; other methods may be called meanwhile, from
-    callbacks and from other threads."""
+    callbacks and from other threads.
+
+    `host` is the address of this host at which ranks find each other: not the loopback address if some run on
+    other hosts. With `may_wait`, the run waits for ranks that `add_rank` starts later.
+    """
 
     def __init__(
         self,
@@ -61,12 +65,15 @@ class Supervisor:
         on_save: Callable[[SaveReport], object] | None = None,
         on_event: Callable[[Record], object] | None = None,
         launcher: Launcher | None = None,
+        host: str = "127.0.0.1",
+        may_wait: bool = False,
         faults: Sequence[Fault] = (),
     ) -> None:
         from flodl.distributed.reduction import host_store
 
         settings = settings or CoordinatorSettings(start_ranks=max(1, len(ranks)))
-        _check_ranks(ranks, settings)
+        if not may_wait:
+            _check_ranks(ranks, settings)
         self._payload = pack(worker_factory, reducer)
         self._specs, self._faults = list(ranks), tuple(faults)
         self._launcher = launcher or LocalLauncher()
@@ -79,7 +86,7 @@ class Supervisor:
         if journal is not None:
             found = JournalFile(Path(journal), coordinator, may_replace=resume_state is not None)
         batch_size = coordinator.run.epochs.pool(coordinator.run.epochs.current).batch_size
-        self._store = host_store()
+        self._store = host_store(host)
         self._run = Run(
             coordinator,
             supervision or SupervisorSettings(),
@@ -88,6 +95,7 @@ class Supervisor:
             Ledger(batch_size),
             found,
             self._store,
+            may_wait=may_wait,
         )
         self._requests: deque[Callable[[], None]] = deque()
         self._num_ranks = self._num_restarts = 0
@@ -157,6 +165,7 @@ class Supervisor:
             RankInfo(rank, spec.device, process.host),
             self._payload,
             (self._store.host, self._store.port),
+            address=spec.address,
             version=self._first_version,
             is_ahead=run.coordinator.run.settings.meeting.max_ahead > 0,
             digests=run.settings.digests,
