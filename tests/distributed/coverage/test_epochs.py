@@ -65,3 +65,11 @@ def test_epochs_resume_in_the_middle():
 def test_a_wrong_number_of_epochs_is_an_error():
     with pytest.raises(DistributedError, match="at 'num_epochs': expected an integer of at least 1, got 0"):
         Epochs(num_samples=8, batch_size=4, num_epochs=0)
+
+
+def test_a_finished_run_can_continue_for_more_epochs():
+    epochs = Epochs(num_samples=8, batch_size=4)
+    epochs.commit(epochs.grant(0, window=0, batches=2), batches=2)
+    epochs.finish()
+    more = Epochs.from_state({**epochs.state(), "num_epochs": 2})
+    assert more.grant(0, window=1, batches=9).epoch == 1

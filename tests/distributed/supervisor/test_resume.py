@@ -130,6 +130,25 @@ def test_a_stopped_run_continues_with_another_number_of_ranks(run_ranks, tmp_pat
     check_coverage([*first.records, *second.records], num_samples=400, epochs=range(3))
 
 
+def test_a_save_point_of_other_data_is_refused(run_ranks, tmp_path):
+    state = run_ranks(2, num_samples=240).outcome.state
+    with pytest.raises(
+        DistributedError, match=r"at 'epochs\.num_samples': the save point has num_samples 240"
+    ):
+        run_ranks(2, num_samples=244, resume_state=state)
+
+
+def test_a_finished_run_continues_for_more_epochs(run_ranks, tmp_path, check_coverage):
+    first = run_ranks(2, num_samples=240, num_epochs=2)
+    weights = first.outcome.consensus.tolist()
+    os.rename(first.log, tmp_path / "first.jsonl")
+    second = run_ranks(
+        3, num_samples=240, num_epochs=3, resume_state=first.outcome.state, start=weights, check=False
+    )
+    assert second.outcome.committed_batches == 180
+    check_coverage([*first.records, *second.records], num_samples=240, epochs=range(3))
+
+
 def test_a_journal_of_another_run_is_not_overwritten(run_ranks, tmp_path):
     path = tmp_path / "journal.jsonl"
     run_ranks(2, journal=path)

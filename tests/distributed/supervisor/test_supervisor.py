@@ -150,6 +150,25 @@ def test_a_run_that_is_stopped_returns_the_last_version(run_ranks, max_ahead):
     assert found.outcome.consensus.sum() > 0.0
 
 
+def test_the_consensus_comes_from_another_rank_if_one_does_not_answer(run_ranks):
+    """Rank 0 stops right after its last save."""
+    supervisors = []
+
+    def on_save(report):
+        os.kill(pids[0], signal.SIGSTOP)
+
+    pids = {}
+
+    def on_event(record):
+        if record["kind"] == "started":
+            pids[record["rank"]] = record["pid"]
+
+    run_ranks(
+        2, on_start=supervisors.append, on_save=on_save, on_event=on_event,
+        supervision={"fetch_s": 0.4, "end_s": 0.2},
+    )  # fmt: skip
+
+
 def test_another_thread_can_stop_a_run(run_ranks):
     supervisors = []
 

@@ -39,6 +39,7 @@ class Epochs:
                 f"expected an integer of at least 1, got {num_epochs!r}.", path="num_epochs"
             )
         self._make = {"num_samples": num_samples, "batch_size": batch_size, "drop_last": drop_last}
+        self.num_samples, self.batch_size, self.drop_last = num_samples, batch_size, drop_last
         self.num_epochs, self.overlap = num_epochs, overlap
         self.current = 0
         self._pools = {0: self._new_pool(0)}
@@ -115,4 +116,7 @@ class Epochs:
         epochs.current = state["current"]
         pools = [ChunkPool.from_state(each, keep_leases=keep_leases) for each in state["pools"]]
         epochs._pools = {pool.epoch: pool for pool in pools}
+        if not pools and not epochs.is_finished:
+            # It was finished, and continues for more epochs.
+            epochs._pools[epochs.current] = epochs._new_pool(epochs.current)
         return epochs

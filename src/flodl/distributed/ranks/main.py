@@ -27,6 +27,8 @@ def main(handle: int, parent: int) -> None:
     # Ctrl-C is for the supervisor, which ends its ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = SocketChannel(socket.socket(fileno=handle))
+    # The connection stays open until the process has ended, after functions that run at its exit.
+    os.dup(handle)
     try:
         start = channel.receive()
     except EOFError:
@@ -38,7 +40,6 @@ def main(handle: int, parent: int) -> None:
     if code:
         # Threads of the user's code must not keep a failed rank alive.
         os._exit(code)
-    channel.close()
 
 
 def end_with(parent: int) -> None:

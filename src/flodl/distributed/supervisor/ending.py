@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from flodl.core import DistributedError
+from flodl.core import DistributedError, log
 from flodl.distributed.ranks import End, Fetch
 
 from .answers import handle
@@ -17,19 +17,24 @@ if TYPE_CHECKING:
 
 
 def fetch_consensus(run: Run) -> None:
-    """Ask a rank that holds the current version for it; if that rank is lost, ask another."""
-    deadline_s = time.monotonic() + run.settings.fetch_s
-    asked: int | None = None
+    """Ask a rank that holds the current version for it; if it is lost or does not answer, ask another."""
+    patience_s = run.settings.fetch_s / max(1, len(run.holders()))
+    asked: set[int] = set()
+    deadline_s = 0.0
     while run.consensus is None:
         holders = run.holders()
-        left_s = deadline_s - time.monotonic()
-        if not holders or left_s <= 0.0:
-            return
-        if asked not in holders:
-            asked = holders[0]
-            _send_now(run, asked, Fetch())
-        for member, message in run.roster.wait(left_s):
+        fresh = [rank for rank in holders if rank not in asked]
+        is_late = time.monotonic() >= deadline_s
+        if is_late and not fresh:
+            break
+        if fresh and (is_late or not asked.intersection(holders)):
+            asked.add(fresh[0])
+            _send_now(run, fresh[0], Fetch())
+            deadline_s = time.monotonic() + patience_s
+        for member, message in run.roster.wait(max(0.0, deadline_s - time.monotonic())):
             handle(run, member, message)
+    if run.consensus is None and run.coordinator.version > 0:
+        log.warn("no rank sent the consensus of version %d.", run.coordinator.version)
 
 
 def end_ranks(run: Run) -> None:

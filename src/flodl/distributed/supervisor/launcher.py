@@ -103,11 +103,20 @@ class LocalProcess:
         return self._sentinel
 
     def exit_reason(self) -> str | None:
-        code = self._process.poll()
+        # Without collecting it: its number must stay taken until `kill` ended its group.
+        code = self._process.returncode
+        if code is None and hasattr(os, "waitid"):
+            with suppress(ChildProcessError):
+                found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if found is None:
+                    return None
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        elif code is None:
+            code = self._process.poll()
         return None if code is None else describe_exit(code)
 
     def kill(self) -> None:
-        # Also after its end: the processes that it started may live on.
+        # After its end, too: the processes that it started may live on.
         kill_group(self.pid)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)

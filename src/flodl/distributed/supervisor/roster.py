@@ -56,6 +56,8 @@ class Roster:
 
     def __init__(self) -> None:
         self._members: dict[int, Member] = {}
+        # Where ranks ran that are lost and not replaced.
+        self.lost: list[RankSpec] = []
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
@@ -153,6 +155,8 @@ class Roster:
         if self._members.get(member.rank) is not member:
             return
         del self._members[member.rank]
+        if not member.is_leaving:
+            self.lost.append(member.spec)
         process = member.process
         self._selector.unregister(process.link)
         if process.sentinel is not None:

@@ -77,22 +77,18 @@ class Supervisor:
         self._payload = pack(worker_factory, reducer)
         self._specs, self._faults = list(ranks), tuple(faults)
         self._launcher = launcher or LocalLauncher()
-        if resume_state is None:
-            coordinator = Coordinator(epochs, settings)
-        else:
-            coordinator = Coordinator.resume(resume_state, settings)
+        coordinator = _make_coordinator(epochs, settings, resume_state)
         self._first_version = coordinator.version
         found = None
         if journal is not None:
             found = JournalFile(Path(journal), coordinator, may_replace=resume_state is not None)
-        batch_size = coordinator.run.epochs.pool(coordinator.run.epochs.current).batch_size
         self._store = host_store(host)
         self._run = Run(
             coordinator,
             supervision or SupervisorSettings(),
             Callbacks(on_commit, on_save),
             RunLog(None if run_log is None else Path(run_log), on_event),
-            Ledger(batch_size),
+            Ledger(epochs.batch_size),
             found,
             self._store,
             may_wait=may_wait,
@@ -208,11 +204,9 @@ class Supervisor:
 
     def _replace_lost(self) -> None:
         run = self._run
-        wanted = len(self._specs)
-        while run.over is None and self._num_restarts < run.settings.restarts and len(run.roster) < wanted:
+        while run.roster.lost and self._num_restarts < run.settings.restarts and run.over is None:
             self._num_restarts += 1
-            self.add_rank(self._specs[0])
-            self._requests.popleft()()
+            self.add_rank(run.roster.lost.pop())
 
 
 def supervise(worker_factory: WorkerFactory, **options: Any) -> Outcome:
@@ -239,6 +233,26 @@ def _threads(spec: RankSpec, num_ranks: int) -> int | None:
     if spec.device != "cpu" or num_ranks < 2:
         return None
     return max(1, (os.cpu_count() or 1) // num_ranks)
+
+
+def _make_coordinator(
+    epochs: Epochs, settings: CoordinatorSettings, resume_state: dict[str, Any] | None
+) -> Coordinator:
+    if resume_state is None:
+        return Coordinator(epochs, settings)
+    saved = resume_state["epochs"]
+    for name in ("num_samples", "batch_size", "drop_last"):
+        own = getattr(epochs, name)
+        if own != saved[name]:
+            raise DistributedError(
+                f"the save point has {name} {saved[name]}, got {own}. Resume with the same data and batch "
+                "size: otherwise positions would be trained twice or not at all.",
+                path=f"epochs.{name}",
+            )
+    # A run may be continued for more epochs.
+    return Coordinator.resume(
+        {**resume_state, "epochs": {**saved, "num_epochs": epochs.num_epochs}}, settings
+    )
 
 
 def _check_ranks(ranks: Sequence[RankSpec], settings: CoordinatorSettings) -> None:
